@@ -1,0 +1,229 @@
+"""The bank: the parameters of all loaded adapters, stacked by group.
+
+A group is a bucketed delta. For each row of parameters (say `layers.0.attn.out.down`) it has one stack
+[capacity, ...], and every slot in the group has one entry, the same in all its stacks. Entry 0 is zeros and
+stands for "not in this group". A *mount* is a group's presence at a site: which stacks it reads there, and for
+which slots. Sharing is two mounts that read the same stack; gradients add up by themselves.
+
+Slots come and go by writing one entry in place. Capacity doubles when it is full, so neither compiled code nor
+memory is touched for every new task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from inlay.bank.delta import Delta, Method, Param, Part, params_of
+from inlay.base.sites import Site
+from inlay.errors import SlotError
+
+BASE = 0
+"""The slot of rows that go through the bare base."""
+
+
+class Group:
+    """All adapters of one bucketed delta."""
+
+    def __init__(self, delta: Delta, device: torch.device):
+        self.delta = delta
+        self.device = device
+        self.capacity = 2
+        self.entry_of: dict[int, int] = {}
+        self.stacks: dict[str, nn.Parameter] = {}
+
+    def enter(self, slot: int) -> None:
+        """Give a slot an entry."""
+        taken = set(self.entry_of.values())
+        free = next((e for e in range(1, self.capacity) if e not in taken), None)
+        if free is None:
+            free = self.capacity
+            self._grow()
+        self.entry_of[slot] = free
+
+    def leave(self, slot: int) -> None:
+        """Take a slot's entry back and clear it."""
+        entry = self.entry_of.pop(slot)
+        with torch.no_grad():
+            for stack in self.stacks.values():
+                stack[entry].zero_()
+
+    def stack(self, name: str, shape: tuple[int, ...], trained: bool) -> nn.Parameter:
+        """The stack of one row, made when first asked for."""
+        if name not in self.stacks:
+            zeros = torch.zeros(self.capacity, *shape, device=self.device)
+            self.stacks[name] = nn.Parameter(zeros, requires_grad=trained)
+        return self.stacks[name]
+
+    def _grow(self) -> None:
+        for stack in self.stacks.values():
+            stack.data = torch.cat([stack.data, torch.zeros_like(stack.data)])
+            stack.grad = None
+        self.capacity *= 2
+
+
+@dataclass
+class Mount:
+    """A group's presence at a site."""
+
+    site: Site
+    group: Group
+    names: dict[str, str]
+    """The delta's tensor name -> the stack's."""
+    slots: set[int] = field(default_factory=set)
+
+    @property
+    def entry_of(self) -> Mapping[int, int]:
+        """The entries of the slots that are present here."""
+        if self.is_whole:
+            return self.group.entry_of
+        return {slot: self.group.entry_of[slot] for slot in self.slots}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every slot of the group is present here, as is usual."""
+        return len(self.slots) == len(self.group.entry_of)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The stacks under the delta's own names."""
+        return {name: self.group.stacks[full] for name, full in self.names.items()}
+
+
+@dataclass
+class Slot:
+    """What the bank remembers of one loaded adapter."""
+
+    parts: Sequence[Part]
+    params: dict[str, Param]
+    groups: dict[str, Group]
+    """tensor name -> the group whose stack holds it."""
+    method: Method | None = None
+    start: dict[str, Tensor] = field(default_factory=dict)
+    """Where training started, for mixout."""
+
+    @property
+    def wants(self) -> frozenset[str]:
+        """Which optional signals its deltas read."""
+        return frozenset().union(*(part.delta.wants for part in self.parts))
+
+
+class Bank:
+    """Slots, groups and mounts."""
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = torch.device(device)
+        self.slots: dict[int, Slot] = {}
+        self.groups: dict[Delta, Group] = {}
+        self.mounts: dict[str, list[Mount]] = {}
+        self._next = BASE + 1
+
+    def load(
+        self,
+        parts: Sequence[Part],
+        tensors: Mapping[str, Tensor],
+        method: Method | None = None,
+        start: Mapping[str, Tensor] | None = None,
+    ) -> int:
+        """Give an adapter a slot and copy its tensors in."""
+        slot, self._next = self._next, self._next + 1
+        params = params_of(parts)
+        homes: dict[str, Group] = {}
+        for part in parts:
+            delta = part.delta.bucketed()
+            group = self.groups.get(delta)
+            if group is None:
+                group = self.groups[delta] = Group(delta, self.device)
+            if slot not in group.entry_of:
+                group.enter(slot)
+            padded = delta.params(part.site)
+            for name, full in part.names().items():
+                group.stack(full, padded[name].shape, padded[name].role != "constant")
+                homes[full] = group
+            self._mount(part.site, group, part.names()).slots.add(slot)
+        self.slots[slot] = Slot(parts, params, homes, method, dict(start or {}))
+        self.write(slot, tensors)
+        return slot
+
+    def unload(self, slot: int) -> None:
+        """Forget an adapter; no other is touched."""
+        record = self.slot(slot)
+        del self.slots[slot]
+        for group in {id(g): g for g in record.groups.values()}.values():
+            group.leave(slot)
+            if not group.entry_of:
+                del self.groups[group.delta]
+        for site in {part.site.name for part in record.parts}:
+            for mount in self.mounts[site]:
+                mount.slots.discard(slot)
+            self.mounts[site] = [mount for mount in self.mounts[site] if mount.slots]
+
+    def slot(self, slot: int) -> Slot:
+        """The record of a slot."""
+        if slot not in self.slots:
+            raise SlotError(f"there is no slot {slot}; loaded: {', '.join(map(str, self.slots)) or 'none'}")
+        return self.slots[slot]
+
+    def entry(self, slot: int, name: str) -> tuple[nn.Parameter, tuple[int | slice, ...]]:
+        """The stack that holds a tensor, and the index of the tensor in it, at its true size."""
+        record = self.slot(slot)
+        group = record.groups[name]
+        index = (group.entry_of[slot], *(slice(0, n) for n in record.params[name].shape))
+        return group.stacks[name], index
+
+    def write(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite an adapter's tensors in place."""
+        with torch.no_grad():
+            for name in self.slot(slot).params:
+                stack, index = self.entry(slot, name)
+                stack[index] = tensors[name].to(stack.device, stack.dtype)
+
+    def read(self, slot: int) -> dict[str, Tensor]:
+        """A copy of an adapter's tensors at their true sizes."""
+        return {name: s[i].detach().clone() for name in self.slot(slot).params for s, i in (self.entry(slot, name),)}
+
+    def gradients(self, slot: int) -> dict[str, Tensor | None]:
+        """An adapter's gradients at their true sizes; None where a stack has none."""
+        out: dict[str, Tensor | None] = {}
+        for name, param in self.slot(slot).params.items():
+            stack, index = self.entry(slot, name)
+            if param.role != "constant":
+                out[name] = None if stack.grad is None else stack.grad[index].clone()
+        return out
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Every trained stack."""
+        for group in self.groups.values():
+            yield from (stack for stack in group.stacks.values() if stack.requires_grad)
+
+    def penalties(self) -> dict[int, Tensor]:
+        """What gates add to each slot's loss; shared gates count once."""
+        seen: set[tuple[int, str]] = set()
+        total: dict[int, Tensor] = {}
+        for mount in (m for mounts in self.mounts.values() for m in mounts if m.group.delta.gated):
+            key = (id(mount.group), mount.names["gate"])
+            value = mount.group.delta.penalty(mount.tensors())
+            if key in seen or value is None:
+                continue
+            seen.add(key)
+            for slot in mount.slots:
+                part = value[mount.group.entry_of[slot]]
+                total[slot] = total[slot] + part if slot in total else part
+        return total
+
+    def order(self, slot: int) -> tuple[int, int]:
+        """Sort key of a slot: its main group's adapters together, in the order of their entries."""
+        if slot == BASE:
+            return (-1, 0)
+        first = next(iter(self.slot(slot).groups.values()))
+        return (list(self.groups.values()).index(first), first.entry_of[slot])
+
+    def _mount(self, site: Site, group: Group, names: dict[str, str]) -> Mount:
+        mounts = self.mounts.setdefault(site.name, [])
+        for mount in mounts:
+            if mount.group is group and mount.names == names:
+                return mount
+        mounts.append(Mount(site, group, names))
+        return mounts[-1]

@@ -1,0 +1,270 @@
+"""The contract of a method.
+
+A *delta* is one kind of change at a site, written against the two routed primitives; it returns the
+*difference* from what the frozen model computes. A *method* is a set of options (a frozen dataclass) that says
+which deltas go to which sites and which of them share parameters. Deltas with equal static options form one
+group and share stacks, whatever their true sizes: sizes are padded to a bucket.
+
+Weight-level methods change the base's own matrices instead; they cannot share a batch with others, but have
+the same surface.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay import config
+from inlay.bank.noise import generator
+from inlay.bank.route import Route
+from inlay.base.sites import Site, Sites
+from inlay.config import option
+from inlay.errors import SpecError
+from inlay.registry import methods
+
+Tensors = Mapping[str, Tensor]
+Uniform = Callable[[str, Tensor], Tensor]
+"""(tensor name, tensor) -> uniform noise of its shape."""
+
+
+@dataclass(frozen=True)
+class Param:
+    """One tensor of an adapter."""
+
+    shape: tuple[int, ...]
+    role: Literal["trained", "gate", "constant"] = "trained"
+    """A gate is trained but dropped at the end; a constant follows from the options and is never trained."""
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it holds."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What a delta sees at its site, for the tokens of its route."""
+
+    site: Site
+    x: Tensor
+    """[n, d_in] what the projection or norm was given."""
+    y: Tensor
+    """[n, d_out] what it made of it; at a sublayer's output after dropout, before the residual."""
+    sublayer_input: Tensor | None = None
+    """[n, d] what the sublayer's first projection was given; only for deltas that ask for it."""
+    hidden: Sequence[Tensor] = ()
+    """The hidden states so far, each [n, d]; only for deltas that ask for them."""
+
+    def normalised(self) -> Tensor:
+        """At a norm: its value before scale and shift."""
+        d = (self.site.d_in,)
+        if self.site.norm == "rms":
+            return F.rms_norm(self.x.float(), d, eps=self.site.eps).to(self.x.dtype)
+        return F.layer_norm(self.x, d, eps=self.site.eps)
+
+
+class Delta(ABC):
+    """One kind of change at a site. Subclasses are frozen dataclasses: their fields are the static options."""
+
+    stage: ClassVar[Literal["projection", "sublayer"]] = "projection"
+    """`projection`: part of the projection, before its dropout. `sublayer`: after it, before the residual."""
+
+    @property
+    def wants(self) -> frozenset[str]:
+        """Which optional parts of the signal it reads: `sublayer_input`, `hidden`."""
+        return frozenset()
+
+    @abstractmethod
+    def params(self, site: Site) -> dict[str, Param]:
+        """Its tensors at this site, at their true sizes."""
+
+    def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+        """The starting value of one tensor; zero unless the method says otherwise."""
+        return torch.zeros(shape)
+
+    def bucketed(self) -> Delta:
+        """The same delta with its sizes rounded up to a bucket: the key of its group."""
+        return self
+
+    @abstractmethod
+    def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
+        """What to add to `at.y`: [n, d_out]. Tensors in `p` are stacked: [E, ...]."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether `effective` does anything."""
+        return False
+
+    def effective(self, p: Tensors, uniform: Uniform | None) -> Tensors:
+        """The parameters with gates applied: sampled while training, settled otherwise."""
+        return p
+
+    def penalty(self, p: Tensors) -> Tensor | None:
+        """What gates add to the loss of each entry: [E]."""
+        return None
+
+
+def bucket(size: int) -> int:
+    """The bucket of a size: 8, 16, 32, 64 ... An adapter is padded to its own bucket, never to a neighbour."""
+    return max(8, 1 << (size - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class Part:
+    """A delta at one site, and where each of its tensors lives.
+
+    `rows` names the row of every tensor (or of all of them); two parts that name the same row share it.
+    """
+
+    site: Site
+    delta: Delta
+    rows: str | Mapping[str, str]
+
+    def names(self) -> dict[str, str]:
+        """The delta's tensor name -> the adapter's: `down` -> `layers.0.attn.out.down`."""
+        names = self.delta.params(self.site)
+        rows = self.rows if isinstance(self.rows, Mapping) else dict.fromkeys(names, self.rows)
+        return {name: f"{rows[name]}.{name}" for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """The options every method has."""
+
+    name: ClassVar[str] = ""
+    identity_at_start: ClassVar[bool] = True
+    """Whether a fresh adapter leaves the base's outputs exactly as they are."""
+
+    layers: str = option("all", "which layers to adapt: all, 3, 4-11, top3, or several joined by +")
+    mixout: float = option(0.0, "drop the difference from the start with this probability; turns dropout off")
+    mixout_unit: Literal["neuron", "element"] = option("neuron", "what mixout drops at once")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mixout < 1:
+            raise SpecError(f"{self.name}: mixout={self.mixout} is not valid: expected 0 to below 1")
+        self.check()
+
+    def check(self) -> None:
+        """Refuse options that make no sense, with a SpecError."""
+
+    @property
+    def spec(self) -> str:
+        """The shortest text that gives this method again."""
+        return config.canonical(self.name, self)
+
+    @abstractmethod
+    def params(self, sites: Sites) -> dict[str, Param]:
+        """Every tensor of an adapter by its full name, at its true size."""
+
+    @abstractmethod
+    def initial(self, sites: Sites, seed: int) -> dict[str, Tensor]:
+        """A fresh adapter's tensors: a pure function of the options, the shape and the seed."""
+
+    @abstractmethod
+    def by_site(self, sites: Sites) -> dict[str, int]:
+        """How many parameters are trained at each kind of site; gates are not counted."""
+
+    def finish(self, tensors: Tensors) -> dict[str, Tensor]:
+        """What is kept when training is over: gates applied and dropped."""
+        return dict(tensors)
+
+    def finished(self) -> Method:
+        """The method that a finished adapter is served with: this one, without gates."""
+        return self
+
+    def count(self, sites: Sites) -> int:
+        """How many parameters are trained, without the head and without gates."""
+        return sum(self.by_site(sites).values())
+
+
+class SlotMethod(Method):
+    """A method whose adapters stack in the bank and share batches."""
+
+    @abstractmethod
+    def parts(self, sites: Sites) -> list[Part]:
+        """Which delta goes where."""
+
+    def params(self, sites: Sites) -> dict[str, Param]:
+        """Every tensor by its full name; a row shared by several sites appears once."""
+        return params_of(self.parts(sites))
+
+    def initial(self, sites: Sites, seed: int) -> dict[str, Tensor]:
+        """Fresh tensors, each drawn from its own generator."""
+        return initial_of(self.parts(sites), seed)
+
+    def by_site(self, sites: Sites) -> dict[str, int]:
+        """Counts by kind of site; a row shared by several kinds is listed under all of them together."""
+        kinds: dict[str, list[str]] = {}
+        sizes: dict[str, int] = {}
+        for part in self.parts(sites):
+            params = part.delta.params(part.site)
+            for name, full in part.names().items():
+                if params[name].role != "trained":
+                    continue
+                sizes[full] = params[name].numel
+                if part.site.kind not in kinds.setdefault(full, []):
+                    kinds[full].append(part.site.kind)
+        total: Counter[str] = Counter()
+        for full, size in sizes.items():
+            total["+".join(kinds[full])] += size
+        return dict(total)
+
+
+class WeightMethod(Method):
+    """A method that changes the base's own parameters, in a pass of its own."""
+
+    @abstractmethod
+    def targets(self, sites: Sites) -> list[str]:
+        """The base parameters it changes."""
+
+    @abstractmethod
+    def difference(self, name: str, tensors: Tensors, like: Tensor, uniform: Uniform | None) -> Tensor:
+        """What to add to the base parameter `name`, which has the shape and place of `like`."""
+
+    def penalty(self, tensors: Tensors) -> Tensor | None:
+        """What gates add to the loss."""
+        return None
+
+
+def params_of(parts: Sequence[Part]) -> dict[str, Param]:
+    """Every tensor of these parts by its full name; parts that share a row must agree on its shape."""
+    found: dict[str, Param] = {}
+    for part in parts:
+        params = part.delta.params(part.site)
+        for name, full in part.names().items():
+            if found.setdefault(full, params[name]) != params[name]:
+                shapes = f"{found[full].shape} and {params[name].shape}"
+                raise SpecError(f"{full} is shared by sites of different widths: {shapes}")
+    return found
+
+
+def initial_of(parts: Sequence[Part], seed: int) -> dict[str, Tensor]:
+    """Fresh tensors of these parts."""
+    tensors: dict[str, Tensor] = {}
+    for part in parts:
+        params = part.delta.params(part.site)
+        for name, full in part.names().items():
+            if full not in tensors:
+                tensors[full] = part.delta.initial(name, params[name].shape, generator(seed, full))
+    return tensors
+
+
+def parse(spec: str | Method) -> Method:
+    """Read a spec; a method object passes through."""
+    if isinstance(spec, Method):
+        return spec
+    name, options = config.split_spec(spec)
+    method: Method = config.build(methods.find(name), name, options)
+    return method
+
+
+def parse_list(text: str) -> list[Method]:
+    """Read a comma-separated list of specs."""
+    return [parse(spec) for spec in config.split_list(text, methods.names())]

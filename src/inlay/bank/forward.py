@@ -1,0 +1,204 @@
+"""The forward pass: hidden states out, no labels. There is one in the code base, and this is it.
+
+Rows are sorted by slot. All banked rows and bare base rows run in one pass; a weight-level adapter's rows, and
+those of an adapter that must be alone in its pass (DeBERTa's shared keys), run in one pass each. The model sees
+packed tokens where its attention allows it, else padded rows; results are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from inlay.bank.bank import BASE, Bank
+from inlay.bank.noise import Keys
+from inlay.bank.passes import BankPass, Pass
+from inlay.bank.route import Route, Segments
+from inlay.bank.weights import WeightSlot
+from inlay.bank.wiring import Wiring
+from inlay.base.attention import Rows
+from inlay.base.load import Base
+from inlay.data.batch import Batch
+from inlay.errors import InlayError, SlotError
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The last hidden states of a batch, in the order the rows were run."""
+
+    states: Tensor
+    """[tokens, d]"""
+    lengths: tuple[int, ...]
+    slots: tuple[int, ...]
+    order: tuple[int, ...]
+    """The place of each row in the batch that was asked for."""
+
+    def rows(self) -> list[Tensor]:
+        """[length, d] of every row, in the batch's own order."""
+        return in_order(self.states.split(list(self.lengths)), self.order)
+
+
+def in_order(rows: Sequence[Tensor], order: Sequence[int]) -> list[Tensor]:
+    """Put rows back to where they came from."""
+    out = list(rows)
+    for row, place in zip(rows, order, strict=True):
+        out[place] = row
+    return out
+
+
+class Forward:
+    """A base with its wiring, a bank and weight-level slots: everything a forward pass needs."""
+
+    def __init__(self, base: Base):
+        self.base = base
+        self.wiring = Wiring(base.model, base.sites)
+        self.bank = Bank(base.device)
+        self.weights: dict[int, WeightSlot] = {}
+        """Weight-level adapters by slot; their heads are in the bank under the same number."""
+
+    def __call__(
+        self, batch: Batch, slots: Sequence[int], keys: Keys | None = None, packed: bool | None = None
+    ) -> Hidden:
+        """
+        Args:
+            slots: the slot of every row; 0 is the bare base.
+            keys: given, the slots in it run in training mode with their own noise.
+            packed: None packs where the architecture can.
+        """
+        self._check(batch, slots, packed)
+        packed = self.base.sites.arch.packable if packed is None else packed
+        plan = self._plan(slots)
+        states, order = [], []
+        for rows in plan:
+            states.append(self._run(batch.take(rows), [slots[i] for i in rows], keys, packed))
+            order += rows
+        lengths = tuple(batch.lengths[i] for i in order)
+        joined = states[0] if len(states) == 1 else torch.cat(states)
+        return Hidden(joined, lengths, tuple(slots[i] for i in order), tuple(order))
+
+    def _plan(self, slots: Sequence[int]) -> list[list[int]]:
+        """Which rows run together: a list of passes, each a list of row numbers sorted by slot."""
+        key = {slot: self.bank.order(slot) for slot in set(slots)}
+        rows = sorted(range(len(slots)), key=lambda i: key[slots[i]])
+        together = [i for i in rows if not self._alone(slots[i])]
+        alone: dict[int, list[int]] = {}
+        for i in rows:
+            if self._alone(slots[i]):
+                alone.setdefault(slots[i], []).append(i)
+        return ([together] if together else []) + list(alone.values())
+
+    def _alone(self, slot: int) -> bool:
+        if slot == BASE or slot in self.weights:
+            return slot in self.weights
+        special = self.base.sites.single_slot
+        return bool(special) and any(part.site.kind in special for part in self.bank.slot(slot).parts)
+
+    def _run(self, batch: Batch, slots: Sequence[int], keys: Keys | None, packed: bool) -> Tensor:
+        inputs, valid, width = (packed_inputs if packed else padded_inputs)(self.base, batch)
+        true = Segments(slots, batch.lengths)
+        segments = true if valid is None else Segments(slots, [width] * len(slots))
+        state: Pass = BankPass(self.bank, segments, keys, self._without_dropout(), true, valid)
+        overrides: Mapping[str, Tensor] = {}
+        if self._alone(slots[0]):
+            state = _Alone(state)
+            if slots[0] in self.weights:
+                overrides = self.weights[slots[0]].effective(self.base, slots[0], keys)
+        with self.wiring.running(state):
+            out = functional_call(self.base.model, dict(overrides), (), inputs)
+        states: Tensor = out.last_hidden_state.flatten(0, 1)
+        return states if valid is None else states[valid]
+
+    def _without_dropout(self) -> frozenset[int]:
+        banked = {s for s, record in self.bank.slots.items() if record.method is not None and record.method.mixout}
+        return frozenset(banked | {s for s, record in self.weights.items() if record.method.mixout})
+
+    def _check(self, batch: Batch, slots: Sequence[int], packed: bool | None) -> None:
+        if len(slots) != len(batch.lengths):
+            raise SlotError(f"the batch has {len(batch.lengths)} rows but {len(slots)} slots were given")
+        if packed and not self.base.sites.arch.packable:
+            raise InlayError(f"{self.base.sites.arch.model_type} cannot run packed batches")
+        limit = longest_row(self.base)
+        longest = max(batch.lengths)
+        if limit is not None and longest > limit:
+            raise InlayError(f"row {batch.lengths.index(longest)} has {longest} tokens, {self.base.name} takes {limit}")
+
+
+class _Alone(Pass):
+    """A pass whose tokens all belong to one slot, so its sites may be called on anything."""
+
+    def __init__(self, inner: Pass):
+        super().__init__(inner.wants)
+        self.inner = inner
+
+    def at(self, site: Any) -> Any:
+        for delta, tensors, route in self.inner.at(site):
+            yield delta, tensors, Route.uniform(route.segments[0][2])
+
+    def drop(self, path: str, p: float, training: bool, y: Tensor) -> Tensor:
+        self.inner.depth = self.depth
+        return self.inner.drop(path, p, training, y)
+
+
+def longest_row(base: Base) -> int | None:
+    """The most tokens a row may have; None where positions are only relative."""
+    config = base.model.config
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is None or getattr(config, "position_biased_input", True) is False:
+        return None
+    return int(limit) - _first_position(base)
+
+
+def packed_inputs(base: Base, batch: Batch) -> tuple[dict[str, Any], None, int]:
+    """One [1, tokens] row, with the true row boundaries for attention."""
+    device = base.device
+    steps = torch.cat([torch.arange(n) for n in batch.lengths]) + _first_position(base)
+    inputs = {
+        "input_ids": batch.ids.unsqueeze(0).to(device),
+        "position_ids": steps.unsqueeze(0).to(device),
+        # four dimensions: taken as a finished mask, so none is built; packed attention does not read it
+        "attention_mask": torch.zeros(1, 1, 1, 1, device=device, dtype=base.dtype),
+        "inlay_rows": Rows(batch.lengths, device),
+    }
+    return inputs | _extras(base, batch.types, batch.ids, (1, -1)), None, 0
+
+
+def padded_inputs(base: Base, batch: Batch) -> tuple[dict[str, Any], Tensor, int]:
+    """[rows, longest] with a mask, and where the true tokens are in it."""
+    device = base.device
+    lengths = torch.tensor(batch.lengths).unsqueeze(1)
+    width = int(lengths.max())
+    steps = torch.arange(width).unsqueeze(0)
+    mask = steps < lengths
+    padding = getattr(base.model.config, "pad_token_id", None) or 0
+    ids = torch.full(mask.shape, padding)
+    ids[mask] = batch.ids
+    types = None
+    if batch.types is not None:
+        types = torch.zeros_like(ids)
+        types[mask] = batch.types
+    inputs = {
+        "input_ids": ids.to(device),
+        "position_ids": (steps + _first_position(base)).expand_as(ids).to(device),
+        "attention_mask": mask.to(device=device, dtype=torch.long),
+    }
+    valid = mask.flatten().nonzero().squeeze(1).to(device)
+    return inputs | _extras(base, types, ids, ids.shape), valid, width
+
+
+def _extras(base: Base, types: Tensor | None, ids: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
+    arch = base.sites.arch
+    extras: dict[str, Any] = {"use_cache": False} if arch.decoder else {}
+    if arch.token_types:
+        extras["token_type_ids"] = (torch.zeros_like(ids) if types is None else types).view(shape).to(base.device)
+    return extras
+
+
+def _first_position(base: Base) -> int:
+    if base.sites.arch.first_position == "zero":
+        return 0
+    return int(base.model.config.pad_token_id) + 1

@@ -1,0 +1,186 @@
+"""The two routed primitives and their back ends.
+
+    linear(x [n, in], W [E, in, out], b [E, out]) -> [n, out]    every token times its own entry's matrix
+    vector(p [E, d]) -> [n, d]                                   every token's own entry's vector
+
+Tokens come in segments `(start, end, entry)`. Entry 0 stands for "not in this group": it is zero and gets no
+gradient, whatever is stored there. Back ends, all equal to `reference` up to rounding:
+
+    reference  gathers each token's own matrix; short and slow, the oracle of the tests
+    segments   one product per segment; the CPU's path, and CUDA's in fp32
+    grouped    one grouped product over all segments; CUDA in half precision
+
+Parameters may be kept in a wider dtype than the activations: products run in the dtype of x, gradients come
+back in the dtype of the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Segment = tuple[int, int, int]
+"""(start, end, entry); segments are in order, do not overlap, and are not empty."""
+
+
+def linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Sequence[Segment]) -> Tensor:
+    """Gather every token's own matrix."""
+    entry = entries(segments, x.shape[0], x.device)
+    inside = (entry > 0).to(x.dtype).unsqueeze(1)
+    out = torch.einsum("ni,nio->no", x, weight[entry].to(x.dtype))
+    if bias is not None:
+        out = out + bias[entry].to(x.dtype)
+    return out * inside
+
+
+def vector_reference(p: Tensor, segments: Sequence[Segment], tokens: int, dtype: torch.dtype) -> Tensor:
+    """Gather every token's own vector."""
+    entry = entries(segments, tokens, p.device)
+    return p[entry].to(dtype) * (entry > 0).to(dtype).unsqueeze(1)
+
+
+def entries(segments: Sequence[Segment], tokens: int, device: torch.device) -> Tensor:
+    """[tokens] the entry of every token."""
+    out = torch.zeros(tokens, dtype=torch.long)
+    for start, end, entry in segments:
+        out[start:end] = entry
+    return out.to(device)
+
+
+class SegmentLinear(torch.autograd.Function):
+    """One product per segment, forward and backward; tokens outside every segment get zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, segments: Sequence[Segment]) -> Tensor:
+        """x [n, in] -> [n, out]."""
+        out = x.new_zeros(x.shape[0], weight.shape[2])
+        for start, end, entry in segments:
+            if entry == 0:
+                continue
+            matrix = weight[entry].to(x.dtype)
+            if bias is None:
+                torch.mm(x[start:end], matrix, out=out[start:end])
+            else:
+                torch.addmm(bias[entry].to(x.dtype), x[start:end], matrix, out=out[start:end])
+        ctx.save_for_backward(x, weight)
+        ctx.segments = segments
+        ctx.bias_shape = None if bias is None else (bias.shape, bias.dtype)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        """Each entry's gradient is the sum over its own segments alone."""
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        grad_x = torch.zeros_like(x) if wants_x else None
+        grad_weight = torch.zeros_like(weight) if wants_weight else None
+        grad_bias = grad.new_zeros(ctx.bias_shape[0], dtype=ctx.bias_shape[1]) if wants_bias else None
+        for start, end, entry in ctx.segments:
+            if entry == 0:
+                continue
+            part = grad[start:end]
+            if grad_x is not None:
+                torch.mm(part, weight[entry].to(part.dtype).t(), out=grad_x[start:end])
+            if grad_weight is not None:
+                grad_weight[entry] += torch.mm(x[start:end].t(), part)
+            if grad_bias is not None:
+                grad_bias[entry] += part.sum(0, dtype=grad_bias.dtype)
+        return grad_x, grad_weight, grad_bias, None
+
+
+class SegmentVector(torch.autograd.Function):
+    """Repeat each entry's vector over its segment; the gradient is the sum over the segment."""
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor, segments: Sequence[Segment], tokens: int, dtype: torch.dtype) -> Tensor:
+        """p [E, d] -> [n, d]."""
+        out = p.new_zeros(tokens, p.shape[1], dtype=dtype)
+        for start, end, entry in segments:
+            if entry:
+                out[start:end] = p[entry].to(dtype)
+        ctx.segments = segments
+        ctx.like = (p.shape, p.dtype)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """Sum in the dtype of the parameter."""
+        shape, dtype = ctx.like
+        out = grad.new_zeros(shape, dtype=dtype)
+        for start, end, entry in ctx.segments:
+            if entry:
+                out[entry] += grad[start:end].sum(0, dtype=dtype)
+        return out, None, None, None
+
+
+def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Sequence[Segment]) -> Tensor:
+    """One grouped product; tokens outside every segment form groups of their own with a zero matrix."""
+    groups = _tile(segments, x.shape[0])
+    entry = torch.tensor([g[2] for g in groups], device=x.device)
+    ends = torch.tensor([g[1] for g in groups], dtype=torch.int32, device=x.device)
+    chosen = _drop_entry_zero(weight.index_select(0, entry), entry).to(x.dtype)
+    out = _ContiguousGrad.apply(torch._grouped_mm(x.contiguous(), chosen, offs=ends))  # type: ignore[no-untyped-call]
+    if bias is not None:
+        out = out + vector_grouped(bias, segments, x.shape[0], x.dtype)
+    return out  # type: ignore[no-any-return]
+
+
+def vector_grouped(p: Tensor, segments: Sequence[Segment], tokens: int, dtype: torch.dtype) -> Tensor:
+    """A gather whose backward is one product with the [segments, tokens] membership matrix: deterministic."""
+    groups = _tile(segments, tokens)
+    entry = torch.tensor([g[2] for g in groups], device=p.device)
+    counts = torch.tensor([g[1] - g[0] for g in groups], device=p.device)
+    chosen = _drop_entry_zero(p.index_select(0, entry), entry)
+    group = torch.repeat_interleave(counts, output_size=tokens)
+    return _Spread.apply(chosen, group, dtype)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, chosen: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(group)
+        ctx.like = (chosen.shape[0], chosen.dtype)
+        return chosen.to(dtype).index_select(0, group)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (group,) = ctx.saved_tensors
+        count, dtype = ctx.like
+        members = torch.arange(count, device=group.device).unsqueeze(1) == group.unsqueeze(0)
+        return (members.to(dtype) @ grad.to(dtype)), None, None
+
+
+class _ContiguousGrad(torch.autograd.Function):
+    """The grouped product's backward does not take expanded gradients (those of a plain sum)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.contiguous()
+
+
+def _drop_entry_zero(chosen: Tensor, entry: Tensor) -> Tensor:
+    return chosen * (entry > 0).to(chosen.dtype).view(-1, *[1] * (chosen.dim() - 1))
+
+
+def _tile(segments: Sequence[Segment], tokens: int) -> list[Segment]:
+    """Fill the holes between segments with entry 0, so that every token is in one."""
+    out: list[Segment] = []
+    at = 0
+    for start, end, entry in segments:
+        if start > at:
+            out.append((at, start, 0))
+        out.append((start, end, entry))
+        at = end
+    if at < tokens:
+        out.append((at, tokens, 0))
+    return out

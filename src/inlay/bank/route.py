@@ -1,0 +1,95 @@
+"""Who uses which entry: segments of a batch, and the route a method sees.
+
+`Segments` knows the batch: rows sorted by slot, so every slot owns one run of tokens. `Route` is what one
+group of adapters sees of it: the same tokens, with entries of its own stacks in place of slots. A method gets
+a `Route` and the two primitives on it, and never learns about slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from inlay.bank import ops
+from inlay.bank.ops import Segment
+
+
+class Route:
+    """The entry of each token in one group's stacks."""
+
+    def __init__(self, segments: Sequence[Segment], tokens: int, start: int = 0):
+        self.segments = list(segments)
+        self.tokens = tokens
+        self.start = start
+        """Where this route's first token is in the batch."""
+
+    @classmethod
+    def uniform(cls, entry: int) -> Route:
+        """Every token of any batch uses this entry, which may be entry 0 of a stack without a zero entry."""
+        return cls([(0, -1, entry)], tokens=-1)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the route holds for any number of tokens."""
+        return self.tokens < 0
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Every token times its own entry's matrix: x [n, in], weight [E, in, out], bias [E, out] -> [n, out]."""
+        if self.is_uniform:
+            entry = self.segments[0][2]
+            out = x @ weight[entry].to(x.dtype)
+            return out if bias is None else out + bias[entry].to(x.dtype)
+        segments = self._cover(x.shape[0])
+        if _takes_grouped(x, weight):
+            return ops.linear_grouped(x, weight, bias, segments)
+        return ops.SegmentLinear.apply(x, weight, bias, segments)  # type: ignore[no-untyped-call, no-any-return]
+
+    def vector(self, p: Tensor, like: Tensor) -> Tensor:
+        """Every token's own entry's vector, in the dtype of `like` [n, ...]: p [E, d] -> [n, d] or [1, d]."""
+        if self.is_uniform:
+            return p[self.segments[0][2]].to(like.dtype).unsqueeze(0)
+        segments = self._cover(like.shape[0])
+        if p.is_cuda:
+            return ops.vector_grouped(p, segments, like.shape[0], like.dtype)
+        return ops.SegmentVector.apply(p, segments, like.shape[0], like.dtype)  # type: ignore[no-untyped-call, no-any-return]
+
+    def _cover(self, tokens: int) -> Sequence[Segment]:
+        assert tokens == self.tokens, f"the route has {self.tokens} tokens, the tensor {tokens}"
+        return self.segments
+
+
+class Segments:
+    """A batch sorted by slot: which tokens belong to which slot."""
+
+    def __init__(self, slots: Sequence[int], lengths: Sequence[int]):
+        runs: list[tuple[int, int, int]] = []
+        at = 0
+        for slot, length in zip(slots, lengths, strict=True):
+            if length and runs and runs[-1][2] == slot:
+                runs[-1] = (runs[-1][0], at + length, slot)
+            elif length:
+                runs.append((at, at + length, slot))
+            at += length
+        self.runs = runs
+        """(start, end, slot), in order."""
+        self.tokens = at
+
+    def route(self, entry_of: Mapping[int, int]) -> Route | None:
+        """The route of a group whose slots have these entries; None if none of them is in the batch.
+
+        The route spans only the tokens from the group's first to its last member.
+        """
+        mine = [(start, end, entry_of[slot]) for start, end, slot in self.runs if slot in entry_of]
+        if not mine:
+            return None
+        first, last = mine[0][0], mine[-1][1]
+        return Route([(s - first, e - first, entry) for s, e, entry in mine], last - first, first)
+
+
+def _takes_grouped(x: Tensor, weight: Tensor) -> bool:
+    """grouped_mm wants CUDA, half precision, and both dimensions in multiples of 16 bytes."""
+    if not x.is_cuda or x.dtype != torch.bfloat16:
+        return False
+    return weight.shape[1] % 8 == 0 and weight.shape[2] % 8 == 0

@@ -1,0 +1,213 @@
+"""How deltas get into a Hugging Face model: `forward` is overridden on instances, nothing else.
+
+No class is replaced, no modelling code is copied, and the state dict keeps its keys. A projection becomes
+dense, deltas of the projection, dropout, deltas of the sublayer; the model's own dropout module there becomes
+an identity, because it would run after the deltas. Removing the wiring restores the model bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from inlay.bank.delta import Delta, Signal, Tensors
+from inlay.bank.passes import Pass
+from inlay.bank.route import Route
+from inlay.base.sites import Site, Sites
+
+Forward = Callable[..., Any]
+
+
+class Wiring:
+    """The overrides in one model. `current` is the pass under way; without one the model is as it was."""
+
+    def __init__(self, model: nn.Module, sites: Sites):
+        self.model = model
+        self.sites = sites
+        self.current: Pass | None = None
+        self.checkpointing = False
+        """Recompute each layer in the backward pass instead of keeping its activations."""
+        self._undo: list[Callable[[], None]] = []
+        self._install()
+
+    @contextmanager
+    def running(self, state: Pass) -> Iterator[None]:
+        """Let the model run under a pass."""
+        before, self.current = self.current, state
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def remove(self) -> None:
+        """Take every override out again."""
+        while self._undo:
+            self._undo.pop()()
+
+    def override(self, module: nn.Module, wrap: Callable[[Forward], Forward]) -> None:
+        """Replace a module's forward by `wrap(forward)`, on this instance, until removed."""
+        before = module.__dict__.get("forward")
+        plain = module.forward
+        module.forward = functools.wraps(plain)(wrap(plain))  # type: ignore[method-assign]
+
+        def undo() -> None:
+            del module.forward
+            if before is not None:
+                module.forward = before  # type: ignore[method-assign]
+
+        self._undo.append(undo)
+
+    def _install(self) -> None:
+        leaves: dict[str, list[Site]] = defaultdict(list)
+        for site in self.sites:
+            leaves[site.path].append(site)
+        for path, sites in leaves.items():
+            self.override(self.model.get_submodule(path), functools.partial(self._leaf, sites))
+        moved = {site.dropout for site in self.sites if site.dropout is not None}
+        silent = tuple(self.sites.arch.attention_dropouts)
+        for path, module in self.model.named_modules():
+            if path in moved:
+                self.override(module, lambda plain: lambda x: x)
+            elif isinstance(module, nn.Dropout) and not path.endswith(silent):
+                self.override(module, functools.partial(self._dropout, path, module))
+        for path in self.sites.layer_paths:
+            self.override(self.model.get_submodule(path), self._layer)
+        output = self.sites.arch.output
+        site = Site("output", "output", None, output, self.sites.hidden, self.sites.hidden)
+        self.override(self.model.get_submodule(output), functools.partial(self._output, site))
+
+    def _leaf(self, sites: list[Site], plain: Forward) -> Forward:
+        """A projection or norm; several sites if it is fused."""
+        path = sites[0].dropout
+        dropout = None if path is None else self.model.get_submodule(path)
+        opens = {"attn.q": "attn", "ffn.in": "ffn"}.get(sites[0].kind)
+        is_pooler = sites[0].kind == "pooler"
+
+        def forward(x: Tensor) -> Tensor:
+            state = self.current
+            y: Tensor = plain(x)
+            if state is None:
+                return y if dropout is None else F.dropout(y, _p(dropout), dropout.training)
+            if opens is not None and "sublayer_input" in state.wants:
+                state.sublayer_input[opens] = x
+            for site in sites:
+                y = change(state, site, "projection", x, y, optional=is_pooler)
+            if dropout is not None:
+                assert path is not None
+                y = state.drop(path, _p(dropout), dropout.training, y)
+            for site in sites:
+                y = change(state, site, "sublayer", x, y, optional=is_pooler)
+            return y
+
+        return forward
+
+    def _dropout(self, path: str, module: nn.Dropout, plain: Forward) -> Forward:
+        def forward(x: Tensor) -> Tensor:
+            if self.current is None:
+                return plain(x)  # type: ignore[no-any-return]
+            return self.current.drop(path, module.p, module.training, x)
+
+        return forward
+
+    def _layer(self, plain: Forward) -> Forward:
+        """A layer: counts depth, keeps its input if wanted, and checkpoints if asked to."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            state = self.current
+            if state is None:
+                return plain(*args, **kwargs)
+            depth, state.depth = state.depth, state.depth + 1
+            if "hidden" in state.wants:
+                state.hidden.append(args[0] if args else kwargs["hidden_states"])
+            if not (self.checkpointing and torch.is_grad_enabled()):
+                return plain(*args, **kwargs)
+
+            def again(*a: Any, **k: Any) -> Any:
+                with self.running(state):
+                    now, state.depth = state.depth, depth + 1
+                    try:
+                        return plain(*a, **k)
+                    finally:
+                        state.depth = now
+
+            return checkpoint(again, *args, use_reentrant=False, **kwargs)
+
+        return forward
+
+    def _output(self, site: Site, plain: Forward) -> Forward:
+        """The module that gives the last hidden state: a tensor, or a structure whose first part it is."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            out = plain(*args, **kwargs)
+            state = self.current
+            if state is None or "hidden" not in state.wants:
+                return out
+            last = out if isinstance(out, Tensor) else out[0]
+            state.hidden.append(last)
+            mixed = change(state, site, "projection", last, last)
+            if isinstance(out, Tensor):
+                return mixed
+            if isinstance(out, tuple):
+                return (mixed, *out[1:])
+            out.last_hidden_state = mixed
+            if out.get("hidden_states") is not None:  # DeBERTa reads its result from here
+                out.hidden_states = (*out.hidden_states[:-1], mixed)
+            return out
+
+        return forward
+
+
+def change(state: Pass, site: Site, stage: str, x: Tensor, y: Tensor, optional: bool = False) -> Tensor:
+    """Add every delta of a stage at a site.
+
+    An `optional` site is left alone when it is called on something other than the batch's tokens: the model's
+    own pooler call, where rows are pooled again afterwards.
+    """
+    for delta, tensors, route in state.at(site):
+        if delta.stage != stage:
+            continue
+        if optional and not route.is_uniform and x.shape[:-1].numel() != _tokens(state):
+            continue
+        y = _add(state, site, delta, tensors, route, x, y)
+    return y
+
+
+def _tokens(state: Pass) -> int:
+    segments = getattr(state, "segments", None)
+    return -1 if segments is None else int(segments.tokens)
+
+
+def _add(state: Pass, site: Site, delta: Delta, tensors: Tensors, route: Route, x: Tensor, y: Tensor) -> Tensor:
+    flat = y.reshape(-1, y.shape[-1])
+    start, end = (0, flat.shape[0]) if route.is_uniform else (route.start, route.start + route.tokens)
+    first, last = site.columns or (0, flat.shape[1])
+
+    def mine(t: Tensor) -> Tensor:
+        return t.reshape(-1, t.shape[-1])[start:end]
+
+    below = state.sublayer_input.get(site.kind.split(".")[0]) if "sublayer_input" in delta.wants else None
+    hidden = [mine(h) for h in state.hidden] if "hidden" in delta.wants else []
+    here = flat[start:end, first:last]
+    signal = Signal(site, mine(x), here, None if below is None else mine(below), hidden)
+    added = here + delta.difference(route, tensors, signal)
+    if added.shape == flat.shape:
+        flat = added
+    elif torch.is_grad_enabled():
+        rows = added if last - first == flat.shape[1] else flat[start:end].slice_scatter(added, 1, first, last)
+        flat = flat.slice_scatter(rows, 0, start, end)
+    else:
+        flat[start:end, first:last] = added
+    return flat.view(y.shape)
+
+
+def _p(dropout: nn.Module) -> float:
+    """ModernBERT puts an Identity where it has no dropout."""
+    return float(getattr(dropout, "p", 0.0))

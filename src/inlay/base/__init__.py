@@ -1,0 +1,1 @@
+"""The frozen model: the architecture table, sites, loading, packed attention."""

@@ -1,0 +1,175 @@
+"""Attention over a packed batch: many rows in one [1, tokens, d] tensor, no padding in the linear layers.
+
+The rows travel as a keyword argument through the model into this function (`inlay_rows=`), never through a
+closure: transformers' attention registry is global to the process. On CUDA in half precision rows go to
+`varlen_attn`; elsewhere they are unpacked into buckets of similar length for scaled-dot-product attention.
+Without `inlay_rows` the call is an ordinary padded one.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NAME = "inlay"
+_BUCKET = 16
+"""Rows whose lengths round up to the same multiple of this share a bucket."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Rows of similar length, padded to the longest of them."""
+
+    gather: Tensor
+    """[rows, longest] token index of each position; padding repeats the row's first token."""
+    valid: Tensor | None
+    """[rows, longest], or None where all rows have the same length."""
+
+
+class Rows:
+    """The row boundaries of a packed batch, and what attention needs to know about them."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device):
+        self.lengths = [n for n in lengths if n > 0]
+        self.device = device
+        self.longest = max(self.lengths, default=0)
+        ends = torch.tensor([0, *self.lengths]).cumsum(0)
+        self.starts = ends[:-1].tolist()
+        self.boundaries = ends.to(device=device, dtype=torch.int32)
+
+    @functools.cached_property
+    def buckets(self) -> list[Bucket]:
+        """Rows grouped by length, so that little of a bucket is padding."""
+        groups: dict[int, list[int]] = defaultdict(list)
+        for row, length in enumerate(self.lengths):
+            groups[-(-length // _BUCKET)].append(row)
+        return [self._bucket(rows) for rows in groups.values()]
+
+    @functools.cached_property
+    def restore(self) -> Tensor:
+        """[tokens] where each token is in the concatenation of all buckets' valid positions."""
+        order = torch.cat([b.gather.flatten() if b.valid is None else b.gather[b.valid] for b in self.buckets])
+        return torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+
+    def _bucket(self, rows: list[int]) -> Bucket:
+        starts = torch.tensor([self.starts[r] for r in rows]).unsqueeze(1)
+        lengths = torch.tensor([self.lengths[r] for r in rows]).unsqueeze(1)
+        steps = torch.arange(int(lengths.max())).unsqueeze(0)
+        valid = steps < lengths
+        gather = (starts + steps.where(valid, torch.zeros_like(steps))).to(self.device)
+        return Bucket(gather, None if bool(valid.all()) else valid.to(self.device))
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    inlay_rows: Rows | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function: query [1, heads, tokens, d] -> [1, tokens, heads, d]."""
+    if inlay_rows is None:
+        return _padded()(module, query, key, value, attention_mask, scaling=scaling, **kwargs)  # type: ignore[no-any-return]
+    causal = bool(getattr(module, "is_causal", False))
+    # ModernBERT hands over its half window plus one, as flash attention wants it
+    window = None if sliding_window is None else sliding_window - 1
+    q, k, v = (t.squeeze(0).transpose(0, 1) for t in (query, key, value))  # [tokens, heads, d]
+    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and _varlen_can(q, k, window):
+        out = _varlen(q, k, v, inlay_rows, scaling, causal, window)
+    else:
+        out = _unpacked(q, k, v, inlay_rows, scaling, causal, window)
+    return out.unsqueeze(0), None
+
+
+def register() -> None:
+    """Make the function known to transformers; doing so twice is harmless."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+@functools.cache
+def _padded() -> Any:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    return sdpa_attention_forward
+
+
+@functools.cache
+def _varlen_options() -> frozenset[str]:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return frozenset()
+    return frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def _varlen_can(q: Tensor, k: Tensor, window: int | None) -> bool:
+    options = _varlen_options()
+    if not options or q.shape[-1] % 8 or q.shape[-1] > 256:
+        return False
+    if window is not None and "window_size" not in options:
+        return False
+    return q.shape[1] == k.shape[1] or "enable_gqa" in options
+
+
+def _varlen(
+    q: Tensor, k: Tensor, v: Tensor, rows: Rows, scale: float | None, causal: bool, window: int | None
+) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    options: dict[str, Any] = {"scale": scale}
+    left = -1 if window is None else window
+    if "window_size" in _varlen_options():
+        options["window_size"] = (left, 0 if causal else left)
+    elif causal:
+        options["is_causal"] = True
+    if q.shape[1] != k.shape[1]:
+        options["enable_gqa"] = True
+    cu, longest = rows.boundaries, rows.longest
+    out: Tensor = varlen_attn(q.contiguous(), k.contiguous(), v.contiguous(), cu, cu, longest, longest, **options)
+    return out
+
+
+def _unpacked(
+    q: Tensor, k: Tensor, v: Tensor, rows: Rows, scale: float | None, causal: bool, window: int | None
+) -> Tensor:
+    parts = []
+    for bucket in rows.buckets:
+        mask = _mask(bucket, causal, window, q.device)
+        out = F.scaled_dot_product_attention(
+            *(t[bucket.gather].transpose(1, 2) for t in (q, k, v)),
+            attn_mask=mask,
+            is_causal=causal and mask is None,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        ).transpose(1, 2)  # [rows, longest, heads, d]
+        parts.append(out.flatten(0, 1) if bucket.valid is None else out[bucket.valid])
+    return torch.cat(parts)[rows.restore]
+
+
+def _mask(bucket: Bucket, causal: bool, window: int | None, device: torch.device) -> Tensor | None:
+    """[rows, 1, longest, longest] or broadcastable, True where attention may look; None for everywhere."""
+    mask = None if bucket.valid is None else bucket.valid[:, None, None, :]
+    if window is None and not (causal and mask is not None):
+        return mask
+    steps = torch.arange(bucket.gather.shape[1], device=device)
+    distance = steps[:, None] - steps[None, :]
+    near = torch.ones_like(distance, dtype=torch.bool) if window is None else distance.abs() <= window
+    if causal:
+        near = near & (distance >= 0)
+    return near[None, None] if mask is None else near[None, None] & mask

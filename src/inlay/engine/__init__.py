@@ -1,0 +1,1 @@
+"""The host: one base, its bank and its heads; and `attach`, for people with their own loop."""

@@ -1,0 +1,295 @@
+"""Host: one frozen base and any number of adapters with their heads, in any mix, in one batch.
+
+    host = Host()                                              # or a hub name, a folder, a loaded model
+    host.add("spam", "houlsby:size=64", labels=["ham", "spam"])
+    host.add("tone", "adapterbias", labels=["bad", "good"])
+    logits = host.logits(host.batch(["you won a prize", "a fine day"]), ["spam", "tone"])
+
+Names stand for slots. `add` makes a fresh adapter, `load` takes one that exists, `adapter` takes a snapshot,
+`unload` forgets; none of them touches another adapter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from inlay.bank import sparse
+from inlay.bank.bank import BASE
+from inlay.bank.delta import Method, Param, Part, Signal, SlotMethod, WeightMethod, initial_of, params_of, parse
+from inlay.bank.forward import Forward, Hidden, in_order
+from inlay.bank.noise import Keys
+from inlay.bank.passes import BankPass
+from inlay.bank.route import Segments
+from inlay.bank.weights import WeightSlot
+from inlay.base.load import Base, load, load_tokenizer
+from inlay.data.batch import Batch
+from inlay.errors import AdapterError, SlotError, suggest
+from inlay.library.adapter import Adapter
+from inlay.tasks.heads import ROWS, TOKENS, head_part
+from inlay.tasks.pool import choose, pool_rows
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What the host knows of one adapter beside its tensors."""
+
+    slot: int
+    method: Method
+    spec: str
+    seed: int
+    head: str | None
+    pool: str
+    labels: tuple[str, ...]
+
+
+class Host:
+    """One base, a bank of adapters, their heads."""
+
+    def __init__(
+        self,
+        base: str | os.PathLike[str] | nn.Module | Base | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | None = None,
+        trust_remote_code: bool = False,
+        allow_pickle: bool = False,
+    ):
+        """
+        Args:
+            base: a hub name, a folder, a loaded Hugging Face model, or None for all-MiniLM-L6-v2.
+            device, dtype: where and in what the base runs; see `inlay.base.load.load`.
+        """
+        if not isinstance(base, Base):
+            flags = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+            base = load(base, device=device, dtype=dtype, **flags)
+        self.base = base
+        self.forward = Forward(base)
+        self._loaded: dict[str, Loaded] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The adapters that are loaded."""
+        return list(self._loaded)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._loaded
+
+    def add(
+        self,
+        name: str,
+        method: str | Method,
+        *,
+        labels: Sequence[str] | int = (),
+        head: str = "linear",
+        pool: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        """Make a fresh adapter, with a head if labels are given (their names, or how many)."""
+        method = parse(method)
+        if isinstance(labels, int):
+            labels = [str(i) for i in range(labels)]
+        kept = choose(pool, self.base) if labels else "auto"
+        record = Loaded(0, method, method.spec, seed, head if labels else None, kept, tuple(labels))
+        tensors = method.initial(self.base.sites, seed) | initial_of(self._head(record), seed)
+        self._enter(name, record, tensors)
+
+    def load(self, adapter: Adapter, name: str) -> None:
+        """Load an adapter; it must belong to this base, and every tensor must fit."""
+        if adapter.base != self.base.fingerprint:
+            raise AdapterError(
+                f"this adapter belongs to the base {adapter.base}, not to {self.base.name} ({self.base.fingerprint})"
+            )
+        method = parse(adapter.method)
+        params = method.params(self.base.sites)
+        if not any(n in adapter.tensors for n, p in params.items() if p.role == "gate"):
+            method = method.finished()
+        kept = choose(adapter.pool, self.base)
+        record = Loaded(0, method, adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels))
+        self._enter(name, record, self._fit(record, adapter.tensors))
+
+    def adapter(self, name: str, finish: bool = False) -> Adapter:
+        """A snapshot; `finish` also applies and drops what only training needs (gates)."""
+        record = self._record(name)
+        tensors = self.forward.bank.read(record.slot)
+        if record.slot in self.forward.weights:
+            tensors |= self.forward.weights[record.slot].read()
+        constants = {n for n, p in self._params(record).items() if p.role == "constant"}
+        if finish:
+            tensors = record.method.finish(tensors)
+        stored = {n: t.cpu() for n, t in tensors.items() if n not in constants}
+        fields = (record.seed, record.head, record.pool, record.labels)
+        return Adapter(record.spec, self.base.fingerprint, stored, *fields)
+
+    def unload(self, name: str) -> None:
+        """Forget an adapter."""
+        slot = self._record(name).slot
+        del self._loaded[name]
+        self.forward.bank.unload(slot)
+        self.forward.weights.pop(slot, None)
+
+    def close(self) -> None:
+        """Take Inlay out of the model again: it then computes what it did before, bit for bit."""
+        self.forward.wiring.remove()
+
+    def slot(self, name: str | None) -> int:
+        """The slot of a name; None is the bare base."""
+        return BASE if name is None else self._record(name).slot
+
+    def keys(self, steps: Mapping[str, tuple[int, int]]) -> Keys:
+        """Training mode for these adapters: name -> (seed, step)."""
+        return Keys({self.slot(name): key for name, key in steps.items()})
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Everything that trains; stacks hold all adapters of a group."""
+        return [*self.forward.bank.parameters(), *(p for w in self.forward.weights.values() for p in w.parameters())]
+
+    def gradients(self, name: str) -> dict[str, Tensor | None]:
+        """One adapter's own gradients at their true sizes."""
+        slot = self._record(name).slot
+        found = self.forward.bank.gradients(slot)
+        if slot in self.forward.weights:
+            tensors = self.forward.weights[slot].tensors
+            found |= {n: t.grad for n, t in tensors.items() if isinstance(t, nn.Parameter)}
+        return found
+
+    def batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Batch:
+        """Tokenize; texts longer than the base takes are cut."""
+        tokenizer = load_tokenizer(self.base)
+        encoded = tokenizer(list(texts), None if pairs is None else list(pairs), truncation=True)
+        return Batch.of(encoded["input_ids"], encoded.get("token_type_ids"))
+
+    def hidden(
+        self, batch: Batch, names: Sequence[str | None], keys: Keys | None = None, packed: bool | None = None
+    ) -> Hidden:
+        """The last hidden states; names[i] is the adapter of row i, None the bare base."""
+        return self.forward(batch, [self.slot(name) for name in names], keys, packed)
+
+    def logits(
+        self, batch: Batch, names: Sequence[str], keys: Keys | None = None, packed: bool | None = None
+    ) -> list[Tensor]:
+        """One tensor per row: [labels], or [tokens, labels] where the adapter answers for every token."""
+        records = {record.slot: record for record in map(self._record, names)}
+        headless = [name for name in names if self._record(name).head is None]
+        if headless:
+            raise SlotError(f"{headless[0]!r} has no head; add it with labels")
+        hidden = self.hidden(batch, names, keys, packed)
+        per_token = [records[slot].pool == "tokens" for slot in hidden.slots]
+        pooled = self._pooled(hidden, [records[slot].pool for slot in hidden.slots])
+        rows: list[Tensor] = []
+        answers = {
+            ROWS: self._heads(ROWS, pooled, hidden.slots, [1] * len(hidden.slots)) if not all(per_token) else [],
+            TOKENS: self._heads(TOKENS, hidden.states, hidden.slots, hidden.lengths) if any(per_token) else [],
+        }
+        for i, slot in enumerate(hidden.slots):
+            found = answers[TOKENS if per_token[i] else ROWS][i][:, : len(records[slot].labels)]
+            rows.append(found if per_token[i] else found[0])
+        return in_order(rows, hidden.order)
+
+    def _pooled(self, hidden: Hidden, pools: Sequence[str]) -> Tensor:
+        """[rows, d], each row pooled as its adapter wants; `tokens` rows are not used."""
+        kinds = sorted(set(pools) - {"tokens"}) or ["cls"]
+        by_kind = {kind: pool_rows(hidden.states, hidden.lengths, kind) for kind in kinds}
+        if "pooler" in by_kind:
+            by_kind["pooler"] = self._pooler(by_kind["pooler"], hidden.slots)
+        if len(kinds) == 1:
+            return by_kind[kinds[0]]
+        return torch.stack([by_kind[p if p != "tokens" else kinds[0]][i] for i, p in enumerate(pools)])
+
+    def _pooler(self, first: Tensor, slots: Sequence[int]) -> Tensor:
+        """The checkpoint's pooler on [rows, d], with whatever adapters have changed in it."""
+        site = self.base.sites.at("pooler")
+        assert site is not None
+        model, wiring = self.base.model, self.forward.wiring
+        parts: list[Tensor] = []
+        for start, end, slot in Segments(slots, [1] * len(slots)).runs:
+            weights = self.forward.weights.get(slot)
+            rows = first[start:end]
+            with wiring.running(BankPass(self.forward.bank, Segments([slot], [end - start]), None, frozenset())):
+                if weights is None:
+                    parts.append(model.get_submodule(site.path)(rows))
+                else:
+                    changed = weights.effective(self.base, slot, None)
+                    own = {n.removeprefix(f"{site.path}."): w for n, w in changed.items() if n.startswith(site.path)}
+                    parts.append(torch.func.functional_call(model.get_submodule(site.path), own, (rows,)))
+        activation = model.get_submodule(self.base.sites.arch.pooler_activation)
+        return activation(torch.cat(parts))  # type: ignore[no-any-return]
+
+    def _heads(self, place: str, x: Tensor, slots: Sequence[int], lengths: Sequence[int]) -> list[Tensor]:
+        """Every row's logits [length, bucket], from all heads at this place."""
+        segments = Segments(slots, lengths)
+        rows: list[Tensor] = [x.new_zeros(0, 0)] * len(slots)
+        starts = torch.tensor([0, *lengths]).cumsum(0).tolist()
+        for mount in self.forward.bank.mounts.get(place, ()):
+            route = segments.route(mount.entry_of)
+            if route is None:
+                continue
+            mine = x[route.start : route.start + route.tokens]
+            out = mount.group.delta.difference(route, mount.tensors(), Signal(mount.site, mine, mine))
+            for i, slot in enumerate(slots):
+                if slot in mount.slots:
+                    rows[i] = out[starts[i] - route.start : starts[i + 1] - route.start]
+        return rows
+
+    def _record(self, name: str) -> Loaded:
+        if name not in self._loaded:
+            raise SlotError(f"no adapter named {name!r} is loaded: {suggest(name, self._loaded)}")
+        return self._loaded[name]
+
+    def _head(self, record: Loaded) -> list[Part]:
+        if record.head is None:
+            return []
+        return [head_part(record.head, len(record.labels), self.base.sites.hidden, record.pool == "tokens")]
+
+    def _params(self, record: Loaded) -> dict[str, Param]:
+        return record.method.params(self.base.sites) | params_of(self._head(record))
+
+    def _fit(self, record: Loaded, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors a slot needs, from those an adapter stores; an error names the first that does not fit."""
+        needed = self._params(record)
+        if record.head is not None and not record.labels:
+            raise AdapterError("the adapter has a head but no labels")
+        constants = {n for n, p in needed.items() if p.role == "constant"}
+        fresh = record.method.initial(self.base.sites, record.seed) if constants else {}
+        known = set(needed) | {n + suffix for n in needed for suffix in (sparse.INDEX, sparse.VALUE)}
+        extra = sorted(set(tensors) - known)
+        if extra:
+            raise AdapterError(f"the adapter has a tensor that {record.spec} does not: {extra[0]}")
+        fitted: dict[str, Tensor] = {}
+        for name, param in needed.items():
+            is_sparse = name + sparse.INDEX in tensors
+            dense = fresh[name] if name in constants else sparse.decode(tensors, name, param.shape)
+            if dense is None and param.role == "gate" and isinstance(record.method, WeightMethod):
+                continue
+            if dense is None:
+                raise AdapterError(f"the adapter lacks the tensor {name} of {record.spec}")
+            if tuple(dense.shape) != param.shape:
+                raise AdapterError(f"{name} is {tuple(dense.shape)} in the adapter, {param.shape} in this base")
+            if is_sparse and isinstance(record.method, WeightMethod):
+                fitted |= {name + s: tensors[name + s] for s in (sparse.INDEX, sparse.VALUE)}
+            else:
+                fitted[name] = dense
+        return fitted
+
+    def _enter(self, name: str, record: Loaded, tensors: Mapping[str, Tensor]) -> None:
+        if name in self._loaded:
+            raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")
+        method, sites = record.method, self.base.sites
+        parts = self._head(record)
+        start: Mapping[str, Tensor] = {}
+        if isinstance(method, SlotMethod):
+            parts = method.parts(sites) + parts
+            start = method.initial(sites, record.seed) if method.mixout else {}
+        slot = self.forward.bank.load(parts, tensors, method, start)
+        if isinstance(method, WeightMethod):
+            own = {n: t for n, t in tensors.items() if not n.startswith("head.")}
+            self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
+        self._loaded[name] = Loaded(slot, method, *_rest(record))
+
+
+def _rest(record: Loaded) -> tuple[str, int, str | None, str, tuple[str, ...]]:
+    return record.spec, record.seed, record.head, record.pool, record.labels

@@ -1,0 +1,49 @@
+"""Every error a user can cause, in one tree.
+
+InlayError
+├── SpecError      a method spec or one of its options is wrong
+├── BaseError      the frozen model cannot be loaded, or is not the one expected
+├── ArchError      the model's architecture is unknown, or lacks a site
+├── SlotError      a slot is unknown, taken, or used in a way it cannot be
+└── AdapterError   an adapter's tensors or file do not fit
+
+A message says what was wrong, where, and what would be right. The command line prints it without a
+traceback; anything else that escapes is a bug.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InlayError(Exception):
+    """Base of all errors that a user can cause."""
+
+
+class SpecError(InlayError):
+    """A method spec or one of its options is wrong."""
+
+
+class BaseError(InlayError):
+    """The frozen model cannot be loaded, or is not the one expected."""
+
+
+class ArchError(InlayError):
+    """The model's architecture is unknown, or lacks a site."""
+
+
+class SlotError(InlayError):
+    """A slot is unknown, taken, or used in a way it cannot be."""
+
+
+class AdapterError(InlayError):
+    """An adapter's tensors or file do not fit."""
+
+
+def suggest(name: str, valid: Iterable[str]) -> str:
+    """Say which of the valid names are nearest, then all of them: `did you mean x? valid: x, y`."""
+    names = sorted(valid)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"{hint}valid: {', '.join(names) or 'none'}"

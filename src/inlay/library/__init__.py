@@ -1,0 +1,1 @@
+"""Adapters as bytes and cards on disk; knows no method."""

@@ -1,0 +1,136 @@
+"""AdapterBias (Fu et al. 2022): a token-dependent shift after the feed-forward.
+
+    y + (w . x + b) v     at the feed-forward's output; x is the 4d-wide activation, v starts at zero
+
+The norm that follows the feed-forward trains too. `share` uses one v, one (w, b), or both for all layers;
+`alpha=false` leaves (w, b) out. `l0=lambda` puts a hard-concrete gate on each element of w and adds
+lambda * E[L0] to the loss; `finish` applies the gates, drops them, and keeps w sparse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from inlay.bank import sparse
+from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors, Uniform
+from inlay.bank.gates import HardConcrete
+from inlay.bank.route import Route
+from inlay.base.sites import Site, Sites
+from inlay.config import option
+from inlay.errors import SpecError
+from inlay.methods.norms import NormShift
+from inlay.registry import methods
+
+
+@dataclass(frozen=True)
+class TokenShift(Delta):
+    """alpha times v."""
+
+    stage = "sublayer"
+
+    alpha: bool
+    gate: HardConcrete | None
+    open_at_start: float
+    strength: float
+    """lambda; like the other starting values a tensor in the bank, so it does not separate groups."""
+
+    def params(self, site: Site) -> dict[str, Param]:
+        """v [d]; w [4d, 1], b [1]; with L0 the gates [4d, 1] and their lambda [1]."""
+        params = {"v": Param((site.d_out,))}
+        if self.alpha:
+            params |= {"w": Param((site.d_in, 1)), "b": Param((1,))}
+        if self.gate is not None:
+            params |= {"gate": Param((site.d_in, 1), "gate"), "strength": Param((1,), "constant")}
+        return params
+
+    def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+        """w as torch.nn.Linear's, everything else constant."""
+        if name == "w":
+            bound = shape[0] ** -0.5
+            return torch.empty(shape).uniform_(-bound, bound, generator=random)
+        return torch.full(shape, {"gate": self.open_at_start, "strength": self.strength}.get(name, 0.0))
+
+    def bucketed(self) -> TokenShift:
+        """Starting values do not separate groups."""
+        return TokenShift(self.alpha, self.gate, 0.0, 0.0)
+
+    def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
+        """(w . x + b) v, or v alone."""
+        v = route.vector(p["v"], at.y)
+        return route.linear(at.x, p["w"], p["b"]) * v if self.alpha else v.expand_as(at.y)
+
+    @property
+    def gated(self) -> bool:
+        """With L0 only."""
+        return self.gate is not None
+
+    def effective(self, p: Tensors, uniform: Uniform | None) -> Tensors:
+        """w times its gates."""
+        if self.gate is None:
+            return p
+        log_a = p["gate"]
+        z = self.gate.settled(log_a) if uniform is None else self.gate.sample(log_a, uniform("gate", log_a))
+        return {**p, "w": p["w"] * z}
+
+    def penalty(self, p: Tensors) -> Tensor | None:
+        """lambda * E[L0] per entry."""
+        if self.gate is None:
+            return None
+        return (self.gate.expected_l0(p["gate"]).sum(dim=(1, 2)) * p["strength"][:, 0]).float()
+
+
+@methods.register("adapterbias")
+@dataclass(frozen=True, kw_only=True)
+class AdapterBias(SlotMethod):
+    """A vector and a linear layer per transformer layer."""
+
+    share: Literal["none", "v", "alpha", "both"] = option("none", "what all layers share")
+    alpha: bool = option(True, "weigh the shift by token; false: the same shift for every token")
+    l0: float = option(0.0, "strength of the L0 penalty on alpha's weights; 0: no gates")
+    low: float = option(-1.5, "lower end of the stretched gate")
+    high: float = option(1.5, "upper end of the stretched gate")
+    temperature: float = option(1.0, "temperature of the gate")
+    gate: float = option(5.0, "initial log-odds of a gate being open")
+
+    def check(self) -> None:
+        """L0 and sharing of alpha need alpha."""
+        if self.l0 < 0:
+            raise SpecError(f"adapterbias: l0={self.l0} is not valid: expected 0 or more")
+        if not self.alpha and (self.l0 or self.share in ("alpha", "both")):
+            raise SpecError("adapterbias: alpha=false leaves nothing for l0 or share=alpha to act on")
+        HardConcrete(self.low, self.high, self.temperature)
+
+    def parts(self, sites: Sites) -> list[Part]:
+        """A shift at each feed-forward output, and the norm of that sublayer."""
+        gate = HardConcrete(self.low, self.high, self.temperature) if self.l0 else None
+        delta = TokenShift(self.alpha, gate, self.gate, self.l0)
+        parts = []
+        for site in sites.select(("ffn.out",), sites.choose_layers(self.layers)):
+            own = {name: site.name for name in delta.params(site)}
+            if self.share in ("v", "both"):
+                own["v"] = "shared"
+            if self.share in ("alpha", "both"):
+                own |= {name: "shared" for name in own if name != "v"}
+            parts.append(Part(site, delta, own))
+            norm = sites.at("ffn.norm", site.layer)
+            parts += [NormShift.at(norm)] if norm is not None else []
+        return parts
+
+    def finished(self) -> AdapterBias:
+        """The same without gates."""
+        return replace(self, l0=0.0)
+
+    def finish(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Apply the gates, drop them, and keep the rest of w sparse."""
+        if not self.l0:
+            return dict(tensors)
+        gate = HardConcrete(self.low, self.high, self.temperature)
+        kept = {name: t for name, t in tensors.items() if not name.endswith((".gate", ".strength"))}
+        for name in [n for n in kept if n.endswith(".w")]:
+            z = gate.settled(tensors[name.removesuffix("w") + "gate"])
+            kept |= sparse.encode(name, kept.pop(name) * z)
+        return kept

@@ -1,0 +1,148 @@
+"""Bottleneck adapters (Houlsby et al. 2019), with sharing as in Mohebbi & Rajaei.
+
+    y + W2 act(W1 y + b1) + b2     at the output of attention and of the feed-forward,
+                                   after dropout and before the residual
+
+W is normal with standard deviation `init`, cut at two of them: near-identity, not identity. The norms of the
+adapted layers train too, unless adapters are shared. `parallel=true` reads the sublayer's input instead of its
+output; `depth` adds hidden layers [size, size]; `inner_norm` normalises the adapter's input (all: section 3.6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors, bucket
+from inlay.bank.route import Route
+from inlay.base.sites import Site, Sites
+from inlay.config import option
+from inlay.errors import SpecError, suggest
+from inlay.methods.norms import layer_norms
+from inlay.registry import methods
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "tanh": torch.tanh,
+    "swish": F.silu,
+    "leaky_relu": F.leaky_relu,
+    "mish": F.mish,
+    "identity": torch.nn.Identity(),
+}
+"""All have f(0) = 0: padded units then stay zero through training."""
+_NOT_ZERO_AT_ZERO = ("sigmoid", "softplus", "exp", "softmax", "logsigmoid", "hardsigmoid")
+
+
+@dataclass(frozen=True)
+class Bottleneck(Delta):
+    """Down, activation, up."""
+
+    stage = "sublayer"
+
+    size: int
+    activation: str
+    depth: int
+    inner_norm: bool
+    parallel: bool
+    init: float
+
+    @property
+    def wants(self) -> frozenset[str]:
+        """A parallel adapter reads what its sublayer reads."""
+        return frozenset({"sublayer_input"} if self.parallel else ())
+
+    def params(self, site: Site) -> dict[str, Param]:
+        """down [d, m], up [m, d], their biases, and one [m, m] for each further hidden layer."""
+        d, m = site.d_out, self.size
+        params = {"down": Param((d, m)), "down_bias": Param((m,)), "up": Param((m, d)), "up_bias": Param((d,))}
+        for layer in range(1, self.depth):
+            params |= {f"hidden{layer}": Param((m, m)), f"hidden{layer}_bias": Param((m,))}
+        if self.inner_norm:
+            params |= {"gamma": Param((d,)), "beta": Param((d,))}
+        return params
+
+    def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+        """Matrices are small and random, vectors zero (gamma is a difference from one)."""
+        if len(shape) == 1:
+            return torch.zeros(shape)
+        cut = 2 * self.init
+        return torch.nn.init.trunc_normal_(torch.empty(shape), 0.0, self.init, -cut, cut, generator=random)
+
+    def bucketed(self) -> Bottleneck:
+        """The initial scale does not separate groups."""
+        return replace(self, size=bucket(self.size), init=0.0)
+
+    def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
+        """linear, act, linear."""
+        act = ACTIVATIONS[self.activation]
+        h = at.y
+        if self.parallel:
+            assert at.sublayer_input is not None
+            h = at.sublayer_input
+        if self.inner_norm:
+            n = F.layer_norm(h, h.shape[-1:])
+            h = n + n * route.vector(p["gamma"], h) + route.vector(p["beta"], h)
+        h = act(route.linear(h, p["down"], p["down_bias"]))
+        for layer in range(1, self.depth):
+            h = act(route.linear(h, p[f"hidden{layer}"], p[f"hidden{layer}_bias"]))
+        return route.linear(h, p["up"], p["up_bias"])
+
+
+@methods.register("houlsby")
+@dataclass(frozen=True, kw_only=True)
+class Houlsby(SlotMethod):
+    """A bottleneck after attention and after the feed-forward of each layer."""
+
+    identity_at_start = False
+
+    size: int = option(64, "width of the bottleneck")
+    activation: str = option("gelu", "one of " + ", ".join(ACTIVATIONS))
+    init: float = option(0.01, "standard deviation of the initial weights")
+    where: Literal["both", "attn", "ffn"] = option("both", "after which sublayer")
+    share: str = option("none", "none, sublayers (one adapter per layer), or n (one for n consecutive layers)")
+    norms: bool | None = option(None, "train the norms of the adapted layers; auto: unless adapters are shared")
+    parallel: bool = option(False, "read the sublayer's input instead of its output")
+    depth: int = option(1, "hidden layers in the adapter")
+    inner_norm: bool = option(False, "normalise the adapter's input")
+
+    def check(self) -> None:
+        """Sizes, and an activation that keeps padded units at zero."""
+        for key, value in (("size", self.size), ("depth", self.depth)):
+            if value < 1:
+                raise SpecError(f"houlsby: {key}={value} is not valid: expected 1 or more")
+        if self.init < 0:
+            raise SpecError(f"houlsby: init={self.init} is not valid: expected 0 or more")
+        if self.activation in _NOT_ZERO_AT_ZERO:
+            raise SpecError(
+                f"houlsby: activation={self.activation} is not valid: f(0) must be 0, or padded units would not "
+                f"stay silent; valid: {', '.join(ACTIVATIONS)}"
+            )
+        if self.activation not in ACTIVATIONS:
+            hint = suggest(self.activation, ACTIVATIONS)
+            raise SpecError(f"houlsby: activation={self.activation} is not valid: {hint}")
+        if self.share not in ("none", "sublayers") and not (self.share.isdecimal() and int(self.share) >= 1):
+            raise SpecError(f"houlsby: share={self.share} is not valid: expected none, sublayers, or a number")
+
+    def parts(self, sites: Sites) -> list[Part]:
+        """Bottlenecks at the chosen outputs, and the norms of their layers."""
+        layers = sites.choose_layers(self.layers)
+        delta = Bottleneck(self.size, self.activation, self.depth, self.inner_norm, self.parallel, self.init)
+        kinds = {"both": ("attn.out", "ffn.out"), "attn": ("attn.out",), "ffn": ("ffn.out",)}[self.where]
+        parts = [Part(s, delta, self._row(s, layers)) for s in sites.select(kinds, layers)]
+        with_norms = self.share == "none" if self.norms is None else self.norms
+        return parts + (layer_norms(sites, layers) if with_norms else [])
+
+    def _row(self, site: Site, layers: tuple[int, ...]) -> str:
+        if self.share == "none":
+            return site.name
+        assert site.layer is not None
+        if self.share == "sublayers":
+            return f"layers.{site.layer}"
+        count, index = int(self.share), layers.index(site.layer)
+        group = layers[index - index % count : index - index % count + count]
+        return f"layers.{group[0]}-{group[-1]}"

@@ -1,0 +1,78 @@
+"""LoRA (Hu et al. 2021): a low-rank change of chosen projections.
+
+    y + (alpha / rank) * B A x,   B starts at zero
+
+A starts as peft's: uniform in +-1/sqrt(in) (Kaiming with a = sqrt(5)). The scale is kept per entry, so adapters
+of different alpha share a group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors, bucket
+from inlay.bank.route import Route
+from inlay.base.sites import Site, Sites
+from inlay.config import option
+from inlay.errors import SpecError
+from inlay.registry import methods
+
+
+@dataclass(frozen=True)
+class LowRank(Delta):
+    """Two thin matrices."""
+
+    rank: int
+    scale: float
+
+    def params(self, site: Site) -> dict[str, Param]:
+        """down [d_in, rank], up [rank, d_out], and the fixed scale [1]."""
+        down, up = Param((site.d_in, self.rank)), Param((self.rank, site.d_out))
+        return {"down": down, "up": up, "scale": Param((1,), "constant")}
+
+    def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+        """up is zero."""
+        if name == "scale":
+            return torch.full(shape, self.scale)
+        if name == "up":
+            return torch.zeros(shape)
+        bound = shape[0] ** -0.5
+        return torch.empty(shape).uniform_(-bound, bound, generator=random)
+
+    def bucketed(self) -> LowRank:
+        """The scale is a tensor, so it does not separate groups."""
+        return replace(self, rank=bucket(self.rank), scale=1.0)
+
+    def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
+        """linear, linear, scale."""
+        low = route.linear(at.x, p["down"]) * route.vector(p["scale"], at.x)
+        return route.linear(low, p["up"])
+
+
+@methods.register("lora")
+@dataclass(frozen=True, kw_only=True)
+class Lora(SlotMethod):
+    """Low-rank changes of attention's projections, or of any other."""
+
+    rank: int = option(8, "inner width")
+    alpha: float = option(16.0, "scale times rank")
+    sites: str = option("attn.q+attn.v", "which projections, joined by +")
+
+    def check(self) -> None:
+        """At least one unit, and a scale."""
+        if self.rank < 1:
+            raise SpecError(f"lora: rank={self.rank} is not valid: expected 1 or more")
+        if not self.alpha > 0:
+            raise SpecError(f"lora: alpha={self.alpha} is not valid: expected more than 0")
+
+    def parts(self, sites: Sites) -> list[Part]:
+        """One delta per chosen projection."""
+        kinds = tuple(kind.strip() for kind in self.sites.split("+"))
+        norms = [kind for kind in kinds if kind.endswith("norm")]
+        if norms:
+            raise SpecError(f"lora: {norms[0]} is a norm, not a projection")
+        delta = LowRank(self.rank, self.alpha / self.rank)
+        return [Part(site, delta, site.name) for site in sites.select(kinds, sites.choose_layers(self.layers))]

@@ -1,0 +1,65 @@
+"""Finds methods by name, lazily: in the package, from entry points, or registered in a notebook.
+
+A module in `inlay.methods` is a method of the same name. A package outside declares an entry point in the
+group `inlay.methods`; a notebook uses `@inlay.method("name")`. Nothing is imported until it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from inlay.errors import SpecError, suggest
+
+C = TypeVar("C", bound=type)
+
+
+class Registry:
+    """Classes of one kind by name, found in a package, in entry points, or added by hand."""
+
+    def __init__(self, kind: str, package: str):
+        self.kind = kind
+        self.package = package
+        self._classes: dict[str, type[Any]] = {}
+
+    def register(self, name: str) -> Callable[[C], C]:
+        """A decorator: the class is known by this name from now on."""
+
+        def add(cls: C) -> C:
+            taken = self._classes.get(name)
+            if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise SpecError(f"the {self.kind} name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
+            self._classes[name] = cls
+            return cls
+
+        return add
+
+    def find(self, name: str) -> type[Any]:
+        """The class of this name; an error names the nearest ones."""
+        if name not in self._classes:
+            if name in self._modules():
+                importlib.import_module(f"{self.package}.{name}")
+            else:
+                self._load_entry_point(name)
+        if name not in self._classes:
+            raise SpecError(f"there is no {self.kind} {name!r}: {suggest(name, self.names())}")
+        return self._classes[name]
+
+    def names(self) -> list[str]:
+        """All names, without importing what they stand for."""
+        outside = {point.name for point in importlib.metadata.entry_points(group=self.package)}
+        return sorted(self._modules() | outside | set(self._classes))
+
+    def _modules(self) -> set[str]:
+        package = importlib.import_module(self.package)
+        return {m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")}
+
+    def _load_entry_point(self, name: str) -> None:
+        for point in importlib.metadata.entry_points(group=self.package, name=name):
+            self.register(name)(point.load())
+
+
+methods = Registry("method", "inlay.methods")

@@ -1,0 +1,1 @@
+"""What an adapter is for: heads and pooling."""

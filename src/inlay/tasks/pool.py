@@ -1,0 +1,51 @@
+"""Pooling: from the hidden states of a row to one vector.
+
+    cls      the first token           last    the last token (decoders)
+    mean     the mean over tokens      pooler  the first token through the checkpoint's own pooler
+    tokens   no pooling: every token gets an answer
+
+`auto` takes what the checkpoint was trained with: a sentence encoder's folder says mean; else cls for encoders
+and last for decoders.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from inlay.base.load import Base
+from inlay.errors import SpecError, suggest
+
+POOLS = ("auto", "cls", "mean", "last", "pooler", "tokens")
+
+
+def choose(pool: str, base: Base) -> str:
+    """Settle `auto`, and refuse what the base cannot do."""
+    if pool not in POOLS:
+        raise SpecError(f"there is no pooling {pool!r}: {suggest(pool, POOLS)}")
+    if pool == "pooler" and base.sites.at("pooler") is None:
+        raise SpecError(f"{base.name} has no pooler; use cls, mean or last")
+    if pool != "auto":
+        return pool
+    if base.folder is not None and (file := base.folder / "1_Pooling" / "config.json").is_file():
+        modes = json.loads(file.read_text())
+        named = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
+        for mode, name in named.items():
+            if modes.get(mode):
+                return name
+        if modes.get("pooling_mode") in ("cls", "mean", "last"):
+            return str(modes["pooling_mode"])
+    return "last" if base.sites.arch.decoder else "cls"
+
+
+def pool_rows(states: Tensor, lengths: Sequence[int], kind: str) -> Tensor:
+    """states [tokens, d] -> [rows, d]; for `pooler` this is its input, the first token."""
+    ends = torch.tensor(lengths).cumsum(0)
+    if kind == "last":
+        return states[(ends - 1).to(states.device)]
+    if kind == "mean":
+        return torch.stack([part.mean(0) for part in states.split(list(lengths))])
+    return states[(ends - torch.tensor(lengths)).to(states.device)]
