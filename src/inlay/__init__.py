@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from inlay.library.adapter import Adapter
     from inlay.registry import methods
 
+    method = methods.register
+
 __version__ = "0.1.0"
 
 _PLACES = {

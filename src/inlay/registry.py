@@ -32,6 +32,7 @@ class Registry:
             taken = self._classes.get(name)
             if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise SpecError(f"the {self.kind} name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
+            cls.name = name  # type: ignore[attr-defined]
             self._classes[name] = cls
             return cls
 

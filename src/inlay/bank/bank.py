@@ -170,7 +170,8 @@ class Bank:
         """The stack that holds a tensor, and the index of the tensor in it, at its true size."""
         record = self.slot(slot)
         group = record.groups[name]
-        index = (group.entry_of[slot], *(slice(0, n) for n in record.params[name].shape))
+        true_size: list[int | slice] = [slice(0, n) for n in record.params[name].shape]
+        index = (group.entry_of[slot], *true_size)
         return group.stacks[name], index
 
     def write(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
@@ -217,7 +218,9 @@ class Bank:
         """Sort key of a slot: its main group's adapters together, in the order of their entries."""
         if slot == BASE:
             return (-1, 0)
-        first = next(iter(self.slot(slot).groups.values()))
+        first = next(iter(self.slot(slot).groups.values()), None)
+        if first is None:  # a weight-level adapter without a head has nothing here
+            return (len(self.groups), slot)
         return (list(self.groups.values()).index(first), first.entry_of[slot])
 
     def _mount(self, site: Site, group: Group, names: dict[str, str]) -> Mount:

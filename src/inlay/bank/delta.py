@@ -151,7 +151,7 @@ class Method(ABC):
             raise SpecError(f"{self.name}: mixout={self.mixout} is not valid: expected 0 to below 1")
         self.check()
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - most methods have nothing to refuse
         """Refuse options that make no sense, with a SpecError."""
 
     @property

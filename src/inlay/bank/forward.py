@@ -7,22 +7,22 @@ packed tokens where its attention allows it, else padded rows; results are the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from inlay.bank.bank import BASE, Bank
 from inlay.bank.noise import Keys
 from inlay.bank.passes import BankPass, Pass
 from inlay.bank.route import Route, Segments
-from inlay.bank.weights import WeightSlot
+from inlay.bank.weights import WeightSlot, call_with
 from inlay.bank.wiring import Wiring
 from inlay.base.attention import Rows
 from inlay.base.load import Base
+from inlay.base.sites import config_of
 from inlay.data.batch import Batch
 from inlay.errors import InlayError, SlotError
 
@@ -40,7 +40,7 @@ class Hidden:
 
     def rows(self) -> list[Tensor]:
         """[length, d] of every row, in the batch's own order."""
-        return in_order(self.states.split(list(self.lengths)), self.order)
+        return in_order(torch.split(self.states, list(self.lengths)), self.order)
 
 
 def in_order(rows: Sequence[Tensor], order: Sequence[int]) -> list[Tensor]:
@@ -103,13 +103,13 @@ class Forward:
         true = Segments(slots, batch.lengths)
         segments = true if valid is None else Segments(slots, [width] * len(slots))
         state: Pass = BankPass(self.bank, segments, keys, self._without_dropout(), true, valid)
-        overrides: Mapping[str, Tensor] = {}
         if self._alone(slots[0]):
             state = _Alone(state)
             if slots[0] in self.weights:
-                overrides = self.weights[slots[0]].effective(self.base, slots[0], keys)
+                state.weights = self.weights[slots[0]].effective(self.base, slots[0], keys)
+        model = self.base.model
         with self.wiring.running(state):
-            out = functional_call(self.base.model, dict(overrides), (), inputs)
+            out = call_with(state.weights, model, model.forward, (), inputs)
         states: Tensor = out.last_hidden_state.flatten(0, 1)
         return states if valid is None else states[valid]
 
@@ -146,7 +146,7 @@ class _Alone(Pass):
 
 def longest_row(base: Base) -> int | None:
     """The most tokens a row may have; None where positions are only relative."""
-    config = base.model.config
+    config = config_of(base.model)
     limit = getattr(config, "max_position_embeddings", None)
     if limit is None or getattr(config, "position_biased_input", True) is False:
         return None
@@ -174,7 +174,7 @@ def padded_inputs(base: Base, batch: Batch) -> tuple[dict[str, Any], Tensor, int
     width = int(lengths.max())
     steps = torch.arange(width).unsqueeze(0)
     mask = steps < lengths
-    padding = getattr(base.model.config, "pad_token_id", None) or 0
+    padding = getattr(config_of(base.model), "pad_token_id", None) or 0
     ids = torch.full(mask.shape, padding)
     ids[mask] = batch.ids
     types = None
@@ -201,4 +201,4 @@ def _extras(base: Base, types: Tensor | None, ids: Tensor, shape: tuple[int, ...
 def _first_position(base: Base) -> int:
     if base.sites.arch.first_position == "zero":
         return 0
-    return int(base.model.config.pad_token_id) + 1
+    return int(config_of(base.model).pad_token_id) + 1

@@ -71,7 +71,7 @@ class SegmentLinear(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         """Each entry's gradient is the sum over its own segments alone."""
         x, weight = ctx.saved_tensors
@@ -107,7 +107,7 @@ class SegmentVector(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         """Sum in the dtype of the parameter."""
         shape, dtype = ctx.like
@@ -148,7 +148,7 @@ class _Spread(torch.autograd.Function):
         return chosen.to(dtype).index_select(0, group)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (group,) = ctx.saved_tensors
         count, dtype = ctx.like

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.bank.bank import BASE, Bank, Group, Mount
+from inlay.bank.bank import BASE, Bank, Mount
 from inlay.bank.delta import Delta, Tensors
 from inlay.bank.mixout import keep_mask, mix
 from inlay.bank.noise import Keys
@@ -35,6 +35,8 @@ class Pass(ABC):
         """The layers' inputs so far, if a delta wants them."""
         self.sublayer_input: dict[str, Tensor] = {}
         """The newest input of attention and of the feed-forward, if a delta wants it."""
+        self.weights: Mapping[str, Tensor] = {}
+        """Base parameters that are replaced in this pass."""
 
     @abstractmethod
     def at(self, site: Site) -> Iterable[Action]:
@@ -123,68 +125,57 @@ class BankPass(Pass):
         return self._routes[key]
 
     def _prepare(self, present: set[int]) -> None:
+        """Apply mixout and gates, entry by entry, so that no adapter's arithmetic depends on its neighbours."""
         if self.keys is None and not any(delta.gated for delta in self.bank.groups):
             return
-        mixed: dict[int, dict[str, Tensor]] = {}
-        for mounts in self.bank.mounts.values():
-            for mount in mounts:
-                slots = mount.slots & present
-                if not slots:
-                    continue
-                tensors = self._mixed(mount.group, present, mixed)
-                if mount.group.delta.gated or tensors:
-                    named = {name: tensors.get(full, mount.group.stacks[full]) for name, full in mount.names.items()}
-                    self._tensors[id(mount)] = self._gated(mount, named, slots)
-
-    def _mixed(self, group: Group, present: set[int], done: dict[int, dict[str, Tensor]]) -> dict[str, Tensor]:
-        """The group's stacks with mixout applied to the slots that train with it; {} if there are none."""
-        if id(group) in done:
-            return done[id(group)]
-        out: dict[str, Tensor] = {}
-        for slot in sorted(present & set(group.entry_of)):
-            record = self.bank.slots[slot]
-            method = record.method
-            if self.keys is None or slot not in self.keys.of_slot or method is None or not method.mixout:
+        for mount in (m for mounts in self.bank.mounts.values() for m in mounts):
+            gated = mount.group.delta.gated
+            slots = [s for s in sorted(mount.slots & present) if gated or self._mixes(s)]
+            if not slots:
                 continue
-            for name, start in record.start.items():
-                if record.groups[name] is not group or record.params[name].role != "trained":
-                    continue
-                stack, index = self.bank.entry(slot, name)
-                shape = record.params[name].shape
-                keep = keep_mask(self.keys, slot, name, shape, method.mixout, method.mixout_unit, 0, stack.device)
-                whole = out.get(name, stack)
-                value = _pad(mix(stack[index], start.to(stack.device), keep), stack[0])
-                out[name] = whole.index_copy(0, torch.tensor([index[0]], device=stack.device), value.unsqueeze(0))
-        done[id(group)] = out
-        return out
+            own = [self._own(mount, slot) for slot in slots]
+            entries = torch.tensor([mount.group.entry_of[s] for s in slots], device=self.bank.device)
+            self._tensors[id(mount)] = {
+                name: stack.index_copy(0, entries, torch.cat([o[name] for o in own]))
+                for name, stack in mount.tensors().items()
+            }
 
-    def _gated(self, mount: Mount, tensors: Tensors, slots: set[int]) -> Tensors:
-        delta = mount.group.delta
-        trained = slots & set(self.keys.of_slot) if self.keys else set()
-        if not delta.gated or not trained:
-            return delta.effective(tensors, None)
-        sampled = delta.effective(tensors, lambda name, like: self._uniform(mount, name, like, trained))
-        if trained == slots:
-            return sampled
-        settled = delta.effective(tensors, None)
-        entries = torch.tensor([mount.group.entry_of[slot] for slot in trained], device=self.bank.device)
-        chosen = torch.zeros(mount.group.capacity, dtype=torch.bool, device=self.bank.device).index_fill_(0, entries, 1)
-        return {n: torch.where(chosen.view(-1, *[1] * (t.dim() - 1)), sampled[n], t) for n, t in settled.items()}
+    def _mixes(self, slot: int) -> bool:
+        method = self.bank.slots[slot].method
+        return self.keys is not None and slot in self.keys.of_slot and method is not None and method.mixout > 0
 
-    def _uniform(self, mount: Mount, name: str, like: Tensor, slots: set[int]) -> Tensor:
-        """Noise for every slot that trains, drawn at the tensor's true size."""
-        assert self.keys is not None
-        full = mount.names[name]
-        noise = torch.full_like(like, 0.5, requires_grad=False)
-        for slot in slots:
-            _, index = self.bank.entry(slot, full)
-            shape = self.bank.slots[slot].params[full].shape
-            noise[index] = self.keys.uniform(slot, f"gate {full}", shape, like.device).to(like.dtype)
-        return noise
+    def _own(self, mount: Mount, slot: int) -> Tensors:
+        """One slot's effective tensors at a mount, [1, ...] each."""
+        keys, record = self.keys, self.bank.slots[slot]
+        entry = mount.group.entry_of[slot]
+        tensors = {name: stack[entry : entry + 1] for name, stack in mount.tensors().items()}
+        if self._mixes(slot):
+            tensors |= {
+                name: self._mixed(slot, full, tensors[name])
+                for name, full in mount.names.items()
+                if full in record.start and record.params[full].role == "trained"
+            }
+        if keys is None or slot not in keys.of_slot:
+            return mount.group.delta.effective(tensors, None)
+
+        def uniform(name: str, like: Tensor) -> Tensor:
+            full = mount.names[name]
+            return _pad(keys.uniform(slot, f"gate {full}", record.params[full].shape, like.device), like[0])[None]
+
+        return mount.group.delta.effective(tensors, uniform)
+
+    def _mixed(self, slot: int, name: str, value: Tensor) -> Tensor:
+        keys, record = self.keys, self.bank.slots[slot]
+        assert keys is not None
+        assert record.method is not None
+        unit, p, shape = record.method.mixout_unit, record.method.mixout, record.params[name].shape
+        keep = keep_mask(keys, slot, name, shape, p, unit, 0, value.device)
+        true_size = value[0][tuple(slice(0, n) for n in shape)]
+        return _pad(mix(true_size, record.start[name].to(value.device), keep), value[0])[None]
 
 
 def _pad(value: Tensor, like: Tensor) -> Tensor:
-    """Zeros around a tensor, up to the shape of `like`."""
+    """Zeros after a tensor, up to the shape of `like`."""
     widths = [
         w for have, want in zip(reversed(value.shape), reversed(like.shape), strict=True) for w in (0, want - have)
     ]

@@ -6,11 +6,13 @@ written to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from inlay.bank.delta import WeightMethod
 from inlay.bank.mixout import keep_mask
@@ -68,6 +70,27 @@ class WeightSlot:
             return keys.uniform(slot, f"gate {tensor}", tuple(like.shape), like.device)
 
         return self.method.difference(name, self.tensors, frozen, uniform)
+
+
+def call_with(
+    weights: Mapping[str, Tensor], module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+) -> Any:
+    """Run `forward`, a function of this module, with some of the module's parameters replaced."""
+    if not weights:
+        return forward(*args, **kwargs)
+    return functional_call(_Shell(module, forward), {f"inner.{n}": w for n, w in weights.items()}, args, kwargs)
+
+
+class _Shell(nn.Module):
+    """functional_call replaces parameters and calls a module; this one calls a function of it instead."""
+
+    def __init__(self, inner: nn.Module, run: Callable[..., Any]):
+        super().__init__()
+        self.inner = inner
+        self.run = run
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
 
 
 def _input_dimension(model: nn.Module, name: str) -> int:

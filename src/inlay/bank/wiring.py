@@ -21,9 +21,12 @@ from torch.utils.checkpoint import checkpoint
 from inlay.bank.delta import Delta, Signal, Tensors
 from inlay.bank.passes import Pass
 from inlay.bank.route import Route
+from inlay.bank.weights import call_with
 from inlay.base.sites import Site, Sites
 
 Forward = Callable[..., Any]
+_OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
+"""Projections whose input is the input of their sublayer."""
 
 
 class Wiring:
@@ -56,12 +59,12 @@ class Wiring:
         """Replace a module's forward by `wrap(forward)`, on this instance, until removed."""
         before = module.__dict__.get("forward")
         plain = module.forward
-        module.forward = functools.wraps(plain)(wrap(plain))  # type: ignore[method-assign]
+        module.forward = functools.wraps(plain)(wrap(plain))
 
         def undo() -> None:
             del module.forward
             if before is not None:
-                module.forward = before  # type: ignore[method-assign]
+                module.forward = before
 
         self._undo.append(undo)
 
@@ -79,7 +82,7 @@ class Wiring:
             elif isinstance(module, nn.Dropout) and not path.endswith(silent):
                 self.override(module, functools.partial(self._dropout, path, module))
         for path in self.sites.layer_paths:
-            self.override(self.model.get_submodule(path), self._layer)
+            self.override(module := self.model.get_submodule(path), functools.partial(self._layer, path, module))
         output = self.sites.arch.output
         site = Site("output", "output", None, output, self.sites.hidden, self.sites.hidden)
         self.override(self.model.get_submodule(output), functools.partial(self._output, site))
@@ -88,7 +91,8 @@ class Wiring:
         """A projection or norm; several sites if it is fused."""
         path = sites[0].dropout
         dropout = None if path is None else self.model.get_submodule(path)
-        opens = {"attn.q": "attn", "ffn.in": "ffn"}.get(sites[0].kind)
+        # attn.v, not attn.q: DeBERTa calls q and k on its relative embeddings too
+        opens = next((_OPENS[site.kind] for site in sites if site.kind in _OPENS), None)
         is_pooler = sites[0].kind == "pooler"
 
         def forward(x: Tensor) -> Tensor:
@@ -117,7 +121,7 @@ class Wiring:
 
         return forward
 
-    def _layer(self, plain: Forward) -> Forward:
+    def _layer(self, path: str, module: nn.Module, plain: Forward) -> Forward:
         """A layer: counts depth, keeps its input if wanted, and checkpoints if asked to."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -133,8 +137,9 @@ class Wiring:
             def again(*a: Any, **k: Any) -> Any:
                 with self.running(state):
                     now, state.depth = state.depth, depth + 1
+                    own = {n.removeprefix(f"{path}."): w for n, w in state.weights.items() if n.startswith(f"{path}.")}
                     try:
-                        return plain(*a, **k)
+                        return call_with(own, module, plain, a, k)
                     finally:
                         state.depth = now
 

@@ -141,7 +141,8 @@ def _varlen(
     if q.shape[1] != k.shape[1]:
         options["enable_gqa"] = True
     cu, longest = rows.boundaries, rows.longest
-    out: Tensor = varlen_attn(q.contiguous(), k.contiguous(), v.contiguous(), cu, cu, longest, longest, **options)
+    out = varlen_attn(q.contiguous(), k.contiguous(), v.contiguous(), cu, cu, longest, longest, **options)
+    assert isinstance(out, Tensor)
     return out
 
 
@@ -151,8 +152,11 @@ def _unpacked(
     parts = []
     for bucket in rows.buckets:
         mask = _mask(bucket, causal, window, q.device)
+        bq, bk, bv = (t[bucket.gather].transpose(1, 2) for t in (q, k, v))
         out = F.scaled_dot_product_attention(
-            *(t[bucket.gather].transpose(1, 2) for t in (q, k, v)),
+            bq,
+            bk,
+            bv,
             attn_mask=mask,
             is_causal=causal and mask is None,
             scale=scale,

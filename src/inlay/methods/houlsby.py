@@ -10,6 +10,7 @@ output; `depth` adds hidden layers [size, size]; `inner_norm` normalises the ada
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,14 +26,14 @@ from inlay.errors import SpecError, suggest
 from inlay.methods.norms import layer_norms
 from inlay.registry import methods
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "relu": F.relu,
     "tanh": torch.tanh,
     "swish": F.silu,
     "leaky_relu": F.leaky_relu,
     "mish": F.mish,
-    "identity": torch.nn.Identity(),
+    "identity": lambda x: x,
 }
 """All have f(0) = 0: padded units then stay zero through training."""
 _NOT_ZERO_AT_ZERO = ("sigmoid", "softplus", "exp", "softmax", "logsigmoid", "hardsigmoid")
@@ -68,7 +69,7 @@ class Bottleneck(Delta):
 
     def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
         """Matrices are small and random, vectors zero (gamma is a difference from one)."""
-        if len(shape) == 1:
+        if len(shape) == 1 or self.init == 0:
             return torch.zeros(shape)
         cut = 2 * self.init
         return torch.nn.init.trunc_normal_(torch.empty(shape), 0.0, self.init, -cut, cut, generator=random)

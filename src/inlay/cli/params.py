@@ -1,0 +1,165 @@
+"""`inlay params`: how many parameters a method trains, counted on meta tensors, without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inlay.cli import output
+from inlay.errors import BaseError, InlayError, SpecError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.bank.delta import Method
+    from inlay.base.sites import Sites
+
+TASKS = 100
+
+
+def params(
+    shape: Annotated[
+        str,
+        typer.Option(
+            metavar="SHAPE",
+            help="bert-base, bert-large, roberta-base, roberta-large, xlmr-large, minilm-l6, "
+            "or a folder with a config.json.",
+        ),
+    ] = "bert-base",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPEC",
+            help="A spec such as houlsby:size=64, or several with commas between them. May be repeated.  "
+            "[default: every method]",
+        ),
+    ] = None,
+    head: Annotated[str | None, typer.Option(metavar="KIND", help="Count a head too: linear, tanh2 or mlp.")] = None,
+    labels: Annotated[int | None, typer.Option(min=1, metavar="N", help="Labels of that head.  [default: 2]")] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Count the parameters that methods train. Needs no weights."""
+    chosen = _chosen(method)  # a wrong spec is noticed before a model is built
+    sites = _sites(shape)
+    found, notes = _count(chosen, shape, sites, skip=not method)
+    if head is not None or labels is not None:
+        counted = _head(head or "linear", labels or 2, sites)
+        found = [{**one, "head": counted} for one in found]
+    screen = output.console(as_json)
+    if found:
+        _show(screen, found, sites)
+    for note in notes:
+        screen.print(note, style="dim")
+    if as_json:
+        output.document(found[0] if len(chosen) == 1 else found)
+
+
+def _chosen(specs: Sequence[str] | None) -> list[Method]:
+    from inlay.bank.delta import parse, parse_list
+    from inlay.registry import methods
+
+    if not specs:
+        return [parse(name) for name in methods.names()]
+    found = [one for text in specs for one in parse_list(text)]
+    if not found:
+        raise SpecError("--method is empty; a spec is name:key=value,key=value")
+    return found
+
+
+def _sites(shape: str) -> Sites:
+    from inlay.base.shapes import sites_of
+
+    try:
+        return sites_of(shape)
+    except (OSError, ValueError) as error:  # what transformers says of a folder it cannot read
+        raise BaseError(
+            f"cannot read the shape of a model from {shape}: {str(error).strip().splitlines()[0]}"
+        ) from None
+
+
+def _count(chosen: Sequence[Method], shape: str, sites: Sites, skip: bool) -> tuple[list[dict[str, Any]], list[str]]:
+    """A document per method; with `skip`, what cannot be used on this shape becomes a note."""
+    found, notes = [], []
+    for one in chosen:
+        try:
+            found.append(_document(one, shape, sites))
+        except InlayError as error:
+            if not skip:
+                raise
+            notes.append(f"left out: {error}")
+    return found, notes
+
+
+def _document(method: Method, shape: str, sites: Sites) -> dict[str, Any]:
+    by_site = method.by_site(sites)
+    total = sum(by_site.values())
+    while_training = sum(p.numel for p in method.params(sites).values() if p.role != "constant")
+    return {
+        "shape": shape,
+        "method": method.spec,
+        "total": total,
+        "by_site": by_site,
+        "share_of_base": total / sites.size,
+        "base": sites.size,
+        "training_only": while_training - total,
+    }
+
+
+def _head(kind: str, labels: int, sites: Sites) -> dict[str, Any]:
+    from inlay.bank.delta import params_of
+    from inlay.tasks.heads import head_part
+
+    part = head_part(kind, labels, sites.hidden)
+    return {"kind": kind, "labels": labels, "parameters": sum(p.numel for p in params_of([part]).values())}
+
+
+def _show(screen: Console, found: Sequence[Mapping[str, Any]], sites: Sites) -> None:
+    screen.print(f"{found[0]['shape']}: {sites.size:,} parameters, {sites.layers} layers of width {sites.hidden}\n")
+    cells = [
+        (output.fold(one["method"].split(","), 28, ","), f"{one['total']:,}", output.percent(one["share_of_base"]))
+        for one in found
+    ]
+    widths = [max(len(line) for row in cells for line in row[column].splitlines()) for column in range(3)]
+    room = screen.width - sum(widths) - 3 * output.GAP
+    table = output.table("method", "parameters", "of base", "by site", right=("parameters", "of base"))
+    for row, one in zip(cells, found, strict=True):
+        by_site = output.fold(_by_site(one["by_site"]), room)
+        if one["training_only"]:
+            by_site += f"\nwhile training {one['training_only']:,} more"
+        table.add_row(*row, by_site)
+    screen.print(table)
+    if "head" in found[0]:
+        head = found[0]["head"]
+        screen.print(f"\nhead: {head['parameters']:,} more for each task ({head['kind']}, {head['labels']} labels)")
+    screen.print(f"\n{_summary(found)}")
+
+
+def _by_site(counts: Mapping[str, int]) -> list[str]:
+    """`attn.out 1,189,632`; a run of layers of one size becomes `layers.0-11 7,087,872 each`."""
+    runs: list[tuple[str, str, int]] = []
+    for name, count in counts.items():
+        stem, _, index = name.rpartition(".")
+        if runs and stem == "layers" and runs[-1][0].startswith("layers.") and runs[-1][2] == count:
+            runs[-1] = (runs[-1][0], index, count)
+        else:
+            runs.append((name, "", count))
+    return [f"{first}-{last} {count:,} each" if last else f"{first} {count:,}" for first, last, count in runs]
+
+
+def _cost(one: Mapping[str, Any]) -> float:
+    """What many tasks cost in all, the base included, in bases."""
+    each: int = one["total"] + one.get("head", {}).get("parameters", 0)
+    base: int = one["base"]
+    return 1 + TASKS * each / base
+
+
+def _times(cost: float) -> str:
+    return f"{cost:.2f}x" if cost < 10 else f"{cost:.0f}x"
+
+
+def _summary(found: Sequence[Mapping[str, Any]]) -> str:
+    ends = {_times(pick(map(_cost, found))): None for pick in (min, max)}
+    heads = " with heads" if "head" in found[0] else ""
+    return f"{TASKS} tasks{heads}: {' to '.join(ends)} the base, against {TASKS}x for full models"

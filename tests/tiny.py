@@ -1,0 +1,99 @@
+"""Tiny random models of every architecture in the table, and small batches for them.
+
+Weights are shaken, so that biases and norms matter and a wrong placement shows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import transformers as t
+from torch import nn
+
+import inlay
+from inlay.data.batch import Batch
+
+VOCABULARY = 60
+_SIZE: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 40,
+}
+_SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_MODERN = {**_SPECIAL, "cls_token_id": 3, "sep_token_id": 4}
+_DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+}
+
+CONFIGS: dict[str, t.PreTrainedConfig] = {
+    "bert": t.BertConfig(**_SIZE),
+    "roberta": t.RobertaConfig(**_SIZE),
+    "xlm-roberta": t.XLMRobertaConfig(**_SIZE),
+    "electra": t.ElectraConfig(**_SIZE, embedding_size=8),
+    "distilbert": t.DistilBertConfig(
+        dim=16, n_layers=3, n_heads=2, hidden_dim=24, vocab_size=VOCABULARY, max_position_embeddings=40
+    ),
+    "mpnet": t.MPNetConfig(**_SIZE),
+    "deberta-v2": t.DebertaV2Config(**_SIZE, **_DEBERTA, share_att_key=True, position_biased_input=False),
+    "albert": t.AlbertConfig(**_SIZE, embedding_size=8, hidden_dropout_prob=0.1),
+    "modernbert": t.ModernBertConfig(
+        **_SIZE, **_MODERN, local_attention=6, global_attn_every_n_layers=2, mlp_dropout=0.1
+    ),
+    "gpt2": t.GPT2Config(n_embd=16, n_layer=3, n_head=2, n_inner=24, n_positions=40, vocab_size=VOCABULARY, **_SPECIAL),
+    "llama": t.LlamaConfig(**_SIZE, **_SPECIAL, num_key_value_heads=1),
+    "qwen2": t.Qwen2Config(**_SIZE, **_SPECIAL, num_key_value_heads=1),
+}
+
+
+def model(name: str, seed: int = 0, **changes: Any) -> nn.Module:
+    """A tiny random model with shaken weights."""
+    config = type(CONFIGS[name]).from_dict({**CONFIGS[name].to_dict(), **changes})
+    with warnings.catch_warnings(), torch.random.fork_rng():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed)
+        built = t.AutoModel.from_config(config)
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in built.parameters():
+            p += torch.randn(p.shape, generator=random) * (0.2 if p.dim() > 1 else 0.1)
+    return built.eval()
+
+
+def host(name: str = "bert", seed: int = 0, **changes: Any) -> inlay.Host:
+    """A host on a tiny random model."""
+    return inlay.Host(model(name, seed, **changes))
+
+
+def batch(rows: int, seed: int = 0, longest: int = 12) -> Batch:
+    """Rows of random tokens of random lengths; the first has one token."""
+    random = torch.Generator().manual_seed(seed)
+    lengths = [1, *torch.randint(1, longest + 1, (rows - 1,), generator=random).tolist()] if rows > 1 else [longest]
+    return Batch.of([torch.randint(5, VOCABULARY, (n,), generator=random).tolist() for n in lengths])
+
+
+def shake(host: inlay.Host, name: str, seed: int = 0, scale: float = 0.3) -> None:
+    """Give an adapter random values, so that every part of it acts."""
+    slot = host.slot(name)
+    random = torch.Generator().manual_seed(seed)
+    bank, weights = host.forward.bank, host.forward.weights
+    tensors = bank.read(slot)
+    constant = {n for n, p in bank.slot(slot).params.items() if p.role == "constant"}
+
+    def move(name: str, value: torch.Tensor, scale: float) -> torch.Tensor:
+        noise = (torch.randn(value.shape, generator=random) * scale).to(value.device)
+        return 0.8 + 0.3 * noise if name.endswith(".gate") else value + noise  # half open: gradients flow
+
+    bank.write(slot, {n: v if n in constant else move(n, v, scale) for n, v in tensors.items()})
+    if slot in weights:
+        with torch.no_grad():
+            for n, v in weights[slot].tensors.items():
+                if v.is_floating_point():
+                    v.copy_(move(n, v, scale / 3))
