@@ -1,10 +1,12 @@
 """Tiny random models of every architecture in the table, and small batches for them.
 
-Weights are shaken, so that biases and norms matter and a wrong placement shows.
+Weights are shaken, so that biases and norms matter and a wrong placement shows. INLAY_TEST_DEVICE=cuda and
+INLAY_TEST_DTYPE=bfloat16 run the same tests elsewhere, with tolerances that fit the dtype.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -15,6 +17,9 @@ from torch import nn
 import inlay
 from inlay.data.batch import Batch
 
+DEVICE = torch.device(os.environ.get("INLAY_TEST_DEVICE", "cpu"))
+DTYPE = getattr(torch, os.environ.get("INLAY_TEST_DTYPE", "float32"))
+EXACT = torch.float32 == DTYPE
 VOCABULARY = 60
 _SIZE: dict[str, Any] = {
     "hidden_size": 16,
@@ -64,12 +69,21 @@ def model(name: str, seed: int = 0, **changes: Any) -> nn.Module:
     with torch.no_grad():
         for p in built.parameters():
             p += torch.randn(p.shape, generator=random) * (0.2 if p.dim() > 1 else 0.1)
-    return built.eval()
+    return built.eval().to(DEVICE, DTYPE)
 
 
 def host(name: str = "bert", seed: int = 0, **changes: Any) -> inlay.Host:
     """A host on a tiny random model."""
-    return inlay.Host(model(name, seed, **changes))
+    return inlay.Host(model(name, seed, **changes), device=DEVICE, dtype=DTYPE)
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: str = "", gradient: bool = False) -> None:
+    """Equal up to rounding: 1e-5 in fp32, a few percent of the largest value in half precision."""
+    assert actual.shape == expected.shape, what
+    difference = (actual.float() - expected.float()).abs().max().item()
+    size = max(1.0, expected.float().abs().max().item())
+    allowed = (1e-4 * size if gradient else 1e-5 * size) if EXACT else (0.15 * size if gradient else 0.06 * size)
+    assert difference <= allowed, f"{what}: {difference} > {allowed}"
 
 
 def batch(rows: int, seed: int = 0, longest: int = 12) -> Batch:

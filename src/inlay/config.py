@@ -8,6 +8,7 @@ to an equal object.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -41,6 +42,8 @@ def split_spec(text: str) -> tuple[str, dict[str, str]]:
     name, colon, rest = text.strip().partition(":")
     if not name.strip():
         raise SpecError(f"{text!r} names no method; a spec is name:key=value,key=value")
+    if "," in name:
+        raise SpecError(f"{name.partition(',')[2].strip()!r} in {text!r} is neither a method nor key=value")
     if colon and not rest.strip():
         raise SpecError(f"{text!r} ends with a colon; a spec is name:key=value,key=value")
     options: dict[str, str] = {}
@@ -58,11 +61,11 @@ def split_list(text: str, known: Iterable[str]) -> list[str]:
     """Split a comma-separated list of specs; a comma starts a new spec only before a known name."""
     names = set(known)
     specs: list[str] = []
-    for item in text.split(","):
+    for item in (item.strip() for item in text.split(",")):
         if item.partition(":")[0].strip() in names or not specs:
-            specs.append(item.strip())
+            specs.append(item)
         else:
-            specs[-1] += "," + item.strip()
+            specs[-1] += f",{item}"
     return [spec for spec in specs if spec]
 
 
@@ -70,15 +73,17 @@ def build(cls: type[T], name: str, given: dict[str, str]) -> T:
     """Make the options dataclass `cls` from strings; every wrong key or value is named."""
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
-    wrong = [key for key in given if key not in fields]
-    if wrong:
-        raise SpecError(f"{name} has no option {wrong[0]!r}: {suggest(wrong[0], fields)}")
-    values = {}
+    values, problems = {}, []
     for key, text in given.items():
+        if key not in fields:
+            problems.append(f"{name} has no option {key!r}: {suggest(key, fields)}")
+            continue
         try:
             values[key] = _value(text, hints[key])
         except ValueError as error:
-            raise SpecError(f"{name}: {key}={text} is not valid: {error}") from None
+            problems.append(f"{name}: {key}={text} is not valid: {error}")
+    if problems:
+        raise SpecError("; ".join(problems))
     return cls(**values)
 
 
@@ -142,9 +147,12 @@ def _value(text: str, hint: Any) -> Any:
     }
     read, expected = readers[hint]
     try:
-        return read(text)
+        value = read(text)
     except ValueError:
         raise ValueError(f"expected {expected}") from None
+    if hint is float and not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return value
 
 
 def _first(text: str, hints: tuple[Any, ...]) -> Any:

@@ -29,9 +29,12 @@ class Registry:
         """A decorator: the class is known by this name from now on."""
 
         def add(cls: C) -> C:
+            owner = f"{self.package}.{name}"
             taken = self._classes.get(name)
             if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise SpecError(f"the {self.kind} name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
+            if cls.__module__ != owner and name in self._modules():
+                raise SpecError(f"the {self.kind} name {name!r} is taken by {owner}")
             cls.name = name  # type: ignore[attr-defined]
             self._classes[name] = cls
             return cls
@@ -60,7 +63,11 @@ class Registry:
 
     def _load_entry_point(self, name: str) -> None:
         for point in importlib.metadata.entry_points(group=self.package, name=name):
-            self.register(name)(point.load())
+            try:
+                found = point.load()
+            except Exception as error:
+                raise SpecError(f"the {self.kind} {name!r} ({point.value}) cannot be imported: {error}") from error
+            self.register(name)(found)
 
 
 methods = Registry("method", "inlay.methods")

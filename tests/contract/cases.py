@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tiny
+
 from inlay.base import arch
 from inlay.registry import methods
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
-from contract.cases import ARCHS, PAIRS, REFUSED, full_host, specs_for
 
 import inlay
+from contract.cases import ARCHS, PAIRS, REFUSED, full_host, specs_for
 from inlay.base.load import fingerprint
 from inlay.errors import SpecError
 
@@ -31,8 +31,8 @@ def test_the_base_is_untouched_by_wiring(name):
     rows = tiny.host(name).hidden(batch, [None] * 4).rows()
     for ids, row in zip(torch.split(batch.ids, list(batch.lengths)), rows, strict=True):
         with torch.no_grad():
-            alone = model(input_ids=ids[None]).last_hidden_state[0]
-        torch.testing.assert_close(row, alone, atol=1e-5, rtol=1e-5)
+            alone = model(input_ids=ids[None].to(tiny.DEVICE)).last_hidden_state[0]
+        tiny.assert_close(row, alone)
 
 
 @both
@@ -46,7 +46,7 @@ def test_identity_at_start(name, spec):
     host.add("z", spec + ("," if ":" in spec else ":") + "init=0")
     assert torch.equal(base.states, host.hidden(batch, ["z"] * 5).states)
     moved = (fresh.states - base.states).abs().max()
-    assert 0 < moved < 0.05
+    assert 0 < moved < (0.05 if tiny.EXACT else 0.1)
 
 
 @both
@@ -80,9 +80,9 @@ def test_a_mixed_batch_equals_each_alone(name, packed):
         mixed = host.hidden(batch, names, packed=packed).rows()
         for i, adapter in enumerate(names):
             alone = host.hidden(batch.take([i]), [adapter], packed=packed).rows()[0]
-            torch.testing.assert_close(mixed[i], alone, atol=1e-5, rtol=1e-5)
+            tiny.assert_close(mixed[i], alone)
         wrong = host.hidden(batch, names[1:] + names[:1], packed=packed).rows()
-    noticed = [(m - w).abs().max() > 1e-3 for m, w in zip(mixed, wrong, strict=True)]
+    noticed = [(m - w).abs().max() > (1e-3 if tiny.EXACT else 0.06) for m, w in zip(mixed, wrong, strict=True)]
     assert all(noticed), "a wrong route must be noticed"
 
 
@@ -98,14 +98,14 @@ def test_packed_equals_padded(name):
     keys = host.keys({spec: (i, 3) for i, spec in enumerate(specs_for(name))})
     for noise in (None, keys):
         packed, padded = (host.hidden(batch, names, noise, packed=p).states for p in (True, False))
-        torch.testing.assert_close(packed, padded, atol=1e-5, rtol=1e-5)
+        tiny.assert_close(packed, padded)
 
 
 @every_arch
 def test_gradients_side_by_side_equal_gradients_alone(name):
     names = specs_for(name)
     batch = tiny.batch(2 * len(names))
-    target = torch.randn(sum(batch.lengths), 16, generator=torch.Generator().manual_seed(1))
+    target = torch.randn(sum(batch.lengths), 16, generator=torch.Generator().manual_seed(1)).to(tiny.DEVICE)
     targets = torch.split(target, list(batch.lengths))
     together, alone = full_host(name), full_host(name)
     keys = {spec: (i, 5) for i, spec in enumerate(names)}
@@ -118,9 +118,10 @@ def test_gradients_side_by_side_equal_gradients_alone(name):
     for spec in names:
         ours, theirs = together.gradients(spec), alone.gradients(spec)
         for tensor, expected in theirs.items():
-            torch.testing.assert_close(
-                ours[tensor], expected, atol=2e-4, rtol=1e-4, msg=f"{spec} {tensor}"
-            )
+            if expected is None:
+                assert ours[tensor] is None, f"{spec} {tensor}"
+            else:
+                tiny.assert_close(ours[tensor], expected, f"{spec} {tensor}", gradient=True)
 
 
 @both
@@ -145,7 +146,7 @@ def test_save_and_load_are_bit_exact(name, spec, tmp_path):
 @both
 def test_attach_equals_the_host_and_detach_restores(name, spec):
     model, batch = tiny.model(name), tiny.batch(1)
-    ids = batch.ids[None]
+    ids = batch.ids[None].to(tiny.DEVICE)
     before, print_before, keys_before = (
         model(input_ids=ids).last_hidden_state,
         fingerprint(model),
@@ -159,7 +160,7 @@ def test_attach_equals_the_host_and_detach_restores(name, spec):
     host = tiny.host(name)
     host.load(attached.adapter(), "a")
     adapted = model(input_ids=ids).last_hidden_state
-    torch.testing.assert_close(adapted[0], host.hidden(batch, ["a"]).states, atol=1e-5, rtol=1e-5)
+    tiny.assert_close(adapted[0], host.hidden(batch, ["a"]).states)
     assert (adapted - before).abs().max() > 1e-3
     trained = {n for n, p in model.named_parameters() if p.requires_grad}
     assert trained
@@ -186,7 +187,8 @@ def test_gradient_checkpointing_agrees(name, spec):
         found.append((states, host.gradients("a")))
     assert torch.equal(found[0][0], found[1][0])
     for tensor, expected in found[0][1].items():
-        torch.testing.assert_close(found[1][1][tensor], expected, atol=1e-5, rtol=1e-5)
+        if expected is not None:
+            tiny.assert_close(found[1][1][tensor], expected, tensor, gradient=True)
 
 
 @both
@@ -197,7 +199,8 @@ def test_every_parameter_receives_a_gradient(name, spec):
     tiny.shake(host, "a")
     logits = torch.stack(host.logits(batch, ["a"] * 6)).square().sum()
     hidden = host.hidden(batch, ["a"] * 6).states
-    (logits + (hidden * torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))).sum()).backward()
+    weight = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0)).to(hidden.device)
+    (logits + (hidden * weight).sum()).backward()
     keys = ("attn.k.bias", "key.bias", "k_lin.bias", "key_proj.bias", "k_proj.bias")
     dead = [n for n, g in host.gradients("a").items() if g is None or not g.abs().max() > 1e-7]
     assert [n for n in dead if not n.removesuffix(".gate").endswith(keys)] == []
@@ -206,9 +209,9 @@ def test_every_parameter_receives_a_gradient(name, spec):
 @every_arch
 def test_closing_the_host_restores_the_model(name):
     model, batch = tiny.model(name), tiny.batch(1)
-    before = model(input_ids=batch.ids[None]).last_hidden_state
+    before = model(input_ids=batch.ids[None].to(tiny.DEVICE)).last_hidden_state
     host = inlay.Host(model)
     host.add("a", "houlsby")
     host.close()
-    assert torch.equal(model(input_ids=batch.ids[None]).last_hidden_state, before)
+    assert torch.equal(model(input_ids=batch.ids[None].to(tiny.DEVICE)).last_hidden_state, before)
     assert all(p.requires_grad for p in model.parameters())

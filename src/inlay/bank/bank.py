@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from inlay.bank.delta import Delta, Method, Param, Part, params_of
 from inlay.base.sites import Site
-from inlay.errors import SlotError
+from inlay.errors import AdapterError, SlotError
 
 BASE = 0
 """The slot of rows that go through the bare base."""
@@ -50,6 +50,8 @@ class Group:
         with torch.no_grad():
             for stack in self.stacks.values():
                 stack[entry].zero_()
+                if stack.grad is not None:
+                    stack.grad[entry].zero_()
 
     def stack(self, name: str, shape: tuple[int, ...], trained: bool) -> nn.Parameter:
         """The stack of one row, made when first asked for."""
@@ -60,8 +62,10 @@ class Group:
 
     def _grow(self) -> None:
         for stack in self.stacks.values():
+            grad, stack.grad = stack.grad, None
             stack.data = torch.cat([stack.data, torch.zeros_like(stack.data)])
-            stack.grad = None
+            if grad is not None:
+                stack.grad = torch.cat([grad, torch.zeros_like(grad)])
         self.capacity *= 2
 
 
@@ -127,9 +131,16 @@ class Bank:
         method: Method | None = None,
         start: Mapping[str, Tensor] | None = None,
     ) -> int:
-        """Give an adapter a slot and copy its tensors in."""
-        slot, self._next = self._next, self._next + 1
+        """Give an adapter a slot and copy its tensors in.
+
+        Not between a forward and its backward: a stack may grow.
+        """
         params = params_of(parts)
+        for name, param in params.items():
+            if name not in tensors or tuple(tensors[name].shape) != param.shape:
+                found = tuple(tensors[name].shape) if name in tensors else "missing"
+                raise AdapterError(f"the tensor {name} must be {param.shape}, it is {found}")
+        slot, self._next = self._next, self._next + 1
         homes: dict[str, Group] = {}
         for part in parts:
             delta = part.delta.bucketed()
@@ -201,18 +212,13 @@ class Bank:
 
     def penalties(self) -> dict[int, Tensor]:
         """What gates add to each slot's loss; shared gates count once."""
-        seen: set[tuple[int, str]] = set()
-        total: dict[int, Tensor] = {}
+        parts: dict[int, dict[str, Tensor]] = {}
         for mount in (m for mounts in self.mounts.values() for m in mounts if m.group.delta.gated):
-            key = (id(mount.group), mount.names["gate"])
             value = mount.group.delta.penalty(mount.tensors())
-            if key in seen or value is None:
-                continue
-            seen.add(key)
+            assert value is not None
             for slot in mount.slots:
-                part = value[mount.group.entry_of[slot]]
-                total[slot] = total[slot] + part if slot in total else part
-        return total
+                parts.setdefault(slot, {})[mount.names["gate"]] = value[mount.group.entry_of[slot]]
+        return {slot: torch.stack(list(rows.values())).sum() for slot, rows in parts.items()}
 
     def order(self, slot: int) -> tuple[int, int]:
         """Sort key of a slot: its main group's adapters together, in the order of their entries."""

@@ -26,8 +26,9 @@ class HardConcrete:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.low < 0 and self.high > 1 and self.temperature > 0):
-            raise SpecError("a hard-concrete gate needs low < 0, high > 1 and temperature > 0")
+        numbers = (self.low, self.high, self.temperature)
+        if not (self.low < 0 and self.high > 1 and self.temperature > 0 and all(map(math.isfinite, numbers))):
+            raise SpecError("a hard-concrete gate needs finite numbers with low < 0, high > 1 and temperature > 0")
 
     def sample(self, log_a: Tensor, uniform: Tensor) -> Tensor:
         """A gate value per parameter, differentiable in log_a."""

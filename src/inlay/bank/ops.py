@@ -4,7 +4,7 @@
     vector(p [E, d]) -> [n, d]                                   every token's own entry's vector
 
 Tokens come in segments `(start, end, entry)`. Entry 0 stands for "not in this group": it is zero and gets no
-gradient, whatever is stored there. Back ends, all equal to `reference` up to rounding:
+gradient, whatever (finite) numbers are stored there. Back ends, all equal to `reference` up to rounding:
 
     reference  gathers each token's own matrix; short and slow, the oracle of the tests
     segments   one product per segment; the CPU's path, and CUDA's in fp32

@@ -58,11 +58,15 @@ _TABLE: dict[str, Arch] = {}
 
 def register(arch: Arch) -> Arch:
     """Add a row to the table."""
-    unknown = [kind for kind in arch.sites if kind not in SITE_KINDS]
-    unknown += [kind for kind in arch.outside if kind not in OUTSIDE_KINDS]
-    if unknown:
-        valid = SITE_KINDS if unknown[0] in arch.sites else OUTSIDE_KINDS
-        raise ArchError(f"row {arch.model_type!r} has an unknown site {unknown[0]!r}: {suggest(unknown[0], valid)}")
+    checks = (
+        (arch.sites, SITE_KINDS),
+        (arch.outside, OUTSIDE_KINDS),
+        (arch.dropouts, SITE_KINDS),
+        (arch.dropouts, arch.sites),
+    )
+    for kinds, valid in checks:
+        for kind in (kind for kind in kinds if kind not in valid):
+            raise ArchError(f"row {arch.model_type!r} has an unknown site {kind!r}: {suggest(kind, valid)}")
     _TABLE[arch.model_type] = arch
     return arch
 

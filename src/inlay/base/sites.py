@@ -160,14 +160,17 @@ def _get(model: nn.Module, path: str) -> nn.Module | None:
 
 def _site(model: nn.Module, arch: Arch, kind: str, path: str, layer: int | None, prefix: str) -> list[Site]:
     match = _PATH.match(path)
-    assert match is not None
+    if match is None or (match["index"] is not None and int(match["index"]) >= int(match["count"])):
+        raise ArchError(f"{arch.model_type}: {path!r} (site {kind}) is not a path, or path[i/n] with i below n")
     leaf_path = match["path"]
     leaf = _get(model, leaf_path)
     if leaf is None:
         raise ArchError(f"{arch.model_type}: this model has no {leaf_path!r} (site {kind})")
     weight = getattr(leaf, "weight", None)
-    if weight is None:  # ModernBERT's first layer has Identity for a norm
+    if kind.endswith("norm") and isinstance(leaf, nn.Identity):  # ModernBERT's first layer
         return []
+    if weight is None:
+        raise ArchError(f"{arch.model_type}: {leaf_path!r} (site {kind}) has no weight")
     name = kind if layer is None else f"layers.{layer}.{kind}"
     bias = getattr(leaf, "bias", None) is not None
     if kind.endswith("norm"):
@@ -176,9 +179,13 @@ def _site(model: nn.Module, arch: Arch, kind: str, path: str, layer: int | None,
             raise ArchError(f"{arch.model_type}: {leaf_path!r} (site {kind}) is not a norm")
         d = weight.shape[0]
         return [Site(name, kind, layer, leaf_path, d, d, None, bias, arch.norm_kind, float(eps))]
+    if weight.dim() != 2:
+        raise ArchError(f"{arch.model_type}: {leaf_path!r} (site {kind}) is not a projection")
     d_in, d_out = weight.shape if stores_in_out(leaf) else reversed(weight.shape)
     columns = None
     if match["index"] is not None:
+        if d_out % int(match["count"]):
+            raise ArchError(f"{arch.model_type}: {path!r} (site {kind}): {d_out} outputs do not divide so")
         d_out //= int(match["count"])
         columns = (int(match["index"]) * d_out, (int(match["index"]) + 1) * d_out)
     dropout = arch.dropouts.get(kind)

@@ -38,6 +38,12 @@ SENTENCES = (
 )
 LABELS = (("no", "yes"), ("negative", "neutral", "positive"), ("sport", "science", "law", "travel", "food"))
 NEWCOMERS = ("houlsby:size=256", "lora:rank=32", "adapterbias:share=both", "bitfit:layers=top2")
+CHECKS = {
+    "mixed_equals_alone": "rows of the mixed batch equal the same rows run alone",
+    "adapters_matter": "every adapter changes what the base computes",
+    "neighbours_do_not": "adding and removing adapters changes no bit of another's answers",
+    "base_unchanged": "the base's weights are what they were",
+}
 TOLERANCE = 1e-5
 NOISE = 0.02
 REPEATS = 5
@@ -80,10 +86,10 @@ def _run(names: Sequence[str], screen: Console) -> dict[str, Any]:
         timing = _timing(host, rows)
     _show_timing(screen, timing)
     checks = {
-        "rows of the mixed batch equal the same rows run alone": all(r["max_difference"] <= TOLERANCE for r in rows),
-        "every adapter changes what the base computes": all(r["change"] > 100 * TOLERANCE for r in rows),
-        "adding and removing adapters changes no bit of another's answers": _identical(answers),
-        "the base's weights are what they were": _verified(host),
+        "mixed_equals_alone": all(row["max_difference"] <= TOLERANCE for row in rows),
+        "adapters_matter": all(row["change"] > 100 * TOLERANCE for row in rows),
+        "neighbours_do_not": _identical(answers),
+        "base_unchanged": _verified(host),
     }
     about = {"name": base.name, "parameters": base.sites.size, "fingerprint": base.fingerprint}
     found = {"what": WHAT, "base": about, "rows": len(names) * len(SENTENCES), "passes": passes, "methods": rows}
@@ -136,9 +142,8 @@ def _compare(host: Host, batch: Batch, names: Sequence[str]) -> tuple[list[dict[
     from inlay.bank.delta import WeightMethod, parse
 
     base, passes = host.base, []
-    counting = base.model.get_submodule(base.sites.layer_paths[0]).register_forward_pre_hook(
-        lambda *_: passes.append(1)
-    )
+    first_layer = base.model.get_submodule(base.sites.layer_paths[0])
+    counting = first_layer.register_forward_pre_hook(lambda *_: passes.append(1))
     every_text = host.batch([text for text in SENTENCES for _ in names])
     mixed = host.logits(every_text, list(names) * len(SENTENCES))
     counting.remove()
@@ -198,7 +203,9 @@ def _verified(host: Host) -> bool:
 
 
 def _largest(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    return max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
+    import torch
+
+    return float(torch.stack([(x - y).abs().max() for x, y in zip(a, b, strict=True)]).max())
 
 
 def _identical(answers: Sequence[Sequence[Tensor]]) -> bool:
@@ -210,7 +217,8 @@ def _show_rows(screen: Console, rows: Sequence[Mapping[str, Any]], passes: int) 
     table = output.table("method", *columns, "pass", right=columns)
     for row in rows:
         share = output.percent(row["share_of_base"])
-        numbers = (f"{row['parameters']:,}", share, f"{row['change']:.2f}", f"{row['max_difference']:.0e}")
+        gap = f"{row['max_difference']:.0e}" if row["max_difference"] else "0"
+        numbers = (f"{row['parameters']:,}", share, f"{row['change']:.2f}", gap)
         table.add_row(row["method"], *numbers, row["pass"])
     screen.print(table)
     count = len(rows) * len(SENTENCES)
@@ -233,5 +241,5 @@ def _show_checks(screen: Console, found: Mapping[str, Any]) -> None:
     screen.print()
     for check, passed in found["checks"].items():
         screen.print("ok  " if passed else "FAIL", style="green" if passed else "bold red", end="  ")
-        screen.print(check)
+        screen.print(CHECKS[check])
     screen.print(f"\n{found['seconds']:.1f} s")

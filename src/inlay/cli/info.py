@@ -14,6 +14,7 @@ import typer
 
 import inlay
 from inlay.cli import output
+from inlay.errors import InlayError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,10 +56,8 @@ def _everything() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    packages = ("torch", "transformers", "safetensors")
-    return {"inlay": inlay.__version__, "python": platform.python_version()} | {
-        p: metadata.version(p) for p in packages
-    }
+    others = {package: metadata.version(package) for package in ("torch", "transformers", "safetensors")}
+    return {"inlay": inlay.__version__, "python": platform.python_version(), **others}
 
 
 def _devices() -> dict[str, Any]:
@@ -107,9 +106,8 @@ def _method_or_error(name: str) -> dict[str, Any]:
     """A method from another package may be broken; the rest is still worth showing."""
     try:
         return _method(name)
-    except Exception as error:
-        problem = f"cannot be loaded: {type(error).__name__}: {error}"
-        return {"help": problem, "weight_level": None, "identity_at_start": None, "options": []}
+    except InlayError as error:
+        return {"help": str(error), "weight_level": None, "identity_at_start": None, "options": []}
 
 
 def _first_line(cls: type[Any]) -> str:
@@ -118,9 +116,8 @@ def _first_line(cls: type[Any]) -> str:
 
 
 def _show(screen: Console, found: Mapping[str, Any]) -> None:
-    _section(
-        screen, "Versions", output.fold([f"{name} {v}" for name, v in found["versions"].items()], screen.width - 2)
-    )
+    versions = [f"{name} {version}" for name, version in found["versions"].items()]
+    _section(screen, "Versions", output.fold(versions, screen.width - 2))
     _section(screen, "Devices", *_device_lines(found["devices"]))
     base = found["default_base"]
     _section(screen, "Default base", base["name"], f"from {_SOURCES[base['source']]}", base["place"])

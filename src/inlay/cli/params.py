@@ -53,15 +53,15 @@ def params(
     for note in notes:
         screen.print(note, style="dim")
     if as_json:
-        output.document(found[0] if len(chosen) == 1 else found)
+        output.document(found[0] if method and len(found) == 1 else found)
 
 
-def _chosen(specs: Sequence[str] | None) -> list[Method]:
-    from inlay.bank.delta import parse, parse_list
+def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:
+    from inlay.bank.delta import parse_list
     from inlay.registry import methods
 
     if not specs:
-        return [parse(name) for name in methods.names()]
+        return methods.names()
     found = [one for text in specs for one in parse_list(text)]
     if not found:
         raise SpecError("--method is empty; a spec is name:key=value,key=value")
@@ -74,17 +74,20 @@ def _sites(shape: str) -> Sites:
     try:
         return sites_of(shape)
     except (OSError, ValueError) as error:  # what transformers says of a folder it cannot read
-        raise BaseError(
-            f"cannot read the shape of a model from {shape}: {str(error).strip().splitlines()[0]}"
-        ) from None
+        problem = str(error).strip().partition("\n")[0]
+        raise BaseError(f"cannot read the shape of a model from {shape}: {problem}") from None
 
 
-def _count(chosen: Sequence[Method], shape: str, sites: Sites, skip: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """A document per method; with `skip`, what cannot be used on this shape becomes a note."""
+def _count(
+    chosen: Sequence[str | Method], shape: str, sites: Sites, skip: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A document per method; with `skip`, a method that cannot be used here becomes a note."""
+    from inlay.bank.delta import parse
+
     found, notes = [], []
     for one in chosen:
         try:
-            found.append(_document(one, shape, sites))
+            found.append(_document(parse(one), shape, sites))
         except InlayError as error:
             if not skip:
                 raise

@@ -48,7 +48,8 @@ class Attached:
             name: tensor.to(device) if params[name].role == "constant" else nn.Parameter(tensor.to(device))
             for name, tensor in start.items()
         }
-        self._start = {n: t.to(device) for n, t in start.items()} if self.method.mixout else {}
+        mixed = [name for name, param in params.items() if param.role == "trained" and self.method.mixout]
+        self._start = {name: start[name].clone().to(device) for name in mixed}
         self._was_trainable = {name: p.requires_grad for name, p in model.named_parameters()}
         encoder.requires_grad_(False)
         trained = {n.replace(".", "/"): t for n, t in self.tensors.items() if isinstance(t, nn.Parameter)}
@@ -128,7 +129,7 @@ class Attached:
 
     def _mixed(self, name: str, tensor: Tensor, keys: Keys | None) -> Tensor:
         p = self.method.mixout
-        if keys is None or not p or not isinstance(tensor, nn.Parameter):
+        if keys is None or name not in self._start:
             return tensor
         unit = self.method.mixout_unit
         keep = keep_mask(keys, _SLOT, name, tuple(tensor.shape), p, unit, 0, tensor.device)

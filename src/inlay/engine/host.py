@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,8 @@ class Loaded:
     head: str | None
     pool: str
     labels: tuple[str, ...]
+    sparse: frozenset[str] = frozenset()
+    """Tensors that came pruned, and are saved sparse again."""
 
 
 class Host:
@@ -109,7 +111,8 @@ class Host:
         if not any(n in adapter.tensors for n, p in params.items() if p.role == "gate"):
             method = method.finished()
         kept = choose(adapter.pool, self.base)
-        record = Loaded(0, method, adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels))
+        pruned = frozenset(n.removesuffix(sparse.INDEX) for n in adapter.tensors if n.endswith(sparse.INDEX))
+        record = Loaded(0, method, adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels), pruned)
         self._enter(name, record, self._fit(record, adapter.tensors))
 
     def adapter(self, name: str, finish: bool = False) -> Adapter:
@@ -121,6 +124,8 @@ class Host:
         constants = {n for n, p in self._params(record).items() if p.role == "constant"}
         if finish:
             tensors = record.method.finish(tensors)
+        for pruned in record.sparse & tensors.keys():
+            tensors |= sparse.encode(pruned, tensors.pop(pruned))
         stored = {n: t.cpu() for n, t in tensors.items() if n not in constants}
         fields = (record.seed, record.head, record.pool, record.labels)
         return Adapter(record.spec, self.base.fingerprint, stored, *fields)
@@ -180,7 +185,7 @@ class Host:
             raise SlotError(f"{headless[0]!r} has no head; add it with labels")
         hidden = self.hidden(batch, names, keys, packed)
         per_token = [records[slot].pool == "tokens" for slot in hidden.slots]
-        pooled = self._pooled(hidden, [records[slot].pool for slot in hidden.slots])
+        pooled = self._pooled(hidden, [records[slot].pool for slot in hidden.slots], keys)
         rows: list[Tensor] = []
         answers = {
             ROWS: self._heads(ROWS, pooled, hidden.slots, [1] * len(hidden.slots)) if not all(per_token) else [],
@@ -191,17 +196,17 @@ class Host:
             rows.append(found if per_token[i] else found[0])
         return in_order(rows, hidden.order)
 
-    def _pooled(self, hidden: Hidden, pools: Sequence[str]) -> Tensor:
+    def _pooled(self, hidden: Hidden, pools: Sequence[str], keys: Keys | None) -> Tensor:
         """[rows, d], each row pooled as its adapter wants; `tokens` rows are not used."""
         kinds = sorted(set(pools) - {"tokens"}) or ["cls"]
         by_kind = {kind: pool_rows(hidden.states, hidden.lengths, kind) for kind in kinds}
         if "pooler" in by_kind:
-            by_kind["pooler"] = self._pooler(by_kind["pooler"], hidden.slots)
+            by_kind["pooler"] = self._pooler(by_kind["pooler"], hidden.slots, keys)
         if len(kinds) == 1:
             return by_kind[kinds[0]]
         return torch.stack([by_kind[p if p != "tokens" else kinds[0]][i] for i, p in enumerate(pools)])
 
-    def _pooler(self, first: Tensor, slots: Sequence[int]) -> Tensor:
+    def _pooler(self, first: Tensor, slots: Sequence[int], keys: Keys | None) -> Tensor:
         """The checkpoint's pooler on [rows, d], with whatever adapters have changed in it."""
         site = self.base.sites.at("pooler")
         assert site is not None
@@ -211,11 +216,11 @@ class Host:
         for start, end, slot in Segments(slots, [1] * len(slots)).runs:
             weights = self.forward.weights.get(slot)
             rows = first[start:end]
-            with wiring.running(BankPass(self.forward.bank, Segments([slot], [end - start]), None, frozenset())):
+            with wiring.running(BankPass(self.forward.bank, Segments([slot], [end - start]), keys, frozenset())):
                 if weights is None:
                     parts.append(leaf(rows))
                 else:
-                    changed = weights.effective(self.base, slot, None)
+                    changed = weights.effective(self.base, slot, keys)
                     own = {n.removeprefix(f"{site.path}."): w for n, w in changed.items() if n.startswith(site.path)}
                     parts.append(call_with(own, leaf, leaf.forward, (rows,), {}))
         activation = model.get_submodule(self.base.sites.arch.pooler_activation)
@@ -290,8 +295,4 @@ class Host:
         if isinstance(method, WeightMethod):
             own = {n: t for n, t in tensors.items() if not n.startswith("head.")}
             self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
-        self._loaded[name] = Loaded(slot, method, *_rest(record))
-
-
-def _rest(record: Loaded) -> tuple[str, int, str | None, str, tuple[str, ...]]:
-    return record.spec, record.seed, record.head, record.pool, record.labels
+        self._loaded[name] = replace(record, slot=slot)

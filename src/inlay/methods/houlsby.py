@@ -127,7 +127,7 @@ class Houlsby(SlotMethod):
             hint = suggest(self.activation, ACTIVATIONS)
             raise SpecError(f"houlsby: activation={self.activation} is not valid: {hint}")
         if self.share not in ("none", "sublayers") and not (self.share.isdecimal() and int(self.share) >= 1):
-            raise SpecError(f"houlsby: share={self.share} is not valid: expected none, sublayers, or a number")
+            raise SpecError(f"houlsby: share={self.share} is not valid: expected none, sublayers, or a number from 1")
 
     def parts(self, sites: Sites) -> list[Part]:
         """Bottlenecks at the chosen outputs, and the norms of their layers."""

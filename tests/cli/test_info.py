@@ -1,0 +1,138 @@
+"""`inlay info`: the document, one method in detail, and methods from elsewhere."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import inlay
+from inlay.bank.delta import Part, SlotMethod
+from inlay.base import arch
+from inlay.base.sites import Sites
+from inlay.cli.main import app
+from inlay.config import option
+from inlay.registry import methods
+
+
+def call(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["info", *arguments])
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    done = call("--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_versions(found: Any):
+    assert list(found["versions"]) == ["inlay", "python", "torch", "transformers", "safetensors"]
+    assert found["versions"]["inlay"] == inlay.__version__
+    assert found["versions"]["torch"] == importlib.metadata.version("torch")
+
+
+def test_devices(found: Any):
+    assert found["devices"]["cpu"]["threads"] == torch.get_num_threads()
+    assert len(found["devices"]["cuda"]) == torch.cuda.device_count()
+    assert found["devices"]["mps"] in (True, False)
+
+
+def test_methods(found: Any):
+    assert list(found["methods"]) == methods.names()
+    for method in found["methods"].values():
+        assert set(method) == {"help", "weight_level", "identity_at_start", "options"}
+        assert method["help"].endswith(".")
+        assert {"layers", "mixout", "mixout_unit"} <= {o["name"] for o in method["options"]}
+        assert all(set(o) == {"name", "type", "default", "help"} and o["help"] for o in method["options"])
+    levels = {name for name, method in found["methods"].items() if method["weight_level"]}
+    assert levels == {"finetune", "diffprune"}
+    assert not found["methods"]["houlsby"]["identity_at_start"]
+    assert {"name": "rank", "type": "int", "default": "8", "help": "inner width"} in found["methods"]["lora"]["options"]
+
+
+def test_architectures(found: Any):
+    assert list(found["architectures"]) == arch.names()
+    assert found["architectures"]["bert"] == {"packed": True, "decoder": False}
+    assert found["architectures"]["gpt2"] == {"packed": True, "decoder": True}
+    assert found["architectures"]["mpnet"] == {"packed": False, "decoder": False}
+
+
+def test_default_base(found: Any):
+    assert found["default_base"]["name"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert found["default_base"]["source"] in ("package", "cache", "hub")
+    assert found["default_base"]["place"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_page(width: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = call()
+    assert done.exit_code == 0
+    assert done.stderr == ""
+    for text in ("Versions", "Devices", "Default base", "Methods", "Architectures", "every method", "size=64"):
+        assert text in done.stdout
+    assert done.stdout.count("mixout_unit=neuron") == 1  # what all methods share is said once
+    assert max(map(len, done.stdout.splitlines())) <= width
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_one_method(name: str, found: Any):
+    done = call(name, "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == {"name": name, **found["methods"][name]}
+    assert done.stderr.startswith(f"{name}: {found['methods'][name]['help']}"[:70])
+    assert all(option["name"] in done.stderr for option in found["methods"][name]["options"])
+
+
+def test_one_method_shows_its_paper_and_formula():
+    shown = call("houlsby").stdout
+    assert "Houlsby et al. 2019" in shown
+    assert "y + W2 act(W1 y + b1) + b2" in shown
+    assert "near the base, not exactly" in shown
+
+
+def test_an_unknown_method_is_an_error_with_the_nearest_names():
+    done = call("lorra", "--json")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: there is no method 'lorra': did you mean lora?")
+
+
+def test_a_method_from_elsewhere_is_listed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(methods, "_classes", dict(methods._classes))
+
+    @methods.register("elsewhere")
+    @dataclass(frozen=True, kw_only=True)
+    class Elsewhere(SlotMethod):
+        width: int = option(3, "how wide")
+
+        def parts(self, sites: Sites) -> list[Part]:
+            return []
+
+    done = call("elsewhere", "--json")
+    assert done.exit_code == 0
+    shown = json.loads(done.stdout)
+    assert shown["help"] == ""  # it has no docstring; a dataclass's signature is not one
+    assert {"name": "width", "type": "int", "default": "3", "help": "how wide"} in shown["options"]
+
+
+def test_a_broken_method_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch):
+    broken = importlib.metadata.EntryPoint("broken", "no_such_package:Method", "inlay.methods")
+    real = importlib.metadata.entry_points
+
+    def entry_points(**wanted: str) -> Any:
+        if wanted.get("name", "broken") != "broken":
+            return real(**wanted)
+        return importlib.metadata.EntryPoints([*real(**wanted), broken])
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    done = call("--json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)["methods"]
+    assert "no_such_package" in found["broken"]["help"]
+    assert found["lora"]["options"]
