@@ -1,9 +1,9 @@
-# make demo | make test | make venv | make check | make clean
+# make demo | make test | make test-cuda | make venv | make check | make clean
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check lint types imports venv clean
+.PHONY: demo test test-cuda check lint types imports venv clean
 
 venv: $(VENV)/.ready
 
@@ -21,6 +21,11 @@ demo: venv
 
 test: venv check
 	$(BIN)/python -m pytest
+
+test-cuda: venv  # the contract on a CUDA device, in fp32 and in bf16
+	INLAY_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/contract
+	INLAY_TEST_DEVICE=cuda INLAY_TEST_DTYPE=bfloat16 $(BIN)/python -m pytest tests/contract
+	$(BIN)/python -m pytest -m gpu
 
 check: lint types imports
 

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+import tiny
 import torch
 from typer.testing import CliRunner
 
@@ -73,3 +74,11 @@ def test_differences_are_noticed():
     assert not demo._identical([a, a, b])
     nan = [torch.zeros(3), torch.full((2,), torch.nan)]
     assert not demo._largest(a, nan) <= demo.TOLERANCE
+
+
+def test_a_changed_base_is_noticed():
+    host = tiny.host()
+    assert demo._verified(host)
+    with torch.no_grad():
+        next(host.base.model.parameters()).view(-1)[0] += 1e-3
+    assert not demo._verified(host)

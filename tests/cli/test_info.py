@@ -20,8 +20,8 @@ from inlay.config import option
 from inlay.registry import methods
 
 
-def call(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["info", *arguments])
+def call(*arguments: str, width: int = 80) -> Any:
+    return CliRunner().invoke(app, ["info", *arguments], env={"COLUMNS": str(width)})
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +70,8 @@ def test_default_base(found: Any):
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_page(width: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COLUMNS", str(width))
-    done = call()
+def test_the_page(width: int):
+    done = call(width=width)
     assert done.exit_code == 0
     assert done.stderr == ""
     for text in ("Versions", "Devices", "Default base", "Methods", "Architectures", "every method", "size=64"):

@@ -19,7 +19,7 @@ BERT_BASE = 109_482_240
 
 
 def call(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["params", *arguments])
+    return CliRunner().invoke(app, ["params", *arguments], env={"COLUMNS": "80"})
 
 
 def count(*arguments: str) -> Any:
@@ -145,10 +145,9 @@ def test_a_folder_that_is_no_model(tmp_path: Path, config: str | None):
     assert done.stderr.count("\n") == 1
 
 
-def test_the_table(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_the_table():
     done = call("--method", "houlsby,finetune", "--head", "linear")
-    assert "houlsby         2,416,128     2.21 %   attn.out 1,189,632, ffn.out 1,189,632," in done.stdout
+    assert "houlsby      2,416,128     2.21 %   attn.out 1,189,632, ffn.out 1,189,632," in done.stdout
     assert "layers.0-11 7,087,872 each" in done.stdout
     assert "head: 1,538 more for each task (linear, 2 labels)" in done.stdout
     assert done.stdout.endswith("100 tasks with heads: 3.21x to 101x the base, against 100x for full models\n")

@@ -46,7 +46,8 @@ def test_identity_at_start(name, spec):
     host.add("z", spec + ("," if ":" in spec else ":") + "init=0")
     assert torch.equal(base.states, host.hidden(batch, ["z"] * 5).states)
     moved = (fresh.states - base.states).abs().max()
-    assert 0 < moved < (0.05 if tiny.EXACT else 0.1)
+    assert moved < (0.05 if tiny.EXACT else 0.1)
+    assert moved > 0 or not tiny.EXACT  # in half precision a fresh adapter may round away
 
 
 @both

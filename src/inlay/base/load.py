@@ -65,7 +65,7 @@ class Base:
 def load(
     source: str | os.PathLike[str] | nn.Module | None = None,
     *,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
@@ -73,7 +73,8 @@ def load(
     """Load a base by hub name, folder or object; None is the default, all-MiniLM-L6-v2.
 
     Args:
-        dtype: what to run in; None keeps what the checkpoint stores, except that CPUs run fp32.
+        device, dtype: where and in what to run. By default an object stays as it is; what is loaded goes to CUDA in
+            bf16 if there is one, else to the CPU in fp32.
         trust_remote_code: run Python code that comes with the checkpoint. Off unless asked for.
         allow_pickle: also read `.bin` weights, which can run code when loaded. Off unless asked for.
     """
@@ -88,10 +89,9 @@ def load(
         model = _read(where, trust_remote_code, allow_pickle)
         folder = Path(where) if Path(where).is_dir() else None
         print_of = _cached_fingerprint(model, folder)
+        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     restore = _remember(model)
-    device = torch.device(device)
-    if dtype is None and device.type == "cpu":
-        dtype = torch.float32
     model.to(device=device, dtype=dtype)
     model.eval()
     model.requires_grad_(False)

@@ -56,7 +56,7 @@ class Host:
         self,
         base: str | os.PathLike[str] | nn.Module | Base | None = None,
         *,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         trust_remote_code: bool = False,
         allow_pickle: bool = False,
