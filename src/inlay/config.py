@@ -61,12 +61,12 @@ def split_list(text: str, known: Iterable[str]) -> list[str]:
     """Split a comma-separated list of specs; a comma starts a new spec only before a known name."""
     names = set(known)
     specs: list[str] = []
-    for item in (item.strip() for item in text.split(",")):
+    for item in filter(None, (item.strip() for item in text.split(","))):
         if item.partition(":")[0].strip() in names or not specs:
             specs.append(item)
         else:
             specs[-1] += f",{item}"
-    return [spec for spec in specs if spec]
+    return specs
 
 
 def build(cls: type[T], name: str, given: dict[str, str]) -> T:
@@ -110,6 +110,8 @@ def describe(cls: type[Any]) -> list[Option]:
 def _text(value: object) -> str:
     if value is None:
         return "auto"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,8 @@ class Base:
     tokenizer: Any = field(default=None, repr=False)
     restore: Callable[[], None] = field(default=lambda: None, repr=False)
     """Undo what loading changed in a model that was given as an object."""
+    running: str = ""
+    """The fingerprint of the weights as they run; differs from `fingerprint` if the dtype does."""
 
     @property
     def device(self) -> torch.device:
@@ -54,12 +56,12 @@ class Base:
     @property
     def dtype(self) -> torch.dtype:
         """What the weights, and so the activations, are stored as."""
-        return next(self.model.parameters()).dtype
+        return _dtype(self.model)
 
     def verify(self) -> None:
         """Hash the weights again; an error says that something has changed them."""
-        if self.fingerprint != (now := fingerprint(self.model)):
-            raise BaseError(f"the weights of {self.name} have changed: were {self.fingerprint}, are {now}")
+        if self.running != (now := fingerprint(self.model)):
+            raise BaseError(f"the weights of {self.name} have changed: were {self.running}, are {now}")
 
 
 def load(
@@ -82,21 +84,22 @@ def load(
     if isinstance(source, nn.Module):
         model = _encoder_of(source)
         name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
-        print_of = fingerprint(model)
+        stored = fingerprint(model)
     else:
         name = str(source or DEFAULT)
-        where = _locate(name)
+        where, _ = locate(name)
         model = _read(where, trust_remote_code, allow_pickle)
         folder = Path(where) if Path(where).is_dir() else None
-        print_of = _cached_fingerprint(model, folder)
+        stored = _cached_fingerprint(model, folder)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-    restore = _remember(model)
+    restore, was = _remember(model), _dtype(model)
     model.to(device=device, dtype=dtype)
+    running = stored if _dtype(model) == was else _cached_fingerprint(model, folder)
     model.eval()
     model.requires_grad_(False)
     row = arch.find(config_of(model).model_type)
-    base = Base(model, resolve(model, row), name, print_of, folder, restore=restore)
+    base = Base(model, resolve(model, row), name, stored, folder, restore=restore, running=running)
     if row.packable:
         attention.register()
         set_attention(model, attention.NAME)
@@ -120,12 +123,16 @@ def load_tokenizer(base: Base) -> Any:
     if base.tokenizer is None:
         from transformers import AutoTokenizer
 
-        where = base.folder or _locate(base.name)
+        where = base.folder or locate(base.name)[0]
         try:
             base.tokenizer = AutoTokenizer.from_pretrained(where)
         except (OSError, ValueError) as error:
             raise BaseError(f"{base.name} has no tokenizer that can be loaded: {error}") from None
     return base.tokenizer
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next(model.parameters()).dtype
 
 
 def _remember(model: Any) -> Callable[[], None]:
@@ -161,15 +168,15 @@ def _encoder_of(model: nn.Module) -> nn.Module:
     return inner
 
 
-def _locate(name: str) -> str:
-    """A folder as it is; a name in the local cache; the default's PyPI package; else the hub."""
+def locate(name: str) -> tuple[str, Literal["folder", "package", "cache", "hub"]]:
+    """Where a base comes from, and from what: a folder, the default's PyPI package, the local cache, or the hub."""
     if Path(name).is_dir():
-        return name
+        return name, "folder"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise BaseError(f"there is no folder {name!r}")
     if name == DEFAULT and not _in_cache(name) and importlib.util.find_spec(_DEFAULT_PACKAGE):
-        return str(importlib.import_module(_DEFAULT_PACKAGE).get_model_path())
-    return name
+        return str(importlib.import_module(_DEFAULT_PACKAGE).get_model_path()), "package"
+    return name, "cache" if _in_cache(name) else "hub"
 
 
 def _in_cache(name: str) -> bool:
@@ -226,7 +233,8 @@ def _cached_fingerprint(model: nn.Module, folder: Path | None) -> str:
     if not files:
         return fingerprint(model)
     facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files]
-    key = hashlib.sha256(json.dumps([facts, sorted(model.state_dict())]).encode()).hexdigest()
+    facts_of_model = [str(_dtype(model)), sorted(model.state_dict())]
+    key = hashlib.sha256(json.dumps([facts, facts_of_model]).encode()).hexdigest()
     cache = _cache_folder() / key
     if cache.is_file() and (text := cache.read_text().strip()).startswith("sha256:"):
         return text

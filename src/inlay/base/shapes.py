@@ -40,7 +40,10 @@ def sites_of(shape: str) -> Sites:
         options = dict(SHAPES[shape])
         config = AutoConfig.for_model(options.pop("model_type"), **options)
     elif Path(shape).is_dir():
-        config = AutoConfig.from_pretrained(shape)
+        try:
+            config = AutoConfig.from_pretrained(shape, trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            raise BaseError(f"cannot read the config of {shape}: {str(error).splitlines()[0]}") from None
     else:
         raise BaseError(f"{shape!r} is neither a known shape nor a folder: {suggest(shape, SHAPES)}")
     row = arch.find(config.model_type)

@@ -74,11 +74,9 @@ def _devices() -> dict[str, Any]:
 def _default_base() -> dict[str, str]:
     from inlay.base import load
 
-    where = load._locate(load.DEFAULT)
-    if where != load.DEFAULT:
-        return {"name": load.DEFAULT, "source": "package", "place": where}
-    source = "cache" if load._in_cache(load.DEFAULT) else "hub"
-    return {"name": load.DEFAULT, "source": source, "place": f"https://huggingface.co/{load.DEFAULT}"}
+    where, source = load.locate(load.DEFAULT)
+    place = where if source == "package" else f"https://huggingface.co/{where}"
+    return {"name": load.DEFAULT, "source": source, "place": place}
 
 
 def _architectures() -> dict[str, Any]:

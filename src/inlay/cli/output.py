@@ -29,7 +29,6 @@ GAP = 3
 
 _ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "OMP_WAIT_POLICY": "passive",  # spinning threads are many times slower as soon as another process has a core
     "TOKENIZERS_PARALLELISM": "false",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TRANSFORMERS_VERBOSITY": "error",
@@ -52,6 +51,9 @@ class Commands(TyperGroup):
 @contextmanager
 def quiet() -> Iterator[None]:
     """No warnings, log lines or progress bars of other packages: what matters is raised."""
+    # before torch and transformers are imported; what the user has set stays
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # long spins crawl as soon as another process has a core
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     before = logging.root.manager.disable

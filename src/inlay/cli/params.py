@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import output
-from inlay.errors import BaseError, InlayError, SpecError
+from inlay.errors import InlayError, SpecError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,9 @@ def params(
 ) -> None:
     """Count the parameters that methods train. Needs no weights."""
     chosen = _chosen(method)  # a wrong spec is noticed before a model is built
-    sites = _sites(shape)
+    from inlay.base.shapes import sites_of
+
+    sites = sites_of(shape)
     found, notes = _count(chosen, shape, sites, skip=not method)
     if head is not None or labels is not None:
         counted = _head(head or "linear", labels or 2, sites)
@@ -66,16 +68,6 @@ def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:
     if not found:
         raise SpecError("--method is empty; a spec is name:key=value,key=value")
     return found
-
-
-def _sites(shape: str) -> Sites:
-    from inlay.base.shapes import sites_of
-
-    try:
-        return sites_of(shape)
-    except (OSError, ValueError) as error:  # what transformers says of a folder it cannot read
-        problem = str(error).strip().partition("\n")[0]
-        raise BaseError(f"cannot read the shape of a model from {shape}: {problem}") from None
 
 
 def _count(

@@ -123,7 +123,8 @@ class Host:
             tensors |= self.forward.weights[record.slot].read()
         constants = {n for n, p in self._params(record).items() if p.role == "constant"}
         if finish:
-            tensors = record.method.finish(tensors)
+            head = {n: tensors.pop(n) for n in params_of(self._head(record))}
+            tensors = record.method.finish(tensors) | head
         for pruned in record.sparse & tensors.keys():
             tensors |= sparse.encode(pruned, tensors.pop(pruned))
         stored = {n: t.cpu() for n, t in tensors.items() if n not in constants}

@@ -10,6 +10,7 @@ output; `depth` adds hidden layers [size, size]; `inner_norm` normalises the ada
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -126,7 +127,7 @@ class Houlsby(SlotMethod):
         if self.activation not in ACTIVATIONS:
             hint = suggest(self.activation, ACTIVATIONS)
             raise SpecError(f"houlsby: activation={self.activation} is not valid: {hint}")
-        if self.share not in ("none", "sublayers") and not (self.share.isdecimal() and int(self.share) >= 1):
+        if self.share not in ("none", "sublayers") and not re.fullmatch(r"[1-9]\d*", self.share):
             raise SpecError(f"houlsby: share={self.share} is not valid: expected none, sublayers, or a number from 1")
 
     def parts(self, sites: Sites) -> list[Part]:

@@ -71,6 +71,8 @@ class Lora(SlotMethod):
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per chosen projection."""
         kinds = tuple(kind.strip() for kind in self.sites.split("+"))
+        if len(set(kinds)) < len(kinds):
+            raise SpecError(f"lora: sites={self.sites} names a site twice")
         norms = [kind for kind in kinds if kind.endswith("norm")]
         if norms:
             raise SpecError(f"lora: {norms[0]} is a norm, not a projection")
