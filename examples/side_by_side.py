@@ -23,7 +23,7 @@ def main() -> None:
     rows = [(name, text, label) for name in methods for text, label in (TONE if name == "tone" else SPAM)]
     names = [name for name, _, _ in rows]
     batch = host.batch([text for _, text, _ in rows])
-    optimiser = torch.optim.AdamW(host.parameters(), lr=3e-3)
+    optimiser = torch.optim.AdamW(host.parameters(), lr=3e-3, weight_decay=0)
     for step in range(20):
         keys = host.keys({name: (seed, step) for seed, name in enumerate(methods)})
         logits = host.logits(batch, names, keys)

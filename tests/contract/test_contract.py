@@ -8,7 +8,7 @@ import torch
 
 import inlay
 from contract.cases import ARCHS, PAIRS, REFUSED, full_host, specs_for
-from inlay.base.load import fingerprint
+from inlay.base.load import fingerprints
 from inlay.errors import SpecError
 
 both = pytest.mark.parametrize(("name", "spec"), PAIRS)
@@ -58,7 +58,7 @@ def test_training_moves_this_adapter_and_nothing_else(name, spec):
         tiny.shake(host, adapter)
     before = {adapter: host.adapter(adapter).tensors for adapter in ("other", "mine")}
     weights = {n: p.clone() for n, p in host.base.model.named_parameters()}
-    optimiser = torch.optim.SGD(host.parameters(), lr=0.1)
+    optimiser = torch.optim.AdamW(host.parameters(), lr=0.01, weight_decay=0)
     for step in range(3):
         optimiser.zero_grad()
         logits = host.logits(batch, ["mine"] * 4, keys=host.keys({"mine": (0, step)}))
@@ -150,7 +150,7 @@ def test_attach_equals_the_host_and_detach_restores(name, spec):
     ids = batch.ids[None].to(tiny.DEVICE)
     before, print_before, keys_before = (
         model(input_ids=ids).last_hidden_state,
-        fingerprint(model),
+        fingerprints(model),
         set(model.state_dict()),
     )
     attached = inlay.attach(model, spec)
@@ -169,7 +169,7 @@ def test_attach_equals_the_host_and_detach_restores(name, spec):
     assert keys_before <= set(model.state_dict())
     attached.detach()
     assert torch.equal(model(input_ids=ids).last_hidden_state, before)
-    assert fingerprint(model) == print_before
+    assert fingerprints(model) == print_before
     assert all(p.requires_grad for p in model.parameters())
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from inlay.bank.delta import Delta, Method, Param, Part, params_of
+from inlay.bank.delta import Delta, Method, Param, Part, params_of, penalty_of
 from inlay.base.sites import Site
 from inlay.errors import AdapterError, SlotError
 
@@ -210,15 +210,12 @@ class Bank:
         for group in self.groups.values():
             yield from (stack for stack in group.stacks.values() if stack.requires_grad)
 
-    def penalties(self) -> dict[int, Tensor]:
-        """What gates add to each slot's loss; shared gates count once."""
-        parts: dict[int, dict[str, Tensor]] = {}
-        for mount in (m for mounts in self.mounts.values() for m in mounts if m.group.delta.gated):
-            value = mount.group.delta.penalty(mount.tensors())
-            assert value is not None
-            for slot in mount.slots:
-                parts.setdefault(slot, {})[mount.names["gate"]] = value[mount.group.entry_of[slot]]
-        return {slot: torch.stack(list(rows.values())).sum() for slot, rows in parts.items()}
+    def penalty(self, slot: int) -> Tensor | None:
+        """What gates add to a slot's loss; shared gates count once. None without gates."""
+        record = self.slot(slot)
+        if not any(part.delta.gated for part in record.parts):
+            return None
+        return penalty_of(record.parts, {n: s[i] for n in record.params for s, i in (self.entry(slot, n),)})
 
     def order(self, slot: int) -> tuple[int, int]:
         """Sort key of a slot: its main group's adapters together, in the order of their entries."""

@@ -256,10 +256,24 @@ def initial_of(parts: Sequence[Part], seed: int) -> dict[str, Tensor]:
     return tensors
 
 
+def penalty_of(parts: Sequence[Part], tensors: Tensors) -> Tensor | None:
+    """What the gates among one adapter's tensors add to its loss; shared gates count once. None without gates."""
+    found: dict[tuple[str, ...], Tensor] = {}
+    for part in parts:
+        if part.delta.gated:
+            names, params = part.names(), part.delta.params(part.site)
+            value = part.delta.penalty({name: tensors[full].unsqueeze(0) for name, full in names.items()})
+            if value is not None:
+                found[tuple(names[n] for n, p in params.items() if p.role == "gate")] = value[0]
+    return torch.stack(list(found.values())).sum() if found else None
+
+
 def parse(spec: str | Method) -> Method:
     """Read a spec; a method object passes through."""
     if isinstance(spec, Method):
         return spec
+    if not isinstance(spec, str):
+        raise SpecError(f"a method is a spec such as 'houlsby:size=64', not {spec!r}")
     name, options = config.split_spec(spec)
     method: Method = config.build(methods.find(name), name, options)
     return method

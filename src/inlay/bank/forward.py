@@ -16,8 +16,8 @@ from torch import Tensor
 
 from inlay.bank.bank import BASE, Bank
 from inlay.bank.noise import Keys
-from inlay.bank.passes import BankPass, Pass
-from inlay.bank.route import Route, Segments
+from inlay.bank.passes import BankPass
+from inlay.bank.route import Segments
 from inlay.bank.weights import WeightSlot, call_with
 from inlay.bank.wiring import Wiring
 from inlay.base.attention import Rows
@@ -70,7 +70,7 @@ class Forward:
             keys: given, the slots in it run in training mode with their own noise.
             packed: None packs where the architecture can.
         """
-        self._check(batch, slots, packed)
+        self._check(batch, slots, keys, packed)
         packed = self.base.sites.arch.packable if packed is None else packed
         plan = self._plan(slots)
         states, order = [], []
@@ -102,11 +102,10 @@ class Forward:
         inputs, valid, width = (packed_inputs if packed else padded_inputs)(self.base, batch)
         true = Segments(slots, batch.lengths)
         segments = true if valid is None else Segments(slots, [width] * len(slots))
-        state: Pass = BankPass(self.bank, segments, keys, self._without_dropout(), true, valid)
-        if self._alone(slots[0]):
-            state = _Alone(state)
-            if slots[0] in self.weights:
-                state.weights = self.weights[slots[0]].effective(self.base, slots[0], keys)
+        alone = self._alone(slots[0])
+        state = BankPass(self.bank, segments, keys, self._without_dropout(), true, valid, alone)
+        if slots[0] in self.weights:
+            state.weights = self.weights[slots[0]].effective(self.base, slots[0], keys)
         model = self.base.model
         with self.wiring.running(state):
             out = call_with(state.weights, model, model.forward, (), inputs)
@@ -117,31 +116,21 @@ class Forward:
         banked = {s for s, record in self.bank.slots.items() if record.method is not None and record.method.mixout}
         return frozenset(banked | {s for s, record in self.weights.items() if record.method.mixout})
 
-    def _check(self, batch: Batch, slots: Sequence[int], packed: bool | None) -> None:
+    def _check(self, batch: Batch, slots: Sequence[int], keys: Keys | None, packed: bool | None) -> None:
         if len(slots) != len(batch.lengths):
             raise SlotError(f"the batch has {len(batch.lengths)} rows but {len(slots)} slots were given")
         if packed and not self.base.sites.arch.packable:
             raise InlayError(f"{self.base.sites.arch.model_type} cannot run packed batches")
+        stale = [slot for slot in (keys.of_slot if keys else ()) if slot not in self.bank.slots]
+        if stale:
+            raise SlotError("these keys name an adapter that has been unloaded; make them anew")
+        vocabulary = int(config_of(self.base.model).vocab_size)
+        if not 0 <= int(batch.ids.min()) <= int(batch.ids.max()) < vocabulary:
+            raise InlayError(f"the batch has token ids outside the base's vocabulary of {vocabulary}")
         limit = longest_row(self.base)
         longest = max(batch.lengths)
         if limit is not None and longest > limit:
             raise InlayError(f"row {batch.lengths.index(longest)} has {longest} tokens, {self.base.name} takes {limit}")
-
-
-class _Alone(Pass):
-    """A pass whose tokens all belong to one slot, so its sites may be called on anything."""
-
-    def __init__(self, inner: Pass):
-        super().__init__(inner.wants)
-        self.inner = inner
-
-    def at(self, site: Any) -> Any:
-        for delta, tensors, route in self.inner.at(site):
-            yield delta, tensors, Route.uniform(route.segments[0][2])
-
-    def drop(self, path: str, p: float, training: bool, y: Tensor) -> Tensor:
-        self.inner.depth = self.depth
-        return self.inner.drop(path, p, training, y)
 
 
 def longest_row(base: Base) -> int | None:

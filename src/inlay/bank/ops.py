@@ -131,29 +131,27 @@ def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Seq
 
 
 def vector_grouped(p: Tensor, segments: Sequence[Segment], tokens: int, dtype: torch.dtype) -> Tensor:
-    """A gather whose backward is one product with the [segments, tokens] membership matrix: deterministic."""
+    """Repeat each entry's vector over its segment; the backward is a sum over each segment, nothing else."""
     groups = _tile(segments, tokens)
     entry = torch.tensor([g[2] for g in groups], device=p.device)
     counts = torch.tensor([g[1] - g[0] for g in groups], device=p.device)
     chosen = _drop_entry_zero(p.index_select(0, entry), entry)
-    group = torch.repeat_interleave(counts, output_size=tokens)
-    return _Spread.apply(chosen, group, dtype)  # type: ignore[no-untyped-call, no-any-return]
+    return _Spread.apply(chosen, counts, tokens, dtype)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _Spread(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, chosen: Tensor, group: Tensor, dtype: torch.dtype) -> Tensor:
-        ctx.save_for_backward(group)
-        ctx.like = (chosen.shape[0], chosen.dtype)
-        return chosen.to(dtype).index_select(0, group)
+    def forward(ctx: Any, chosen: Tensor, counts: Tensor, tokens: int, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(counts)
+        ctx.dtype = chosen.dtype
+        return torch.repeat_interleave(chosen.to(dtype), counts, dim=0, output_size=tokens)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (group,) = ctx.saved_tensors
-        count, dtype = ctx.like
-        members = torch.arange(count, device=group.device).unsqueeze(1) == group.unsqueeze(0)
-        return (members.to(dtype) @ grad.to(dtype)), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        dtype = ctx.dtype
+        (counts,) = ctx.saved_tensors
+        return torch.segment_reduce(grad.to(dtype), "sum", lengths=counts, axis=0, unsafe=True), None, None, None
 
 
 class _ContiguousGrad(torch.autograd.Function):
@@ -169,7 +167,9 @@ class _ContiguousGrad(torch.autograd.Function):
 
 
 def _drop_entry_zero(chosen: Tensor, entry: Tensor) -> Tensor:
-    return chosen * (entry > 0).to(chosen.dtype).view(-1, *[1] * (chosen.dim() - 1))
+    """Zeros for entry 0, and no gradient: not a product, which would turn a neighbour's inf into NaN."""
+    inside = (entry > 0).view(-1, *[1] * (chosen.dim() - 1))
+    return torch.where(inside, chosen, torch.zeros((), dtype=chosen.dtype, device=chosen.device))
 
 
 def _tile(segments: Sequence[Segment], tokens: int) -> list[Segment]:

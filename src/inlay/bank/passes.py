@@ -29,6 +29,7 @@ class Pass(ABC):
 
     def __init__(self, wants: Iterable[str]):
         self.wants = frozenset(wants)
+        self.attention_dropout = False
         self.depth = 0
         """How many layers have begun."""
         self.hidden: list[Tensor] = []
@@ -53,7 +54,7 @@ class UniformPass(Pass):
     def __init__(self, actions: Mapping[str, list[Action]], dropout: bool, wants: Iterable[str]):
         super().__init__(wants)
         self.actions = actions
-        self.dropout = dropout
+        self.dropout = self.attention_dropout = dropout
 
     def at(self, site: Site) -> Iterable[Action]:
         """As given."""
@@ -75,11 +76,13 @@ class BankPass(Pass):
         without_dropout: frozenset[int],
         true_segments: Segments | None = None,
         valid: Tensor | None = None,
+        alone: bool = False,
     ):
         """
         Args:
             segments: slots over the tokens the model sees (with padding, if any).
             true_segments, valid: slots over the tokens alone, and where those are among the model's.
+            alone: all tokens belong to one slot, so that sites may be called on anything.
         """
         present = {slot for _, _, slot in segments.runs} - {BASE}
         super().__init__(w for slot in present if slot in bank.slots for w in bank.slots[slot].wants)
@@ -89,6 +92,7 @@ class BankPass(Pass):
         self.without_dropout = without_dropout
         self.true_segments = true_segments or segments
         self.valid = valid
+        self.alone = alone
         self._routes: dict[Any, Route | None] = {}
         self._tensors: dict[int, Tensors] = {}
         self._prepare(present)
@@ -121,7 +125,8 @@ class BankPass(Pass):
         if not mount.is_whole:
             key = (key, tuple(slot for _, _, slot in self.segments.runs if slot in mount.slots))
         if key not in self._routes:
-            self._routes[key] = self.segments.route(mount.entry_of)
+            route = self.segments.route(mount.entry_of)
+            self._routes[key] = Route.uniform(route.segments[0][2]) if route is not None and self.alone else route
         return self._routes[key]
 
     def _prepare(self, present: set[int]) -> None:

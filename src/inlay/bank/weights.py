@@ -46,11 +46,11 @@ class WeightSlot:
         """What trains."""
         return [t for t in self.tensors.values() if isinstance(t, nn.Parameter)]
 
-    def effective(self, base: Base, slot: int, keys: Keys | None) -> dict[str, Tensor]:
-        """The changed parameters of the base for one pass."""
+    def effective(self, base: Base, slot: int, keys: Keys | None, within: str = "") -> dict[str, Tensor]:
+        """The changed parameters of the base for one pass, or only those whose names start so."""
         training = keys is not None and slot in keys.of_slot
         weights: dict[str, Tensor] = {}
-        for name in self.method.targets(base.sites):
+        for name in (n for n in self.method.targets(base.sites) if n.startswith(within)):
             frozen = base.model.get_parameter(name)
             difference = self._difference(name, frozen, slot, keys if training else None)
             if training and self.method.mixout:

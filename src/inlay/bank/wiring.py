@@ -23,8 +23,10 @@ from inlay.bank.passes import Pass
 from inlay.bank.route import Route
 from inlay.bank.weights import call_with
 from inlay.base.sites import Site, Sites
+from inlay.errors import SlotError
 
-Forward = Callable[..., Any]
+Call = Callable[..., Any]
+_WIRED = "_inlay_wired"
 _OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
 """Projections whose input is the input of their sublayer."""
 
@@ -39,6 +41,9 @@ class Wiring:
         self.checkpointing = False
         """Recompute each layer in the backward pass instead of keeping its activations."""
         self._undo: list[Callable[[], None]] = []
+        if _WIRED in model.__dict__:
+            raise SlotError("this model is already in use by a host or an attached adapter; close or detach that first")
+        model.__dict__[_WIRED] = True
         self._install()
 
     @contextmanager
@@ -54,8 +59,9 @@ class Wiring:
         """Take every override out again."""
         while self._undo:
             self._undo.pop()()
+        self.model.__dict__.pop(_WIRED, None)
 
-    def override(self, module: nn.Module, wrap: Callable[[Forward], Forward]) -> None:
+    def override(self, module: nn.Module, wrap: Callable[[Call], Call]) -> None:
         """Replace a module's forward by `wrap(forward)`, on this instance, until removed."""
         before = module.__dict__.get("forward")
         plain = module.forward
@@ -79,15 +85,18 @@ class Wiring:
         for path, module in self.model.named_modules():
             if path in moved:
                 self.override(module, lambda plain: lambda x: x)
-            elif isinstance(module, nn.Dropout) and not path.endswith(silent):
-                self.override(module, functools.partial(self._dropout, path, module))
+            elif isinstance(module, nn.Dropout):
+                wrap = (
+                    self._attention_dropout if path.endswith(silent) else functools.partial(self._dropout, path, module)
+                )
+                self.override(module, wrap)
         for path in self.sites.layer_paths:
             self.override(module := self.model.get_submodule(path), functools.partial(self._layer, path, module))
         output = self.sites.arch.output
         site = Site("output", "output", None, output, self.sites.hidden, self.sites.hidden)
         self.override(self.model.get_submodule(output), functools.partial(self._output, site))
 
-    def _leaf(self, sites: list[Site], plain: Forward) -> Forward:
+    def _leaf(self, sites: list[Site], plain: Call) -> Call:
         """A projection or norm; several sites if it is fused."""
         path = sites[0].dropout
         dropout = None if path is None else self.model.get_submodule(path)
@@ -113,7 +122,7 @@ class Wiring:
 
         return forward
 
-    def _dropout(self, path: str, module: nn.Dropout, plain: Forward) -> Forward:
+    def _dropout(self, path: str, module: nn.Dropout, plain: Call) -> Call:
         def forward(x: Tensor) -> Tensor:
             if self.current is None:
                 return plain(x)  # type: ignore[no-any-return]
@@ -121,7 +130,14 @@ class Wiring:
 
         return forward
 
-    def _layer(self, path: str, module: nn.Module, plain: Forward) -> Forward:
+    def _attention_dropout(self, plain: Call) -> Call:
+        def forward(x: Tensor) -> Tensor:
+            off = self.current is not None and not self.current.attention_dropout
+            return x if off else plain(x)
+
+        return forward
+
+    def _layer(self, path: str, module: nn.Module, plain: Call) -> Call:
         """A layer: counts depth, keeps its input if wanted, and checkpoints if asked to."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -133,21 +149,26 @@ class Wiring:
                 state.hidden.append(args[0] if args else kwargs["hidden_states"])
             if not (self.checkpointing and torch.is_grad_enabled()):
                 return plain(*args, **kwargs)
-
-            def again(*a: Any, **k: Any) -> Any:
-                with self.running(state):
-                    now, state.depth = state.depth, depth + 1
-                    own = {n.removeprefix(f"{path}."): w for n, w in state.weights.items() if n.startswith(f"{path}.")}
-                    try:
-                        return call_with(own, module, plain, a, k)
-                    finally:
-                        state.depth = now
-
-            return checkpoint(again, *args, use_reentrant=False, **kwargs)
+            call = self.again(path, module, state, plain, depth + 1)
+            return checkpoint(call, *args, use_reentrant=False, **kwargs)
 
         return forward
 
-    def _output(self, site: Site, plain: Forward) -> Forward:
+    def again(self, path: str, module: nn.Module, state: Pass, run: Call, depth: int | None = None) -> Call:
+        """A layer's call that can be run again later, as it was: under its pass, its weights, and at its depth."""
+        own = {n.removeprefix(f"{path}."): w for n, w in state.weights.items() if n.startswith(f"{path}.")}
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.running(state):
+                now, state.depth = state.depth, state.depth if depth is None else depth
+                try:
+                    return call_with(own, module, run, args, kwargs)
+                finally:
+                    state.depth = now
+
+        return call
+
+    def _output(self, site: Site, plain: Call) -> Call:
         """The module that gives the last hidden state: a tensor, or a structure whose first part it is."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -179,15 +200,10 @@ def change(state: Pass, site: Site, stage: str, x: Tensor, y: Tensor, optional: 
     for delta, tensors, route in state.at(site):
         if delta.stage != stage:
             continue
-        if optional and not route.is_uniform and x.shape[:-1].numel() != _tokens(state):
+        if optional and not route.is_uniform and x.shape[:-1].numel() < route.start + route.tokens:
             continue
         y = _add(state, site, delta, tensors, route, x, y)
     return y
-
-
-def _tokens(state: Pass) -> int:
-    segments = getattr(state, "segments", None)
-    return -1 if segments is None else int(segments.tokens)
 
 
 def _add(state: Pass, site: Site, delta: Delta, tensors: Tensors, route: Route, x: Tensor, y: Tensor) -> Tensor:

@@ -80,6 +80,7 @@ def attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention function: query [1, heads, tokens, d] -> [1, tokens, heads, d]."""
+    kwargs["dropout"] = 0.0  # packed attention has none, so neither has padded
     if inlay_rows is None:
         return _padded()(module, query, key, value, attention_mask, scaling=scaling, **kwargs)  # type: ignore[no-any-return]
     causal = bool(getattr(module, "is_causal", False))

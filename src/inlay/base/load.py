@@ -1,9 +1,11 @@
 """Load a Hugging Face encoder, freeze it, and name it by a fingerprint of its weights.
 
 The fingerprint is a SHA-256 over (name, dtype, shape, bytes) of every parameter of the base model, as the
-checkpoint stores them, so a folder, a hub name and a loaded object of the same weights agree whatever dtype
-they are then run in. It is cached by the identity of the weight files. Heads, and layers the checkpoint does
-not have (transformers would fill them with random numbers), are not part of the base.
+checkpoint stores them. A folder or a hub name has the same one whatever dtype it is then run in; so has a loaded
+object, if it was loaded in the checkpoint's dtype. It is cached by the identity of the weight files. Heads, and layers
+the checkpoint does not have (transformers would fill them with random numbers), are not part of the base. The pooler
+has a fingerprint of its own, because models for tagging and the like come without one: it matters only to adapters
+that use it.
 """
 
 from __future__ import annotations
@@ -45,23 +47,30 @@ class Base:
     tokenizer: Any = field(default=None, repr=False)
     restore: Callable[[], None] = field(default=lambda: None, repr=False)
     """Undo what loading changed in a model that was given as an object."""
-    running: str = ""
-    """The fingerprint of the weights as they run; differs from `fingerprint` if the dtype does."""
+    running: tuple[str, str] = ("", "")
+    """The fingerprints of the weights as they run; they differ from the stored ones if the dtype does."""
+    pooler: str = ""
+    """The pooler's own fingerprint, if there is one."""
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.model.parameters()).device
+        return _first(self.model).device
 
     @property
     def dtype(self) -> torch.dtype:
         """What the weights, and so the activations, are stored as."""
-        return _dtype(self.model)
+        return _first(self.model).dtype
 
     def verify(self) -> None:
         """Hash the weights again; an error says that something has changed them."""
-        if self.running != (now := fingerprint(self.model)):
-            raise BaseError(f"the weights of {self.name} have changed: were {self.running}, are {now}")
+        now = fingerprints(self.model)
+        if self.running != now:
+            raise BaseError(f"the weights of {self.name} have changed: were {self.running[0]}, are {now[0]}")
+
+    def identity(self, with_pooler: bool) -> str:
+        """What an adapter is bound to: the fingerprint, and the pooler's if the adapter uses it."""
+        return identity((self.fingerprint, self.pooler), with_pooler)
 
 
 def load(
@@ -75,8 +84,8 @@ def load(
     """Load a base by hub name, folder or object; None is the default, all-MiniLM-L6-v2.
 
     Args:
-        device, dtype: where and in what to run. By default an object stays as it is; what is loaded goes to CUDA in
-            bf16 if there is one, else to the CPU in fp32.
+        device, dtype: where and in what to run; by default CUDA in bf16 if there is one, else the CPU in fp32. An
+            object stays where and as it is.
         trust_remote_code: run Python code that comes with the checkpoint. Off unless asked for.
         allow_pickle: also read `.bin` weights, which can run code when loaded. Off unless asked for.
     """
@@ -84,38 +93,50 @@ def load(
     if isinstance(source, nn.Module):
         model = _encoder_of(source)
         name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
-        stored = fingerprint(model)
+        if (device is not None and torch.device(device) != _first(model).device) or dtype not in (
+            None,
+            _first(model).dtype,
+        ):
+            raise BaseError("a model given as an object is used as it is; move it with model.to(...) before")
+        stored = fingerprints(model)
     else:
         name = str(source or DEFAULT)
         where, _ = locate(name)
         model = _read(where, trust_remote_code, allow_pickle)
-        folder = Path(where) if Path(where).is_dir() else None
-        stored = _cached_fingerprint(model, folder)
+        folder = Path(where) if Path(where).is_dir() else _snapshot(name)
+        stored = _cached_fingerprints(model, folder)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-    restore, was = _remember(model), _dtype(model)
+    restore, was = _remember(model), _first(model).dtype
     model.to(device=device, dtype=dtype)
-    running = stored if _dtype(model) == was else _cached_fingerprint(model, folder)
+    running = stored if _first(model).dtype == was else _cached_fingerprints(model, folder)
     model.eval()
     model.requires_grad_(False)
     row = arch.find(config_of(model).model_type)
-    base = Base(model, resolve(model, row), name, stored, folder, restore=restore, running=running)
+    base = Base(model, resolve(model, row), name, stored[0], folder, None, restore, running, stored[1])
     if row.packable:
         attention.register()
         set_attention(model, attention.NAME)
     return base
 
 
-def fingerprint(model: nn.Module) -> str:
-    """Hash the parameters of a base model, a chunk at a time."""
-    digest = hashlib.sha256()
+def identity(prints: tuple[str, str], with_pooler: bool) -> str:
+    """A base's name in an adapter's card."""
+    return "+pooler:".join(prints) if with_pooler else prints[0]
+
+
+def fingerprints(model: nn.Module) -> tuple[str, str]:
+    """Hash the parameters of a base model, and those of its pooler (empty without one), a chunk at a time."""
+    base, pooler = hashlib.sha256(), hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if name.startswith(ATTACHED):
             continue
+        digest = pooler if name.startswith("pooler") else base
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         for chunk in _chunks(tensor):
             digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"
+    has_pooler = any(name.startswith("pooler") for name, _ in model.named_parameters())
+    return f"sha256:{base.hexdigest()}", f"sha256:{pooler.hexdigest()}" if has_pooler else ""
 
 
 def load_tokenizer(base: Base) -> Any:
@@ -131,8 +152,8 @@ def load_tokenizer(base: Base) -> Any:
     return base.tokenizer
 
 
-def _dtype(model: nn.Module) -> torch.dtype:
-    return next(model.parameters()).dtype
+def _first(model: nn.Module) -> Tensor:
+    return next(model.parameters())
 
 
 def _remember(model: Any) -> Callable[[], None]:
@@ -174,15 +195,17 @@ def locate(name: str) -> tuple[str, Literal["folder", "package", "cache", "hub"]
         return name, "folder"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise BaseError(f"there is no folder {name!r}")
-    if name == DEFAULT and not _in_cache(name) and importlib.util.find_spec(_DEFAULT_PACKAGE):
+    if name == DEFAULT and _snapshot(name) is None and importlib.util.find_spec(_DEFAULT_PACKAGE):
         return str(importlib.import_module(_DEFAULT_PACKAGE).get_model_path()), "package"
-    return name, "cache" if _in_cache(name) else "hub"
+    return name, "hub" if _snapshot(name) is None else "cache"
 
 
-def _in_cache(name: str) -> bool:
+def _snapshot(name: str) -> Path | None:
+    """The folder of a hub name in the local cache."""
     from huggingface_hub import try_to_load_from_cache
 
-    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    found = try_to_load_from_cache(name, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:
@@ -228,21 +251,22 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _cached_fingerprint(model: nn.Module, folder: Path | None) -> str:
+def _cached_fingerprints(model: nn.Module, folder: Path | None) -> tuple[str, str]:
     files = sorted(folder.glob("*.safetensors")) if folder else []
     if not files:
-        return fingerprint(model)
+        return fingerprints(model)
     facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files]
-    facts_of_model = [str(_dtype(model)), sorted(model.state_dict())]
+    facts_of_model = [str(_first(model).dtype), sorted(model.state_dict())]
     key = hashlib.sha256(json.dumps([facts, facts_of_model]).encode()).hexdigest()
     cache = _cache_folder() / key
-    if cache.is_file() and (text := cache.read_text().strip()).startswith("sha256:"):
-        return text
-    found = fingerprint(model)
+    if cache.is_file() and (text := cache.read_text()).startswith("sha256:") and text.endswith("\n"):
+        base, pooler, _ = text.split("\n")
+        return base, pooler
+    found = fingerprints(model)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         part = cache.with_suffix(f".{os.getpid()}")
-        part.write_text(found)
+        part.write_text("\n".join(found) + "\n")
         part.replace(cache)
     except OSError:
         pass  # a cache that cannot be written only costs time

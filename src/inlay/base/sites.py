@@ -108,6 +108,8 @@ class Sites:
 def resolve(model: nn.Module, arch: Arch) -> Sites:
     """Check a row against a model and list its sites; an error names the path that is missing."""
     config = config_of(model)
+    if getattr(config, "chunk_size_feed_forward", 0):
+        raise ArchError(f"{arch.model_type}: chunk_size_feed_forward must be 0; a chunk is not the whole batch")
     layer_paths = tuple(_layer_paths(model, arch))
     items: list[Site] = []
     for index, prefix in enumerate(layer_paths):

@@ -83,7 +83,9 @@ def _architectures() -> dict[str, Any]:
     from inlay.base import arch
 
     rows = {name: arch.find(name) for name in arch.names()}
-    return {name: {"packed": row.packable, "decoder": row.decoder} for name, row in rows.items()}
+    return {
+        name: {"packed": row.packable, "decoder": row.decoder, "norms": row.norm_place} for name, row in rows.items()
+    }
 
 
 def _method(name: str) -> dict[str, Any]:

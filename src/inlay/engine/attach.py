@@ -7,22 +7,25 @@ out and restores what was trainable before.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from inlay.bank.delta import SlotMethod, Tensors, WeightMethod, parse
+from inlay.bank.delta import Method, SlotMethod, Tensors, WeightMethod, parse, penalty_of
 from inlay.bank.mixout import keep_mask, mix
 from inlay.bank.noise import Keys
 from inlay.bank.passes import Action, UniformPass
 from inlay.bank.route import Route
 from inlay.bank.weights import WeightSlot, call_with
-from inlay.bank.wiring import Forward, Wiring
+from inlay.bank.wiring import Call, Wiring
 from inlay.base import arch
-from inlay.base.load import ATTACHED, Base, fingerprint
+from inlay.base.load import ATTACHED, Base, fingerprints, identity
 from inlay.base.sites import resolve
-from inlay.errors import BaseError, SlotError
+from inlay.errors import BaseError
 from inlay.library.adapter import Adapter
 
 _SLOT = 1
@@ -34,15 +37,15 @@ class Attached:
     def __init__(self, model: nn.Module, spec: str, seed: int = 0):
         if not hasattr(model, "config"):
             raise BaseError(f"{type(model).__name__} is not a Hugging Face model: it has no config")
-        if hasattr(model, ATTACHED):
-            raise SlotError("this model has an adapter attached already; detach it first")
         encoder: Any = getattr(model, "base_model", model)
         self.model = model
         self.method = parse(spec)
+        _refuse_tied(model, encoder, self.method)
         self.seed = seed
         self.base = Base(encoder, resolve(encoder, arch.find(encoder.config.model_type)), type(model).__name__, "")
         start = self.method.initial(self.base.sites, seed)
         params = self.method.params(self.base.sites)
+        self.wiring = Wiring(encoder, self.base.sites)  # refuses a model that is in use
         device = self.base.device
         self.tensors: dict[str, Tensor] = {
             name: tensor.to(device) if params[name].role == "constant" else nn.Parameter(tensor.to(device))
@@ -54,15 +57,13 @@ class Attached:
         encoder.requires_grad_(False)
         trained = {n.replace(".", "/"): t for n, t in self.tensors.items() if isinstance(t, nn.Parameter)}
         model.add_module(ATTACHED, nn.ParameterDict(trained))
-        self.wiring = Wiring(encoder, self.base.sites)
-        self._probabilities = self._silence() if self.method.mixout else {}
+        self._unsilence = self._silence() if self.method.mixout else lambda: None
         self.wiring.override(encoder, self._run)
 
     def detach(self) -> None:
         """Take the adapter out; the model then computes what it did before, bit for bit."""
         self.wiring.remove()
-        for module, p in self._probabilities.items():
-            module.p = p
+        self._unsilence()
         delattr(self.model, ATTACHED)
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(self._was_trainable.get(name, parameter.requires_grad))
@@ -74,21 +75,17 @@ class Attached:
         if finish:
             tensors = self.method.finish(tensors)
         stored = {n: t for n, t in tensors.items() if n not in params or params[n].role != "constant"}
-        return Adapter(self.method.spec, fingerprint(self.base.model), stored, self.seed)
+        uses_pooler = any(n.startswith("pooler") for n in stored)
+        return Adapter(self.method.spec, identity(fingerprints(self.base.model), uses_pooler), stored, self.seed)
 
     def penalty(self) -> Tensor | None:
         """What gates add to the loss; None without gates."""
         if isinstance(self.method, WeightMethod):
             return self.method.penalty(self.tensors)
         assert isinstance(self.method, SlotMethod)
-        found: dict[str, Tensor] = {}
-        for part in self.method.parts(self.base.sites):
-            value = part.delta.penalty({n: self.tensors[f].unsqueeze(0) for n, f in part.names().items()})
-            if value is not None:
-                found[part.names()["gate"]] = value[0]
-        return torch.stack(list(found.values())).sum() if found else None
+        return penalty_of(self.method.parts(self.base.sites), self.tensors)
 
-    def _run(self, plain: Forward) -> Forward:
+    def _run(self, plain: Call) -> Call:
         """The encoder's forward: a new pass, with its own draw of noise when training."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -96,14 +93,31 @@ class Attached:
             seed = int(torch.randint(2**31, ())) if training and self._is_noisy else 0
             keys = Keys({_SLOT: (seed, 0)}) if training else None
             if isinstance(self.method, SlotMethod):
-                self.wiring.current = UniformPass(*self._actions(self.method, keys))
-                return plain(*args, **kwargs)
-            assert isinstance(self.method, WeightMethod)
-            state = self.wiring.current = UniformPass({}, not self.method.mixout, ())
-            state.weights = WeightSlot(self.method, self.tensors).effective(self.base, _SLOT, keys)
-            return call_with(state.weights, self.base.model, plain, args, kwargs)
+                state = UniformPass(*self._actions(self.method, keys))
+            else:
+                assert isinstance(self.method, WeightMethod)
+                state = UniformPass({}, not self.method.mixout, ())
+                state.weights = WeightSlot(self.method, self.tensors).effective(self.base, _SLOT, keys)
+            with self.wiring.running(state), self._bound(state):
+                return call_with(state.weights, self.base.model, plain, args, kwargs)
 
         return forward
+
+    @contextmanager
+    def _bound(self, state: UniformPass) -> Iterator[None]:
+        """Transformers' gradient checkpointing runs layers again later; tie what it will run to this pass."""
+        paths: dict[str, Any] = {path: self.base.model.get_submodule(path) for path in self.base.sites.layer_paths}
+        before = {
+            p: m._gradient_checkpointing_func for p, m in paths.items() if getattr(m, "gradient_checkpointing", 0)
+        }
+        for path in before:
+            tie = functools.partial(self.wiring.again, path, paths[path], state)
+            paths[path]._gradient_checkpointing_func = functools.partial(_checkpoint, before[path], tie)
+        try:
+            yield
+        finally:
+            for path, func in before.items():
+                paths[path]._gradient_checkpointing_func = func
 
     @property
     def _is_noisy(self) -> bool:
@@ -135,14 +149,41 @@ class Attached:
         keep = keep_mask(keys, _SLOT, name, tuple(tensor.shape), p, unit, 0, tensor.device)
         return mix(tensor, self._start[name], keep)
 
-    def _silence(self) -> dict[nn.Dropout, float]:
-        """Mixout takes the place of all dropout, attention's too."""
+    def _silence(self) -> Callable[[], None]:
+        """Mixout takes the place of all dropout, attention's too: a module's or a plain number."""
         endings = self.base.sites.arch.attention_dropouts
-        found = [m for n, m in self.base.model.named_modules() if isinstance(m, nn.Dropout) and n.endswith(endings)]
-        before = {module: module.p for module in found}
-        for module in found:
-            module.p = 0.0
-        return before
+        found: list[tuple[Any, str, float]] = []
+        for name, module in self.base.model.named_modules():
+            if isinstance(module, nn.Dropout) and name.endswith(endings):
+                found.append((module, "p", module.p))
+            elif isinstance(p := getattr(module, "attention_dropout", None), float):
+                found.append((module, "attention_dropout", p))
+        for owner, attribute, _ in found:
+            setattr(owner, attribute, 0.0)
+
+        def restore() -> None:
+            for owner, attribute, p in found:
+                setattr(owner, attribute, p)
+
+        return restore
+
+
+def _checkpoint(checkpoint: Any, tie: Any, call: Any, *args: Any) -> Any:
+    """Checkpoint a layer's call, tied to its pass."""
+    return checkpoint(tie(call), *args)
+
+
+def _refuse_tied(model: nn.Module, encoder: nn.Module, method: Method) -> None:
+    """A weight that the model's head shares with the base would change in one of the two places only."""
+    if model is encoder or not isinstance(method, WeightMethod):
+        return
+    inside = {id(p): name for name, p in encoder.named_parameters()}
+    within = {id(module) for module in encoder.modules()}
+    for module in (m for m in model.modules() if id(m) not in within):
+        for p in (p for p in module.parameters(recurse=False) if id(p) in inside):
+            raise BaseError(
+                f"{type(model).__name__} ties its head to {inside[id(p)]}; {method.name} cannot change both"
+            )
 
 
 def attach(model: nn.Module, spec: str, seed: int = 0) -> Attached:

@@ -28,7 +28,7 @@ from inlay.bank.route import Segments
 from inlay.bank.weights import WeightSlot, call_with
 from inlay.base.load import Base, load, load_tokenizer
 from inlay.data.batch import Batch
-from inlay.errors import AdapterError, SlotError, suggest
+from inlay.errors import AdapterError, InlayError, SlotError, SpecError, suggest
 from inlay.library.adapter import Adapter
 from inlay.tasks.heads import ROWS, TOKENS, head_part
 from inlay.tasks.pool import choose, pool_rows
@@ -71,6 +71,7 @@ class Host:
             base = load(base, device=device, dtype=dtype, **flags)
         self.base = base
         self.forward = Forward(base)
+        """Slots, the bank and the forward pass: what names stand for."""
         self._loaded: dict[str, Loaded] = {}
 
     @property
@@ -93,19 +94,17 @@ class Host:
     ) -> None:
         """Make a fresh adapter, with a head if labels are given (their names, or how many)."""
         method = parse(method)
-        if isinstance(labels, int):
-            labels = [str(i) for i in range(labels)]
-        kept = choose(pool, self.base) if labels else "auto"
-        record = Loaded(0, method, method.spec, seed, head if labels else None, kept, tuple(labels))
+        names = _label_names(labels)
+        kept = choose(pool, self.base) if names else "auto"
+        record = Loaded(0, method, method.spec, seed, head if names else None, kept, names)
         tensors = method.initial(self.base.sites, seed) | initial_of(self._head(record), seed)
         self._enter(name, record, tensors)
 
-    def load(self, adapter: Adapter, name: str) -> None:
-        """Load an adapter; it must belong to this base, and every tensor must fit."""
-        if adapter.base != self.base.fingerprint:
-            raise AdapterError(
-                f"this adapter belongs to the base {adapter.base}, not to {self.base.name} ({self.base.fingerprint})"
-            )
+    def load(self, adapter: Adapter, name: str | None = None) -> None:
+        """Load an adapter, under its own name by default; it must belong to this base, and every tensor must fit."""
+        mine = self.base.identity("+pooler:" in adapter.base)
+        if adapter.base != mine:
+            raise AdapterError(f"this adapter belongs to the base {adapter.base}, not to {self.base.name} ({mine})")
         method = parse(adapter.method)
         params = method.params(self.base.sites)
         if not any(n in adapter.tensors for n, p in params.items() if p.role == "gate"):
@@ -113,7 +112,7 @@ class Host:
         kept = choose(adapter.pool, self.base)
         pruned = frozenset(n.removesuffix(sparse.INDEX) for n in adapter.tensors if n.endswith(sparse.INDEX))
         record = Loaded(0, method, adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels), pruned)
-        self._enter(name, record, self._fit(record, adapter.tensors))
+        self._enter(adapter.name if name is None else name, record, self._fit(record, adapter.tensors))
 
     def adapter(self, name: str, finish: bool = False) -> Adapter:
         """A snapshot; `finish` also applies and drops what only training needs (gates)."""
@@ -128,8 +127,9 @@ class Host:
         for pruned in record.sparse & tensors.keys():
             tensors |= sparse.encode(pruned, tensors.pop(pruned))
         stored = {n: t.cpu() for n, t in tensors.items() if n not in constants}
-        fields = (record.seed, record.head, record.pool, record.labels)
-        return Adapter(record.spec, self.base.fingerprint, stored, *fields)
+        uses_pooler = record.pool == "pooler" or any(n.startswith("pooler") for n in stored)
+        fields = (record.seed, record.head, record.pool, record.labels, name)
+        return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields)
 
     def unload(self, name: str) -> None:
         """Forget an adapter."""
@@ -151,8 +151,25 @@ class Host:
         """Training mode for these adapters: name -> (seed, step)."""
         return Keys({self.slot(name): key for name, key in steps.items()})
 
+    @property
+    def checkpointing(self) -> bool:
+        """Whether layers are recomputed in the backward pass instead of keeping their activations."""
+        return self.forward.wiring.checkpointing
+
+    @checkpointing.setter
+    def checkpointing(self, on: bool) -> None:
+        self.forward.wiring.checkpointing = on
+
+    def penalty(self, name: str) -> Tensor | None:
+        """What an adapter's gates add to its loss (L0, diff pruning); None without gates."""
+        slot = self._record(name).slot
+        weights = self.forward.weights.get(slot)
+        return self.forward.bank.penalty(slot) if weights is None else weights.method.penalty(weights.tensors)
+
     def parameters(self) -> list[nn.Parameter]:
-        """Everything that trains; stacks hold all adapters of a group."""
+        """Everything that trains. A stack holds all adapters of a group, so a plain optimiser over these must not
+        decay weights (it would decay the neighbours too), and is made anew when adapters come or go.
+        """
         return [*self.forward.bank.parameters(), *(p for w in self.forward.weights.values() for p in w.parameters())]
 
     def gradients(self, name: str) -> dict[str, Tensor | None]:
@@ -166,6 +183,10 @@ class Host:
 
     def batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Batch:
         """Tokenize; texts longer than the base takes are cut."""
+        if isinstance(texts, str) or isinstance(pairs, str):
+            raise InlayError("give a list of texts, not one text")
+        if pairs is not None and len(pairs) != len(texts):
+            raise InlayError(f"there are {len(texts)} texts but {len(pairs)} pairs")
         tokenizer = load_tokenizer(self.base)
         encoded = tokenizer(list(texts), None if pairs is None else list(pairs), truncation=True)
         return Batch.of(encoded["input_ids"], encoded.get("token_type_ids"))
@@ -221,8 +242,8 @@ class Host:
                 if weights is None:
                     parts.append(leaf(rows))
                 else:
-                    changed = weights.effective(self.base, slot, keys)
-                    own = {n.removeprefix(f"{site.path}."): w for n, w in changed.items() if n.startswith(site.path)}
+                    changed = weights.effective(self.base, slot, keys, within=f"{site.path}.")
+                    own = {n.removeprefix(f"{site.path}."): w for n, w in changed.items()}
                     parts.append(call_with(own, leaf, leaf.forward, (rows,), {}))
         activation = model.get_submodule(self.base.sites.arch.pooler_activation)
         return activation(torch.cat(parts))  # type: ignore[no-any-return]
@@ -231,16 +252,17 @@ class Host:
         """Every row's logits [length, bucket], from all heads at this place."""
         segments = Segments(slots, lengths)
         rows: list[Tensor] = [x.new_zeros(0, 0)] * len(slots)
-        starts = torch.tensor([0, *lengths]).cumsum(0).tolist()
         for mount in self.forward.bank.mounts.get(place, ()):
             route = segments.route(mount.entry_of)
             if route is None:
                 continue
             mine = x[route.start : route.start + route.tokens]
             out = mount.group.delta.difference(route, mount.tensors(), Signal(mount.site, mine, mine))
-            for i, slot in enumerate(slots):
-                if slot in mount.slots:
-                    rows[i] = out[starts[i] - route.start : starts[i + 1] - route.start]
+            mine_at = [i for i, slot in enumerate(slots) if slot in mount.slots]
+            span = range(mine_at[0], mine_at[-1] + 1)
+            for i, part in zip(span, torch.split(out, [lengths[i] for i in span]), strict=True):
+                if slots[i] in mount.slots:
+                    rows[i] = part
         return rows
 
     def _record(self, name: str) -> Loaded:
@@ -277,6 +299,8 @@ class Host:
                 raise AdapterError(f"the adapter lacks the tensor {name} of {record.spec}")
             if tuple(dense.shape) != param.shape:
                 raise AdapterError(f"{name} is {tuple(dense.shape)} in the adapter, {param.shape} in this base")
+            if not torch.isfinite(dense).all():
+                raise AdapterError(f"{name} in the adapter has numbers that are not finite")
             if is_sparse and isinstance(record.method, WeightMethod):
                 fitted |= {name + s: tensors[name + s] for s in (sparse.INDEX, sparse.VALUE)}
             else:
@@ -284,6 +308,8 @@ class Host:
         return fitted
 
     def _enter(self, name: str, record: Loaded, tensors: Mapping[str, Tensor]) -> None:
+        if not isinstance(name, str) or not name:
+            raise SlotError(f"an adapter needs a name, not {name!r}")
         if name in self._loaded:
             raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")
         method, sites = record.method, self.base.sites
@@ -294,6 +320,18 @@ class Host:
             start = method.initial(sites, record.seed) if method.mixout else {}
         slot = self.forward.bank.load(parts, tensors, method, start)
         if isinstance(method, WeightMethod):
-            own = {n: t for n, t in tensors.items() if not n.startswith("head.")}
+            head = params_of(self._head(record))
+            own = {n: t for n, t in tensors.items() if n not in head}
             self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
         self._loaded[name] = replace(record, slot=slot)
+
+
+def _label_names(labels: Sequence[str] | int) -> tuple[str, ...]:
+    """Label names, from names or from how many; empty for no head."""
+    if isinstance(labels, int) and not isinstance(labels, bool) and labels >= 0:
+        return tuple(str(i) for i in range(labels))
+    if isinstance(labels, int | str) or not all(isinstance(label, str) and label for label in labels):
+        raise SpecError(f"labels must be a list of names or how many there are, not {labels!r}")
+    if len(set(labels)) < len(labels):
+        raise SpecError(f"labels must differ from one another: {', '.join(labels)}")
+    return tuple(labels)

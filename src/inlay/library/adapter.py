@@ -35,6 +35,7 @@ class Adapter:
     head: str | None = None
     pool: str = "auto"
     labels: tuple[str, ...] = ()
+    name: str = ""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one safetensors file; it appears whole or not at all."""

@@ -20,11 +20,12 @@ from inlay.registry import methods
 
 
 def weights_of(sites: Sites, layers: str) -> list[str]:
-    """The base's parameters in these layers and the pooler; all of them for `all`."""
+    """The base's parameters in these layers and above them (final norm, pooler); all of them for all layers."""
     chosen = sites.choose_layers(layers)
     if len(chosen) == sites.layers:
         return list(sites.parameters)
-    prefixes = (*(f"{sites.layer_paths[i]}." for i in chosen), "pooler.")
+    above = [site.path for site in sites if site.kind in ("final.norm", "pooler")]
+    prefixes = tuple(f"{path}." for path in [*(sites.layer_paths[i] for i in chosen), *above])
     return [name for name in sites.parameters if name.startswith(prefixes)]
 
 

@@ -49,10 +49,10 @@ def layer_norms(sites: Sites, layers: tuple[int, ...]) -> list[Part]:
 @methods.register("norms")
 @dataclass(frozen=True, kw_only=True)
 class Norms(SlotMethod):
-    """Every layer norm: the layers', and with `layers=all` the embedding's and the final one too."""
+    """Every layer norm: the layers', and if that is all of them the embedding's and the final one too."""
 
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per norm."""
-        outside = [sites.at(kind) for kind in ("embed.norm", "final.norm")] if self.layers == "all" else []
-        layers = layer_norms(sites, sites.choose_layers(self.layers))
-        return [NormShift.at(site) for site in outside if site is not None] + layers
+        layers = sites.choose_layers(self.layers)
+        outside = [sites.at(kind) for kind in ("embed.norm", "final.norm")] if len(layers) == sites.layers else []
+        return [NormShift.at(site) for site in outside if site is not None] + layer_norms(sites, layers)
