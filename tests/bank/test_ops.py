@@ -307,3 +307,20 @@ def test_a_route_refuses_a_tensor_of_another_length():
         route.linear(torch.zeros(4, 2), torch.zeros(2, 2, 2))
     with pytest.raises(AssertionError, match="3 tokens, the tensor 4"):
         route.vector(torch.zeros(2, 2), torch.zeros(4, 2))
+
+
+@pytest.mark.parametrize("name", [name for name in LINEAR if name != "route"])
+def test_a_diverged_entry_does_not_reach_its_neighbours(name: str):
+    segments: list[Segment] = [(0, 4, 1), (6, 9, 2)]
+    x, weight, bias = draw_normal(0, 10, 16).float(), draw_normal(1, 4, 16, 8).float(), draw_normal(2, 4, 8).float()
+    weigh = torch.ones(10, 8)
+    weigh[6:] = float("inf")  # entry 2's loss, and the hole after it
+    inputs = [t.requires_grad_() for t in (x, weight, bias)]
+    LINEAR[name](*inputs, segments).backward(weigh)
+    vector = draw_normal(3, 4, 8).float().requires_grad_()
+    VECTOR[name](vector, segments, 10, torch.float32).backward(weigh)
+    for grad in (weight.grad, bias.grad, vector.grad):
+        assert grad[[0, 1, 3]].isfinite().all()
+        assert not grad[2].isfinite().all()
+        assert not grad[[0, 3]].any()
+    assert x.grad[:6].isfinite().all()

@@ -62,3 +62,18 @@ def test_a_wrong_route_is_noticed():
     x, weight = torch.randn(32, 64, device="cuda").bfloat16(), torch.randn(3, 64, 64, device="cuda").bfloat16()
     exact = ops.linear_reference(x.double(), weight.double(), None, route.segments)
     assert _relative(ops.linear_grouped(x, weight, None, wrong.segments), exact) > 0.5
+
+
+def test_a_diverged_entry_does_not_reach_its_neighbours():
+    segments = [(0, 4, 1), (6, 9, 2)]
+    weigh = torch.ones(10, 64, device="cuda").bfloat16()
+    weigh[6:] = float("inf")
+    x = torch.randn(10, 64, device="cuda").bfloat16()
+    weight, bias = torch.randn(4, 64, 64, device="cuda"), torch.randn(4, 64, device="cuda")
+    weight.requires_grad_()
+    bias.requires_grad_()
+    ops.linear_grouped(x, weight, bias, segments).backward(weigh)
+    for grad in (weight.grad, bias.grad):
+        assert grad[[0, 1, 3]].isfinite().all()
+        assert not grad[2].isfinite().all()
+        assert not grad[[0, 3]].any()
