@@ -17,9 +17,9 @@ import transformers
 from torch import Tensor
 
 import inlay
-from inlay.base.load import fingerprint
+from inlay.base.load import fingerprints
 from inlay.data.batch import Batch
-from inlay.errors import AdapterError, ArchError, InlayError, SlotError, SpecError
+from inlay.errors import AdapterError, ArchError, BaseError, InlayError, SlotError, SpecError
 
 D = 16
 
@@ -290,6 +290,7 @@ def test_an_unknown_name_names_the_nearest(host, batch):
 
 def test_a_name_can_be_loaded_once(host):
     assert_refused(SlotError, ["'topic' is already loaded", "unload"], lambda: host.add("topic", "bitfit"))
+    assert_refused(SlotError, ["'topic' is already loaded"], lambda: host.load(host.adapter("topic")))
     assert_refused(SlotError, ["'topic' is already loaded"], lambda: host.load(host.adapter("bare"), "topic"))
     assert host.names == ["topic", "bare"]
     assert host.adapter("topic").method == "lora"
@@ -386,6 +387,32 @@ def test_an_adapter_of_another_base_is_refused_with_both_fingerprints():
     assert other.names == []
 
 
+def test_the_pooler_matters_only_to_adapters_that_use_it():
+    """Models for tagging and the like come without one."""
+    full, bare, batch = tiny.host(), tiny.model("bert"), tiny.batch(3)
+    bare.pooler = None
+    host = inlay.Host(bare)
+    for name in ("wide", "per layer", "low rank", "top"):
+        case = CASES[name]
+        full.add(name, case.spec, head=case.head, labels=case.labels, pool=case.pool)
+        tiny.shake(full, name)
+    with torch.no_grad():
+        for name in ("wide", "per layer"):
+            host.load(full.adapter(name), name)
+            for x, y in zip(host.logits(batch, [name] * 3), full.logits(batch, [name] * 3), strict=True):
+                assert torch.equal(x, y)
+    for name in ("low rank", "top"):
+        assert_refused(AdapterError, ["pooler"], lambda name=name: host.load(full.adapter(name), name))
+    other = tiny.model("bert")
+    with torch.no_grad():
+        other.pooler.dense.weight += 1
+    host = inlay.Host(other)
+    host.load(full.adapter("wide"), "wide")
+    for name in ("low rank", "top"):
+        both = [full.adapter(name).base, host.base.identity(with_pooler=True)]
+        assert_refused(AdapterError, both, lambda name=name: host.load(full.adapter(name), name))
+
+
 DOWN = "layers.1.attn.out.down"
 
 
@@ -399,6 +426,7 @@ DOWN = "layers.1.attn.out.down"
         (lambda t: {**t, DOWN: t[DOWN].T}, [DOWN, "(4, 16)", "(16, 4)"]),
         (lambda t: {**t, "head.weight": torch.zeros(16, 3)}, ["head.weight", "(16, 3)", "(16, 2)"]),
     ],
+    ids=["missing", "missing in the head", "too many", "wrong shape", "transposed", "wrong shape in the head"],
 )
 def test_a_tensor_that_does_not_fit_is_named(change, parts):
     host, good = tiny.host(), snapshot()
@@ -456,10 +484,28 @@ def test_a_snapshot_of_what_was_loaded_is_what_was_loaded():
     for adapter in (snapshot(), host.adapter("plain")):
         host.load(adapter, "again")
         again = host.adapter("again")
-        assert replace(again, tensors={}) == replace(adapter, tensors={})
+        assert replace(again, tensors={}, name="") == replace(adapter, tensors={}, name="")
         assert again.tensors.keys() == adapter.tensors.keys()
         assert all(torch.equal(again.tensors[n], t) for n, t in adapter.tensors.items())
         host.unload("again")
+
+
+def test_an_adapter_keeps_its_name_unless_it_is_given_another():
+    host, adapter = tiny.host(), snapshot()
+    assert adapter.name == "a"
+    host.load(adapter)
+    host.load(adapter, "b")
+    assert host.names == ["a", "b"]
+    assert [host.adapter(name).name for name in host.names] == ["a", "b"]
+    assert_refused(SlotError, ["name"], lambda: host.load(replace(adapter, name="")))
+    assert_refused(SlotError, ["name"], lambda: host.add("", "lora"))
+
+
+@pytest.mark.parametrize("labels", ["yes", ["a", "a"], ["a", ""], [1, 2], True, None])
+def test_labels_are_different_names_or_how_many(labels):
+    host = tiny.host()
+    assert_refused(SpecError, ["labels must"], lambda: host.add("a", "lora", labels=labels))
+    assert host.names == []
 
 
 # --- slots come and go --------------------------------------------------------------------------------------
@@ -527,7 +573,7 @@ def test_closing_gives_the_object_back_as_it_was(training, attention):
     model = transformers.BertForSequenceClassification(tiny.CONFIGS["bert"]).train(training)
     model.set_attn_implementation(attention)
     model.bert.embeddings.requires_grad_(False)
-    before, weights = state_of(model), fingerprint(model)
+    before, weights = state_of(model), fingerprints(model)
     host = inlay.Host(model)
     host.add("a", "finetune", labels=2)
     host.add("b", "houlsby", labels=2)
@@ -536,7 +582,7 @@ def test_closing_gives_the_object_back_as_it_was(training, attention):
     assert model.classifier.weight.requires_grad  # the model's own head is not part of the base
     host.close()
     assert state_of(model) == before
-    assert fingerprint(model) == weights
+    assert fingerprints(model) == weights
 
 
 def test_closing_restores_the_mode_of_every_module():
@@ -568,7 +614,9 @@ def test_two_hosts_do_not_share_a_model():
     """Closing the first would take the second's wiring out too."""
     model, batch = tiny.model("bert"), tiny.batch(3)
     first = inlay.Host(model)
-    assert_refused(InlayError, ["host"], lambda: inlay.Host(model))
+    before = state_of(model)
+    assert_refused(InlayError, ["close"], lambda: inlay.Host(model))
+    assert state_of(model) == before
     first.close()
     second = inlay.Host(model)
     second.add("a", "houlsby:init=0.5")
@@ -576,9 +624,11 @@ def test_two_hosts_do_not_share_a_model():
 
 
 def test_a_model_with_an_adapter_attached_is_not_a_base():
-    model = tiny.model("bert")
+    model = tiny.model("bert").train()
     attached = inlay.attach(model, "houlsby:init=0.5")
+    before = state_of(model)
     assert_refused(InlayError, ["attached", "detach"], lambda: inlay.Host(model))
+    assert state_of(model) == before  # it can still be trained
     attached.detach()
     inlay.Host(model)
 
@@ -591,6 +641,14 @@ def test_a_model_that_is_refused_is_left_as_it_was():
     before = state_of(model)
     assert_refused(ArchError, ["'camembert'"], lambda: inlay.Host(model))
     assert state_of(model) == before
+
+
+def test_an_object_is_not_converted():
+    model = tiny.model("bert")
+    before = state_of(model)
+    assert_refused(BaseError, ["model.to("], lambda: inlay.Host(model, dtype=torch.bfloat16))
+    assert state_of(model) == before
+    inlay.Host(model, device="cpu", dtype=torch.float32)
 
 
 def test_an_object_stays_where_it_is_and_what_it_is():

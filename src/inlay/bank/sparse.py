@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from inlay.errors import AdapterError
+
 INDEX, VALUE = "#index", "#value"
 
 
@@ -24,9 +26,14 @@ def decode(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
     """The dense tensor of this name, whether it is stored dense, sparse, or not at all."""
     if name in tensors:
         return tensors[name]
-    if name + INDEX not in tensors:
+    if name + INDEX not in tensors and name + VALUE not in tensors:
         return None
-    value = tensors[name + VALUE]
-    dense = value.new_zeros(torch.Size(shape).numel())
-    dense[tensors[name + INDEX].long()] = value
+    index, value = tensors.get(name + INDEX), tensors.get(name + VALUE)
+    size = torch.Size(shape).numel()
+    if index is None or value is None or index.shape != value.shape or index.dim() != 1:
+        raise AdapterError(f"the sparse tensor {name} needs as many positions as values")
+    if index.is_floating_point() or (len(index) and not 0 <= int(index.min()) <= int(index.max()) < size):
+        raise AdapterError(f"the sparse tensor {name} has positions outside its {size} elements")
+    dense = value.new_zeros(size)
+    dense[index.long()] = value
     return dense.view(shape)

@@ -22,11 +22,10 @@ from inlay.bank.delta import Delta, Signal, Tensors
 from inlay.bank.passes import Pass
 from inlay.bank.route import Route
 from inlay.bank.weights import call_with
+from inlay.base.load import IN_USE, refuse_in_use
 from inlay.base.sites import Site, Sites
-from inlay.errors import SlotError
 
 Call = Callable[..., Any]
-_WIRED = "_inlay_wired"
 _OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
 """Projections whose input is the input of their sublayer."""
 
@@ -41,9 +40,8 @@ class Wiring:
         self.checkpointing = False
         """Recompute each layer in the backward pass instead of keeping its activations."""
         self._undo: list[Callable[[], None]] = []
-        if _WIRED in model.__dict__:
-            raise SlotError("this model is already in use by a host or an attached adapter; close or detach that first")
-        model.__dict__[_WIRED] = True
+        refuse_in_use(model)
+        model.__dict__[IN_USE] = True
         self._install()
 
     @contextmanager
@@ -55,11 +53,19 @@ class Wiring:
         finally:
             self.current = before
 
-    def remove(self) -> None:
-        """Take every override out again."""
+    def remove(self) -> bool:
+        """Take every override out again; False if that has been done before."""
+        if not self._undo:
+            return False
         while self._undo:
             self._undo.pop()()
-        self.model.__dict__.pop(_WIRED, None)
+        del self.model.__dict__[IN_USE]
+        return True
+
+    @property
+    def removed(self) -> bool:
+        """Whether the model is as it was."""
+        return not self._undo
 
     def override(self, module: nn.Module, wrap: Callable[[Call], Call]) -> None:
         """Replace a module's forward by `wrap(forward)`, on this instance, until removed."""

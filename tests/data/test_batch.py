@@ -1,0 +1,71 @@
+"""Batches: rows kept flat, taken in any order, never empty."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import inlay
+from inlay.data.batch import Batch
+from inlay.errors import InlayError
+
+ROWS, TYPES = [[5, 6, 7], [8], [9, 10]], [[0, 0, 1], [1], [0, 1]]
+
+
+def rows_of(batch: Batch) -> list[list[int]]:
+    return [part.tolist() for part in torch.split(batch.ids, list(batch.lengths))]
+
+
+def types_of(batch: Batch) -> list[list[int]]:
+    assert batch.types is not None
+    return [part.tolist() for part in torch.split(batch.types, list(batch.lengths))]
+
+
+def test_rows_lie_one_after_the_other():
+    batch = Batch.of(ROWS, TYPES)
+    assert batch.ids.tolist() == [5, 6, 7, 8, 9, 10]
+    assert batch.lengths == (3, 1, 2)
+    assert batch.ids.dtype == torch.long
+    assert types_of(batch) == TYPES
+    assert Batch.of(ROWS).types is None
+    assert inlay.Batch is Batch
+
+
+@pytest.mark.parametrize("order", [[2, 0, 1], [1], [0, 0, 2], [2, 1, 0], [-1]])
+def test_rows_are_taken_in_any_order_with_their_types(order):
+    taken = Batch.of(ROWS, TYPES).take(order)
+    assert rows_of(taken) == [ROWS[i] for i in order]
+    assert types_of(taken) == [TYPES[i] for i in order]
+    assert taken.lengths == tuple(len(ROWS[i]) for i in order)
+    assert Batch.of(ROWS).take(order).types is None
+
+
+def test_taking_all_in_order_is_the_batch_itself():
+    batch = Batch.of(ROWS)
+    assert batch.take([0, 1, 2]) is batch
+    assert batch.take(range(3)) is batch
+    assert batch.take([0, 1]) is not batch
+
+
+def test_taking_leaves_the_batch_as_it_was():
+    batch = Batch.of(ROWS, TYPES)
+    batch.take([2, 0])
+    assert rows_of(batch) == ROWS
+    assert types_of(batch) == TYPES
+
+
+@pytest.mark.parametrize(
+    ("rows", "types", "problem"),
+    [
+        ([], None, "the batch has no rows"),
+        ([[]], None, "row 0 of the batch has no tokens"),
+        ([[1], [2], []], None, "row 2 of the batch has no tokens"),
+        ([[1], [2, 3]], [[0], [0]], "token types and ids differ in length"),
+        ([[1], [2, 3]], [[0, 0], [0]], "token types and ids differ in length"),
+        ([[1], [2, 3]], [[0]], "token types and ids differ in length"),
+    ],
+)
+def test_a_batch_that_makes_no_sense_is_refused(rows, types, problem):
+    with pytest.raises(InlayError) as caught:
+        Batch.of(rows, types)
+    assert str(caught.value) == problem

@@ -1,0 +1,242 @@
+"""An adapter as a file: it comes back as it was, and what is not an adapter is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import inlay
+from inlay.errors import AdapterError
+
+CARD = {
+    "format": 1,
+    "method": "lora",
+    "base": "sha256:0",
+    "seed": 1,
+    "head": "mlp",
+    "pool": "mean",
+    "labels": ["a"],
+    "name": "",
+}
+
+
+def tensors() -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    return {
+        "single": torch.randn(5, 3, generator=random),
+        "half": torch.randn(4, generator=random).bfloat16(),
+        "double": torch.randn(2, 2, generator=random).double(),
+        "positions#index": torch.tensor([1, 4], dtype=torch.int32),
+        "positions#value": torch.tensor([0.5, -0.0]),
+        "empty": torch.zeros(0),
+    }
+
+
+def adapter() -> inlay.Adapter:
+    return inlay.Adapter(
+        "lora:rank=2", "sha256:abc", tensors(), 7, "tanh2", "pooler", ("nein", "ja", "weiß nicht"), "meaning"
+    )
+
+
+def written(path: Path, card: Any, **options: Any) -> Path:
+    text = card if isinstance(card, str) else json.dumps(card)
+    save_file({"a": torch.zeros(2)}, path, metadata={"inlay": text, **options})
+    return path
+
+
+def assert_same(found: inlay.Adapter, expected: inlay.Adapter) -> None:
+    assert replace(found, tensors={}) == replace(expected, tensors={})
+    assert found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert found.tensors[name].dtype == tensor.dtype
+        assert torch.equal(found.tensors[name], tensor)
+        assert found.tensors[name].signbit().tolist() == tensor.signbit().tolist()
+
+
+# --- there and back -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_what_is_saved_is_read(tmp_path, as_text):
+    path = tmp_path / "a.safetensors"
+    assert adapter().save(str(path) if as_text else path) == path
+    found = inlay.Adapter.read(str(path) if as_text else path)
+    assert_same(found, adapter())
+    assert [f.name for f in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def test_the_least_an_adapter_can_be(tmp_path):
+    least = inlay.Adapter("frozen", "sha256:abc", {"output.mix": torch.zeros(4)})
+    found = inlay.Adapter.read(least.save(tmp_path / "a"))
+    assert_same(found, least)
+    assert (found.seed, found.head, found.pool, found.labels, found.name) == (0, None, "auto", (), "")
+
+
+def test_the_file_is_plain_safetensors_with_a_card_that_people_can_read(tmp_path):
+    path = adapter().save(tmp_path / "a")
+    assert load_file(path).keys() == tensors().keys()
+    with safe_open(path, "pt") as file:
+        card = json.loads(file.metadata()["inlay"])
+    assert card == {
+        "format": 1,
+        "method": "lora:rank=2",
+        "base": "sha256:abc",
+        "seed": 7,
+        "head": "tanh2",
+        "pool": "pooler",
+        "labels": ["nein", "ja", "weiß nicht"],
+        "name": "meaning",
+    }
+
+
+def test_views_and_parameters_can_be_saved(tmp_path):
+    stack = torch.nn.Parameter(torch.randn(3, 4))
+    odd = replace(adapter(), tensors={"column": stack[:, 1], "transposed": stack.T})
+    found = inlay.Adapter.read(odd.save(tmp_path / "a")).tensors
+    assert torch.equal(found["column"], stack[:, 1])
+    assert torch.equal(found["transposed"], stack.T)
+
+
+def test_the_same_adapter_gives_the_same_bytes(tmp_path):
+    first, second = (adapter().save(tmp_path / name).read_bytes() for name in "ab")
+    assert first == second
+
+
+def test_saving_replaces_what_was_there(tmp_path):
+    path = tmp_path / "a"
+    replace(adapter(), seed=1).save(path)
+    replace(adapter(), seed=2).save(path)
+    assert inlay.Adapter.read(path).seed == 2
+
+
+# --- atomic -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, existing):
+    path = tmp_path / "a"
+    if existing:
+        adapter().save(path)
+    before = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
+
+    def half_way(tensors: object, file: Any, metadata: object) -> None:
+        Path(file).write_bytes(b"half of it")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("safetensors.torch.save_file", half_way)
+    with pytest.raises((OSError, AdapterError), match="the disk is full"):
+        replace(adapter(), seed=9).save(path)
+    assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before
+
+
+def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path, monkeypatch):
+    seen: list[bool] = []
+
+    def watching(tensors: Any, file: Any, metadata: Any) -> None:
+        save_file(tensors, file, metadata=metadata)
+        seen.append((tmp_path / "a").exists())
+
+    monkeypatch.setattr("safetensors.torch.save_file", watching)
+    adapter().save(tmp_path / "a")
+    assert seen == [False]
+    assert_same(inlay.Adapter.read(tmp_path / "a"), adapter())
+
+
+def test_saving_into_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(AdapterError, match="nowhere"):
+        adapter().save(tmp_path / "nowhere" / "a")
+
+
+# --- what is not an adapter ---------------------------------------------------------------------------------
+
+
+def refused(path: Path, *parts: str) -> None:
+    with pytest.raises(AdapterError) as caught:
+        inlay.Adapter.read(path)
+    for part in (str(path), *parts):
+        assert part in str(caught.value)
+
+
+def test_a_missing_file(tmp_path):
+    refused(tmp_path / "nowhere", "No such file")
+
+
+def test_a_folder(tmp_path):
+    refused(tmp_path)
+
+
+def test_someone_elses_safetensors_file(tmp_path):
+    for name, metadata in (("plain", None), ("peft", {"format": "pt"})):
+        save_file({"a": torch.zeros(2)}, tmp_path / name, metadata=metadata)
+        refused(tmp_path / name, "not one of Inlay's")
+
+
+@pytest.mark.parametrize("text", ["", "hello, I am not an adapter", '{"json": true}' * 9, "\x00" * 64])
+def test_some_other_file(tmp_path, text):
+    (tmp_path / "a").write_text(text)
+    refused(tmp_path / "a", "is not an adapter")
+
+
+@pytest.mark.parametrize("keep", [1, 7, 8, 100, -1])
+def test_a_truncated_file(tmp_path, keep):
+    path = adapter().save(tmp_path / "a")
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(path, "is not an adapter")
+
+
+def test_a_good_card_is_read(tmp_path):
+    """So that the damage below is what is refused."""
+    found = inlay.Adapter.read(written(tmp_path / "a", CARD, format="pt"))
+    assert (found.method, found.labels, found.seed) == ("lora", ("a",), 1)
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_format_number(tmp_path, version):
+    refused(written(tmp_path / "a", {**CARD, "format": version}), f"format {version}", "reads 1")
+
+
+def test_a_card_without_a_format_number(tmp_path):
+    refused(written(tmp_path / "a", {k: v for k, v in CARD.items() if k != "format"}), "format")
+
+
+@pytest.mark.parametrize("key", [k for k in CARD if k != "format"])
+def test_a_card_without_one_of_its_fields_names_them(tmp_path, key):
+    refused(written(tmp_path / "a", {k: v for k, v in CARD.items() if k != key}), "damaged card", f"'{key}'")
+
+
+def test_a_card_with_a_field_too_many_names_it(tmp_path):
+    refused(written(tmp_path / "a", {**CARD, "colour": "red"}), "damaged card", "'colour'")
+
+
+@pytest.mark.parametrize("text", ["", "{", "not json", "[]", "null", "3", '"text"'])
+def test_a_card_that_is_not_a_json_object(tmp_path, text):
+    refused(written(tmp_path / "a", text), "damaged card")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("labels", None),
+        ("labels", "ab"),
+        ("labels", [1, 2]),
+        ("labels", 2),
+        ("method", None),
+        ("method", 3),
+        ("base", None),
+        ("seed", "x"),
+        ("seed", None),
+        ("head", 1),
+        ("pool", None),
+        ("name", None),
+    ],
+)
+def test_a_card_whose_field_is_of_another_kind_names_it(tmp_path, key, value):
+    refused(written(tmp_path / "a", {**CARD, key: value}), "damaged card", key)
