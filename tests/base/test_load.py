@@ -23,8 +23,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import inlay
+from inlay.base import fingerprint
 from inlay.base import load as module
-from inlay.base.load import Base, fingerprints, load, load_tokenizer
+from inlay.base.fingerprint import fingerprints
+from inlay.base.load import Base, load, load_tokenizer
 from inlay.errors import ArchError, BaseError, SpecError
 
 POOLED = ["bert", "roberta", "xlm-roberta", "albert", "mpnet"]
@@ -204,10 +206,10 @@ def test_names_shapes_and_types_are_part_of_the_fingerprint():
 
 
 def test_a_fingerprint_reads_tensors_of_any_layout_and_size(monkeypatch):
-    monkeypatch.setattr(module, "_CHUNK", 64)
+    monkeypatch.setattr(fingerprint, "_CHUNK", 64)
     model = tiny.model("bert")
     small_chunks = fingerprints(model)
-    monkeypatch.setattr(module, "_CHUNK", 1 << 24)
+    monkeypatch.setattr(fingerprint, "_CHUNK", 1 << 24)
     assert fingerprints(model) == small_chunks
     dense = model.pooler.dense
     dense.weight.data = dense.weight.data.T.contiguous().T  # the same numbers, another layout
@@ -296,7 +298,8 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(1)
         return fingerprints(model)
 
-    monkeypatch.setattr(module, "fingerprints", counting)
+    for place in (module, fingerprint):
+        monkeypatch.setattr(place, "fingerprints", counting)
     return calls
 
 

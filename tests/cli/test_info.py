@@ -58,9 +58,9 @@ def test_methods(found: Any):
 
 def test_architectures(found: Any):
     assert list(found["architectures"]) == arch.names()
-    assert found["architectures"]["bert"] == {"packed": True, "decoder": False}
-    assert found["architectures"]["gpt2"] == {"packed": True, "decoder": True}
-    assert found["architectures"]["mpnet"] == {"packed": False, "decoder": False}
+    assert found["architectures"]["bert"] == {"packed": True, "decoder": False, "norms": "after"}
+    assert found["architectures"]["gpt2"] == {"packed": True, "decoder": True, "norms": "before"}
+    assert found["architectures"]["mpnet"] == {"packed": False, "decoder": False, "norms": "after"}
 
 
 def test_default_base(found: Any):

@@ -8,7 +8,7 @@ import torch
 
 import inlay
 from contract.cases import ARCHS, PAIRS, REFUSED, full_host, specs_for
-from inlay.base.load import fingerprints
+from inlay.base.fingerprint import fingerprints
 from inlay.errors import SpecError
 
 both = pytest.mark.parametrize(("name", "spec"), PAIRS)

@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor, nn
 
 import inlay
-from inlay.base.load import fingerprints
+from inlay.base.fingerprint import fingerprints
 from inlay.errors import ArchError, BaseError, InlayError, SlotError, SpecError
 
 SLOTS = ["houlsby:size=4", "houlsby:size=4,parallel=true", "adapterbias", "bitfit", "norms", "lora:rank=2", "frozen"]

@@ -17,7 +17,7 @@ import transformers
 from torch import Tensor
 
 import inlay
-from inlay.base.load import fingerprints
+from inlay.base.fingerprint import fingerprints
 from inlay.data.batch import Batch
 from inlay.errors import AdapterError, ArchError, BaseError, InlayError, SlotError, SpecError
 

