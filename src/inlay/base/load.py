@@ -88,10 +88,7 @@ def load(
         model = _encoder_of(source)
         refuse_in_use(model)
         name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
-        if (device is not None and torch.device(device) != _first(model).device) or dtype not in (
-            None,
-            _first(model).dtype,
-        ):
+        if not _is_there(device, _first(model).device) or dtype not in (None, _first(model).dtype):
             raise BaseError("a model given as an object is used as it is; move it with model.to(...) before")
         stored = fingerprints(model)
     else:
@@ -145,6 +142,12 @@ def refuse_in_use(model: nn.Module) -> None:
 
 def _first(model: nn.Module) -> Tensor:
     return next(model.parameters())
+
+
+def _is_there(device: str | torch.device | None, here: torch.device) -> bool:
+    """Whether `here` is the device asked for; plain `cuda` means any of them."""
+    wanted = here if device is None else torch.device(device)
+    return wanted.type == here.type and wanted.index in (None, here.index)
 
 
 def _remember(model: Any) -> Callable[[], None]:
