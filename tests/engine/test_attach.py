@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import inlay
 from inlay.base.fingerprint import fingerprints
-from inlay.errors import ArchError, BaseError, InlayError, SlotError, SpecError
+from inlay.errors import AdapterError, ArchError, BaseError, InlayError, SlotError, SpecError
 
 SLOTS = ["houlsby:size=4", "houlsby:size=4,parallel=true", "adapterbias", "bitfit", "norms", "lora:rank=2", "frozen"]
 WEIGHTS = ["finetune", "finetune:top=1", "diffprune:target=0.1"]
@@ -343,3 +343,47 @@ def test_the_adapter_goes_where_the_model_goes(spec):
     torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=1e-4)
     model.train()(input_ids=tokens.cuda(), labels=torch.tensor([0, 1, 1, 0]).cuda()).loss.backward()
     assert any(p.grad is not None for name, p in model.named_parameters() if name.startswith("inlay_adapter."))
+
+
+# --- from a model with a head to a host ----------------------------------------------------------------------
+
+
+def test_an_adapter_trained_without_a_pooler_fits_a_base_with_one(tmp_path):
+    """Models for tagging come without a pooler; their adapters belong to the same encoder."""
+    base = tiny.model("bert")
+    base.save_pretrained(tmp_path / "base")
+    tagger = transformers.BertForTokenClassification.from_pretrained(tmp_path / "base", num_labels=3)
+    assert tagger.bert.pooler is None
+    attached = inlay.attach(tagger, "houlsby:init=0.3")
+    host, batch = inlay.Host(tmp_path / "base", device="cpu"), tiny.batch(1)
+    host.load(attached.adapter(), "a")
+    ours = host.hidden(batch, ["a"]).states
+    torch.testing.assert_close(ours, tagger.bert(input_ids=batch.ids[None]).last_hidden_state[0], atol=1e-5, rtol=1e-5)
+    # but what uses the pooler is bound to it
+    host.add("p", "lora", labels=2, pool="pooler")
+    bound = host.adapter("p")
+    with torch.no_grad():
+        base.pooler.dense.bias += 1
+    other = inlay.Host(base)
+    other.load(attached.adapter(), "a")
+    with pytest.raises(AdapterError, match="belongs to the base"):
+        other.load(bound, "p")
+
+
+def test_weights_tied_to_the_head_are_not_changed_in_one_place_only():
+    model = transformers.GPT2LMHeadModel(tiny.CONFIGS["gpt2"])
+    with pytest.raises(InlayError, match="ties its head to wte"):
+        inlay.attach(model, "finetune")
+    inlay.attach(model, "lora").detach()
+
+
+@pytest.mark.parametrize("name", ["llama", "modernbert", "bert"])
+def test_mixout_takes_the_place_of_attention_dropout_too(name):
+    rate = {"attention_probs_dropout_prob": 0.5} if name == "bert" else {"attention_dropout": 0.5}
+    model, ids = tiny.model(name, **rate).train(), tiny.batch(1).ids[None].to(tiny.DEVICE)
+    attached = inlay.attach(model, "lora:mixout=0.5")
+    first, second = (model(input_ids=ids).last_hidden_state for _ in range(2))
+    assert torch.equal(first, second)  # lora starts at zero, so mixout itself has nothing to drop
+    attached.detach()
+    first, second = (model(input_ids=ids).last_hidden_state for _ in range(2))
+    assert not torch.equal(first, second)
