@@ -226,7 +226,6 @@ def test_auto_pooling_is_the_first_token_of_encoders_and_the_last_of_decoders(ar
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
         ({"pooling_mode_lasttoken": True}, "last"),
         ({"pooling_mode": "mean"}, "mean"),
-        ({"pooling_mode_max_tokens": True}, "cls"),
     ],
 )
 def test_auto_pooling_is_what_a_sentence_encoders_folder_says(tmp_path, monkeypatch, modes, expected):
@@ -670,3 +669,12 @@ def test_names_and_folders_run_in_fp32_on_the_cpu(tmp_path: Path, monkeypatch):
     tiny.model("bert").half().save_pretrained(tmp_path / "base")
     base = inlay.Host(tmp_path / "base").base
     assert (base.dtype, base.device) == (torch.float32, torch.device("cpu"))
+
+
+def test_a_pooling_that_is_not_known_is_not_guessed(tmp_path):
+    tiny.model("bert").save_pretrained(tmp_path)
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
+    host = inlay.Host(tmp_path, device="cpu")
+    assert_refused(SpecError, ["1_Pooling", "choose"], lambda: host.add("a", "lora", labels=2))
+    host.add("a", "lora", labels=2, pool="mean")

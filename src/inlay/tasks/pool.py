@@ -38,6 +38,7 @@ def choose(pool: str, base: Base) -> str:
                 return name
         if modes.get("pooling_mode") in ("cls", "mean", "last"):
             return str(modes["pooling_mode"])
+        raise SpecError(f"{base.name} pools in a way that Inlay does not have ({file}); choose cls, mean or last")
     return "last" if base.sites.arch.decoder else "cls"
 
 
