@@ -106,7 +106,7 @@ class Slot:
     """tensor name -> the group whose stack holds it."""
     method: Method | None = None
     start: dict[str, Tensor] = field(default_factory=dict)
-    """Where training started, for mixout."""
+    """Where mixout falls back to; empty without it."""
 
     @property
     def wants(self) -> frozenset[str]:

@@ -199,6 +199,13 @@ class SlotMethod(Method):
         """Fresh tensors, each drawn from its own generator."""
         return initial_of(self.parts(sites), seed)
 
+    def start(self, sites: Sites, seed: int) -> dict[str, Tensor]:
+        """Where mixout falls back to: the initial value of everything that trains; {} without mixout."""
+        if not self.mixout:
+            return {}
+        roles = {name: param.role for name, param in self.params(sites).items()}
+        return {name: t for name, t in self.initial(sites, seed).items() if roles[name] == "trained"}
+
     def by_site(self, sites: Sites) -> dict[str, int]:
         """Counts by kind of site; a row shared by several kinds is listed under all of them together."""
         kinds: dict[str, list[str]] = {}

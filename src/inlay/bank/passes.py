@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.bank.bank import BASE, Bank, Mount
-from inlay.bank.delta import Delta, Tensors
+from inlay.bank.delta import Delta, Method, Tensors
 from inlay.bank.mixout import keep_mask, mix
 from inlay.bank.noise import Keys
 from inlay.bank.route import Route, Segments
@@ -146,37 +146,42 @@ class BankPass(Pass):
             }
 
     def _mixes(self, slot: int) -> bool:
-        method = self.bank.slots[slot].method
-        return self.keys is not None and slot in self.keys.of_slot and method is not None and method.mixout > 0
+        return self.keys is not None and slot in self.keys.of_slot and bool(self.bank.slots[slot].start)
 
     def _own(self, mount: Mount, slot: int) -> Tensors:
-        """One slot's effective tensors at a mount, [1, ...] each."""
-        keys, record = self.keys, self.bank.slots[slot]
-        entry = mount.group.entry_of[slot]
-        tensors = {name: stack[entry : entry + 1] for name, stack in mount.tensors().items()}
-        if self._mixes(slot):
-            tensors |= {
-                name: self._mixed(slot, full, tensors[name])
-                for name, full in mount.names.items()
-                if full in record.start and record.params[full].role == "trained"
-            }
-        if keys is None or slot not in keys.of_slot:
-            return mount.group.delta.effective(tensors, None)
+        """One slot's effective tensors at a mount, [1, ...] each: drawn at their true sizes, then padded."""
+        record, stacks = self.bank.slots[slot], mount.tensors()
+        true_size = {
+            name: s[i].unsqueeze(0) for name, full in mount.names.items() for s, i in (self.bank.entry(slot, full),)
+        }
+        own = drawn(mount.group.delta, mount.names, true_size, record.method, record.start, self.keys, slot)
+        return {name: _pad(tensor[0], stacks[name][0]).unsqueeze(0) for name, tensor in own.items()}
 
-        def uniform(name: str, like: Tensor) -> Tensor:
-            full = mount.names[name]
-            return _pad(keys.uniform(slot, f"gate {full}", record.params[full].shape, like.device), like[0])[None]
 
-        return mount.group.delta.effective(tensors, uniform)
+def drawn(
+    delta: Delta,
+    names: Mapping[str, str],
+    tensors: Tensors,
+    method: Method | None,
+    start: Tensors,
+    keys: Keys | None,
+    slot: int,
+) -> Tensors:
+    """One adapter's tensors [1, ...] as a pass sees them: mixout and gates applied, with noise if it trains."""
+    if keys is None or slot not in keys.of_slot:
+        return delta.effective(tensors, None)
+    mixed = dict(tensors)
+    for name, full in names.items():
+        if method is not None and full in start:
+            value = tensors[name][0]
+            unit, p = method.mixout_unit, method.mixout
+            keep = keep_mask(keys, slot, full, tuple(value.shape), p, unit, 0, value.device)
+            mixed[name] = mix(value, start[full].to(value.device), keep).unsqueeze(0)
 
-    def _mixed(self, slot: int, name: str, value: Tensor) -> Tensor:
-        keys, record = self.keys, self.bank.slots[slot]
-        assert keys is not None
-        assert record.method is not None
-        unit, p, shape = record.method.mixout_unit, record.method.mixout, record.params[name].shape
-        keep = keep_mask(keys, slot, name, shape, p, unit, 0, value.device)
-        true_size = value[0][tuple(slice(0, n) for n in shape)]
-        return _pad(mix(true_size, record.start[name].to(value.device), keep), value[0])[None]
+    def uniform(name: str, like: Tensor) -> Tensor:
+        return keys.uniform(slot, f"gate {names[name]}", tuple(like.shape[1:]), like.device).unsqueeze(0)
+
+    return delta.effective(mixed, uniform)
 
 
 def _pad(value: Tensor, like: Tensor) -> Tensor:

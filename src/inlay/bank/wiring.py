@@ -98,9 +98,8 @@ class Wiring:
                 self.override(module, wrap)
         for path in self.sites.layer_paths:
             self.override(module := self.model.get_submodule(path), functools.partial(self._layer, path, module))
-        output = self.sites.arch.output
-        site = Site("output", "output", None, output, self.sites.hidden, self.sites.hidden)
-        self.override(self.model.get_submodule(output), functools.partial(self._output, site))
+        site = self.sites.output
+        self.override(self.model.get_submodule(site.path), functools.partial(self._output, site))
 
     def _leaf(self, sites: list[Site], plain: Call) -> Call:
         """A projection or norm; several sites if it is fused."""

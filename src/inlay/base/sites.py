@@ -70,6 +70,11 @@ class Sites:
         """How many parameters the base has."""
         return sum(torch.Size(shape).numel() for shape in self.parameters.values())
 
+    @property
+    def output(self) -> Site:
+        """The pseudo-site of the last hidden state, where all hidden states are known."""
+        return Site("output", "output", None, self.arch.output, self.hidden, self.hidden)
+
     def at(self, kind: str, layer: int | None = None) -> Site | None:
         """The site of this kind in this layer, if the model has it."""
         return next((s for s in self.items if s.kind == kind and s.layer == layer), None)

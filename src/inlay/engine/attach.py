@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inlay.bank.delta import Method, SlotMethod, Tensors, WeightMethod, parse, penalty_of
-from inlay.bank.mixout import keep_mask, mix
+from inlay.bank.delta import Method, SlotMethod, WeightMethod, parse, penalty_of
 from inlay.bank.noise import Keys
-from inlay.bank.passes import Action, UniformPass
+from inlay.bank.passes import Action, UniformPass, drawn
 from inlay.bank.route import Route
 from inlay.bank.weights import WeightSlot, call_with
 from inlay.bank.wiring import Call, Wiring
@@ -52,8 +51,7 @@ class Attached:
             name: tensor.to(device) if params[name].role == "constant" else nn.Parameter(tensor.to(device))
             for name, tensor in start.items()
         }
-        mixed = [name for name, param in params.items() if param.role == "trained" and self.method.mixout]
-        self._start = {name: start[name].clone().to(device) for name in mixed}
+        self._start = self.method.start(self.base.sites, seed) if isinstance(self.method, SlotMethod) else {}
         self._was_trainable = {name: p.requires_grad for name, p in model.named_parameters()}
         encoder.requires_grad_(False)
         trained = {n.replace(".", "/"): t for n, t in self.tensors.items() if isinstance(t, nn.Parameter)}
@@ -128,29 +126,16 @@ class Attached:
 
     def _actions(self, method: SlotMethod, keys: Keys | None) -> tuple[dict[str, list[Action]], bool, set[str]]:
         # constants do not move with the model, so they are brought along here
-        tensors = {name: self._mixed(name, t.to(self.base.device), keys) for name, t in self.tensors.items()}
+        tensors = {name: t.to(self.base.device).unsqueeze(0) for name, t in self.tensors.items()}
         actions: dict[str, list[Action]] = {}
         wants: set[str] = set()
         for part in method.parts(self.base.sites):
             names = part.names()
-
-            def uniform(name: str, like: Tensor, names: dict[str, str] = names) -> Tensor:
-                assert keys is not None
-                return keys.uniform(_SLOT, f"gate {names[name]}", tuple(like.shape), like.device)
-
-            stacked: Tensors = {n: tensors[full].unsqueeze(0) for n, full in names.items()}
-            stacked = part.delta.effective(stacked, None if keys is None else uniform)
+            own = {n: tensors[full] for n, full in names.items()}
+            stacked = drawn(part.delta, names, own, method, self._start, keys, _SLOT)
             actions.setdefault(part.site.name, []).append((part.delta, stacked, Route.uniform(0)))
             wants |= part.delta.wants
         return actions, not method.mixout, wants
-
-    def _mixed(self, name: str, tensor: Tensor, keys: Keys | None) -> Tensor:
-        p = self.method.mixout
-        if keys is None or name not in self._start:
-            return tensor
-        unit = self.method.mixout_unit
-        keep = keep_mask(keys, _SLOT, name, tuple(tensor.shape), p, unit, 0, tensor.device)
-        return mix(tensor, self._start[name].to(tensor.device), keep)
 
     def _silence(self) -> Callable[[], None]:
         """Mixout takes the place of all dropout, attention's too: a module's or a plain number."""

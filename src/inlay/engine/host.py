@@ -270,7 +270,7 @@ class Host:
         start: Mapping[str, Tensor] = {}
         if isinstance(method, SlotMethod):
             parts = method.parts(sites) + parts
-            start = method.initial(sites, record.seed) if method.mixout else {}
+            start = method.start(sites, record.seed)
         slot = self.forward.bank.load(parts, tensors, method, start)
         if isinstance(method, WeightMethod):
             head = params_of(self._head(record))

@@ -48,10 +48,9 @@ class Frozen(SlotMethod):
 
     def parts(self, sites: Sites) -> list[Part]:
         """One weight per hidden state; `layers=` leaves out the others and the embedding."""
-        site = Site("output", "output", None, sites.arch.output, sites.hidden, sites.hidden)
         states = tuple(range(sites.depth + 1))
         if len(chosen := sites.choose_layers(self.layers)) < sites.layers:
             if sites.depth != sites.layers:
                 raise SpecError(f"frozen: {sites.arch.model_type}'s layers are one layer; layers= cannot choose")
             states = tuple(layer + 1 for layer in chosen)
-        return [Part(site, LayerMix(states), "output")]
+        return [Part(sites.output, LayerMix(states), "output")]
