@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from inlay.version import __version__
+
 if TYPE_CHECKING:
     from inlay.bank.delta import parse as parse_method
     from inlay.data.batch import Batch
@@ -15,23 +17,48 @@ if TYPE_CHECKING:
     from inlay.engine.host import Host
     from inlay.errors import InlayError
     from inlay.library.adapter import Adapter
-    from inlay.registry import methods
+    from inlay.library.folder import Library
+    from inlay.registry import methods, tasks
+    from inlay.tasks import parse as parse_task
+    from inlay.training.api import train
+    from inlay.training.result import Result
+    from inlay.training.run import Run
 
     method = methods.register
-
-__version__ = "0.1.0"
+    task = tasks.register
 
 _PLACES = {
     "Adapter": "inlay.library.adapter:Adapter",
     "Batch": "inlay.data.batch:Batch",
     "Host": "inlay.engine.host:Host",
     "InlayError": "inlay.errors:InlayError",
+    "Library": "inlay.library.folder:Library",
+    "Result": "inlay.training.result:Result",
+    "Run": "inlay.training.run:Run",
     "attach": "inlay.engine.attach:attach",
     "method": "inlay.registry:methods.register",
     "parse_method": "inlay.bank.delta:parse",
+    "parse_task": "inlay.tasks:parse",
+    "task": "inlay.registry:tasks.register",
+    "train": "inlay.training.api:train",
 }
 
-__all__ = ["Adapter", "Batch", "Host", "InlayError", "__version__", "attach", "method", "parse_method"]
+__all__ = [
+    "Adapter",
+    "Batch",
+    "Host",
+    "InlayError",
+    "Library",
+    "Result",
+    "Run",
+    "__version__",
+    "attach",
+    "method",
+    "parse_method",
+    "parse_task",
+    "task",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,9 @@ InlayError
 ├── BaseError      the frozen model cannot be loaded, or is not the one expected
 ├── ArchError      the model's architecture is unknown, or lacks a site
 ├── SlotError      a slot is unknown, taken, or used in a way it cannot be
-└── AdapterError   an adapter's tensors or file do not fit
+├── AdapterError   an adapter's tensors or file do not fit
+├── DataError      an input file or one of its rows is wrong; the message starts with file and line
+└── RunError       a run's settings are wrong, or it cannot go on
 
 A message says what was wrong, where, and what would be right. The command line prints it without a
 traceback; anything else that escapes is a bug.
@@ -39,6 +41,14 @@ class SlotError(InlayError):
 
 class AdapterError(InlayError):
     """An adapter's tensors or file do not fit."""
+
+
+class DataError(InlayError):
+    """An input file or one of its rows is wrong; the message starts with file and line."""
+
+
+class RunError(InlayError):
+    """A run's settings are wrong, or it cannot go on."""
 
 
 def suggest(name: str, valid: Iterable[str]) -> str:

@@ -1,7 +1,8 @@
-"""Finds methods by name, lazily: in the package, from entry points, or registered in a notebook.
+"""Finds methods and tasks by name, lazily: in the package, from entry points, or registered in a notebook.
 
-A module in `inlay.methods` is a method of the same name. A package outside declares an entry point in the
-group `inlay.methods`; a notebook uses `@inlay.method("name")`. Nothing is imported until it is asked for.
+A module in `inlay.methods` is a method of the same name, one in `inlay.tasks` a task. A package outside declares an
+entry point in the group of that name; a notebook uses `@inlay.method("name")` or `@inlay.task("name")`. Nothing is
+imported until it is asked for.
 """
 
 from __future__ import annotations
@@ -71,3 +72,4 @@ class Registry:
 
 
 methods = Registry("method", "inlay.methods")
+tasks = Registry("task", "inlay.tasks")

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel
 import inlay
 from inlay.bank.delta import params_of
 from inlay.base.shapes import sites_of
-from inlay.tasks.heads import head_part
+from inlay.heads.head import head_part
 
 D, M, L = 768, 64, 12
 ADAPTER = 2 * M * D + D + M

@@ -186,9 +186,9 @@ class Bank:
         return group.stacks[name], index
 
     def write(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrite an adapter's tensors in place."""
+        """Overwrite an adapter's tensors in place; those that are not given stay."""
         with torch.no_grad():
-            for name in self.slot(slot).params:
+            for name in self.slot(slot).params.keys() & tensors.keys():
                 stack, index = self.entry(slot, name)
                 stack[index] = tensors[name].to(stack.device, stack.dtype)
 

@@ -141,6 +141,10 @@ class Method(ABC):
     name: ClassVar[str] = ""
     identity_at_start: ClassVar[bool] = True
     """Whether a fresh adapter leaves the base's outputs exactly as they are."""
+    learning_rate: ClassVar[float] = 1e-3
+    """What a run uses unless told otherwise."""
+    retunes: ClassVar[bool] = False
+    """Whether what `finish` keeps is trained a little more."""
 
     layers: str = option("all", "which layers to adapt: all, 3, 4-11, top3, or several joined by +")
     mixout: float = option(0.0, "drop the difference from the start with this probability; turns dropout off")
@@ -226,6 +230,8 @@ class SlotMethod(Method):
 
 class WeightMethod(Method):
     """A method that changes the base's own parameters, in a pass of its own."""
+
+    learning_rate: ClassVar[float] = 5e-5
 
     @abstractmethod
     def targets(self, sites: Sites) -> list[str]:

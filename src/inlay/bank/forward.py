@@ -103,7 +103,7 @@ class Forward:
         true = Segments(slots, batch.lengths)
         segments = true if valid is None else Segments(slots, [width] * len(slots))
         alone = self._alone(slots[0])
-        state = BankPass(self.bank, segments, keys, self._without_dropout(keys), true, valid, alone)
+        state = BankPass(self.bank, segments, keys, self.without_dropout(keys), true, valid, alone)
         if slots[0] in self.weights:
             state.weights = self.weights[slots[0]].effective(self.base, slots[0], keys)
         model = self.base.model
@@ -112,10 +112,14 @@ class Forward:
         states: Tensor = out.last_hidden_state.flatten(0, 1)
         return states if valid is None else states[valid]
 
-    def _without_dropout(self, keys: Keys | None) -> frozenset[int]:
-        """The slots in training that use mixout instead."""
-        methods = {slot: self.bank.slot(slot).method for slot in (keys.of_slot if keys else ())}
-        return frozenset(slot for slot, method in methods.items() if method is not None and method.mixout)
+    def without_dropout(self, keys: Keys | None) -> frozenset[int]:
+        """The slots in training that have none, or mixout instead."""
+        if keys is None:
+            return frozenset()
+        methods = {slot: self.bank.slot(slot).method for slot in keys.of_slot}
+        return keys.without_dropout.union(
+            slot for slot, method in methods.items() if method is not None and method.mixout
+        )
 
     def _check(self, batch: Batch, slots: Sequence[int], keys: Keys | None, packed: bool | None) -> None:
         if len(slots) != len(batch.lengths):

@@ -26,6 +26,8 @@ class Keys:
 
     of_slot: Mapping[int, tuple[int, int]]
     """slot -> (seed, step); a slot that is not here is evaluated, not trained."""
+    without_dropout: frozenset[int] = frozenset()
+    """Slots that train without dropout; their other noise stays."""
 
     def uniform(self, slot: int, place: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """Uniform numbers in (0, 1) for one slot at one place."""

@@ -108,14 +108,10 @@ class BankPass(Pass):
         """Dropout keyed by slot, step and place; none for slots that are only evaluated."""
         if self.keys is None or p == 0:
             return y
-        width = y.shape[-1]
-        mask = torch.ones(self.true_segments.tokens, width, device=y.device)
-        for start, end, slot in self.true_segments.runs:
-            if slot in self.keys.of_slot and slot not in self.without_dropout:
-                place = f"dropout {path} {self.depth}"
-                mask[start:end] = self.keys.keep(slot, place, (end - start, width), p, y.device)
+        place = f"dropout {path} {self.depth}"
+        mask = dropout_mask(self.keys, self.true_segments, self.without_dropout, place, p, y)
         if self.valid is not None:
-            padded = torch.ones(self.segments.tokens, width, device=y.device)
+            padded = torch.ones(self.segments.tokens, y.shape[-1], device=y.device)
             padded[self.valid] = mask
             mask = padded
         return y * mask.to(y.dtype).view_as(y)
@@ -156,6 +152,16 @@ class BankPass(Pass):
         }
         own = drawn(mount.group.delta, mount.names, true_size, record.method, record.start, self.keys, slot)
         return {name: _pad(tensor[0], stacks[name][0]).unsqueeze(0) for name, tensor in own.items()}
+
+
+def dropout_mask(keys: Keys, segments: Segments, without: frozenset[int], place: str, p: float, like: Tensor) -> Tensor:
+    """[tokens, width of `like`]: 0 or 1 / (1 - p) for slots that train, 1 for all others."""
+    width = like.shape[-1]
+    mask = torch.ones(segments.tokens, width, device=like.device)
+    for start, end, slot in segments.runs:
+        if slot in keys.of_slot and slot not in without:
+            mask[start:end] = keys.keep(slot, place, (end - start, width), p, like.device)
+    return mask
 
 
 def drawn(

@@ -45,6 +45,8 @@ class Base:
     """The fingerprints of the weights as they run; they differ from the stored ones if the dtype does."""
     pooler: str = ""
     """The pooler's own fingerprint, if there is one."""
+    mlm_head: dict[str, Tensor] | None = field(default=None, repr=False)
+    """The checkpoint's own masked-language head, looked up when first needed."""
 
     @property
     def device(self) -> torch.device:

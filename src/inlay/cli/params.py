@@ -104,7 +104,7 @@ def _document(method: Method, shape: str, sites: Sites) -> dict[str, Any]:
 
 def _head(kind: str, labels: int, sites: Sites) -> dict[str, Any]:
     from inlay.bank.delta import params_of
-    from inlay.tasks.heads import head_part
+    from inlay.heads.head import head_part
 
     part = head_part(kind, labels, sites.hidden)
     return {"kind": kind, "labels": labels, "parameters": sum(p.numel for p in params_of([part]).values())}

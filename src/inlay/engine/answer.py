@@ -10,11 +10,13 @@ from torch import Tensor
 from inlay.bank.delta import Signal
 from inlay.bank.forward import Forward, Hidden
 from inlay.bank.noise import Keys
-from inlay.bank.passes import BankPass
+from inlay.bank.passes import BankPass, dropout_mask
 from inlay.bank.route import Segments
 from inlay.bank.weights import call_with
-from inlay.tasks.heads import ROWS, TOKENS
-from inlay.tasks.pool import pool_rows
+from inlay.base.load import Base
+from inlay.base.sites import config_of
+from inlay.heads.head import ROWS, TOKENS
+from inlay.heads.pool import pool_rows
 
 
 def answer(forward: Forward, hidden: Hidden, pools: Mapping[int, str], keys: Keys | None) -> list[Tensor]:
@@ -28,9 +30,11 @@ def answer(forward: Forward, hidden: Hidden, pools: Mapping[int, str], keys: Key
     by_token: list[Tensor] = []
     if not all(per_token):
         pooled = _pooled(forward, hidden, [pools[slot] for slot in hidden.slots], keys)
-        by_row = _heads(forward, ROWS, pooled, hidden.slots, [1] * len(hidden.slots))
+        ones = [1] * len(hidden.slots)
+        by_row = _heads(forward, ROWS, _dropped(forward, pooled, hidden.slots, ones, keys), hidden.slots, ones)
     if any(per_token):
-        by_token = _heads(forward, TOKENS, hidden.states, hidden.slots, hidden.lengths)
+        states = _dropped(forward, hidden.states, hidden.slots, hidden.lengths, keys)
+        by_token = _heads(forward, TOKENS, states, hidden.slots, hidden.lengths)
     return [by_token[i] if whole else by_row[i][0] for i, whole in enumerate(per_token)]
 
 
@@ -64,6 +68,24 @@ def _pooler(forward: Forward, first: Tensor, slots: Sequence[int], keys: Keys | 
                 parts.append(call_with(own, leaf, leaf.forward, (rows,), {}))
     activation = model.get_submodule(forward.base.sites.arch.pooler_activation)
     return activation(torch.cat(parts))  # type: ignore[no-any-return]
+
+
+def head_dropout(base: Base) -> float:
+    """The dropout in front of a head: what the checkpoint's own head would have."""
+    config = config_of(base.model)
+    for name in ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", "resid_pdrop"):
+        if isinstance(p := getattr(config, name, None), float):
+            return p
+    return 0.0
+
+
+def _dropped(forward: Forward, x: Tensor, slots: Sequence[int], lengths: Sequence[int], keys: Keys | None) -> Tensor:
+    """The head's input with its dropout, keyed as all others are."""
+    p = head_dropout(forward.base)
+    if keys is None or p == 0:
+        return x
+    without = forward.without_dropout(keys)
+    return x * dropout_mask(keys, Segments(slots, lengths), without, "dropout head", p, x).to(x.dtype)
 
 
 def _heads(forward: Forward, place: str, x: Tensor, slots: Sequence[int], lengths: Sequence[int]) -> list[Tensor]:

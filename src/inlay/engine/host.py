@@ -12,8 +12,9 @@ Names stand for slots. `add` makes a fresh adapter, `load` takes one that exists
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +26,16 @@ from inlay.bank.forward import Forward, Hidden, in_order, longest_row
 from inlay.bank.noise import Keys
 from inlay.bank.weights import WeightSlot
 from inlay.base.load import Base, load, load_tokenizer
+from inlay.base.words import own_head, words_of
 from inlay.data.batch import Batch
 from inlay.engine.answer import answer
+from inlay.engine.predict import Request, predict
 from inlay.errors import AdapterError, InlayError, SlotError, SpecError, suggest
+from inlay.heads.head import head_part
+from inlay.heads.pool import choose
 from inlay.library.adapter import Adapter
-from inlay.tasks.heads import head_part
-from inlay.tasks.pool import choose
+from inlay.tasks import Answer, Task
+from inlay.tasks import parse as parse_task
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,10 @@ class Loaded:
     head: str | None
     pool: str
     labels: tuple[str, ...]
+    task: Task | None = None
     sparse: frozenset[str] = frozenset()
     """Tensors that came pruned, and are saved sparse again."""
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Host:
@@ -87,16 +94,31 @@ class Host:
         method: str | Method,
         *,
         labels: Sequence[str] | int = (),
+        task: str | Task | None = None,
         head: str = "linear",
         pool: str = "auto",
         seed: int = 0,
     ) -> None:
-        """Make a fresh adapter, with a head if labels are given (their names, or how many)."""
+        """Make a fresh adapter, with a head if labels are given (their names, or how many).
+
+        Args:
+            task: what the answers mean; by default classification, or tagging if nothing is pooled.
+        """
         method = parse(method)
         names = _label_names(labels)
+        if names and task is None:
+            task = "tagging" if pool == "tokens" else "classification"
+        made = parse_task(task) if task is not None else None
+        if made is not None and made.per_token:
+            pool = "tokens"
         kept = choose(pool, self.base) if names else "auto"
-        record = Loaded(0, method, method.spec, seed, head if names else None, kept, names)
+        kind = (made.head if made is not None and made.head else head) if names else None
+        record = Loaded(0, method, method.spec, seed, kind, kept, names, made)
         tensors = method.initial(self.base.sites, seed) | initial_of(self._head(record), seed)
+        if kind == "transform":
+            tensors |= {f"head.{n}": t for n, t in own_head(self.base).items() if n != "words"}
+            if "scale" in own_head(self.base):
+                tensors["head.scale"] = own_head(self.base)["scale"] - 1
         self._enter(name, record, tensors)
 
     def load(self, adapter: Adapter, name: str | None = None) -> None:
@@ -112,15 +134,15 @@ class Host:
             raise AdapterError("the adapter has a head but no labels")
         kept = adapter.pool if adapter.head is None else choose(adapter.pool, self.base)
         pruned = frozenset(n.removesuffix(sparse.INDEX) for n in adapter.tensors if n.endswith(sparse.INDEX))
-        record = Loaded(0, method, adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels), pruned)
+        task = parse_task(adapter.task) if adapter.task else None
+        given = (adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels))
+        record = Loaded(0, method, *given, task, pruned, adapter.about)
         self._enter(adapter.name if name is None else name, record, self._fit(record, adapter.tensors))
 
     def adapter(self, name: str, finish: bool = False) -> Adapter:
         """A snapshot; `finish` also applies and drops what only training needs (gates)."""
         record = self._record(name)
-        tensors = self.forward.bank.read(record.slot)
-        if record.slot in self.forward.weights:
-            tensors |= self.forward.weights[record.slot].read()
+        tensors = self.read(name)
         constants = {n for n, p in self._params(record).items() if p.role == "constant"}
         if finish:
             head = {n: tensors.pop(n) for n in params_of(self._head(record))}
@@ -130,7 +152,27 @@ class Host:
         stored = {n: t.cpu() for n, t in tensors.items() if n not in constants}
         uses_pooler = record.pool == "pooler" or any(n.startswith("pooler") for n in stored)
         fields = (record.seed, record.head, record.pool, record.labels, name)
-        return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields)
+        task = "" if record.task is None else record.task.spec
+        return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, dict(record.about))
+
+    def read(self, name: str) -> dict[str, Tensor]:
+        """A copy of all of an adapter's tensors, on its device."""
+        slot = self._record(name).slot
+        weights = self.forward.weights.get(slot)
+        return self.forward.bank.read(slot) | ({} if weights is None else weights.read())
+
+    def write(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite tensors of an adapter in place; those that are not given stay."""
+        slot = self._record(name).slot
+        weights = self.forward.weights.get(slot)
+        own = {} if weights is None else weights.tensors
+        unknown = sorted(tensors.keys() - own.keys() - self.forward.bank.slot(slot).params.keys())
+        if unknown:
+            raise SlotError(f"{name!r} has no tensor {unknown[0]!r}")
+        self.forward.bank.write(slot, tensors)
+        with torch.no_grad():
+            for key in own.keys() & tensors.keys():
+                own[key].copy_(tensors[key])
 
     def unload(self, name: str) -> None:
         """Forget an adapter."""
@@ -148,9 +190,40 @@ class Host:
         """The slot of a name; None is the bare base."""
         return BASE if name is None else self._record(name).slot
 
-    def keys(self, steps: Mapping[str, tuple[int, int]]) -> Keys:
+    def keys(self, steps: Mapping[str, tuple[int, int]], without_dropout: Iterable[str] = ()) -> Keys:
         """Training mode for these adapters: name -> (seed, step)."""
-        return Keys({self.slot(name): key for name, key in steps.items()})
+        without = frozenset(self.slot(name) for name in without_dropout)
+        return Keys({self.slot(name): key for name, key in steps.items()}, without)
+
+    def task(self, name: str) -> Task:
+        """What an adapter's answers mean."""
+        task = self._record(name).task
+        if task is None:
+            raise SlotError(f"{name!r} has no task; add it with labels, and a task if it is not classification")
+        return task
+
+    def labels(self, name: str) -> tuple[str, ...]:
+        """The names of an adapter's outputs."""
+        return self._record(name).labels
+
+    def predict(
+        self,
+        requests: Sequence[Request],
+        *,
+        top_k: int | None = None,
+        threshold: float | None = None,
+        raw: bool = False,
+    ) -> list[Answer]:
+        """Answers for any mix of adapters, in order: `host.predict([("spam", "you won"), ("tone", "a fine day")])`.
+
+        Args:
+            requests: (adapter, what to answer): a text, a pair (text, text), a list of words, or a mapping such as
+                {"question": ..., "context": ...}.
+            top_k: keep only so many of the scores.
+            threshold: below this score the label is None: the adapter abstains.
+            raw: scores without calibration.
+        """
+        return predict(self, requests, top_k=top_k, threshold=threshold, raw=raw)
 
     @property
     def checkpointing(self) -> bool:
@@ -217,7 +290,7 @@ class Host:
         hidden = self.hidden(batch, names, keys, packed)
         pools = {slot: record.pool for slot, record in records.items()}
         rows = answer(self.forward, hidden, pools, keys)
-        labels = [len(records[slot].labels) for slot in hidden.slots]
+        labels = [self._outputs(records[slot]) for slot in hidden.slots]
         return in_order([row[..., :n] for row, n in zip(rows, labels, strict=True)], hidden.order)
 
     def _record(self, name: str) -> Loaded:
@@ -228,7 +301,11 @@ class Host:
     def _head(self, record: Loaded) -> list[Part]:
         if record.head is None:
             return []
-        return [head_part(record.head, len(record.labels), self.base.sites.hidden, record.pool == "tokens")]
+        return [head_part(record.head, self._outputs(record), self.base.sites.hidden, record.pool == "tokens")]
+
+    def _outputs(self, record: Loaded) -> int:
+        """How wide the head is: a transform is as wide as the word embeddings it is compared with."""
+        return words_of(self.base)[0].shape[1] if record.head == "transform" else len(record.labels)
 
     def _params(self, record: Loaded) -> dict[str, Param]:
         return record.method.params(self.base.sites) | params_of(self._head(record))

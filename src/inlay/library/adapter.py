@@ -36,6 +36,10 @@ class Adapter:
     pool: str = "auto"
     labels: tuple[str, ...] = ()
     name: str = ""
+    task: str = ""
+    """The task's spec: how to encode a text and decode an answer."""
+    about: dict[str, Any] = field(default_factory=dict, repr=False)
+    """How it came to be: metrics, data, the run that trains it again. Free-form, and JSON."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one safetensors file; it appears whole or not at all."""
@@ -99,4 +103,6 @@ _KINDS: dict[str, Any] = {
     "pool": str,
     "labels": list,
     "name": str,
+    "task": str,
+    "about": dict,
 }

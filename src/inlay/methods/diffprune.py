@@ -28,6 +28,8 @@ from inlay.registry import methods
 class DiffPrune(WeightMethod):
     """A gate and a difference for every weight while training; a small part of the differences afterwards."""
 
+    retunes = True
+
     target: float = option(0.005, "share of the base's parameters kept at the end")
     l0: float = option(1.25e-7, "strength of the L0 penalty")
     low: float = option(-1.5, "lower end of the stretched gate")

@@ -3,6 +3,7 @@
     linear   W h + b
     tanh2    W2 tanh(W1 h + b1) + b2    W1 [d, d]; two layers, as in the third and fourth papers
     mlp      W2 gelu(W1 h + b1) + b2    W1 [d, d]
+    transform   LN(gelu(W h + b))       as wide as the word embeddings, which it is compared with (tasks/mlm.py)
 
 A head is a delta at the pseudo-site `head`, so heads of all kinds and label counts stack in the bank like
 everything else: labels are padded to a bucket, and padded labels are cut off before anyone sees them.
@@ -26,6 +27,7 @@ ROWS, TOKENS = "head", "head.tokens"
 """The pseudo-sites: one vector per row, or one per token."""
 
 _INNER: dict[str, Callable[[Tensor], Tensor] | None] = {"linear": None, "tanh2": torch.tanh, "mlp": F.gelu}
+KINDS = (*_INNER, "transform")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class Head(Delta):
     def params(self, site: Site) -> dict[str, Param]:
         """weight [d, labels], bias [labels]; with an inner layer dense [d, d] and its bias [d]."""
         d = site.d_in
+        if self.kind == "transform":
+            vectors = {name: Param((self.labels,)) for name in ("dense_bias", "scale", "shift")}
+            return {"dense": Param((d, self.labels)), **vectors}
         inner = {"dense": Param((d, d)), "dense_bias": Param((d,))} if _INNER[self.kind] else {}
         return inner | {"weight": Param((d, self.labels)), "bias": Param((self.labels,))}
 
@@ -46,11 +51,15 @@ class Head(Delta):
         return torch.zeros(shape) if len(shape) == 1 else torch.empty(shape).normal_(0, 0.02, generator=random)
 
     def bucketed(self) -> Head:
-        """Labels up to a bucket."""
-        return replace(self, labels=bucket(self.labels))
+        """Labels up to a bucket; a norm would see the padding, so a transform keeps its width."""
+        return self if self.kind == "transform" else replace(self, labels=bucket(self.labels))
 
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
         """The logits themselves: a head adds to nothing."""
+        if self.kind == "transform":
+            h = F.gelu(route.linear(at.x, p["dense"], p["dense_bias"]))
+            n = F.layer_norm(h, h.shape[-1:], eps=1e-12)
+            return n + n * route.vector(p["scale"], n) + route.vector(p["shift"], n)  # scale is a difference from 1
         h, inner = at.x, _INNER[self.kind]
         if inner is not None:
             h = inner(route.linear(h, p["dense"], p["dense_bias"]))
@@ -59,8 +68,8 @@ class Head(Delta):
 
 def head_part(kind: str, labels: int, hidden: int, tokens: bool = False) -> Part:
     """A head as a part of an adapter."""
-    if kind not in _INNER:
-        raise SpecError(f"there is no head {kind!r}: {suggest(kind, _INNER)}")
+    if kind not in KINDS:
+        raise SpecError(f"there is no head {kind!r}: {suggest(kind, KINDS)}")
     if labels < 1:
         raise SpecError(f"a head needs at least one label, not {labels}")
     place = TOKENS if tokens else ROWS

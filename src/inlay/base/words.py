@@ -1,0 +1,57 @@
+"""The base's word embeddings as a decoder, and the masked-language head a checkpoint may have been trained with.
+
+Encoders are loaded without heads; the head's weights are looked up in the checkpoint's files by name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import Tensor
+
+from inlay.base.fingerprint import weight_files
+from inlay.base.load import Base
+
+_PARTS = {
+    "dense": r"(transform\.dense|lm_head\.dense|vocab_transform|predictions\.dense|^head\.dense)\.weight$",
+    "dense_bias": r"(transform\.dense|lm_head\.dense|vocab_transform|predictions\.dense|^head\.dense)\.bias$",
+    "scale": r"(transform\.LayerNorm|lm_head\.layer_norm|vocab_layer_norm|predictions\.LayerNorm|^head\.norm)"
+    r"\.(weight|gamma)$",
+    "shift": r"(transform\.LayerNorm|lm_head\.layer_norm|vocab_layer_norm|predictions\.LayerNorm|^head\.norm)"
+    r"\.(bias|beta)$",
+    "words": r"(predictions\.bias|lm_head\.bias|vocab_projector\.bias|^decoder\.bias)$",
+}
+
+
+def words_of(base: Base) -> tuple[Tensor, Tensor | None]:
+    """The frozen word embeddings [words, e], and the bias of the checkpoint's own decoder [words] if it has one."""
+    model: Any = base.model
+    weight: Tensor = model.get_input_embeddings().weight
+    bias = own_head(base).get("words")
+    return weight, None if bias is None else bias.to(weight.device, weight.dtype)
+
+
+def own_head(base: Base) -> dict[str, Tensor]:
+    """The checkpoint's own masked-language head, {} if it has none: dense [d, e], vectors [e], and words [words]."""
+    if base.mlm_head is None:
+        base.mlm_head = _read(base)
+    return base.mlm_head
+
+
+def _read(base: Base) -> dict[str, Tensor]:
+    from safetensors import safe_open
+
+    if base.folder is None:
+        return {}
+    found: dict[str, Tensor] = {}
+    for file in weight_files(base.folder):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                for part, pattern in _PARTS.items():
+                    if re.search(pattern, name):
+                        found[part] = tensors.get_tensor(name).float()
+    if "dense" not in found or "scale" not in found:
+        return {}
+    found["dense"] = found["dense"].T.contiguous()
+    return found

@@ -1,0 +1,179 @@
+"""A look at the data before training: classes, lengths, duplicates, and what leaks from train into test.
+
+Texts are the same when they agree after Unicode NFC, case folding and folding of white space. They are compared by
+128-bit hashes, so that a million long texts take some tens of megabytes. Blank texts are counted once, as empty,
+and not as duplicates of each other.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+Text = tuple[str, str | None]
+"""A text and its pair, if it has one."""
+
+_SHOWN = 10
+_WIDEST = 40
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at the training rows found."""
+
+    rows: int
+    labels: dict[str, int] = field(default_factory=dict)
+    """Rows of each class, by falling count."""
+    lengths: list[tuple[int, int, int]] = field(default_factory=list)
+    """Histogram of token lengths: (from, to, count)."""
+    longest: int = 0
+    mean: float = 0.0
+    max_length: int | None = None
+    over_long: int = 0
+    """Rows longer than `max_length`."""
+    duplicates_within: int = 0
+    """Rows whose text stands in an earlier row too."""
+    shared: dict[str, int] = field(default_factory=dict)
+    """Split -> those of its rows whose text stands in train too."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Split -> its rows."""
+    conflicting: int = 0
+    """Texts that stand with more than one label."""
+    empty: int = 0
+    """Rows in which the text, or its pair, is blank."""
+
+
+def look(
+    texts: Sequence[Text],
+    labels: Sequence[str] | None,
+    lengths: Sequence[int] | None,
+    max_length: int | None,
+    others: Mapping[str, Sequence[Text]],
+) -> Look:
+    """Look at the training rows (`lengths` in tokens, before any are cut) and at the texts of other splits."""
+    marks = [_mark(text) for text in texts]
+    full = [mark for mark in marks if mark]
+    train = set(full)
+    sizes = list(lengths or ())
+    return Look(
+        rows=len(texts),
+        labels=_by_count(labels or ()),
+        lengths=histogram(sizes),
+        longest=max(sizes, default=0),
+        mean=sum(sizes) / len(sizes) if sizes else 0.0,
+        max_length=max_length,
+        over_long=0 if max_length is None else sum(length > max_length for length in sizes),
+        duplicates_within=len(full) - len(train),
+        shared={name: sum(_mark(text) in train for text in rows) for name, rows in others.items()},
+        sizes={name: len(rows) for name, rows in others.items()},
+        conflicting=0 if labels is None else _conflicting(marks, labels),
+        empty=len(marks) - len(full),
+    )
+
+
+def groups(texts: Sequence[Text]) -> list[str]:
+    """A name per row, the same for rows of the same text: what `split` keeps together."""
+    return [_mark(text).hex() for text in texts]
+
+
+def histogram(lengths: Sequence[int], bins: int = 8) -> list[tuple[int, int, int]]:
+    """(from, to, count) for at most `bins` ranges of equal width, both ends included, from shortest to longest."""
+    if not lengths:
+        return []
+    low, high = min(lengths), max(lengths)
+    width = -(-(high - low + 1) // bins)
+    counts = Counter((length - low) // width for length in lengths)
+    starts = range(low, high + 1, width)
+    return [(start, min(start + width - 1, high), counts[i]) for i, start in enumerate(starts)]
+
+
+def lines(look: Look) -> list[str]:
+    """The look as lines of plain text for people; what is as it should be is left out."""
+    return [*_class_lines(look), *_length_lines(look), *_warnings(look)]
+
+
+def class_weights(counts: Mapping[str, int]) -> dict[str, float]:
+    """Balanced weights n / (k n_c), by which every class counts the same; 1 for a class without rows."""
+    rows = sum(counts.values())
+    classes = sum(1 for count in counts.values() if count)
+    return {label: rows / (classes * count) if count else 1.0 for label, count in counts.items()}
+
+
+def _mark(text: Text) -> bytes:
+    """A hash of the folded text, or b"" if it is blank; the separator is white space, which no folded text holds."""
+    parts = [_fold(part) for part in text if part is not None]
+    return blake2b("\x1f".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest() if all(parts) else b""
+
+
+def _fold(text: str) -> str:
+    folded = unicodedata.normalize("NFC", text).casefold()
+    return " ".join(unicodedata.normalize("NFC", folded).split())
+
+
+def _by_count(labels: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0])))
+
+
+def _conflicting(marks: Sequence[bytes], labels: Sequence[str]) -> int:
+    seen: dict[bytes, str] = {}
+    torn: set[bytes] = set()
+    for mark, label in zip(marks, labels, strict=True):
+        if mark and seen.setdefault(mark, label) != label:
+            torn.add(mark)
+    return len(torn)
+
+
+def _class_lines(look: Look) -> list[str]:
+    if not look.labels:
+        return [_many(look.rows, "row")]
+    shown = [(_short(label), count) for label, count in list(look.labels.items())[:_SHOWN]]
+    wide, digits = max(len(name) for name, _ in shown), len(str(shown[0][1]))
+    total = sum(look.labels.values())
+    more = len(look.labels) - _SHOWN
+    return [
+        f"{_many(look.rows, 'row')}, {_many(len(look.labels), 'class', 'classes')}",
+        *(f"  {name:{wide}}  {count:{digits}}  {100 * count / total:5.1f} %" for name, count in shown),
+        *([f"  ... and {more} more"] if more > 0 else []),
+    ]
+
+
+def _length_lines(look: Look) -> list[str]:
+    if not look.lengths:
+        return []
+    most = max(count for _, _, count in look.lengths)
+    bars = "".join(_BARS[-(-count * len(_BARS) // most) - 1] if count else " " for _, _, count in look.lengths)
+    found = [f"tokens per text: {look.lengths[0][0]} {bars} {look.longest}, mean {look.mean:.1f}"]
+    if look.over_long:
+        share = 100 * look.over_long / look.rows
+        are = "is" if look.over_long == 1 else "are"
+        found.append(f"{_many(look.over_long, 'text')} ({share:.1f} %) {are} longer than {look.max_length} tokens")
+    return found
+
+
+def _warnings(look: Look) -> list[str]:
+    found = []
+    if look.empty:
+        found.append(f"{_many(look.empty, 'text')} {'is' if look.empty == 1 else 'are'} empty")
+    if look.duplicates_within:
+        found.append(f"{_many(look.duplicates_within, 'row repeats', 'rows repeat')} the text of an earlier row")
+    if look.conflicting:
+        found.append(f"{_many(look.conflicting, 'text stands', 'texts stand')} with more than one label")
+    for name, count in look.shared.items():
+        if count:
+            stand = "stands" if count == 1 else "stand"
+            found.append(f"{count} of {_many(look.sizes[name], f'{name} row')} also {stand} in train")
+    return found
+
+
+def _many(count: int, one: str, more: str = "") -> str:
+    return f"{count} {one if count == 1 else more or one + 's'}"
+
+
+def _short(label: str) -> str:
+    """One line of printable text, however long the label is."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in label).split())
+    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."

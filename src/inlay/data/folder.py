@@ -1,0 +1,145 @@
+"""Which files of a folder are which split, or which language, going by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from inlay.data.formats.glue import task_of
+from inlay.data.formats.sniff import BY_EXTENSION, extension
+from inlay.errors import DataError
+
+SPLITS = ("train", "validation", "test")
+_WORDS = {
+    "train": ["train", "training"],
+    "validation": ["validation", "valid", "val", "dev", "development", "eval"],
+    "test": ["test", "testing"],
+}
+_SPLIT = {word: split for split, words in _WORDS.items() for word in words}
+_UD = re.compile(r"([a-z]{2,3})_\w+-ud-")
+_ISO_639_1 = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en "
+    "eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv "
+    "ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne "
+    "ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st "
+    "su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+)
+_CODES = frozenset(_ISO_639_1.split())
+
+
+def find_splits(folder: Path, mismatched: bool = False) -> dict[str, Path]:
+    """Split -> file. A folder with one file that names no split gives it as train.
+
+    MNLI has two dev and two test sets; `mismatched`, or a folder named MNLI-mm, takes the second.
+    """
+    mismatched = mismatched or folder.name.lower().endswith("-mm")
+    files = _data_files(folder)
+    found: dict[str, Path] = {}
+    for split in SPLITS:
+        candidates = _preferred([f for f in files if split_of(f.name) == split], split, mismatched)
+        if len(candidates) > 1:
+            raise DataError(
+                f"{folder}: {len(candidates)} files for {split} ({_listed(candidates)}); expected one, or give the file"
+            )
+        if candidates:
+            found[split] = candidates[0]
+    if not found and task_of(folder.name) == "ax" and len(files) == 1:
+        return {"test": files[0]}
+    if not found and len(files) == 1:
+        return {"train": files[0]}
+    if not found:
+        raise DataError(f"{folder}: no file named train, dev or test, as in train.csv; found {_listed(_all(folder))}")
+    return found
+
+
+def find_languages(folder: Path) -> dict[str, Path]:
+    """Language -> file to evaluate on: the test file of a language, else its dev file."""
+    found: dict[str, list[Path]] = {}
+    for file in _data_files(folder):
+        if code := language_of(file.name):
+            found.setdefault(code, []).append(file)
+    for inner in sorted(f for f in _entries(folder) if f.is_dir()):
+        for file in _data_files(inner):
+            if code := (_code_alone(inner.name) or language_of(file.name)):
+                found.setdefault(code, []).append(file)
+    files = ((code, _to_evaluate(folder, code, found[code])) for code in sorted(found))
+    chosen = {code: file for code, file in files if file}
+    if not chosen:
+        raise DataError(
+            f"{folder}: no language code in the names of its files, as in de.csv, dev-de.tsv or de/test.csv; "
+            f"found {_listed(_all(folder))}"
+        )
+    return chosen
+
+
+def split_of(name: str) -> str | None:
+    """The split a file name tells of: `en_ewt-ud-train.conllu`, `train_subset.json`, `dev_matched.tsv`."""
+    return next((_SPLIT[word] for word in _parts(name) if word in _SPLIT), None)
+
+
+def language_of(name: str) -> str | None:
+    """The language code in a file name: two letters of ISO 639-1, or three where they are all there is."""
+    if treebank := _UD.match(name):
+        return treebank.group(1)
+    parts = [part for part in _parts(_stem(name)) if part not in _SPLIT]
+    codes = [part for part in parts if part in _CODES]
+    if codes:
+        return codes[-1]
+    return _code_alone(parts[0]) if len(parts) == 1 else None
+
+
+def _code_alone(name: str) -> str | None:
+    return name if name in _CODES or (re.fullmatch("[a-z]{3}", name) and name not in _SPLIT) else None
+
+
+def _to_evaluate(folder: Path, code: str, files: list[Path]) -> Path | None:
+    for split in ("test", "validation", None):
+        candidates = [file for file in files if split_of(file.name) == split]
+        if len(candidates) > 1:
+            raise DataError(
+                f"{folder}: {len(candidates)} files for language {code} ({_listed(candidates)}); expected one"
+            )
+        if candidates:
+            return candidates[0]
+    return None  # only a training file: nothing to evaluate on
+
+
+def _preferred(files: list[Path], split: str, mismatched: bool) -> list[Path]:
+    """`train.csv` goes before `train_small.csv`; `dev_matched.tsv` before its twin."""
+    exact = [file for file in files if _stem(file.name).lower() in _WORDS[split]]
+    named = [f for f in files if _stem(f.name).endswith("_mismatched" if mismatched else "_matched")]
+    return exact or (named if len(named) == 1 else files)
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in re.split(r"[^a-zA-Z0-9]+", name) if part]
+
+
+def _stem(name: str) -> str:
+    bare = name.removesuffix(".gz")
+    return bare.rsplit(".", 1)[0] if extension(name) in BY_EXTENSION else bare
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(f for f in folder.iterdir() if not f.name.startswith((".", "_")))
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
+
+
+def _data_files(folder: Path) -> list[Path]:
+    """Files with a known extension; where there are none, those without extension."""
+    files = [f for f in _entries(folder) if f.is_file() and not f.name.lower().startswith(("readme", "license"))]
+    known = [f for f in files if extension(f.name) in BY_EXTENSION]
+    return known or [f for f in files if not extension(f.name)]
+
+
+def _all(folder: Path) -> list[Path]:
+    return [*_data_files(folder), *(f for f in _entries(folder) if f.is_dir())] or _entries(folder)
+
+
+def _listed(files: Iterable[Path], most: int = 8) -> str:
+    names = [file.name for file in files]
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) + rest) or "nothing"

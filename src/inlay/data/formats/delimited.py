@@ -1,0 +1,277 @@
+"""CSV and TSV: which delimiter, which quoting and whether there is a header is seen from the beginning.
+
+CSV is read with quotes. TSV is read without (GLUE and SMS have stray ones), unless every quote in the sample is
+placed as a writer of quoted files would place it. The first row is the header unless it looks like data: see
+`has_header`. A file without header gets column1, column2 and so on.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from inlay.data.formats.layout import Layout, shown
+from inlay.data.formats.text import MAX_LINE, Text
+from inlay.data.record import Bad, Record
+from inlay.errors import DataError
+
+DELIMITERS = ",\t;|"
+_NAMES = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
+_NAMES_OF_COLUMNS = (
+    "abstract answer answers body category class comment content context document emotion gold_label hypothesis id "
+    "idx index intent is_duplicate label labels lang language message passage polarity premise quality query "
+    "question rating review score sentence sentiment stars tag tags target text text_a text_b title token tokens "
+    "topic tweet utterance word"
+)
+_USUAL = frozenset(_NAMES_OF_COLUMNS.split())
+_LONG, _WORDS = 60, 5
+
+
+class Form(NamedTuple):
+    """How the cells of a row are told apart."""
+
+    delimiter: str
+    quoted: bool
+
+
+class Row(NamedTuple):
+    """One row and the line on which it starts; with a problem it has no cells."""
+
+    line: int
+    cells: list[str]
+    problem: str = ""
+
+
+def open_csv(text: Text) -> Layout:
+    """A table with quotes; the delimiter is sniffed."""
+    return _open(text, Form(sniff_delimiter(text), True))
+
+
+def open_tsv(text: Text) -> Layout:
+    """A table with tabs, and with quotes only where the file clearly has them."""
+    return _open(text, tab_form(text))
+
+
+def tab_form(text: Text) -> Form:
+    """Tabs, with or without quoting."""
+    return Form("\t", clearly_quoted(text))
+
+
+def rows(text: Text, form: Form) -> Iterator[Row]:
+    """The rows that are not blank, one after the other."""
+    found = _quoted(text, form.delimiter) if form.quoted else _plain(text, form.delimiter)
+    return (row for row in found if row.problem or len(row.cells) > 1 or "".join(row.cells).strip())
+
+
+def sample(text: Text, form: Form) -> list[list[str]]:
+    """The rows of the head, good or not."""
+    return _cells(text, form)
+
+
+def layout(text: Text, form: Form, columns: Sequence[str], skip: int, notes: Sequence[str] = ()) -> Layout:
+    """A layout with these columns; `skip` rows, the header, are not records."""
+    named = tuple(columns)
+
+    def read(bad: Bad) -> Iterator[Record]:
+        for number, row in enumerate(rows(text, form)):
+            if number < skip:
+                continue
+            place = f"{text.name}:{row.line}"
+            if row.problem or len(row.cells) != len(named):
+                bad(place, row.problem or _miscounted(row.cells, named, form))
+            else:
+                yield Record(dict(zip(named, row.cells, strict=True)), place)
+
+    return Layout(named, read, notes=(*text.notes(), *notes))
+
+
+def has_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names the columns.
+
+    It does if all its cells are usual names (text, label, sentence1 ...). It does not if a cell comes again further
+    down in its column. Otherwise it does if one cell is a usual name, and does not if it is the only row or has one
+    cell, an empty cell between others, a number, or a sentence. What is left is taken to be a header.
+    """
+    first, below = [cell.strip() for cell in rows[0]], rows[1:]
+    usual = [cell.lower().rstrip("0123456789_") in _USUAL for cell in first if cell]
+    if usual and all(usual):
+        return True
+    if any(cell and i < len(row) and row[i].strip() == cell for row in below for i, cell in enumerate(first)):
+        return False
+    if any(usual):
+        return True
+    return bool(below) and len(first) > 1 and all(first[1:-1]) and not any(map(_data_like, first))
+
+
+def clearly_quoted(text: Text) -> bool:
+    """Whether a file with tabs was written with quotes, as pandas does: then no quote stands elsewhere."""
+    lines = text.head_lines()
+    cells = [cell for line in lines for cell in line.rstrip("\r\n").split("\t") if '"' in cell]
+    if not cells:
+        return False
+    if all(len(c) > 1 and c[0] == c[-1] == '"' and '"' not in c[1:-1].replace('""', "") for c in cells):
+        return True
+    widths = [{len(row) for row in _cells(text, Form("\t", quoted), strict=True)} for quoted in (True, False)]
+    return len(widths[0]) == 1 and len(widths[1]) > 1 and 0 not in widths[0]
+
+
+def sniff_delimiter(text: Text) -> str:
+    """The delimiter that gives the most rows as many cells as the first one; a comma if none does."""
+
+    def fit(delimiter: str) -> tuple[float, int]:
+        found = _cells(text, Form(delimiter, True))
+        width = len(found[0]) if found else 1
+        return (sum(len(row) == width for row in found) / len(found), width) if width > 1 else (0.0, 0)
+
+    return max(DELIMITERS, key=fit)  # the first of equals
+
+
+def _open(text: Text, form: Form) -> Layout:
+    found = sample(text, form)
+    notes = [f"the delimiter is a {name}" for name, d in _NAMES.items() if form.quoted and d == form.delimiter != ","]
+    if found and not has_header(found):
+        width = Counter(map(len, found)).most_common(1)[0][0]
+        columns = [f"column{i + 1}" for i in range(width)]
+        return layout(text, form, columns, 0, [*notes, f"no header row: columns are named {_some(columns)}"])
+    header = next(rows(text, form))
+    if header.problem:
+        raise DataError(f"{text.name}:{header.line}: {header.problem}")
+    columns = _header(f"{text.name}:{header.line}", header.cells)
+    if text.whole and len(found) == 1 and len(list(rows(text, form))) == 1:
+        raise DataError(f"{text.name}:{header.line}: a header row and nothing below it; expected rows")
+    if not any(name.lower().rstrip("0123456789_") in _USUAL for name in columns):
+        notes.append(f"the first row is taken as the header: {_some(columns)}")
+    return layout(text, form, columns, 1, notes)
+
+
+def _header(place: str, cells: Sequence[str]) -> list[str]:
+    """The names of the columns; a first one without name is the index that pandas writes."""
+    names = [cell.strip() for cell in cells]
+    for i, name in enumerate(names):
+        if not name and 0 < i < len(names) - 1:
+            raise DataError(f"{place}: header cell {i + 1} is empty; every column needs a name")
+        if name and name in names[:i]:
+            first = names.index(name) + 1
+            raise DataError(
+                f"{place}: the header has {shown(name)} twice (cells {first} and {i + 1}); "
+                "every column needs a name of its own"
+            )
+    return [name or f"column{i + 1}" for i, name in enumerate(names)]
+
+
+def _some(columns: Sequence[str], most: int = 6) -> str:
+    return ", ".join(columns[:most]) + (f" ... {columns[-1]}" if len(columns) > most else "")
+
+
+def _data_like(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        words = cell.split()
+        sentence = len(words) > 1 and cell[-1] in ".!?"
+        return len(cell) > _LONG or len(words) > _WORDS or sentence or cell.startswith(("http://", "https://"))
+    return True
+
+
+def _miscounted(cells: Sequence[str], columns: Sequence[str], form: Form) -> str:
+    found = f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"
+    expected = f"{len(columns)} {'are' if len(columns) != 1 else 'is'} expected ({_some(columns)})"
+    advice = ""
+    if any("\n" in cell for cell in cells):
+        advice = "; the row runs over several lines: is a quote missing?"
+    elif form.quoted and len(cells) > len(columns):
+        advice = f"; a cell with {form.delimiter!r} in it needs quotes"
+    return f"{found} where {expected}{advice}"
+
+
+def _plain(text: Text, delimiter: str) -> Iterator[Row]:
+    for number, line in text.lines():
+        bare = line.rstrip("\r\n")
+        if bare:
+            yield Row(number, bare.split(delimiter))
+
+
+class _Feed:
+    """Hands lines to the csv reader, which asks for more as long as a quote is open."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+        self.lines = text.lines()
+        self.line = self.start = self.size = 0
+        self.ended = False
+
+    def row(self) -> int:
+        """A new row begins; on which line."""
+        self.start, self.size = self.line + 1, 0
+        return self.start
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            self.line, line = next(self.lines)
+        except StopIteration:
+            self.ended = True
+            raise
+        self.size += len(line)
+        if self.size > MAX_LINE:
+            raise self.unclosed()
+        return line
+
+    def unclosed(self) -> DataError:
+        return DataError(
+            f"{self.text.name}:{self.start}: a quote that opens in this row is never closed; "
+            'a quote inside a quoted cell is written twice ("")'
+        )
+
+
+def _quoted(text: Text, delimiter: str) -> Iterator[Row]:
+    feed = _Feed(text)
+    reader = _reader(feed, delimiter)
+    while True:
+        start = feed.row()
+        try:
+            yield Row(start, next(reader))
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if feed.ended:
+                raise feed.unclosed() from None
+            yield Row(start, [], _explained(str(error)))
+
+
+def _reader(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # global, and 128 KiB is less than a long document
+    return csv.reader(lines, delimiter=delimiter, strict=True)
+
+
+def _explained(error: str) -> str:
+    if "expected after" in error:
+        return 'text after a closing quote; a quote inside a quoted cell is written twice ("")'
+    if "new-line" in error:
+        return "a carriage return inside a cell; put the cell in quotes"
+    return f"{error}; expected cells with a delimiter between them"
+
+
+def _cells(text: Text, form: Form, strict: bool = False) -> list[list[str]]:
+    """The rows of the head; one that cannot be read is left out, or with `strict` becomes a row of no cells."""
+    lines = text.head_lines()
+    if not form.quoted:
+        return [line.rstrip("\r\n").split(form.delimiter) for line in lines if line.strip(" \r\n")]
+    reader = _reader(lines, form.delimiter)
+    found: list[list[str]] = []
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return found
+        except csv.Error as error:
+            cut = not text.whole and "unexpected end" in str(error)
+            if strict and not cut:
+                found.append([])
+            continue
+        if "".join(row).strip() or len(row) > 1:
+            found.append(row)

@@ -1,0 +1,55 @@
+"""Datasets of the hub, through `datasets`: numbers of classes become their names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from inlay.data.folder import SPLITS, split_of
+from inlay.data.formats.features import named, names_of
+from inlay.data.formats.layout import Layout
+from inlay.data.record import Bad, Record
+from inlay.errors import DataError
+
+
+def open_hub(name: str) -> dict[str, Layout]:
+    """The splits of `name` or `name:config`."""
+    missing = f"there is no file or folder {name!r}, and no hub dataset of this name could be loaded"
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError:
+        raise DataError(f"{missing}: that needs the package datasets (pip install datasets)") from None
+    path, _, config = name.partition(":")
+    try:
+        loaded = datasets.load_dataset(path, config or None)
+    except Exception as error:  # anything from no network to a broken repository
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{missing}: {reason}") from None
+    parts = dict(loaded) if hasattr(loaded, "keys") else {"train": loaded}
+    found = _splits(list(parts))
+    if not found:
+        raise DataError(f"{name}: expected a split train, validation or test; the dataset has {', '.join(parts)}")
+    return {split: _layout(f"{name} {part}", parts[part]) for split, part in found.items()}
+
+
+def _splits(parts: list[str]) -> dict[str, str]:
+    """Ours -> theirs; a split of exactly that name goes before one such as validation_matched."""
+    found: dict[str, str] = {}
+    for split in SPLITS:
+        names = [part for part in parts if split_of(part) == split]
+        names.sort(key=lambda part: (part != split, parts.index(part)))
+        if names:
+            found[split] = names[0]
+    return found
+
+
+def _layout(name: str, part: Any) -> Layout:
+    features = part.features.to_dict()
+    labels = {column: names for column, feature in features.items() if (names := names_of(feature))}
+
+    def read(bad: Bad) -> Iterator[Record]:
+        for number, row in enumerate(part, 1):
+            yield Record(named(row, labels), f"{name} row {number}")
+
+    return Layout(tuple(features), read)

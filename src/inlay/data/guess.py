@@ -1,0 +1,276 @@
+"""Guesses what the columns of a file are, by well-known names and then by what a sample of rows holds.
+
+Nothing here is an error: what cannot be guessed is "". Columns of bookkeeping (ids, confidences, dates, names that
+start with "_") are never guessed, and a pair is guessed by name alone, since two long columns are as often a title
+and a body.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inlay.data.record import Record
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_PAIRS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("texta", "textb"),
+    ("text1", "text2"),
+    ("sentencea", "sentenceb"),
+    ("1string", "2string"),
+    ("query", "passage"),
+    ("question", "passage"),
+    ("question", "sentence"),
+    ("question", "context"),
+)
+_TEXT = _words(
+    "text sentence review tweet content body message comment utterance post document article abstract "
+    "question query description input headline title"
+)
+_LABEL = _words(
+    "label labels class category sentiment intent target gold goldlabel stars score rating y "
+    "isduplicate emotion topic categories topics tags answer"
+)
+_TOKENS = _words("tokens words token word forms form")
+_TAGS = _words("tags nertags ner labels tag label upos postags pos")
+_QA = {
+    "question": _words("question query"),
+    "context": _words("context passage paragraph document text"),
+    "answers": _words("answers answer"),
+}
+_NEVER = frozenset(
+    _words(
+        "id ids idx index guid uuid uid key confidence url uri link path file filename date time datetime timestamp "
+        "created at split fold lang language source genre annotator worker name username screenname"
+    )
+)
+_LABEL_KINDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "classification": (("text", "number"), ("empty", "other")),
+    "multilabel": (("list",), ("text", "other"), ("empty",)),
+    "regression": (("number",), ("text",), ("empty",)),
+    "": (("list", "text", "number"), ("empty", "other")),
+}
+"""Task -> the kinds of column its label may be, likely ones first; "" while the task is not known.
+
+The last ones are wrong, but where the name fits, the reader of rows can say better what is wrong with them.
+"""
+_LONGEST_LABEL = 60
+"""Characters."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the sample shows of one column."""
+
+    name: str
+    key: str
+    """The name in lower case, letters and digits only."""
+    last: str
+    """The last word of the name."""
+    judged: bool
+    """A column of confidences belongs to it, as in files of annotators' judgements."""
+    never: bool
+    kind: str
+    """empty, number, text, list, or other"""
+    cells: list[Any]
+    """One per row, None where blank."""
+    values: list[Any]
+    """The cells that are not blank."""
+
+    @classmethod
+    def of(cls, name: str, names: Sequence[str], sample: Sequence[Record]) -> Seen:
+        """Look at the column `name` of a file that has the columns `names`."""
+        cells = [None if _blank(value := record.fields.get(name)) else value for record in sample]
+        values = [cell for cell in cells if cell is not None]
+        words = re.findall(r"[^\W_]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower())
+        key, last, keys = _key(name), words[-1] if words else "", {_key(other) for other in names}
+        copy = last == "gold" and key.removesuffix("gold") in keys
+        never = name.startswith("_") or last in _NEVER or copy
+        return cls(name, key, last, key + "confidence" in keys, never, _kind(values), cells, values)
+
+    @property
+    def filled(self) -> float:
+        """The share of rows that are not blank."""
+        return len(self.values) / max(len(self.cells), 1)
+
+    @property
+    def length(self) -> float:
+        """Mean characters per row; a blank row counts, so that a rare long note is no text column."""
+        return sum(len(str(value)) for value in self.values) / max(len(self.cells), 1)
+
+    @property
+    def distinct(self) -> int:
+        """How many different values, or items of lists."""
+        items = (item for value in self.values for item in (value if self.kind == "list" else [value]))
+        return len({str(item) for item in items})
+
+    @property
+    def categorical(self) -> bool:
+        """Few distinct short values, in nearly every row."""
+        short = all(len(str(value)) <= _LONGEST_LABEL for value in self.values)
+        return short and self.filled >= 0.9 and 2 <= self.distinct <= max(2, len(self.values) // 2)
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.lower())
+
+
+def _blank(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value.strip()) or value in ([], (), {})
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _kind(values: Sequence[Any]) -> str:
+    if not values:
+        return "empty"
+    if all(isinstance(value, list | tuple) for value in values):
+        return "list"
+    if any(isinstance(value, list | tuple | dict) for value in values):
+        return "other"
+    numbers = sum(_number(value) is not None for value in values)
+    return "number" if numbers > 0.9 * len(values) else "text"  # a rare bad number is for the reader of rows to name
+
+
+_NONE = Seen("", "", "", False, True, "empty", [], [])
+
+
+def task(seen: Sequence[Seen], asked: Mapping[str, str], hinted: Mapping[str, str]) -> str:
+    """The task that these columns look like, given the text, pair and label that are known already."""
+    if "pair" not in asked and _looks_tagged(seen, asked):
+        return "tagging"
+    keys = {s.key for s in seen}
+    asks = not asked and {"question", "context"} <= keys
+    if asks and keys & set(_QA["answers"]):
+        return "qa"
+    name = texts(seen, {**hinted, **asked}, "", True).get("label", "")
+    label = next((s for s in seen if s.name == name), None)
+    if label is None:
+        return "qa" if asks else "classification"
+    if label.kind == "list":
+        return "multilabel"
+    whole = label.kind != "number" or all((_number(value) or 0.0).is_integer() for value in label.values)
+    return "classification" if whole else "regression"
+
+
+def texts(seen: Sequence[Seen], fixed: Mapping[str, str], task: str, labelled: bool) -> dict[str, str]:
+    """Text, pair and label; labels are looked for by name first, so that none is taken for a text."""
+    found = dict(fixed)
+
+    def free(*kinds: str) -> list[Seen]:
+        return [s for s in seen if s.kind in kinds and not s.never and s.name not in found.values()]
+
+    groups = _LABEL_KINDS[task] if labelled and "label" not in found else ()
+    label = next((name for kinds in groups if (name := _label_by_name(free(*kinds)))), "")
+    if label:
+        found["label"] = label
+    if "text" not in found:
+        first, second = _pair(free("text", "empty"), found.get("pair", ""))
+        found["text"] = first or _text(free("text", "empty")) or _named(free("number"), _TEXT)
+        found.setdefault("pair", second)
+    if groups and not label:
+        found["label"] = next((name for kinds in groups if (name := _label_by_content(free(*kinds), task))), "")
+    return found
+
+
+def _text(seen: Sequence[Seen]) -> str:
+    longest = max((s for s in seen if s.values), key=lambda s: s.length, default=_NONE)
+    return _named(seen, _TEXT) or _named(seen, _TEXT, last=True) or longest.name
+
+
+def _named(seen: Sequence[Seen], keys: Sequence[str], last: bool = False) -> str:
+    """The column with the first of these names, or with the first as its last word; blank columns come last."""
+    matching = [(s, s.last if last else s.key) for s in seen]
+    ranked = [(not s.values, keys.index(key), i) for i, (s, key) in enumerate(matching) if key in keys]
+    return seen[min(ranked)[2]].name if ranked else ""
+
+
+def _label_by_name(seen: Sequence[Seen]) -> str:
+    seen = [s for s in seen if s.kind != "text" or s.length <= _LONGEST_LABEL]
+    judged = max((s for s in seen if s.judged and s.values), key=lambda s: s.filled, default=_NONE)
+    return _named(seen, _LABEL) or judged.name or _named(seen, [key for key in _LABEL if len(key) > 1], last=True)
+
+
+def _label_by_content(seen: Sequence[Seen], task: str) -> str:
+    kinds = ("number",) if task == "regression" else ("text", "number")
+    few = [s for s in seen if s.kind in kinds and s.categorical and task != "regression"]
+    if few:
+        return min(few, key=lambda s: s.distinct).name
+    # Else the only column that cannot be a text: numbers, lists, or one value all through.
+    left = [s for s in seen if s.kind in ("number", "list") or (s.kind in kinds and s.distinct == 1)]
+    return left[0].name if len(left) == 1 else ""
+
+
+def _pair(texts: Sequence[Seen], pair: str) -> tuple[str, str]:
+    names = {s.key: s.name for s in reversed(texts)}
+    for first, second in _PAIRS:
+        if first in names and (_key(pair) == second if pair else second in names):
+            return names[first], pair or names[second]
+    return "", ""
+
+
+def _looks_tagged(seen: Sequence[Seen], asked: Mapping[str, str]) -> bool:
+    """Lists of words beside lists of as many tags, and no text of which the lists could be labels."""
+    lists = [s for s in seen if s.kind == "list"]
+    fixed = {new: asked[old] for old, new in (("text", "tokens"), ("label", "tags")) if old in asked}
+    found = tagging(lists, fixed)
+    tokens, tags = (next((s for s in lists if s.name == found.get(field)), _NONE) for field in ("tokens", "tags"))
+    named = "text" in asked or tokens.key in _TOKENS or not _named([s for s in seen if s.kind == "text"], _TEXT)
+    return named and _parallel(tokens, tags) and any(len(words) > 1 for words in tokens.values)
+
+
+def tagging(seen: Sequence[Seen], fixed: Mapping[str, str]) -> dict[str, str]:
+    """Tokens and tags: by name, else the lists with the most distinct words and, beside them, with the fewest."""
+    found = dict(fixed)
+    if "tokens" not in found:
+        free = [s for s in seen if s.name != found.get("tags")]
+        most = max((s for s in free if _lists_of(s, str)), key=lambda s: s.distinct, default=_NONE)
+        found["tokens"] = _named(free, _TOKENS) or most.name
+    if "tags" not in found:
+        free = [s for s in seen if s.name != found["tokens"]]
+        tokens = next((s for s in seen if s.name == found["tokens"]), _NONE)
+        beside = [s for s in free if _parallel(tokens, s)]
+        fewest = min(beside, key=lambda s: s.distinct, default=_NONE)
+        found["tags"] = _named(beside, _TAGS) or fewest.name or _named(free, _TAGS)
+    return found
+
+
+def _parallel(tokens: Seen, tags: Seen) -> bool:
+    """As many tags as words in most rows: a wrong row is for the reader of rows to name."""
+    if not (_lists_of(tokens, str) and _lists_of(tags, str, int)):
+        return False
+    rows = list(zip(tokens.cells, tags.cells, strict=True))
+    return 2 * sum(len(words or ()) == len(marks or ()) for words, marks in rows) > len(rows)
+
+
+def _lists_of(seen: Seen, *types: type) -> bool:
+    return seen.kind == "list" and all(isinstance(item, types) for value in seen.values for item in value)
+
+
+def answering(seen: Sequence[Seen], fixed: Mapping[str, str]) -> dict[str, str]:
+    """Question, context and answers, by name alone."""
+    found = dict(fixed)
+    for field, keys in _QA.items():
+        if field not in found:
+            found[field] = _named([s for s in seen if s.name not in found.values()], keys)
+    return found

@@ -1,0 +1,161 @@
+"""Opening input: a file, a folder or a hub dataset becomes a Source that streams its rows.
+
+Opening reads only the beginning of a file, to see what it is. `records` streams, and may be called again; JSON
+documents alone are read whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inlay.data.folder import find_languages, find_splits
+from inlay.data.formats import glue
+from inlay.data.formats.conll import open_conll
+from inlay.data.formats.conllu import open_conllu
+from inlay.data.formats.delimited import Form, layout, open_csv, open_tsv, sample
+from inlay.data.formats.hub import open_hub
+from inlay.data.formats.jsondoc import open_json
+from inlay.data.formats.jsonl import open_jsonl
+from inlay.data.formats.layout import Layout
+from inlay.data.formats.parquet import MAGIC, open_parquet
+from inlay.data.formats.sniff import BY_EXTENSION, extension, sniff
+from inlay.data.formats.squad import open_squad
+from inlay.data.formats.text import Text, open_text, read_head
+from inlay.data.record import Bad, Record, stop
+from inlay.errors import DataError, suggest
+
+_TEXT: Mapping[str, Callable[[Text], Layout]] = {
+    "csv": open_csv,
+    "tsv": open_tsv,
+    "json": open_json,
+    "jsonl": open_jsonl,
+    "conll": open_conll,
+    "conllu": open_conllu,
+    "squad": open_squad,
+}
+FORMATS = (*_TEXT, "glue", "parquet")
+_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+_MNLI = re.compile(r"(.*mnli)-(m|mm)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows to be read, and what their file says of itself."""
+
+    name: str
+    """As the user gave it."""
+    format: str
+    """csv, tsv, json, jsonl, parquet, conll, conllu, squad, glue or hub."""
+    columns: tuple[str, ...]
+    hints: Mapping[str, str]
+    """What the layout itself says, role -> column: task, metric, text, pair, label, tokens, tags ..."""
+    notes: tuple[str, ...]
+    """Lines worth telling the user."""
+    read: Callable[[Bad], Iterator[Record]] = field(repr=False, compare=False)
+
+    def records(self, bad: Bad = stop) -> Iterator[Record]:
+        """Stream the rows; `bad` hears of those that cannot be used. A source without any is an error."""
+        told = 0
+
+        def heard(place: str, problem: str) -> None:
+            nonlocal told
+            told += 1
+            bad(place, problem)
+
+        found = False
+        for record in self.read(heard):
+            found = True
+            yield record
+        if not found and not told:
+            raise DataError(f"{self.name}: no rows; expected at least one")
+
+
+def open_source(path: str | os.PathLike[str], *, format: str | None = None, encoding: str | None = None) -> Source:
+    """Open one file; format and encoding are found out where they are not given."""
+    name, file = os.fspath(path), Path(path)
+    if format is not None and format not in FORMATS:
+        raise DataError(f"{name}: there is no format {format!r}: {suggest(format, FORMATS)}")
+    _check(name, file)
+    if format == "parquet" or (format is None and _is_parquet(name, file)):
+        return _source(name, "parquet", open_parquet(name, file))
+    text = open_text(name, file, encoding)
+    found = format or sniff(text)
+    if found == "glue" or (format is None and found == "tsv"):
+        opened = _glue(text)
+        if opened or found == "glue":
+            return _source(name, "glue", opened or _no_glue(name))
+    return _source(name, found, _TEXT[found](text))
+
+
+def open_splits(data: str, *, format: str | None = None, encoding: str | None = None) -> dict[str, Source]:
+    """Open a file (it is train), a folder with splits, or a hub dataset `name[:config]`."""
+    files: dict[str, Path] = {}
+    if os.path.isdir(data):
+        files = find_splits(Path(data))
+    elif os.path.exists(data) or _means_file(data):
+        files = {"train": Path(data)}
+    elif (mnli := _MNLI.fullmatch(data)) and os.path.isdir(mnli[1]):
+        files = find_splits(Path(mnli[1]), mismatched=mnli[2].lower() == "mm")
+    if files:
+        return {split: open_source(file, format=format, encoding=encoding) for split, file in files.items()}
+    if not _HUB.fullmatch(data):
+        raise DataError(f"there is no file or folder {data!r}")
+    return {split: _source(f"{data} {split}", "hub", opened) for split, opened in open_hub(data).items()}
+
+
+def open_per_language(
+    folder: str | os.PathLike[str], *, format: str | None = None, encoding: str | None = None
+) -> dict[str, Source]:
+    """Open one file per language, for zero-shot evaluation: language code -> source."""
+    path = Path(folder)
+    if not os.path.isdir(path):
+        raise DataError(f"{os.fspath(folder)}: expected a folder with one file or folder per language")
+    return {code: open_source(f, format=format, encoding=encoding) for code, f in find_languages(path).items()}
+
+
+def _source(name: str, format: str, opened: Layout) -> Source:
+    return Source(name, format, opened.columns, opened.hints, opened.notes, opened.read)
+
+
+def _check(name: str, file: Path) -> None:
+    if os.path.isdir(file):
+        raise DataError(f"{name}: this is a folder; expected a file")
+    if not os.path.exists(file):
+        beside = os.listdir(file.parent) if os.path.isdir(file.parent) else []
+        near = difflib.get_close_matches(file.name, beside, n=1, cutoff=0.5)
+        raise DataError(f"{name}: there is no such file" + (f"; did you mean {near[0]}?" if near else ""))
+    if not os.path.isfile(file):  # a pipe cannot be read twice
+        raise DataError(f"{name}: not a regular file; write it to disk first")
+
+
+def _means_file(data: str) -> bool:
+    """Whether a name that does not exist was meant as a file: its extension says so."""
+    return extension(data) in BY_EXTENSION
+
+
+def _is_parquet(name: str, file: Path) -> bool:
+    return BY_EXTENSION.get(extension(file.name)) == "parquet" or read_head(name, file)[0].startswith(MAGIC)
+
+
+def _glue(text: Text) -> Layout | None:
+    """A file of GLUE with hints, or nothing if it is not one."""
+    form = Form("\t", False)
+    rows = sample(text, form)
+    if glue.is_cola(rows):
+        opened = layout(text, form, glue.COLA, 0)
+        return dataclasses.replace(opened, hints=glue.hints("cola", glue.COLA))
+    columns = [cell.strip() for cell in rows[0]]
+    task = glue.recognise(text.path.resolve().parent.name, columns)
+    if task is None:
+        return None
+    return dataclasses.replace(layout(text, form, columns, 1), hints=glue.hints(task, columns))
+
+
+def _no_glue(name: str) -> Layout:
+    raise DataError(f"{name}: the columns are not those of a GLUE task; valid folders: {', '.join(glue.TASKS)}")

@@ -1,0 +1,191 @@
+"""Seeded, stable splits over row indices.
+
+Each row gets a random number from the seed and its index alone; training rows are taken from the low end of that
+order and validation rows from the high end. So the train sets of growing sizes are nested and the validation rows
+stay the same (up to rounding, where classes are kept in proportion), and rows added at a file's end do not reorder
+the others. Only `random.Random.random` is used: its sequence is the one that Python promises never to change.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+
+from inlay.errors import RunError
+
+DEFAULT_SHARE = Fraction(1, 10)
+DEFAULT_MOST = 2000
+
+
+def size(text: str | int | float | None, rows: int, what: str) -> int:
+    """A count of rows from "1000", "10%" or 0.1; None is all of them. A share is rounded to the nearest row."""
+    if rows < 1:
+        raise RunError(f"{what}: there are no rows to take from")
+    if text is None:
+        return rows
+    count = _count(text, rows)
+    if count is None:
+        raise RunError(f"{what} {text} is not a size; write a count such as 1000 or a share such as 10%")
+    if count < 1:
+        raise RunError(f"{what} {text} of {rows} rows is no row; at least 1 is needed")
+    if count > rows:
+        raise RunError(f"{what} {text} is more than there is: {rows} rows")
+    return count
+
+
+def take(rows: int, n: int, seed: int, strata: Sequence[str] | None = None) -> list[int]:
+    """`n` of the rows in ascending order; with `strata` (a label per row) each class in proportion.
+
+    Proportion is by largest remainder; every class gets a row when there are at least as many as classes.
+    """
+    if not 0 <= n <= rows:
+        raise RunError(f"{n} rows cannot be taken from {rows}")
+    units = _units(rows, seed, strata, None)
+    chosen, _ = _fill(units, _allot(_counts(units), n, seed))
+    return sorted(chosen)
+
+
+def split(
+    rows: int,
+    seed: int,
+    *,
+    train_size: str | int | float | None = None,
+    val_size: str | int | float | None = None,
+    stratify: Sequence[str] | None,
+    groups: Sequence[str] | None = None,
+) -> tuple[list[int], list[int]]:
+    """(train, validation), each in ascending order; shares are of all rows.
+
+    Validation comes from the rows that `train_size` leaves over, and without `train_size` training has all the
+    others. No `val_size` means 10 %, at least 1 and at most 2000. A class too rare for both is in train. With
+    `groups` (say, identical texts) no group straddles: a size is then met from below, or by the smallest group
+    where none fits.
+    """
+    n_train, n_val = _sizes(rows, train_size, val_size)
+    units = _units(rows, seed, stratify, groups)
+    if len(units) < 2:
+        raise RunError(f"all {rows} rows belong together, so none can be held out for validation; pass --val FILE")
+    counts = _counts(units)
+    for_train = _allot(counts, n_train, seed)
+    for_val = _allot({label: counts[label] - for_train[label] for label in counts}, n_val, seed)
+    validation, left = _fill(units[::-1], for_val)
+    if train_size is None:
+        train = [row for unit in left for row in unit.rows]
+    else:
+        train, _ = _fill(left[::-1], for_train)
+    return sorted(train), sorted(validation)
+
+
+class _Unit:
+    """Rows that stay together, and their class: that of the first."""
+
+    __slots__ = ("label", "rows")
+
+    def __init__(self, label: str):
+        self.label = label
+        self.rows: list[int] = []
+
+
+def _units(rows: int, seed: int, strata: Sequence[str] | None, groups: Sequence[str] | None) -> list[_Unit]:
+    """All rows, in the seed's order."""
+    for what, given in (("labels", strata), ("groups", groups)):
+        if given is not None and len(given) != rows:
+            raise RunError(f"{len(given)} {what} for {rows} rows; each row needs one")
+    draw = random.Random(f"inlay rows {seed}").random
+    order = [draw() for _ in range(rows)]
+    units: dict[str | int, _Unit] = {}
+    for row in range(rows):
+        key = row if groups is None else groups[row]
+        unit = units.get(key)
+        if unit is None:
+            unit = units[key] = _Unit("" if strata is None else strata[row])
+        unit.rows.append(row)
+    return sorted(units.values(), key=lambda unit: order[unit.rows[0]])
+
+
+def _counts(units: Iterable[_Unit]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for unit in units:
+        counts[unit.label] += len(unit.rows)
+    return dict(sorted(counts.items()))
+
+
+def _allot(counts: Mapping[str, int], n: int, seed: int) -> dict[str, int]:
+    """Rows of each class out of `n`, at least one each where `n` allows it.
+
+    A class whose share is less than a row gets one first; the others then share what is left, and again.
+    """
+    present = {label: count for label, count in counts.items() if count}
+    shares = dict.fromkeys(counts, 0)
+    if n >= len(present):
+        while rare := [label for label, count in present.items() if n * count < sum(present.values())]:
+            for label in rare:
+                shares[label] = 1
+                del present[label]
+            n -= len(rare)
+    total = sum(present.values())
+    draw = random.Random(f"inlay classes {seed}").random
+    rank = {label: (-(n * count % total), draw()) for label, count in present.items()}
+    for label, count in present.items():
+        shares[label] = n * count // total
+    missing = n - sum(shares[label] for label in present)
+    for label in sorted(present, key=rank.__getitem__)[:missing]:
+        shares[label] += 1
+    return shares
+
+
+def _fill(units: Sequence[_Unit], shares: Mapping[str, int]) -> tuple[list[int], list[_Unit]]:
+    """Take units in order while they fit the share of their class: the rows taken, and the units left."""
+    room = dict(shares)
+    taken: list[int] = []
+    left: list[_Unit] = []
+    for unit in units:
+        if len(unit.rows) <= room[unit.label]:
+            room[unit.label] -= len(unit.rows)
+            taken += unit.rows
+        else:
+            left.append(unit)
+    if not taken and any(shares.values()):
+        smallest = min(left, key=lambda unit: len(unit.rows))
+        return list(smallest.rows), [unit for unit in left if unit is not smallest]
+    return taken, left
+
+
+def _sizes(rows: int, train_size: str | int | float | None, val_size: str | int | float | None) -> tuple[int, int]:
+    if rows < 2:
+        raise RunError(f"a validation set needs at least 2 rows to split, not {rows}; pass --val FILE")
+    n_train = size(train_size, rows, "--train-size")
+    if val_size is None:
+        n_val = min(max(round(rows * DEFAULT_SHARE), 1), DEFAULT_MOST)
+        if train_size is not None:
+            n_val = min(n_val, rows - n_train)
+    else:
+        n_val = size(val_size, rows, "--val-size")
+    if train_size is None:
+        n_train = rows - n_val
+    if n_val < 1:
+        raise RunError(f"--train-size {train_size} takes all {rows} rows and leaves none for validation")
+    if n_train < 1:
+        raise RunError(f"--val-size {val_size} takes all {rows} rows and leaves none for training")
+    if n_train + n_val > rows:
+        raise RunError(f"--train-size {train_size} and --val-size {val_size} need {n_train + n_val} of {rows} rows")
+    return n_train, n_val
+
+
+def _count(text: str | int | float, rows: int) -> int | None:
+    """A whole number is a count, anything up to 1 with a point is a share; None for what is neither."""
+    if isinstance(text, bool):
+        return None
+    written = str(text).strip()
+    if re.fullmatch(r"[0-9]{1,18}", written, re.ASCII):
+        return int(written)
+    match = re.fullmatch(r"([0-9]{0,18}\.?[0-9]{1,18}(?:e-?[0-9]{1,2})?)\s*(%?)", written, re.ASCII)
+    if match is None:
+        return None
+    share = Fraction(match[1]) / (100 if match[2] else 1)
+    if share > 1:
+        return max(round(share * rows), rows + 1) if match[2] else None
+    return round(share * rows)

@@ -1,0 +1,43 @@
+"""How good adapters are: any number of them, on rows of their own, in mixed batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from inlay.engine.predict import run_rows
+from inlay.tasks import Answer, Example, Row
+
+if TYPE_CHECKING:
+    from inlay.engine.host import Host
+
+
+def outputs_of(host: Host, parts: Sequence[tuple[str, Sequence[Row]]]) -> list[list[Tensor]]:
+    """The logits of every part's rows; a part is (adapter, rows)."""
+    names = [name for name, rows in parts for _ in rows]
+    ran = iter(run_rows(host, [row for _, rows in parts for row in rows], names))
+    return [[next(ran) for _ in rows] for _, rows in parts]
+
+
+def by_example(
+    outputs: Sequence[Tensor], rows: Sequence[Row], examples: int
+) -> tuple[list[list[Tensor]], list[list[Row]]]:
+    """The outputs and rows of each example, windows together."""
+    of_output: list[list[Tensor]] = [[] for _ in range(examples)]
+    of_row: list[list[Row]] = [[] for _ in range(examples)]
+    for out, row in zip(outputs, rows, strict=True):
+        of_output[row.example].append(out)
+        of_row[row.example].append(row)
+    return of_output, of_row
+
+
+def score(
+    host: Host, name: str, examples: Sequence[Example], rows: Sequence[Row], outputs: Sequence[Tensor]
+) -> tuple[dict[str, float], list[Answer]]:
+    """All metrics of one adapter on these examples, and its answers."""
+    task, labels = host.task(name), host.labels(name)
+    pairs = zip(*by_example(outputs, rows, len(examples)), examples, strict=True)
+    answers = [task.decode(out, own, example, labels, host.base) for out, own, example in pairs]
+    return task.score(examples, answers, labels), answers

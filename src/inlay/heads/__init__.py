@@ -1,0 +1,1 @@
+"""From hidden states to answers: pooling and heads."""

@@ -1,0 +1,84 @@
+"""One of several classes, for a text or a pair of texts. Loss: cross-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay import metrics
+from inlay.base.load import Base
+from inlay.config import option
+from inlay.data.columns import Columns
+from inlay.data.record import Record
+from inlay.errors import DataError
+from inlay.registry import tasks
+from inlay.tasks import Answer, Example, Row, Task, as_text, in_natural_order
+from inlay.tasks._text import best_temperature, pooled, text_example, text_rows
+
+
+@tasks.register("classification")
+@dataclass(frozen=True, kw_only=True)
+class Classification(Task):
+    """The options of the task."""
+
+    long: Literal["cut", "windows"] = option(
+        "cut", "a text longer than max_length: cut it, or pool overlapping windows"
+    )
+    temperature: float = option(1.0, "what logits are divided by; fitted on validation rows")
+
+    def read(self, record: Record, columns: Columns) -> Example:
+        """Any value is a class name."""
+        target = as_text(record, columns.label).strip() if columns.label else None
+        return text_example(record, columns, target)
+
+    def labels(self, examples: Sequence[Example]) -> tuple[str, ...]:
+        """Every class that occurs, in natural order."""
+        found = in_natural_order([e.target for e in examples])
+        if len(found) < 2:
+            place = examples[0].place if examples else "the data"
+            raise DataError(f"{place}: every row has the label {found[0] if found else None!r}; expected two classes")
+        return found
+
+    def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
+        """The target is the number of the class."""
+        number = {label: i for i, label in enumerate(labels)}
+
+        def target(example: Example) -> int | None:
+            if example.target is not None and example.target not in number:
+                raise DataError(f"{example.place}: the label {example.target!r} is not one of {', '.join(labels)}")
+            return None if example.target is None else number[example.target]
+
+        return text_rows(tokenizer, examples, limit, self.long == "windows", target)
+
+    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
+        """Cross-entropy; with class weights a weighted mean, as torch has it."""
+        logits = torch.stack(list(outputs)).float()
+        return F.cross_entropy(logits, torch.tensor([r.target for r in rows], device=logits.device), weights)
+
+    def decode(
+        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
+    ) -> Answer:
+        """The likeliest class, its probability, and all of them."""
+        p = (pooled(outputs) / self.temperature).softmax(-1).tolist()
+        best = max(range(len(p)), key=p.__getitem__)
+        return {"label": labels[best], "score": p[best], "scores": dict(zip(labels, p, strict=True))}
+
+    def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
+        """Accuracy, F1 of several kinds, Matthews."""
+        return metrics.classification([e.target for e in examples], [a["label"] for a in answers], labels)
+
+    def calibrate(self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> Self:
+        """One temperature that makes the held-out log-likelihood largest."""
+        logits = torch.stack([pooled(o) for o in outputs]).double()
+        targets = torch.tensor([r[0].target for r in rows], device=logits.device)
+        return replace(self, temperature=best_temperature(lambda t: F.cross_entropy(logits / t, targets).item()))
+
+    def primary(self, asked: str | None, labels: Sequence[str]) -> str:
+        """Binary F1 is there for two classes alone."""
+        available = set(metrics.PRIMARY[self.name]) - (set() if len(labels) == 2 else {"f1"})
+        return metrics.primary(self.name, asked, available)

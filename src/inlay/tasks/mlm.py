@@ -1,0 +1,109 @@
+"""Masked language modelling: some tokens are hidden and predicted. Used to adapt to a task's own text first (TAPT).
+
+Of the tokens, 15 % are chosen anew at every step; of these 80 % become the mask, 10 % a random token, 10 % stay. The
+head is a transform (dense, gelu, norm) whose result is compared with the frozen word embeddings, so the vocabulary
+costs no parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay import metrics
+from inlay.base.load import Base
+from inlay.base.words import words_of
+from inlay.config import option
+from inlay.data.columns import Columns
+from inlay.data.record import Record
+from inlay.errors import SpecError
+from inlay.registry import tasks
+from inlay.tasks import Answer, Example, Row, Task
+from inlay.tasks._text import text_example, text_rows
+
+_IGNORED = -100
+
+
+@tasks.register("mlm")
+@dataclass(frozen=True, kw_only=True)
+class MLM(Task):
+    """The options of the task."""
+
+    roles = ("text", "pair")
+    per_token = True
+    head = "transform"
+
+    share: float = option(0.15, "how many of the tokens are chosen")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share < 1:
+            raise SpecError(f"mlm: share={self.share} is not valid: expected between 0 and 1")
+
+    def read(self, record: Record, columns: Columns) -> Example:
+        """Text is all it needs."""
+        return text_example(record, columns, "")
+
+    def labels(self, examples: Sequence[Example]) -> tuple[str, ...]:
+        """The head's width is the base's, which only the host knows."""
+        return ()
+
+    def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
+        """aux says which tokens may be hidden: all but the special ones."""
+        if tokenizer.mask_token_id is None:
+            raise SpecError("this base has no mask token, so it cannot be trained on text with masked words")
+        special = set(tokenizer.all_special_ids)
+        rows = text_rows(tokenizer, examples, limit, True, lambda e: None)
+        return [replace(row, aux=[i for i, token in enumerate(row.ids) if token not in special]) for row in rows]
+
+    def draw(self, rows: Sequence[Row], tokenizer: Any, random: torch.Generator) -> list[Row]:
+        """Hide tokens; the target is what stood there."""
+        out = []
+        for row in rows:
+            ids, target = torch.tensor(row.ids), torch.full((len(row.ids),), _IGNORED)
+            may = torch.tensor(row.aux, dtype=torch.long)
+            chosen = may[torch.rand(len(may), generator=random) < self.share]
+            if not len(chosen) and len(may):
+                chosen = may[:1]
+            target[chosen] = ids[chosen]
+            kind = torch.rand(len(chosen), generator=random)
+            anything = torch.randint(len(tokenizer), (len(chosen),), generator=random)
+            ids[chosen] = torch.where(
+                kind < 0.8, tokenizer.mask_token_id, torch.where(kind < 0.9, anything, ids[chosen])
+            )
+            out.append(replace(row, ids=ids.tolist(), target=target.tolist()))
+        return out
+
+    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
+        """Cross-entropy over the hidden tokens."""
+        return F.cross_entropy(*_hidden(outputs, rows, base))
+
+    def decode(
+        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
+    ) -> Answer:
+        """The summed loss, and over how many tokens."""
+        logits, targets = _hidden(outputs, rows, base)
+        return {"loss": F.cross_entropy(logits, targets, reduction="sum").item(), "tokens": len(targets)}
+
+    def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
+        """Perplexity of the hidden tokens."""
+        tokens = sum(a["tokens"] for a in answers)
+        mean = sum(a["loss"] for a in answers) / tokens if tokens else math.inf
+        return {"perplexity": metrics.perplexity(mean)}
+
+
+def _hidden(outputs: Sequence[Tensor], rows: Sequence[Row], base: Base) -> tuple[Tensor, Tensor]:
+    """Logits over the vocabulary [n, words] and targets [n], for the hidden tokens alone."""
+    states = torch.cat(list(outputs))
+    targets = torch.tensor([t for row in rows for t in row.target], device=states.device)
+    chosen = targets != _IGNORED
+    words, bias = words_of(base)
+    # the transform comes out in the head's dtype, which may be wider than the base's
+    logits = states[chosen].to(words.dtype) @ words.T
+    return (logits if bias is None else logits + bias).float(), targets[chosen]

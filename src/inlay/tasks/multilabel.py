@@ -1,0 +1,96 @@
+"""Any number of labels for a text or a pair. Loss: binary cross-entropy, the mean over labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay import metrics
+from inlay.base.load import Base
+from inlay.config import option
+from inlay.data.columns import Columns
+from inlay.data.record import Record
+from inlay.errors import DataError
+from inlay.registry import tasks
+from inlay.tasks import Answer, Example, Row, Task, Unusable, in_natural_order
+from inlay.tasks._text import best_temperature, pooled, text_example, text_rows
+
+
+@tasks.register("multilabel")
+@dataclass(frozen=True, kw_only=True)
+class Multilabel(Task):
+    """The options of the task."""
+
+    long: Literal["cut", "windows"] = option(
+        "cut", "a text longer than max_length: cut it, or pool overlapping windows"
+    )
+    cutoff: float = option(0.5, "a label is given from this probability on")
+    temperature: float = option(1.0, "what logits are divided by; fitted on validation rows")
+
+    def read(self, record: Record, columns: Columns) -> Example:
+        """A list, or text with | ; or , between labels; nothing means no label."""
+        return text_example(record, columns, _labels(record.fields.get(columns.label)) if columns.label else None)
+
+    def labels(self, examples: Sequence[Example]) -> tuple[str, ...]:
+        """Every label that occurs."""
+        found = in_natural_order([label for e in examples for label in e.target])
+        if not found:
+            raise DataError(f"{examples[0].place if examples else 'the data'}: no row has any label")
+        return found
+
+    def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
+        """The target is 0 or 1 for every label."""
+
+        def target(example: Example) -> list[float] | None:
+            unknown = set(example.target or ()) - set(labels)
+            if unknown:
+                raise DataError(f"{example.place}: the label {min(unknown)!r} is not one of {', '.join(labels)}")
+            return None if example.target is None else [float(label in example.target) for label in labels]
+
+        return text_rows(tokenizer, examples, limit, self.long == "windows", target)
+
+    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
+        """Binary cross-entropy."""
+        logits = torch.stack(list(outputs)).float()
+        targets = torch.tensor([r.target for r in rows], device=logits.device)
+        return F.binary_cross_entropy_with_logits(logits, targets, weights)
+
+    def decode(
+        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
+    ) -> Answer:
+        """Every label from the cut-off on; the score is that of the least certain of all decisions."""
+        p = (pooled(outputs) / self.temperature).sigmoid().tolist()
+        given = [label for label, one in zip(labels, p, strict=True) if one >= self.cutoff]
+        sure = min(one if one >= self.cutoff else 1 - one for one in p)
+        return {"label": given, "score": sure, "scores": dict(zip(labels, p, strict=True))}
+
+    def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
+        """F1 over labels, and how often the whole set is right."""
+        return metrics.multilabel([e.target for e in examples], [a["label"] for a in answers], labels)
+
+    def calibrate(self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> Self:
+        """One temperature for all labels."""
+        logits = torch.stack([pooled(o) for o in outputs]).double()
+        targets = torch.tensor([r[0].target for r in rows], device=logits.device, dtype=logits.dtype)
+
+        def loss(t: float) -> float:
+            return F.binary_cross_entropy_with_logits(logits / t, targets).item()
+
+        return replace(self, temperature=best_temperature(loss))
+
+
+def _labels(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        parts = re.split(r"[|;,]", value)
+        return tuple(dict.fromkeys(p.strip() for p in parts if p.strip()))
+    if isinstance(value, list | tuple):
+        return tuple(dict.fromkeys(str(v).strip() for v in value))
+    raise Unusable(f"labels are a list, or text with | between them, not {value!r}")

@@ -1,0 +1,170 @@
+"""Extractive question answering: the answer is a stretch of the context, to the character.
+
+A long context becomes overlapping windows. The loss is the mean of two cross-entropies, over the positions where an
+answer may start and where it may end; a window without the answer points at its first token. Scores as SQuAD v1.1
+has them, "no answer" as v2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay import metrics
+from inlay.base.load import Base
+from inlay.config import option
+from inlay.data.columns import Columns
+from inlay.data.record import Record
+from inlay.errors import SpecError
+from inlay.registry import tasks
+from inlay.tasks import Answer, Example, Row, Task, Unusable, as_text
+
+
+@tasks.register("qa")
+@dataclass(frozen=True, kw_only=True)
+class QA(Task):
+    """The options of the task."""
+
+    roles = ("question", "context", "answers")
+    per_token = True
+
+    max_length: int | None = option(384, "longest window in tokens, question included")
+    stride: int = option(128, "how many tokens two windows share")
+    longest: int = option(30, "the longest answer in tokens")
+    no_answer: bool = option(False, "whether a question may have no answer; found in the training data")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stride < 0 or self.longest < 1:
+            raise SpecError(
+                f"qa: stride={self.stride},longest={self.longest} is not valid: expected 0 or more, 1 or more"
+            )
+
+    def fit(self, examples: Sequence[Example]) -> Self:
+        """Questions without an answer among the examples make it possible to give none."""
+        return replace(self, no_answer=any(not e.target for e in examples))
+
+    def read(self, record: Record, columns: Columns) -> Example:
+        """The target is [(text, first character)]; an answer without a position is looked up in the context."""
+        question, context = as_text(record, columns.question), as_text(record, columns.context)
+        target = _answers(record.fields.get(columns.answers), context) if columns.answers else None
+        return Example(question, context, (), target, str(record.fields.get("id") or ""), record.place)
+
+    def labels(self, examples: Sequence[Example]) -> tuple[str, ...]:
+        """Two outputs per token."""
+        return ("start", "end")
+
+    def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
+        """aux is [(token, first character, last character + 1)] of the context; the target (start, end) in tokens."""
+        rows: list[Row] = []
+        for index, example in enumerate(examples):
+            rows += self._windows(tokenizer, index, example, limit)
+        return rows
+
+    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
+        """Over all tokens of a window."""
+        losses = []
+        for out, row in zip(outputs, rows, strict=True):
+            target = torch.tensor(row.target, device=out.device)
+            losses.append(F.cross_entropy(out.float().T, target))  # [2, tokens]
+        return torch.stack(losses).mean()
+
+    def decode(
+        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
+    ) -> Answer:
+        """The best span of all windows; its score is P(start) P(end) in its window."""
+        best: tuple[float, float, int, int] | None = None
+        null = float("inf")
+        for out, row in zip(outputs, rows, strict=True):
+            logits = out.float().cpu()
+            null = min(null, (logits[0, 0] + logits[0, 1]).item())
+            found = _best_span(logits, row.aux, self.longest)
+            if found is not None and (best is None or found[0] > best[0]):
+                best = found
+        context = example.pair or ""
+        if best is None or (self.no_answer and null >= best[0]):
+            return {"answer": "", "start": None, "end": None, "score": 0.0 if best is None else 1 - best[1]}
+        _, p, start, end = best
+        return {"answer": context[start:end], "start": start, "end": end, "score": p}
+
+    def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
+        """F1 and exact match."""
+        return metrics.qa([[text for text, _ in e.target] for e in examples], [a["answer"] for a in answers])
+
+    def _windows(self, tokenizer: Any, index: int, example: Example, limit: int) -> list[Row]:
+        question = tokenizer(example.text, add_special_tokens=False)["input_ids"]
+        room = limit - len(question) - tokenizer.num_special_tokens_to_add(pair=True)
+        if room < 8:  # a question that leaves no place for the context is cut instead
+            question_text = tokenizer.decode(question[: limit // 2])
+            return self._windows(tokenizer, index, replace(example, text=question_text), limit)
+        encoded = tokenizer(
+            example.text,
+            example.pair,
+            truncation="only_second",
+            max_length=limit,
+            stride=min(self.stride, room // 2),
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        rows = []
+        types = encoded.get("token_type_ids")
+        for i, ids in enumerate(encoded["input_ids"]):
+            inside = [
+                (token, *encoded["offset_mapping"][i][token])
+                for token, part in enumerate(encoded.sequence_ids(i))
+                if part == 1
+            ]
+            rows.append(Row(ids, None if types is None else types[i], _target(example, inside), index, inside))
+        return rows
+
+
+def _target(example: Example, inside: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+    """The first given answer in tokens; (0, 0) if it is not wholly in this window."""
+    if not example.target or not inside:
+        return (0, 0)
+    text, first = example.target[0]
+    last = first + len(text)
+    if first < inside[0][1] or last > inside[-1][2]:
+        return (0, 0)
+    start = max(token for token, begin, _ in inside if begin <= first)
+    end = min(token for token, _, stop in inside if stop >= last)
+    return (start, max(start, end))
+
+
+def _best_span(
+    logits: Tensor, inside: Sequence[tuple[int, int, int]], longest: int
+) -> tuple[float, float, int, int] | None:
+    """(sum of logits, probability, first character, last + 1) of the best span of at most `longest` tokens."""
+    if not inside:
+        return None
+    first = inside[0][0]
+    start, end = logits[first : first + len(inside)].unbind(-1)
+    sums = start.unsqueeze(1) + end.unsqueeze(0)
+    allowed = torch.ones_like(sums).triu().tril(longest - 1).bool()
+    at = int(sums.masked_fill(~allowed, float("-inf")).argmax())
+    s, e = divmod(at, len(inside))
+    p = (logits[:, 0].softmax(0)[first + s] * logits[:, 1].softmax(0)[first + e]).item()
+    return sums[s, e].item(), p, inside[s][1], inside[e][2]
+
+
+def _answers(value: Any, context: str) -> list[tuple[str, int]]:
+    if value is None or value in ("", []):
+        return []
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):  # the hub's squad: a table of columns
+        value = [{"text": t, "answer_start": s} for t, s in zip(value["text"], value["answer_start"], strict=True)]
+    found = []
+    for one in value if isinstance(value, list) else [value]:
+        text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, Mapping) else (one, None)
+        if not isinstance(text, str) or not text.strip():
+            raise Unusable(f"an answer must be text, not {one!r}")
+        if start is None:
+            start = context.find(text)
+        if not isinstance(start, int) or start < 0 or context[start : start + len(text)] != text:
+            raise Unusable(f"the answer {text[:60]!r} is not in the context at {start}")
+        found.append((text, start))
+    return found

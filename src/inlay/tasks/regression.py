@@ -1,0 +1,84 @@
+"""A number for a text or a pair. Loss: squared error of the standardised target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay import metrics
+from inlay.base.load import Base
+from inlay.config import option
+from inlay.data.columns import Columns
+from inlay.data.record import Record
+from inlay.errors import DataError
+from inlay.registry import tasks
+from inlay.tasks import Answer, Example, Row, Task, Unusable, as_text
+from inlay.tasks._text import pooled, text_example, text_rows
+
+
+@tasks.register("regression")
+@dataclass(frozen=True, kw_only=True)
+class Regression(Task):
+    """The options of the task."""
+
+    long: Literal["cut", "windows"] = option(
+        "cut", "a text longer than max_length: cut it, or pool overlapping windows"
+    )
+    mean: float = option(0.0, "the mean of the training targets; the head predicts the standardised value")
+    scale: float = option(1.0, "their standard deviation")
+
+    def fit(self, examples: Sequence[Example]) -> Self:
+        """Mean and deviation of the targets."""
+        targets = [e.target for e in examples]
+        if len(set(targets)) < 2:
+            raise DataError(f"{examples[0].place if examples else 'the data'}: every row has the same target value")
+        return replace(self, mean=round(fmean(targets), 6), scale=round(pstdev(targets), 6) or 1.0)
+
+    def read(self, record: Record, columns: Columns) -> Example:
+        """The label must be a finite number."""
+        return text_example(record, columns, _number(record, columns.label) if columns.label else None)
+
+    def labels(self, examples: Sequence[Example]) -> tuple[str, ...]:
+        """One output."""
+        return ("value",)
+
+    def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
+        """The target is standardised."""
+
+        def target(example: Example) -> float | None:
+            return None if example.target is None else (example.target - self.mean) / self.scale
+
+        return text_rows(tokenizer, examples, limit, self.long == "windows", target)
+
+    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
+        """Mean squared error."""
+        values = torch.stack(list(outputs)).float()[:, 0]
+        return F.mse_loss(values, torch.tensor([r.target for r in rows], device=values.device))
+
+    def decode(
+        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
+    ) -> Answer:
+        """The value on the scale of the data."""
+        return {"value": pooled(outputs)[0].item() * self.scale + self.mean}
+
+    def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
+        """Spearman, Pearson and errors."""
+        return metrics.regression([e.target for e in examples], [a["value"] for a in answers])
+
+
+def _number(record: Record, column: str) -> float:
+    text = as_text(record, column)
+    try:
+        value = float(text)
+    except ValueError:
+        raise Unusable(f"the column {column!r} holds {text[:40]!r}; expected a number") from None
+    if not math.isfinite(value):
+        raise Unusable(f"the column {column!r} holds {text!r}; expected a finite number")
+    return value

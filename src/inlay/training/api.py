@@ -1,0 +1,194 @@
+"""`inlay.train`: one run or many, side by side, on one host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, overload
+
+from inlay.bank.delta import params_of
+from inlay.engine.host import Host
+from inlay.errors import InlayError, RunError
+from inlay.heads.head import head_part
+from inlay.library.folder import Library
+from inlay.training.checkpoint import Checkpoint
+from inlay.training.job import Job
+from inlay.training.loop import Callback, Loop
+from inlay.training.prepare import Prepared, prepare
+from inlay.training.result import Result
+from inlay.training.run import Run, data_name
+
+
+@overload
+def train(
+    host: Host,
+    runs: Run,
+    *,
+    name: str | None = ...,
+    slots: int | None = ...,
+    callbacks: Sequence[Callback] = ...,
+    checkpoint: str | os.PathLike[str] | None = ...,
+    resume: bool = ...,
+    save_every: float = ...,
+    library: Library | None = ...,
+) -> Result: ...
+@overload
+def train(
+    host: Host,
+    runs: Sequence[Run],
+    *,
+    name: str | None = ...,
+    slots: int | None = ...,
+    callbacks: Sequence[Callback] = ...,
+    checkpoint: str | os.PathLike[str] | None = ...,
+    resume: bool = ...,
+    save_every: float = ...,
+    library: Library | None = ...,
+) -> list[Result]: ...
+def train(
+    host: Host,
+    runs: Run | Sequence[Run],
+    *,
+    name: str | None = None,
+    slots: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    save_every: float = 60.0,
+    library: Library | None = None,
+) -> Result | list[Result]:
+    """Train one run, or several side by side. A run with a name is loaded into the host when it is done.
+
+    One run that fails raises. Of several, the others go on, and the result of the one that failed has its `problem`.
+
+    Args:
+        name: the name of a single run, in the place of its own.
+        slots: how many runs at once; by default as many as fit into memory.
+        callbacks: called with every event (a dictionary): steps, evaluations, checkpoints.
+        checkpoint: a folder to save to, every `save_every` seconds and when interrupted.
+        resume: go on from that folder if it holds a checkpoint.
+        library: where finished adapters are put.
+    """
+    one = isinstance(runs, Run)
+    many = [runs] if isinstance(runs, Run) else list(runs)
+    if name is not None:
+        if not one:
+            raise RunError("a name is for one run; give each of several runs its own")
+        many = [many[0].model_copy(update={"name": name})]
+    _refuse_names(host, many)
+    problems: dict[int, str] = {}
+    prepared: dict[int, Prepared] = {}
+    for i, run in enumerate(many):
+        try:
+            prepared[i] = prepare(run, host)
+        except InlayError as error:
+            if one:
+                raise
+            problems[i] = str(error)
+    results = train_prepared(
+        host,
+        prepared,
+        slots,
+        callbacks,
+        None if checkpoint is None else Checkpoint(checkpoint),
+        resume,
+        save_every,
+        one,
+    )
+    results |= {i: _failed(many[i], i, problem) for i, problem in problems.items()}
+    for i, run in enumerate(many):
+        if results[i].ok and library is not None:
+            results[i] = keep(results[i], library)
+        if results[i].ok and run.name:
+            host.load(results[i].adapter, run.name)
+    return results[0] if one else [results[i] for i in range(len(many))]
+
+
+def train_prepared(
+    host: Host,
+    prepared: dict[int, Prepared],
+    slots: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: Checkpoint | None = None,
+    resume: bool = False,
+    save_every: float = 60.0,
+    raise_first: bool = False,
+) -> dict[int, Result]:
+    """Train runs whose data is read already; results under the same numbers. The caller removes the checkpoint."""
+    jobs = [Job(i, run_name(data.run, i), data) for i, data in enumerate(prepared.values())]
+    if not jobs:
+        return {}
+    if checkpoint is not None and checkpoint.exists and not resume:
+        raise RunError(f"{checkpoint.folder} holds an unfinished training; resume it, or remove the folder")
+    loop = Loop(
+        host,
+        jobs,
+        slots=slots,
+        callbacks=callbacks,
+        checkpoint=checkpoint,
+        save_every=save_every,
+        isolate=not raise_first,
+    )
+    if resume and checkpoint is not None and checkpoint.exists:
+        loop.resume()
+    loop.run()
+    results = dict(zip(prepared, (_result(host, loop, job) for job in jobs), strict=True))
+    if raise_first and not results[next(iter(results))].ok:
+        raise RunError(results[next(iter(results))].problem)
+    return results
+
+
+def keep(result: Result, library: Library) -> Result:
+    """Put a result's adapter into a library."""
+    from dataclasses import replace
+
+    entry = library.put(result.adapter, parameters=result.parameters, seconds=round(result.seconds, 2))
+    return replace(result, version=entry.version, library=str(library.root))
+
+
+def run_name(run: Run, index: int) -> str:
+    """A run's own name, or one made from its data."""
+    if run.name:
+        return run.name
+    return f"{data_name(run.data)}-{index}" if isinstance(run.data, str) else f"run-{index}"
+
+
+def _refuse_names(host: Host, runs: Sequence[Run]) -> None:
+    names = [run.name for run in runs if run.name]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise RunError(f"two runs are named {twice!r}")
+    taken = next((n for n in names if n in host), None)
+    if taken is not None:
+        raise RunError(f"an adapter named {taken!r} is loaded already; unload it, or choose another name")
+
+
+def _failed(run: Run, index: int, problem: str) -> Result:
+    return Result(run_name(run, index), run.method, run.config(), run.metric or "", problem=problem)
+
+
+def _result(host: Host, loop: Loop, job: Job) -> Result:
+    data = job.data
+    method, sites = data.method, host.base.sites
+    adapter = loop.adapters.get(job.index)
+    best: dict[str, Any] = adapter.about["best"] if adapter is not None else {"step": 0, "epoch": 0.0}
+    head = 0
+    if adapter is not None and adapter.head is not None:
+        part = head_part(adapter.head, len(adapter.labels), sites.hidden, adapter.pool == "tokens")
+        head = sum(p.numel for p in params_of([part]).values())
+    count = method.count(sites)
+    return Result(
+        name=job.name,
+        method=method.spec,
+        config=data.run.config(),
+        metric=data.metric,
+        metrics=(job.result or {}).get("metrics", {}),
+        history=job.history,
+        losses=job.losses,
+        parameters={"adapter": count, "head": head, "share_of_base": count / sites.size},
+        best_epoch=best["epoch"],
+        best_step=best["step"],
+        seconds=job.seconds,
+        problem=job.problem,
+        _adapter=adapter,
+    )

@@ -1,0 +1,97 @@
+"""Checkpoints: everything a loop needs to go on, in one file that appears whole or not at all.
+
+The file is replaced by a rename after its bytes are on disk, so a kill at any moment leaves the old one or the new one.
+The adapters of finished runs are written once, beside it, before the state that says they are finished.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from inlay.errors import RunError
+from inlay.library.adapter import Adapter
+
+_FORMAT = 1
+
+
+class Checkpoint:
+    """A folder with the state of one loop."""
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder)
+        self.file = self.folder / "state.safetensors"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is something to resume."""
+        return self.file.is_file()
+
+    def save(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Replace the state."""
+        from safetensors.torch import save
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"format": _FORMAT, **state})
+        # an empty file is not valid safetensors, so there is always one tensor
+        content = save({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, {"inlay-loop": text})
+        part = self.folder / f".state.{os.getpid()}"
+        try:
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self.file)
+            _sync_folder(self.folder)
+        except OSError as error:
+            raise RunError(f"cannot write the checkpoint {self.file}: {error}") from None
+        finally:
+            part.unlink(missing_ok=True)
+
+    def read(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The state and its tensors."""
+        from safetensors import SafetensorError, safe_open
+
+        for leftover in self.folder.glob(".state.*"):  # of a run that was killed while writing
+            leftover.unlink(missing_ok=True)
+        try:
+            with safe_open(self.file, "pt") as file:
+                state = json.loads((file.metadata() or {})["inlay-loop"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise RunError(f"{self.file} is not a checkpoint: {error}") from None
+        if state.pop("format", None) != _FORMAT:
+            raise RunError(f"{self.file} was written by another version of Inlay")
+        return state, tensors
+
+    def keep(self, index: int, adapter: Adapter) -> None:
+        """Put a finished run's adapter aside."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        adapter.save(self.folder / f"done-{index}.safetensors")
+
+    def kept(self, index: int) -> Adapter:
+        """A finished run's adapter."""
+        return Adapter.read(self.folder / f"done-{index}.safetensors")
+
+    def remove(self) -> None:
+        """Everything is done, or starts over."""
+        self.file.unlink(missing_ok=True)  # first: without it, the rest means nothing
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself last; not every system lets a folder be opened."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

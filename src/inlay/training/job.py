@@ -1,0 +1,199 @@
+"""One run's place in the loop: its stages, its position, its best so far. No tensors live here but the best ones.
+
+A run has one stage, its task; two if it first trains on the texts alone, or tunes again what its method has kept. A
+stage starts from the adapter the one before it gave, with a fresh head unless the task is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from inlay import metrics
+from inlay.bank.noise import generator
+from inlay.errors import RunError
+from inlay.tasks import Example, Row, Task
+from inlay.tasks import parse as parse_task
+from inlay.training.prepare import Prepared
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stretch of training with one task."""
+
+    kind: Literal["text", "task", "again"]
+    task: Task
+    labels: tuple[str, ...]
+    rows: Sequence[Row]
+    examples: Sequence[Example]
+    """Validation examples; none where the last state is taken."""
+    validation: Sequence[Row]
+    metric: str
+    epochs: int
+    steps: int
+    eval_every: int | None
+
+
+@dataclass
+class Job:
+    """A run and how far it has come."""
+
+    index: int
+    name: str
+    data: Prepared
+    stages: tuple[Stage, ...] = ()
+    state: Literal["waiting", "active", "done", "failed"] = "waiting"
+    stage_index: int = 0
+    step: int = 0
+    """Steps taken in this stage."""
+    before: int = 0
+    """Steps taken in earlier stages."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    best_tensors: dict[str, Tensor] = field(default_factory=dict)
+    since_best: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+    result: dict[str, Any] | None = None
+    _order: tuple[tuple[int, int], list[int]] = ((-1, -1), [])
+
+    def __post_init__(self) -> None:
+        self.stages = tuple(_stages(self.data))
+
+    @property
+    def stage(self) -> Stage:
+        """The stage under way."""
+        return self.stages[self.stage_index]
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the stage's data so far."""
+        return self.step / self.steps_per_epoch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one pass."""
+        return math.ceil(len(self.stage.rows) / self.data.run.batch_size)
+
+    @property
+    def total(self) -> int:
+        """Steps of all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def at(self) -> int:
+        """Steps taken in all stages."""
+        return self.before + self.step
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step: a linear rise, then a linear fall to zero."""
+        run, stage = self.data.run, self.stage
+        peak = run.lr if run.lr is not None else self.data.method.learning_rate
+        rise = round(run.warmup * stage.steps)
+        if self.step < rise:
+            return peak * (self.step + 1) / rise
+        return peak * (stage.steps - self.step) / (stage.steps - rise)
+
+    def batch(self, tokenizer: Any) -> list[Row]:
+        """The rows of the next step: a function of the seed, the stage and the step."""
+        run, stage = self.data.run, self.stage
+        epoch, place = divmod(self.step, self.steps_per_epoch)
+        if self._order[0] != (self.stage_index, epoch):
+            random = generator(run.seed, "order", self.stage_index, epoch)
+            self._order = (self.stage_index, epoch), torch.randperm(len(stage.rows), generator=random).tolist()
+        chosen = self._order[1][place * run.batch_size : (place + 1) * run.batch_size]
+        random = generator(run.seed, "draw", self.at)
+        return stage.task.draw([stage.rows[i] for i in chosen], tokenizer, random)
+
+    def weights(self, device: torch.device) -> Tensor | None:
+        """Class weights for the loss."""
+        given = self.data.weights if self.stage.kind != "text" else None
+        return None if given is None else torch.tensor(given, device=device)
+
+    def took_step(self, loss: float) -> None:
+        """Count a step; a loss that is not a number ends the run."""
+        if not math.isfinite(loss):
+            raise RunError(f"the loss of {self.name} is {loss} at step {self.at + 1}; try a lower learning rate")
+        self.losses.append(loss)
+        self.step += 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the stage is to be evaluated now."""
+        every = self.stage.eval_every or self.steps_per_epoch
+        return bool(self.stage.examples) and (self.step % every == 0 or self.step == self.stage.steps)
+
+    def judge(self, scores: Mapping[str, float]) -> bool:
+        """Enter an evaluation; True if it is the best so far."""
+        stage, value = self.stage, scores[self.stage.metric]
+        entry = {"stage": stage.kind, "step": self.at, "epoch": round(self.epoch, 3), "metrics": dict(scores)}
+        recent = self.losses[-(stage.eval_every or self.steps_per_epoch) :]
+        self.history.append({**entry, "loss": sum(recent) / len(recent)})
+        is_best = metrics.better(stage.metric, value, None if self.best is None else self.best["value"])
+        self.since_best = 0 if is_best else self.since_best + 1
+        if is_best:
+            self.best = {"value": value, "step": self.at, "epoch": round(self.epoch, 3), "metrics": dict(scores)}
+        return is_best
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the stage has come to its end."""
+        patience = self.data.run.patience
+        return self.step >= self.stage.steps or (patience is not None and self.since_best >= patience)
+
+    def next_stage(self) -> bool:
+        """Go on to the next stage; False if this was the last."""
+        if self.stage_index + 1 == len(self.stages):
+            return False
+        self.before += self.step
+        self.stage_index += 1
+        self.step = self.since_best = 0
+        self.best, self.best_tensors = None, {}
+        return True
+
+
+def _stages(data: Prepared) -> list[Stage]:
+    run = data.run
+
+    def steps(rows: Sequence[Row], epochs: int) -> int:
+        return epochs * math.ceil(len(rows) / run.batch_size)
+
+    stages = []
+    if data.text is not None:
+        rows = data.text.rows
+        n = steps(rows, run.pretrain_epochs)
+        stages.append(
+            Stage("text", parse_task("mlm"), ("word",), rows, (), (), "perplexity", run.pretrain_epochs, n, None)
+        )
+    main = (data.task, data.labels, data.train.rows, data.validation.examples, data.validation.rows, data.metric)
+    n = steps(data.train.rows, run.epochs)
+    n = n if run.max_steps is None else min(n, run.max_steps)
+    stages.append(Stage("task", *main, run.epochs, n, run.eval_every))
+    if data.method.retunes:
+        epochs = max(1, run.epochs // 3)
+        n = min(steps(data.train.rows, epochs), run.max_steps or n)
+        stages.append(Stage("again", *main, epochs, n, run.eval_every))
+    return stages
+
+
+STATE = (
+    "state",
+    "stage_index",
+    "step",
+    "before",
+    "history",
+    "losses",
+    "best",
+    "since_best",
+    "seconds",
+    "problem",
+    "result",
+)
+"""What a checkpoint keeps of a job beside tensors."""

@@ -1,0 +1,232 @@
+"""From a run's settings to rows of token ids: read, choose columns, split, encode; and what people should know."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from inlay.bank.delta import Method, parse
+from inlay.base.load import load_tokenizer
+from inlay.data import columns as choosing
+from inlay.data import describe
+from inlay.data import split as splitting
+from inlay.data.columns import Columns
+from inlay.data.record import Bad, Record, Skipped, stop
+from inlay.data.source import Source, open_source, open_splits
+from inlay.engine.host import Host
+from inlay.engine.predict import row_limit
+from inlay.errors import DataError, RunError
+from inlay.tasks import Example, Row, Task, Unusable
+from inlay.tasks import parse as parse_task
+from inlay.training.run import Run
+
+_SAMPLE = 200
+
+
+@dataclass(frozen=True)
+class Part:
+    """One split, ready to run."""
+
+    examples: list[Example]
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run's data."""
+
+    run: Run
+    method: Method
+    task: Task
+    columns: Columns
+    labels: tuple[str, ...]
+    metric: str
+    train: Part
+    validation: Part
+    test: Part | None
+    text: Part | None
+    """The training texts for masked language modelling, if the run asks for it."""
+    weights: list[float] | None
+    """Class weights."""
+    look: describe.Look
+    notes: list[str] = field(default_factory=list)
+    data_hash: str = ""
+
+
+def prepare(run: Run, host: Host) -> Prepared:
+    """Read and encode everything a run needs; whatever is wrong with it is noticed here."""
+    method = parse(run.method)
+    method.params(host.base.sites)  # refuses what this base cannot have
+    sources, notes = _sources(run)
+    bad: Bad = Skipped() if run.skip_bad_rows else stop
+    task, columns, note = _task(run, sources["train"])
+    notes += [note] if note else []
+    known, held_out, test = (_read(sources.get(split), task, columns, bad) for split in ("train", "validation", "test"))
+    if not known:
+        raise DataError(f"{_name(run)}: there is no row to train on")
+    labels = task.labels([*known, *held_out])
+    train, validation, note = _split(run, task, known, held_out)
+    notes += [note] if note else []
+    task = task.fit(train)
+    if isinstance(bad, Skipped) and bad.count:
+        notes.append(f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}")
+    tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
+
+    def part(examples: list[Example]) -> Part:
+        return Part(examples, task.encode(tokenizer, examples, labels, limit))
+
+    parts = part(train), part(validation), part(test) if test else None
+    return Prepared(
+        run,
+        method,
+        task,
+        columns,
+        labels or ("word",),
+        task.primary(run.metric, labels),
+        *parts,
+        _texts(run, tokenizer, host, train) if run.pretrain_on_text else None,
+        _weights(run, train, labels),
+        _look(task, train, validation, test, tokenizer, limit),
+        notes,
+        _hash([*train, *validation, *test]),
+    )
+
+
+def read_examples(
+    source: Source, task: Task, given: Mapping[str, str], bad: Bad = stop, labelled: bool = True
+) -> tuple[list[Example], str]:
+    """A labelled file as a known task sees it, and a line on what was guessed: for `eval`."""
+    sample = list(itertools.islice(source.records(bad), _SAMPLE))
+    asked = (task.name, source.columns, sample, given, source.hints, source.name)
+    _, columns, note = choosing.choose(*asked, labelled=labelled)
+    return _read(source, task, columns, bad), note
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows given as objects, in the place of a file."""
+
+    name: str
+    rows: Sequence[Mapping[str, Any]]
+    hints: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(key for row in self.rows for key in row))
+
+    def records(self, bad: Callable[[str, str], None] = stop) -> Any:
+        return (Record(row, f"{self.name}:{i}") for i, row in enumerate(self.rows, 1))
+
+
+def _name(run: Run) -> str:
+    return run.data if isinstance(run.data, str) else "the rows given"
+
+
+def _sources(run: Run) -> tuple[dict[str, Any], list[str]]:
+    how = {"format": run.format, "encoding": run.encoding}
+    found: dict[str, Any] = {}
+    if isinstance(run.data, str):
+        found |= open_splits(run.data, **how)
+    else:
+        found["train"] = _Rows("data", run.data)
+    if "train" not in found:
+        raise DataError(f"{_name(run)}: has no training rows, only {', '.join(found)}")
+    if run.val is not None:
+        found["validation"] = open_source(run.val, **how)
+    if run.test is not None:
+        found["test"] = open_source(run.test, **how)
+    return found, [note for source in found.values() for note in source.notes]
+
+
+def _task(run: Run, source: Any) -> tuple[Task, Columns, str]:
+    given = {key: value for key in ("text", "pair", "label") if (value := getattr(run, key)) is not None}
+    asked = parse_task(run.task) if run.task is not None else None
+    sample = list(itertools.islice(source.records(Skipped() if run.skip_bad_rows else stop), _SAMPLE))
+    if not sample:
+        raise DataError(f"{source.name}: has no rows")
+    name = asked.name if asked is not None else None
+    name, columns, note = choosing.choose(name, source.columns, sample, given, source.hints, source.name)
+    task = asked if asked is not None else parse_task(name)
+    changes: dict[str, Any] = {} if run.max_length is None else {"max_length": run.max_length}
+    if run.long != "cut":
+        if not hasattr(task, "long"):
+            raise RunError(f"long={run.long} is for texts as a whole; {task.name} has windows anyway")
+        changes["long"] = run.long
+    return replace(task, **changes), columns, note
+
+
+def _read(source: Any, task: Task, columns: Columns, bad: Bad) -> list[Example]:
+    if source is None:
+        return []
+    examples: list[Example] = []
+    for record in source.records(bad):
+        try:
+            examples.append(task.read(record, columns))
+        except Unusable as problem:
+            bad(record.place, str(problem))
+    if not examples:
+        raise DataError(f"{source.name}: has no rows that can be used")
+    return examples
+
+
+def _split(
+    run: Run, task: Task, known: list[Example], held_out: list[Example]
+) -> tuple[list[Example], list[Example], str]:
+    strata = [e.target for e in known] if run.stratify and task.name == "classification" else None
+    if held_out:
+        if run.train_size is None:
+            return known, held_out, ""
+        n = splitting.size(run.train_size, len(known), "train_size")
+        chosen = splitting.take(len(known), n, run.seed, strata)
+        return [known[i] for i in chosen], held_out, f"training on {n:,} of {len(known):,} rows"
+    if len(known) < 2:
+        raise DataError(f"{_name(run)}: one row is too few to train and validate on")
+    train, validation = splitting.split(
+        len(known), run.seed, train_size=run.train_size, val_size=run.val_size, stratify=strata
+    )
+    note = f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.seed})"
+    return [known[i] for i in train], [known[i] for i in validation], note
+
+
+def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example]) -> Part:
+    """The same texts without their labels."""
+    task = parse_task("mlm")
+    texts = [Example(e.shown(), e.pair, place=e.place) for e in train]
+    return Part(texts, task.encode(tokenizer, texts, (), row_limit(host, run.max_length)))
+
+
+def _weights(run: Run, train: list[Example], labels: Sequence[str]) -> list[float] | None:
+    if not run.class_weights:
+        return None
+    targets = [t for e in train for t in (e.target if isinstance(e.target, list | tuple) else [e.target])]
+    counts = {label: targets.count(label) for label in labels}
+    if not all(isinstance(t, str) for t in targets) or not any(counts.values()):
+        raise RunError("class weights are for classes; this task has none")
+    found = describe.class_weights({label: n for label, n in counts.items() if n})
+    return [found.get(label, 0.0) for label in labels]
+
+
+def _look(
+    task: Task, train: list[Example], validation: list[Example], test: list[Example], tokenizer: Any, limit: int
+) -> describe.Look:
+    def texts(examples: list[Example]) -> list[tuple[str, str | None]]:
+        return [(e.shown(), e.pair) for e in examples]
+
+    classes = [e.target for e in train] if task.name == "classification" else None
+    pairs = [e.pair for e in train] if train[0].pair is not None else None
+    whole = tokenizer([e.shown() for e in train], pairs, truncation=False, verbose=False)["input_ids"]
+    others = {"validation": texts(validation), "test": texts(test)}
+    return describe.look(
+        texts(train), classes, [len(ids) for ids in whole], limit, {k: v for k, v in others.items() if v}
+    )
+
+
+def _hash(examples: Sequence[Example]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for e in examples:
+        digest.update(repr((e.text, e.pair, e.words, e.target)).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
