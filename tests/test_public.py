@@ -15,7 +15,8 @@ import inlay
 from inlay.errors import InlayError
 from inlay.registry import methods
 
-PUBLIC = ["Adapter", "Batch", "Host", "InlayError", "__version__", "attach", "method", "parse_method"]
+PUBLIC = ["Adapter", "Batch", "Host", "InlayError", "Library", "Result", "Run", "__version__", "attach", "method"]
+PUBLIC += ["parse_method", "parse_task", "task", "train"]
 OPTIONAL = ["typer", "rich", "pydantic", "peft", "accelerate", "sklearn", "scipy", "datasets", "fastapi", "matplotlib"]
 
 WITHOUT = """

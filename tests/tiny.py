@@ -77,6 +77,54 @@ def host(name: str = "bert", seed: int = 0, **changes: Any) -> inlay.Host:
     return inlay.Host(model(name, seed, **changes), device=DEVICE, dtype=DTYPE)
 
 
+WORDS = (
+    "the a is was not very good bad fine awful film book soup parcel refund late never came love hate ana bob lima oslo "
+    "who what where when meets in on at for and it you i we our my your no yes 1 2 3 2024 may june dollar euro . , ! ? '"
+).split()
+
+
+def tokenizer() -> t.PreTrainedTokenizerFast:
+    """A word-piece tokenizer that knows a few words and all letters."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens = dict.fromkeys([*special, *WORDS, *letters, *(f"##{c}" for c in letters)])
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    inner = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=40))
+    inner.normalizer = normalizers.BertNormalizer(lowercase=True)
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return t.PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        mask_token="[MASK]",
+        model_max_length=64,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **names,
+    )
+
+
+def text_host(name: str = "bert", seed: int = 0, **changes: Any) -> inlay.Host:
+    """A host on a tiny random model that reads text."""
+    words = tokenizer()
+    made = host(name, seed, **{"vocab_size": len(words), "max_position_embeddings": 64, **changes})
+    made.base.tokenizer = words
+    return made
+
+
+def save_text_model(folder: Any, name: str = "bert", **changes: Any) -> str:
+    """A tiny model with its tokenizer in a folder, for the command line."""
+    words = tokenizer()
+    built = model(name, **{"vocab_size": len(words), "max_position_embeddings": 64, **changes})
+    built.save_pretrained(folder)
+    words.save_pretrained(folder)
+    return str(folder)
+
+
 def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: str = "", gradient: bool = False) -> None:
     """Equal up to rounding: 1e-5 in fp32, a few percent of the largest value in half precision."""
     assert actual.shape == expected.shape, what

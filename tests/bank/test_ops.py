@@ -17,14 +17,19 @@ from inlay.bank.route import Route, Segments
 
 examples = settings(max_examples=40, deadline=None, derandomize=True)
 
+
+def tiles(segments: Sequence[Segment], tokens: int) -> ops.Tiles:
+    return ops.Tiles(segments, tokens, torch.device("cpu"))
+
+
 LINEAR: dict[str, Callable[..., Tensor]] = {
     "segments": ops.SegmentLinear.apply,
-    "grouped": ops.linear_grouped,
+    "grouped": lambda x, weight, bias, segments: ops.linear_grouped(x, weight, bias, tiles(segments, len(x))),
     "route": lambda x, weight, bias, segments: Route(segments, len(x)).linear(x, weight, bias),
 }
 VECTOR: dict[str, Callable[..., Tensor]] = {
     "segments": ops.SegmentVector.apply,
-    "grouped": ops.vector_grouped,
+    "grouped": lambda p, segments, n, dtype: ops.vector_grouped(p, tiles(segments, n), dtype),
     "route": lambda p, segments, n, dtype: Route(segments, n).vector(p, torch.empty(n, 3, dtype=dtype)),
 }
 # the grouped product takes neither float64 nor widths that are not multiples of 16 bytes

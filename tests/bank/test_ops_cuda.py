@@ -29,7 +29,7 @@ def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(("slots", "lengths", "entries"), ROUTES)
-@pytest.mark.parametrize(("d_in", "d_out"), [(64, 8), (768, 64), (64, 768)])
+@pytest.mark.parametrize(("d_in", "d_out"), [(64, 8), (768, 64), (64, 768), (1536, 1)])
 def test_grouped_linear_in_bf16(slots, lengths, entries, d_in, d_out):
     route = Segments(slots, lengths).route(entries)
     random = torch.Generator().manual_seed(0)
@@ -45,7 +45,8 @@ def test_grouped_linear_in_bf16(slots, lengths, entries, d_in, d_out):
             t.detach().to(dtype if dtype == torch.float64 else torch.float32).requires_grad_() for t in (w64, b64)
         )
         _poison()
-        out = run(x, weight, bias, route.segments)
+        grouped = run is ops.linear_grouped
+        out = run(x, weight, bias, ops.Tiles(route.segments, len(x), x.device) if grouped else route.segments)
         out.backward(grad.to(dtype))
         found.append((out, x.grad, weight.grad, bias.grad))
     assert found[1][2].dtype == torch.float32
@@ -61,7 +62,7 @@ def test_a_wrong_route_is_noticed():
     wrong = Segments([1, 2], [16, 16]).route({1: 2, 2: 1})
     x, weight = torch.randn(32, 64, device="cuda").bfloat16(), torch.randn(3, 64, 64, device="cuda").bfloat16()
     exact = ops.linear_reference(x.double(), weight.double(), None, route.segments)
-    assert _relative(ops.linear_grouped(x, weight, None, wrong.segments), exact) > 0.5
+    assert _relative(ops.linear_grouped(x, weight, None, ops.Tiles(wrong.segments, len(x), x.device)), exact) > 0.5
 
 
 def test_a_diverged_entry_does_not_reach_its_neighbours():
@@ -72,7 +73,7 @@ def test_a_diverged_entry_does_not_reach_its_neighbours():
     weight, bias = torch.randn(4, 64, 64, device="cuda"), torch.randn(4, 64, device="cuda")
     weight.requires_grad_()
     bias.requires_grad_()
-    ops.linear_grouped(x, weight, bias, segments).backward(weigh)
+    ops.linear_grouped(x, weight, bias, ops.Tiles(segments, len(x), x.device)).backward(weigh)
     for grad in (weight.grad, bias.grad):
         assert grad[[0, 1, 3]].isfinite().all()
         assert not grad[2].isfinite().all()

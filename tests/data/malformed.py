@@ -126,6 +126,7 @@ _WHOLE = [
     case("empty file", "empty.csv", b"", "empty"),
     case("blank lines only", "blank.tsv", b"\n\n  \n", "blank"),
     case("mark and nothing else", "mark.csv", b"\xef\xbb\xbf", "blank"),
+    case("quotes and nothing else", "quotes.csv", b'""\n""\n', "no rows"),
     case("header only", "header.csv", b"text,label\n", "header|nothing below", 1),
     case("a sheet", "sheet.csv", b"PK\x03\x04\x14\x00\x06\x00", "zip file|CSV"),
     case("gzip cut off", "cut.csv.gz", gzip.compress(table(GOOD * 50), mtime=0)[:60], "gzip"),
@@ -138,7 +139,13 @@ _CHARACTERS = [
     case("latin-1", "latin.csv", with_row("caf\xe9,pos").decode().encode("latin-1"), "0xe9|UTF-8|--encoding cp1252", 6),
     case("cut inside a character", "half.csv", with_row("caf\xe9,pos")[:-1] + b"\xc3", "0xc3|UTF-8", 12),
     case("latin-1 lines", "latin.jsonl", objects('{"text": "caf\xe9"}').decode().encode("latin-1"), "0xe9|UTF-8", 5),
-    case("latin-1 tags", "latin.conll", "\n".join(WORDS * 3).replace("Rome", "\xc8ome").encode("latin-1"), "0xc8|UTF-8", 4),
+    case(
+        "latin-1 tags",
+        "latin.conll",
+        "\n".join(WORDS * 3).replace("Rome", "\xc8ome").encode("latin-1"),
+        "0xc8|UTF-8",
+        4,
+    ),
     Malformed(
         "no such encoding", "e.csv", table(GOOD), "classification", ("utf-80",), arguments=["--encoding", "utf-80"]
     ),
@@ -150,6 +157,14 @@ _CHARACTERS = [
         ("0x81", "CP1252"),
         6,
         arguments=["--encoding", "cp1252"],
+    ),
+    Malformed(
+        "UTF-16 asked for without a mark",
+        "marked.csv",
+        table(GOOD).decode().encode("utf-16-le"),
+        "classification",
+        ("mark", "utf-16-le"),
+        arguments=["--encoding", "utf-16"],
     ),
     case("UTF-16 without a mark", "wide.csv", table(GOOD).decode().encode("utf-16-le"), "NUL|--encoding utf-16-le", 1),
     case("UTF-16 cut off", "wide.tsv", tabs(GOOD).decode().encode("utf-16")[:-1], "UTF-16|truncated", 11),

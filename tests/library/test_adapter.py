@@ -94,6 +94,8 @@ def test_the_file_is_plain_safetensors_with_a_card_that_people_can_read(tmp_path
         "pool": "pooler",
         "labels": ["nein", "ja", "weiß nicht"],
         "name": "meaning",
+        "task": "",
+        "about": {},
     }
 
 

@@ -130,7 +130,8 @@ class Forward:
         if stale:
             raise SlotError("these keys name an adapter that has been unloaded; make them anew")
         vocabulary = int(config_of(self.base.model).vocab_size)
-        if not 0 <= int(batch.ids.min()) <= int(batch.ids.max()) < vocabulary:
+        lowest, highest = torch.aminmax(batch.ids)
+        if not 0 <= int(lowest) <= int(highest) < vocabulary:
             raise InlayError(f"the batch has token ids outside the base's vocabulary of {vocabulary}")
         limit = longest_row(self.base)
         longest = max(batch.lengths)
@@ -150,7 +151,9 @@ def longest_row(base: Base) -> int | None:
 def packed_inputs(base: Base, batch: Batch) -> tuple[dict[str, Any], None, int]:
     """One [1, tokens] row, with the true row boundaries for attention."""
     device = base.device
-    steps = torch.cat([torch.arange(n) for n in batch.lengths]) + _first_position(base)
+    lengths = torch.tensor(batch.lengths)
+    starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
+    steps = torch.arange(len(starts)) - starts + _first_position(base)
     inputs = {
         "input_ids": batch.ids.unsqueeze(0).to(device),
         "position_ids": steps.unsqueeze(0).to(device),

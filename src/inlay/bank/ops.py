@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Segment = tuple[int, int, int]
@@ -118,25 +119,42 @@ class SegmentVector(torch.autograd.Function):
         return out, None, None, None
 
 
-def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Sequence[Segment]) -> Tensor:
+class Tiles:
+    """Segments as tensors on a device, holes filled with entry 0: what grouped products need, made once per route."""
+
+    def __init__(self, segments: Sequence[Segment], tokens: int, device: torch.device):
+        groups = _tile(segments, tokens)
+        table = torch.tensor(groups).to(device)
+        self.tokens = tokens
+        self.entry = table[:, 2].contiguous()
+        self.ends = table[:, 1].to(torch.int32)
+        self.counts = table[:, 1] - table[:, 0]
+        self.inside = self.entry > 0
+
+    def choose(self, stack: Tensor) -> Tensor:
+        """Each tile's own entry; zeros for entry 0, and no gradient. Not a product: inf would become NaN."""
+        chosen = stack.index_select(0, self.entry)
+        inside = self.inside.view(-1, *[1] * (chosen.dim() - 1))
+        return torch.where(inside, chosen, torch.zeros((), dtype=chosen.dtype, device=chosen.device))
+
+
+def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, tiles: Tiles) -> Tensor:
     """One grouped product; tokens outside every segment form groups of their own with a zero matrix."""
-    groups = _tile(segments, x.shape[0])
-    entry = torch.tensor([g[2] for g in groups], device=x.device)
-    ends = torch.tensor([g[1] for g in groups], dtype=torch.int32, device=x.device)
-    chosen = _drop_entry_zero(weight.index_select(0, entry), entry).to(x.dtype)
-    out = _ContiguousGrad.apply(torch._grouped_mm(x.contiguous(), chosen, offs=ends))  # type: ignore[no-untyped-call]
+    chosen = tiles.choose(weight).to(x.dtype)
+    missing = -weight.shape[2] % 8  # the product wants rows of 16 bytes
+    if missing:
+        chosen = F.pad(chosen, (0, missing))
+    out = _ContiguousGrad.apply(torch._grouped_mm(x.contiguous(), chosen, offs=tiles.ends))  # type: ignore[no-untyped-call]
+    if missing:
+        out = out[:, : weight.shape[2]]
     if bias is not None:
-        out = out + vector_grouped(bias, segments, x.shape[0], x.dtype)
+        out = out + vector_grouped(bias, tiles, x.dtype)
     return out  # type: ignore[no-any-return]
 
 
-def vector_grouped(p: Tensor, segments: Sequence[Segment], tokens: int, dtype: torch.dtype) -> Tensor:
+def vector_grouped(p: Tensor, tiles: Tiles, dtype: torch.dtype) -> Tensor:
     """Repeat each entry's vector over its segment; the backward is a sum over each segment, nothing else."""
-    groups = _tile(segments, tokens)
-    entry = torch.tensor([g[2] for g in groups], device=p.device)
-    counts = torch.tensor([g[1] - g[0] for g in groups], device=p.device)
-    chosen = _drop_entry_zero(p.index_select(0, entry), entry)
-    return _Spread.apply(chosen, counts, tokens, dtype)  # type: ignore[no-untyped-call, no-any-return]
+    return _Spread.apply(tiles.choose(p), tiles.counts, tiles.tokens, dtype)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _Spread(torch.autograd.Function):
@@ -164,12 +182,6 @@ class _ContiguousGrad(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad.contiguous()
-
-
-def _drop_entry_zero(chosen: Tensor, entry: Tensor) -> Tensor:
-    """Zeros for entry 0, and no gradient: not a product, which would turn a neighbour's inf into NaN."""
-    inside = (entry > 0).view(-1, *[1] * (chosen.dim() - 1))
-    return torch.where(inside, chosen, torch.zeros((), dtype=chosen.dtype, device=chosen.device))
 
 
 def _tile(segments: Sequence[Segment], tokens: int) -> list[Segment]:

@@ -24,6 +24,7 @@ class Route:
         self.tokens = tokens
         self.start = start
         """Where this route's first token is in the batch."""
+        self._tiles: ops.Tiles | None = None
 
     @classmethod
     def uniform(cls, entry: int) -> Route:
@@ -43,7 +44,7 @@ class Route:
             return out if bias is None else out + bias[entry].to(x.dtype)
         segments = self._cover(x.shape[0])
         if _takes_grouped(x, weight):
-            return ops.linear_grouped(x, weight, bias, segments)
+            return ops.linear_grouped(x, weight, bias, self._tiled(x.device))
         return ops.SegmentLinear.apply(x, weight, bias, segments)  # type: ignore[no-untyped-call, no-any-return]
 
     def vector(self, p: Tensor, like: Tensor) -> Tensor:
@@ -52,8 +53,13 @@ class Route:
             return p[self.segments[0][2]].to(like.dtype).unsqueeze(0)
         segments = self._cover(like.shape[0])
         if p.is_cuda:
-            return ops.vector_grouped(p, segments, like.shape[0], like.dtype)
+            return ops.vector_grouped(p, self._tiled(p.device), like.dtype)
         return ops.SegmentVector.apply(p, segments, like.shape[0], like.dtype)  # type: ignore[no-untyped-call, no-any-return]
+
+    def _tiled(self, device: torch.device) -> ops.Tiles:
+        if self._tiles is None or self._tiles.entry.device != device:
+            self._tiles = ops.Tiles(self.segments, self.tokens, device)
+        return self._tiles
 
     def _cover(self, tokens: int) -> Sequence[Segment]:
         assert tokens == self.tokens, f"the route has {self.tokens} tokens, the tensor {tokens}"
@@ -89,7 +95,5 @@ class Segments:
 
 
 def _takes_grouped(x: Tensor, weight: Tensor) -> bool:
-    """grouped_mm wants CUDA, half precision, and both dimensions in multiples of 16 bytes."""
-    if not x.is_cuda or x.dtype != torch.bfloat16:
-        return False
-    return weight.shape[1] % 8 == 0 and weight.shape[2] % 8 == 0
+    """grouped_mm wants CUDA, half precision, and rows in multiples of 16 bytes."""
+    return x.is_cuda and x.dtype == torch.bfloat16 and weight.shape[1] % 8 == 0

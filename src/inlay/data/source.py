@@ -152,7 +152,7 @@ def _glue(text: Text) -> Layout | None:
         return dataclasses.replace(opened, hints=glue.hints("cola", glue.COLA))
     columns = [cell.strip() for cell in rows[0]]
     task = glue.recognise(text.path.resolve().parent.name, columns)
-    if task is None:
+    if task is None or len(set(columns)) < len(columns):
         return None
     return dataclasses.replace(layout(text, form, columns, 1), hints=glue.hints(task, columns))
 

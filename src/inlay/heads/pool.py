@@ -48,5 +48,6 @@ def pool_rows(states: Tensor, lengths: Sequence[int], kind: str) -> Tensor:
     if kind == "last":
         return states[(ends - 1).to(states.device)]
     if kind == "mean":
-        return torch.stack([part.mean(0) for part in torch.split(states, list(lengths))])
+        counts = torch.tensor(lengths, device=states.device)
+        return torch.segment_reduce(states.float(), "mean", lengths=counts, axis=0, unsafe=True).to(states.dtype)
     return states[(ends - torch.tensor(lengths)).to(states.device)]

@@ -9,8 +9,9 @@ Weight decay pulls a *difference* to zero, that is, towards the pretrained weigh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,23 +52,21 @@ class AdamW:
     @torch.no_grad()
     def step(self, settings: Mapping[int, Settings]) -> None:
         """Step the slots that are named, from the gradients that are there."""
-        scale = self._clipping(settings)
-        for group, low, high, slots in self._runs(settings):
-            own = [settings[slot] for slot in slots]
-            for stack in group.stacks.values():
-                if stack.grad is not None:
-                    moments = self._of(stack)
-                    first, second = moments.first[low:high], moments.second[low:high]
-                    clipping = [scale[slot] for slot in slots]
-                    _update(stack.data[low:high], stack.grad[low:high], first, second, own, clipping)
+        runs = [_Run(group, low, high, slots) for group, low, high, slots in self._runs(settings)]
+        scale = self._clipping(settings, runs)
+        for run in runs:
+            stacks = [stack for stack in run.group.stacks.values() if stack.grad is not None]
+            if stacks:
+                own = [settings[slot] for slot in run.slots]
+                places = torch.tensor([scale.place[slot] for slot in run.slots], device=scale.of.device)
+                _update_stacks(self._views(stacks, run.low, run.high), own, scale.of[places])
         for slot, parameters in self._weights(settings):
-            for name, p in parameters.items():
-                if p.grad is not None:
-                    moments, one = self._of(p), settings[slot]
-                    if one.decay_weights:
-                        p.sub_(self._frozen(name).to(p), alpha=one.lr * one.weight_decay)
-                    first, second = moments.first.unsqueeze(0), moments.second.unsqueeze(0)
-                    _update(p.data.unsqueeze(0), p.grad.unsqueeze(0), first, second, [one], [scale[slot]])
+            named = {name: p for name, p in parameters.items() if p.grad is not None}
+            one = settings[slot]
+            if one.decay_weights:
+                for name, p in named.items():
+                    p.sub_(self.forward.base.model.get_parameter(name).to(p), alpha=one.lr * one.weight_decay)
+            _update_tensors(self._views(list(named.values())), one, scale.of[scale.place[slot]])
 
     def forget(self, slot: int) -> None:
         """A slot starts anew, or is about to leave."""
@@ -102,26 +101,22 @@ class AdamW:
             for p in weights.parameters():
                 p.grad = None
 
-    def _clipping(self, settings: Mapping[int, Settings]) -> dict[int, Tensor | None]:
-        """What to multiply each slot's gradients with; None for slots that are not clipped."""
-        squares: dict[int, list[Tensor]] = {slot: [] for slot, one in settings.items() if one.clip is not None}
-        for group, low, high, slots in self._runs(settings):
-            for stack in group.stacks.values():
-                if stack.grad is not None:
-                    sums = stack.grad[low:high].flatten(1).norm(dim=1).square()
-                    for i, slot in enumerate(slots):
-                        if slot in squares:
-                            squares[slot].append(sums[i])
+    def _clipping(self, settings: Mapping[int, Settings], runs: Sequence[_Run]) -> _Scale:
+        """What to multiply each slot's gradients with: 1 unless their norm is larger than its limit."""
+        place = {slot: i for i, slot in enumerate(settings)}
+        device = self.forward.bank.device
+        squares = torch.zeros(len(place), device=device)
+        for run in runs:
+            grads = [s.grad[run.low : run.high] for s in run.group.stacks.values() if s.grad is not None]
+            if grads:
+                sums = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).square().sum(0)
+                squares[torch.tensor([place[slot] for slot in run.slots], device=device)] += sums
         for slot, parameters in self._weights(settings):
-            if slot in squares:
-                squares[slot] += [p.grad.norm().square() for p in parameters.values() if p.grad is not None]
-        scale: dict[int, Tensor | None] = dict.fromkeys(settings)
-        for slot, found in squares.items():
-            if found:
-                clip = settings[slot].clip
-                assert clip is not None
-                scale[slot] = (clip / (torch.stack(found).sum().sqrt() + 1e-6)).clamp(max=1.0)
-        return scale
+            grads = [p.grad for p in parameters.values() if p.grad is not None]
+            if grads:
+                squares[place[slot]] += torch.stack(torch._foreach_norm(grads)).square().sum()
+        limits = [math.inf if one.clip is None else one.clip for one in settings.values()]
+        return _Scale(place, (torch.tensor(limits, device=device) / (squares.sqrt() + 1e-6)).clamp(max=1.0))
 
     def _runs(self, settings: Mapping[int, Settings]) -> Iterator[tuple[Group, int, int, list[int]]]:
         """(group, first entry, last entry + 1, slots): stretches of neighbouring entries that all step."""
@@ -139,9 +134,16 @@ class AdamW:
                 tensors = self.forward.weights[slot].tensors
                 yield slot, {n: t for n, t in tensors.items() if isinstance(t, nn.Parameter)}
 
-    def _frozen(self, name: str) -> Tensor:
-        """The base's own parameter that an adapter's tensor is a difference of."""
-        return self.forward.base.model.get_parameter(name)
+    def _views(self, stacks: Sequence[Tensor], low: int | None = None, high: int | None = None) -> _Views:
+        """Values, gradients and moments, of a stretch of entries or whole."""
+        moments = [self._of(stack) for stack in stacks]
+        cut = slice(low, high)
+        return _Views(
+            [stack.data[cut] for stack in stacks],
+            [stack.grad[cut] for stack in stacks if stack.grad is not None],
+            [m.first[cut] for m in moments],
+            [m.second[cut] for m in moments],
+        )
 
     def _of(self, stack: Tensor) -> _Moments:
         """A stack's moments; they grow when it has grown."""
@@ -169,20 +171,59 @@ class AdamW:
         return found
 
 
-def _update(
-    p: Tensor, grad: Tensor, first: Tensor, second: Tensor, own: list[Settings], scale: list[Tensor | None]
-) -> None:
-    """One step of n neighbouring entries, [n, ...] each."""
+class _Run(NamedTuple):
+    """Neighbouring entries of a group that all step."""
 
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=p.dtype, device=p.device).view(-1, *[1] * (p.dim() - 1))
+    group: Group
+    low: int
+    high: int
+    slots: list[int]
 
-    if any(one is not None for one in scale):
-        one = torch.ones((), dtype=p.dtype, device=p.device)
-        grad = grad * torch.stack([one if s is None else s for s in scale]).view(-1, *[1] * (p.dim() - 1))
-    if any(s.weight_decay for s in own):
-        p.mul_(column([1 - s.lr * s.weight_decay for s in own]))
-    first.lerp_(grad, 1 - BETA1)
-    second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
-    root = second.sqrt().div_(column([math.sqrt(1 - BETA2**s.step) for s in own])).add_(EPSILON)
-    p.addcdiv_(first * column([-s.lr / (1 - BETA1**s.step) for s in own]), root)
+
+class _Scale(NamedTuple):
+    place: dict[int, int]
+    of: Tensor
+    """[slots]"""
+
+
+class _Views(NamedTuple):
+    values: list[Tensor]
+    grads: list[Tensor]
+    first: list[Tensor]
+    second: list[Tensor]
+
+
+def _update_stacks(views: _Views, own: Sequence[Settings], scale: Tensor) -> None:
+    """One step of n neighbouring entries in every stack of a group, [n, ...] each."""
+    table = torch.tensor([_factors(one) for one in own], dtype=scale.dtype).to(scale.device)
+    columns = [scale, *table.unbind(1)]
+    shaped = [[c.view(-1, *[1] * (v.dim() - 1)) for v in views.values] for c in columns]
+    grads = torch._foreach_mul(views.grads, shaped[0])
+    decay = shaped[1] if any(one.weight_decay for one in own) else None
+    _adamw(views, grads, decay, shaped[2], shaped[3])
+
+
+def _update_tensors(views: _Views, one: Settings, scale: Tensor) -> None:
+    """One step of a weight-level adapter."""
+    decay, root, step = _factors(one)
+    n = len(views.values)
+    grads = torch._foreach_mul(views.grads, scale)
+    _adamw(views, grads, [decay] * n if one.weight_decay else None, [root] * n, [step] * n)
+
+
+def _factors(one: Settings) -> tuple[float, float, float]:
+    """Decay of the value, root of the second moment's correction, step with the first one's."""
+    return (1 - one.lr * one.weight_decay, math.sqrt(1 - BETA2**one.step), -one.lr / (1 - BETA1**one.step))
+
+
+def _adamw(views: _Views, grads: tuple[Tensor, ...], decay: Any, root: Any, step: Any) -> None:
+    """The update itself; the last three are a number or a column for every tensor."""
+    if decay is not None:
+        torch._foreach_mul_(views.values, decay)
+    torch._foreach_lerp_(views.first, grads, 1 - BETA1)
+    torch._foreach_mul_(views.second, BETA2)
+    torch._foreach_addcmul_(views.second, grads, grads, value=1 - BETA2)
+    size = torch._foreach_sqrt(views.second)
+    torch._foreach_div_(size, root)
+    torch._foreach_add_(size, EPSILON)
+    torch._foreach_addcdiv_(views.values, torch._foreach_mul(views.first, step), size)

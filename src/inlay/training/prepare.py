@@ -85,7 +85,7 @@ def prepare(run: Run, host: Host) -> Prepared:
         task,
         columns,
         labels or ("word",),
-        task.primary(run.metric, labels),
+        task.primary(run.metric or sources["train"].hints.get("metric"), labels),
         *parts,
         _texts(run, tokenizer, host, train) if run.pretrain_on_text else None,
         _weights(run, train, labels),

@@ -135,7 +135,9 @@ def _open(text: Text, form: Form) -> Layout:
         width = Counter(map(len, found)).most_common(1)[0][0]
         columns = [f"column{i + 1}" for i in range(width)]
         return layout(text, form, columns, 0, [*notes, f"no header row: columns are named {_some(columns)}"])
-    header = next(rows(text, form))
+    header = next(rows(text, form), None)
+    if header is None:
+        raise DataError(f"{text.name}: no rows; expected at least one")
     if header.problem:
         raise DataError(f"{text.name}:{header.line}: {header.problem}")
     columns = _header(f"{text.name}:{header.line}", header.cells)

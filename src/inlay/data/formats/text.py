@@ -185,7 +185,11 @@ def _encoding(name: str, raw: bytes, given: str | None) -> str:
         io.TextIOWrapper(io.BytesIO(), encoding=given)  # unlike a lookup, refuses codecs that are not of text
     except LookupError:
         raise DataError(f"{name}: there is no text encoding {given!r}; expected one such as utf-8 or cp1252") from None
-    return "utf-8-sig" if codecs.lookup(given).name == "utf-8" else given
+    codec = codecs.lookup(given).name
+    marks = [mark for mark, encoding in _MARKS if encoding == codec in ("utf-16", "utf-32")]
+    if marks and not raw.startswith(tuple(marks)):
+        raise DataError(f"{name}: {codec} without a mark at the beginning; pass --encoding {codec}-le or {codec}-be")
+    return "utf-8-sig" if codec == "utf-8" else given
 
 
 @contextlib.contextmanager
