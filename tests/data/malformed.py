@@ -212,6 +212,7 @@ _WORDS = [
     tagging(
         "tags in TSV missing", "tags.tsv", lines(*WORDS * 3, "Bob\tB-PER", "sleeps", "", *WORDS * 2), "1 column", 17
     ),
+    tagging("comments only", "comments.conllu", lines("# sent_id = 1", "# text = Hi", ""), "no rows"),
     tagging("columns missing", "few.conllu", lines(*UD, "# x", "1\tHi\thi\tINTJ", ""), "4 columns|10", 5),
     tagging("spaces for tabs", "spaces.conllu", lines(*UD, *UD).replace(b"\t", b"  "), "1 column|tabs", 1),
     tagging("number of a token", "number.conllu", lines(*UD, UD[0], UD[1].replace("2", "7", 1), ""), "'7'|number 2", 5),

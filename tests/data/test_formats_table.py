@@ -70,6 +70,7 @@ def test_a_delimiter_without_header_and_with_commas_in_the_text(tmp_path):
         (["sentence1", "sentence2", "label"], [], True),
         (["text", "label"], [["a", "b"], ["text", "label"]], True),
         (["", "text", "label"], [["0", "good", "pos"]], True),
+        (["text", "2024"], [["good", "1"], ["bad", "0"]], True),
         (["v1", "v2"], [["ham", "see you"], ["spam", "win"]], True),
         (["team", "ticket"], [["sales", "where is it"]], True),
         (["ham", "Ok lar... Joking"], [["ham", "yes"], ["spam", "win"]], False),

@@ -25,6 +25,8 @@ CARD = {
     "pool": "mean",
     "labels": ["a"],
     "name": "",
+    "task": "",
+    "about": {},
 }
 
 

@@ -13,14 +13,21 @@ from torch import Tensor
 from inlay.base.fingerprint import weight_files
 from inlay.base.load import Base
 
+_DENSE = (
+    r"(transform\.dense|lm_head\.dense|vocab_transform|(^|\.)predictions\.dense"
+    r"|generator_predictions\.dense|^head\.dense)"
+)
+_NORM = (
+    r"(transform\.LayerNorm|lm_head\.(layer_norm|LayerNorm)|vocab_layer_norm|(^|\.)predictions\.LayerNorm"
+    r"|generator_predictions\.LayerNorm|^head\.norm)"
+)
+# predictions of other kinds (discriminator_predictions, mask_predictions) say which words were replaced: not the same
 _PARTS = {
-    "dense": r"(transform\.dense|lm_head\.dense|vocab_transform|predictions\.dense|^head\.dense)\.weight$",
-    "dense_bias": r"(transform\.dense|lm_head\.dense|vocab_transform|predictions\.dense|^head\.dense)\.bias$",
-    "scale": r"(transform\.LayerNorm|lm_head\.layer_norm|vocab_layer_norm|predictions\.LayerNorm|^head\.norm)"
-    r"\.(weight|gamma)$",
-    "shift": r"(transform\.LayerNorm|lm_head\.layer_norm|vocab_layer_norm|predictions\.LayerNorm|^head\.norm)"
-    r"\.(bias|beta)$",
-    "words": r"(predictions\.bias|lm_head\.bias|vocab_projector\.bias|^decoder\.bias)$",
+    "dense": rf"{_DENSE}\.weight$",
+    "dense_bias": rf"{_DENSE}\.bias$",
+    "scale": rf"{_NORM}\.(weight|gamma)$",
+    "shift": rf"{_NORM}\.(bias|beta)$",
+    "words": r"((^|\.)predictions|(^|[._])lm_head|vocab_projector|^decoder)\.bias$",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import demo, info, params
+from inlay.cli import demo, eval, info, params, predict, train
 from inlay.cli.output import Commands
 
 app = typer.Typer(
@@ -25,6 +25,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help takes half the time
 )
 app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("eval")(eval.evaluate)
+app.command("predict")(predict.predict)
 app.command("params")(params.params)
 app.command("info")(info.info)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from inlay.engine.predict import run_rows
+from inlay.engine.predict import run_examples, run_rows
+from inlay.errors import DataError
 from inlay.tasks import Answer, Example, Row
 
 if TYPE_CHECKING:
@@ -31,6 +33,25 @@ def by_example(
         of_output[row.example].append(out)
         of_row[row.example].append(row)
     return of_output, of_row
+
+
+def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[str, float], set[str]]:
+    """All metrics of one adapter on labelled examples, and the labels among them that it does not know.
+
+    A label that was not there in training can only be missed; if none is known, these are other labels altogether.
+    """
+    labels = set(host.labels(name))
+    gold = {
+        t for e in examples for t in ([e.target] if isinstance(e.target, str) else e.target or ()) if isinstance(t, str)
+    }
+    if gold and not gold & labels and host.task(name).name in ("classification", "multilabel", "tagging"):
+        mine, theirs = (", ".join(sorted(some)[:5]) for some in (labels, gold))
+        raise DataError(f"{examples[0].place}: the labels are {theirs}; {name} knows {mine}")
+    outputs, rows = run_examples(host, [(name, replace(e, target=None)) for e in examples])
+    task = host.task(name)
+    pairs = zip(outputs, rows, examples, strict=True)
+    answers = [task.decode(out, own, example, host.labels(name), host.base) for out, own, example in pairs]
+    return task.score(examples, answers, host.labels(name)), gold - labels
 
 
 def score(

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Request = tuple[str, Any]
 """(adapter, text | (text, text) | list of words | mapping | Example)."""
 
-TOKENS = 8192
-"""Tokens of one batch without gradients."""
+TOKENS = {"cuda": 65536}
+"""Tokens of one batch without gradients; 8192 where nothing else is said."""
 _DEFAULT_LIMIT = 512
 
 
@@ -42,6 +42,8 @@ def predict(
         raise InlayError(f"top_k must be at least 1, not {top_k}")
     if threshold is not None and not 0 <= threshold <= 1:
         raise InlayError(f"threshold must be between 0 and 1, not {threshold}")
+    if not all(isinstance(one, tuple) and len(one) == 2 for one in requests):
+        raise InlayError("requests are a list of (adapter, text)")
     examples = [(name, _example(host, name, what)) for name, what in requests]
     outputs, rows = run_examples(host, examples)
     answers = []
@@ -85,13 +87,16 @@ def run_examples(host: Host, examples: Sequence[tuple[str, Example]]) -> tuple[l
 
 
 @torch.no_grad()
-def run_rows(host: Host, rows: Sequence[Row], names: Sequence[str], tokens: int = TOKENS) -> list[Tensor]:
+def run_rows(host: Host, rows: Sequence[Row], names: Sequence[str], tokens: int | None = None) -> list[Tensor]:
     """The logits of every row on the CPU, in order, from as many batches as it takes."""
+    tokens = tokens or TOKENS.get(host.base.device.type, 8192)
     out: list[Tensor] = [torch.empty(0)] * len(rows)
     for chunk in chunks([len(row.ids) for row in rows], tokens):
         logits = host.logits(batch_of([rows[i] for i in chunk]), [names[i] for i in chunk])
-        for i, row in zip(chunk, logits, strict=True):
-            out[i] = row.cpu()
+        flat = torch.cat([row.flatten() for row in logits]).cpu()  # one copy, not one per row
+        parts = torch.split(flat, [row.numel() for row in logits])
+        for i, row, values in zip(chunk, logits, parts, strict=True):
+            out[i] = values.view(row.shape)
     return out
 
 
@@ -124,17 +129,24 @@ def _example(host: Host, name: str, what: Any) -> Example:
             raise InlayError(f"{name!r} answers questions: ask with (question, context)")
         return Example(what)
     if isinstance(what, Mapping):
-        known = {"text", "pair", "tokens", "question", "context"}
-        if not what or set(what) - known:
-            raise InlayError(f"a request has the keys {', '.join(sorted(known))}, not {', '.join(sorted(what))}")
-        if "tokens" in what:
-            return Example(words=tuple(what["tokens"]))
-        return Example(str(what.get("text", what.get("question", ""))), what.get("pair", what.get("context")))
+        return _named(what)
     if isinstance(what, tuple) and len(what) == 2:
         return Example(str(what[0]), str(what[1]))
     if isinstance(what, list) and all(isinstance(word, str) for word in what):
         return Example(words=tuple(what)) if "tokens" in roles else Example(" ".join(what))
     raise InlayError(f"a request is a text, a pair of texts, a list of words or a mapping, not {what!r}")
+
+
+def _named(what: Mapping[str, Any]) -> Example:
+    """A request as a mapping: text and pair, question and context, or tokens."""
+    for keys in (("text", "pair"), ("question", "context"), ("tokens",)):
+        if keys[0] in what and not set(what) - set(keys):
+            values = [what.get(key) for key in keys]
+            if keys == ("tokens",) and isinstance(values[0], list | tuple):
+                return Example(words=tuple(str(word) for word in values[0]))
+            if keys != ("tokens",) and isinstance(values[0], str) and isinstance(values[1], str | None):
+                return Example(values[0], values[1])
+    raise InlayError(f"a request is text and pair, question and context, or tokens (a list), not {dict(what)!r}")
 
 
 def _asked(example: Example, name: str, host: Host) -> Answer:
@@ -150,9 +162,7 @@ def _trimmed(answer: Answer, top_k: int | None, threshold: float | None) -> Answ
         best = sorted(out["scores"].items(), key=lambda item: -item[1])[:top_k]
         out["scores"] = dict(best)
     if threshold is not None and "score" in out and out["score"] < threshold:
-        for key in ("label", "answer"):
-            if key in out:
-                out[key] = None
+        out |= dict.fromkeys(out.keys() & {"label", "answer", "start", "end"})
     if threshold is not None and "spans" in out:
         out["spans"] = [span for span in out["spans"] if span["score"] >= threshold]
     return out

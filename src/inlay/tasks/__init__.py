@@ -10,6 +10,7 @@ such as the temperature included: `classification:temperature=1.31`. It travels 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -176,8 +177,9 @@ def in_natural_order(names: Sequence[str]) -> tuple[str, ...]:
 
     def key(name: str) -> tuple[int, float, str]:
         try:
-            return (0, float(name), name)
+            number = float(name)
         except ValueError:
-            return (1, 0.0, name)
+            number = math.nan
+        return (0, number, name) if math.isfinite(number) else (1, 0.0, name)  # "nan" is a word, and has no order
 
     return tuple(sorted(set(names), key=key))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from math import exp, isfinite, log, sqrt
 from typing import Any
 
 import torch
@@ -28,19 +30,59 @@ def text_rows(
 ) -> list[Row]:
     """One row per example, cut at the limit; or, with `windows`, as many overlapping ones as it takes."""
     rows: list[Row] = []
-    for begin in range(0, len(examples), 1000):  # the tokenizer runs over many texts at once, in parallel
-        chunk = examples[begin : begin + 1000]
+    options = {"verbose": False} if windows else {"truncation": True, "max_length": limit}
+    for begin, end in _runs(examples):
+        chunk = examples[begin:end]
         pairs = [e.pair for e in chunk] if chunk[0].pair is not None else None
-        # longest_first cannot give back the rest, so windows slide over the second text of a pair
-        how: Any = True if not windows else ("only_second" if pairs else "only_first")
-        options = {"return_overflowing_tokens": True, "stride": limit // 4} if windows else {}
-        encoded = tokenizer([e.text for e in chunk], pairs, truncation=how, max_length=limit, **options)
-        of_row = encoded["overflow_to_sample_mapping"] if windows else range(len(chunk))
-        types = encoded.get("token_type_ids")
-        for i, which in enumerate(of_row):
-            kinds = None if types is None else types[i]
-            rows.append(Row(encoded["input_ids"][i], kinds, target(chunk[which]), begin + which))
+        encoded = tokenizer([e.shown() for e in chunk], pairs, **options)
+        for i, example in enumerate(chunk):
+            own = _row(encoded, i)
+            parts = [own] if len(own[0]) <= limit else list(_rows(overlapping(tokenizer, example, limit, limit // 4)))
+            rows += [Row(ids, types, target(example), begin + i) for ids, types in parts]
     return rows
+
+
+def overlapping(tokenizer: Any, example: Example, limit: int, stride: int) -> Any:
+    """Windows over a text, or over the second text of a pair: the tokenizer's own answer, with offsets.
+
+    The first text of a pair is in every window. It gets no more than half the room, and is cut if it needs more.
+    """
+    text, is_pair = example.shown(), example.pair is not None
+    room = limit - tokenizer.num_special_tokens_to_add(pair=is_pair)
+    if is_pair:
+        options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
+        spans, most = tokenizer(text, **options)["offset_mapping"], room // 2
+        if len(spans) > most:
+            text = text[: spans[most - 1][1]] if most else ""
+            spans = tokenizer(text, **options)["offset_mapping"]  # a word cut short may have other pieces
+        room -= len(spans)
+    return tokenizer(
+        text,
+        example.pair,
+        truncation="only_second" if is_pair else "only_first",
+        max_length=limit,
+        stride=max(0, min(stride, room // 2)),
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+
+
+def _runs(examples: Sequence[Example]) -> Iterator[tuple[int, int]]:
+    """Stretches of examples that are all pairs or all not; short enough for memory, long enough to be fast."""
+    begin = 0
+    for _, group in groupby(examples, key=lambda e: e.pair is not None):
+        end = begin + len(list(group))
+        yield from ((i, min(i + 1000, end)) for i in range(begin, end, 1000))
+        begin = end
+
+
+def _row(encoded: Any, i: int) -> tuple[list[int], list[int] | None]:
+    types = encoded.get("token_type_ids")
+    return encoded["input_ids"][i], None if types is None else types[i]
+
+
+def _rows(encoded: Any) -> Iterator[tuple[list[int], list[int] | None]]:
+    return (_row(encoded, i) for i in range(len(encoded["input_ids"])))
 
 
 def pooled(outputs: Sequence[Tensor]) -> Tensor:
@@ -49,9 +91,9 @@ def pooled(outputs: Sequence[Tensor]) -> Tensor:
 
 
 def best_temperature(loss: Callable[[float], float]) -> float:
-    """The temperature that makes a loss smallest: golden section over its logarithm, 0.05 to 20."""
-    from math import exp, log, sqrt
-
+    """The temperature that makes a loss smallest: golden section over its logarithm, 0.05 to 20; 1 without a loss."""
+    if not isfinite(loss(1.0)):  # nothing to fit to, or a run that diverged
+        return 1.0
     low, high = log(0.05), log(20.0)
     ratio = (sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)

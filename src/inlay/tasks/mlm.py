@@ -82,7 +82,8 @@ class MLM(Task):
 
     def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
         """Cross-entropy over the hidden tokens."""
-        return F.cross_entropy(*_hidden(outputs, rows, base))
+        logits, targets = _hidden(outputs, rows, base)
+        return F.cross_entropy(logits, targets, reduction="sum") / max(1, len(targets))  # there may be none to hide
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
@@ -100,10 +101,10 @@ class MLM(Task):
 
 def _hidden(outputs: Sequence[Tensor], rows: Sequence[Row], base: Base) -> tuple[Tensor, Tensor]:
     """Logits over the vocabulary [n, words] and targets [n], for the hidden tokens alone."""
-    states = torch.cat(list(outputs))
+    words, bias = words_of(base)
+    # the transform comes out in the head's dtype, which may be wider than the base's, and answers are on the CPU
+    states = torch.cat(list(outputs)).to(words)
     targets = torch.tensor([t for row in rows for t in row.target], device=states.device)
     chosen = targets != _IGNORED
-    words, bias = words_of(base)
-    # the transform comes out in the head's dtype, which may be wider than the base's
-    logits = states[chosen].to(words.dtype) @ words.T
+    logits = states[chosen] @ words.T
     return (logits if bias is None else logits + bias).float(), targets[chosen]

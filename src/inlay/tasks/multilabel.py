@@ -92,5 +92,5 @@ def _labels(value: Any) -> tuple[str, ...]:
         parts = re.split(r"[|;,]", value)
         return tuple(dict.fromkeys(p.strip() for p in parts if p.strip()))
     if isinstance(value, list | tuple):
-        return tuple(dict.fromkeys(str(v).strip() for v in value))
+        return tuple(dict.fromkeys(name for v in value if v is not None and (name := str(v).strip())))
     raise Unusable(f"labels are a list, or text with | between them, not {value!r}")

@@ -20,9 +20,12 @@ from inlay.base.load import Base
 from inlay.config import option
 from inlay.data.columns import Columns
 from inlay.data.record import Record
-from inlay.errors import SpecError
+from inlay.errors import InlayError, SpecError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Task, Unusable, as_text
+from inlay.tasks._text import overlapping
+
+_WINDOW = 384
 
 
 @tasks.register("qa")
@@ -33,13 +36,15 @@ class QA(Task):
     roles = ("question", "context", "answers")
     per_token = True
 
-    max_length: int | None = option(384, "longest window in tokens, question included")
+    max_length: int | None = option(None, "longest window in tokens, question included; auto is at most 384")
     stride: int = option(128, "how many tokens two windows share")
     longest: int = option(30, "the longest answer in tokens")
     no_answer: bool = option(False, "whether a question may have no answer; found in the training data")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.max_length is not None and self.max_length < 8:
+            raise SpecError(f"qa: max_length={self.max_length} is not valid: expected at least 8")
         if self.stride < 0 or self.longest < 1:
             raise SpecError(
                 f"qa: stride={self.stride},longest={self.longest} is not valid: expected 0 or more, 1 or more"
@@ -47,7 +52,7 @@ class QA(Task):
 
     def fit(self, examples: Sequence[Example]) -> Self:
         """Questions without an answer among the examples make it possible to give none."""
-        return replace(self, no_answer=any(not e.target for e in examples))
+        return replace(self, no_answer=self.no_answer or any(not e.target for e in examples))
 
     def read(self, record: Record, columns: Columns) -> Example:
         """The target is [(text, first character)]; an answer without a position is looked up in the context."""
@@ -62,6 +67,7 @@ class QA(Task):
     def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
         """aux is [(token, first character, last character + 1)] of the context; the target (start, end) in tokens."""
         rows: list[Row] = []
+        limit = limit if self.max_length is not None else min(limit, _WINDOW)
         for index, example in enumerate(examples):
             rows += self._windows(tokenizer, index, example, limit)
         return rows
@@ -97,25 +103,14 @@ class QA(Task):
         return metrics.qa([[text for text, _ in e.target] for e in examples], [a["answer"] for a in answers])
 
     def _windows(self, tokenizer: Any, index: int, example: Example, limit: int) -> list[Row]:
-        question = tokenizer(example.text, add_special_tokens=False)["input_ids"]
-        room = limit - len(question) - tokenizer.num_special_tokens_to_add(pair=True)
-        if room < 8:  # a question that leaves no place for the context is cut instead
-            question_text = tokenizer.decode(question[: limit // 2])
-            return self._windows(tokenizer, index, replace(example, text=question_text), limit)
-        encoded = tokenizer(
-            example.text,
-            example.pair,
-            truncation="only_second",
-            max_length=limit,
-            stride=min(self.stride, room // 2),
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
+        if example.pair is None:
+            raise InlayError(f"the question {example.text[:60]!r} needs a context to find its answer in")
+        encoded = overlapping(tokenizer, example, limit, self.stride)
         rows = []
         types = encoded.get("token_type_ids")
         for i, ids in enumerate(encoded["input_ids"]):
             inside = [
-                (token, *encoded["offset_mapping"][i][token])
+                (token, *_trimmed(example.pair, *encoded["offset_mapping"][i][token]))
                 for token, part in enumerate(encoded.sequence_ids(i))
                 if part == 1
             ]
@@ -123,17 +118,23 @@ class QA(Task):
         return rows
 
 
+def _trimmed(context: str, start: int, end: int) -> tuple[int, int]:
+    """A token's characters without the space that some tokenizers count with the word behind it."""
+    while start < end and context[start].isspace():
+        start += 1
+    return start, end
+
+
 def _target(example: Example, inside: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     """The first given answer in tokens; (0, 0) if it is not wholly in this window."""
     if not example.target or not inside:
         return (0, 0)
     text, first = example.target[0]
-    last = first + len(text)
+    first, last = first + len(text) - len(text.lstrip()), first + len(text.rstrip())
     if first < inside[0][1] or last > inside[-1][2]:
         return (0, 0)
-    start = max(token for token, begin, _ in inside if begin <= first)
-    end = min(token for token, _, stop in inside if stop >= last)
-    return (start, max(start, end))
+    touched = [token for token, begin, end in inside if begin < last and end > first]
+    return (touched[0], touched[-1]) if touched else (0, 0)
 
 
 def _best_span(
@@ -156,14 +157,17 @@ def _answers(value: Any, context: str) -> list[tuple[str, int]]:
     if value is None or value in ("", []):
         return []
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):  # the hub's squad: a table of columns
-        value = [{"text": t, "answer_start": s} for t, s in zip(value["text"], value["answer_start"], strict=True)]
+        texts, starts = value["text"], value.get("answer_start") or [None] * len(value["text"])
+        if len(texts) != len(starts):
+            raise Unusable(f"there are {len(texts)} answers but {len(starts)} positions")
+        value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     found = []
     for one in value if isinstance(value, list) else [value]:
         text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, Mapping) else (one, None)
         if not isinstance(text, str) or not text.strip():
             raise Unusable(f"an answer must be text, not {one!r}")
-        if start is None:
-            start = context.find(text)
+        if start is None and (start := context.find(text)) < 0:
+            raise Unusable(f"the answer {text[:60]!r} is not in the context")
         if not isinstance(start, int) or start < 0 or context[start : start + len(text)] != text:
             raise Unusable(f"the answer {text[:60]!r} is not in the context at {start}")
         found.append((text, start))

@@ -39,7 +39,7 @@ class Regression(Task):
         targets = [e.target for e in examples]
         if len(set(targets)) < 2:
             raise DataError(f"{examples[0].place if examples else 'the data'}: every row has the same target value")
-        return replace(self, mean=round(fmean(targets), 6), scale=round(pstdev(targets), 6) or 1.0)
+        return replace(self, mean=float(f"{fmean(targets):.6g}"), scale=float(f"{pstdev(targets):.6g}"))
 
     def read(self, record: Record, columns: Columns) -> Example:
         """The label must be a finite number."""

@@ -6,9 +6,12 @@ A sentence longer than a row is cut between words into several, so that every wo
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Self
+from unicodedata import category
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +27,10 @@ from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Task, Unusable, in_natural_order, needed
 from inlay.tasks._text import best_temperature
 
-_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")
+_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[^\w\s]")
+"""Kana and Han stand alone; else letters and digits together, and punctuation alone."""
+_OPTIONS = {"return_offsets_mapping": True}
+_JOINERS = "\u200c\u200d"
 
 
 @tasks.register("tagging")
@@ -66,7 +72,7 @@ class Tagging(Task):
             unknown = set(example.target or ()) - set(labels)
             if unknown:
                 raise DataError(f"{example.place}: the tag {min(unknown)!r} is not one of {', '.join(labels)}")
-            words = example.words or tuple(m.group() for m in _WORDS.finditer(example.text)) or (example.text,)
+            words = example.words or tuple(example.text[a:b] for a, b in _found(example.text)) or (example.text,)
             for ids, types, firsts in _windows(tokenizer, words, limit):
                 target = None if example.target is None else [number[example.target[w]] for _, w in firsts]
                 rows.append(Row(ids, types, target, index, firsts))
@@ -76,16 +82,16 @@ class Tagging(Task):
         """Cross-entropy over the words of all rows."""
         logits = _at_words(outputs, rows).float()
         targets = torch.tensor([t for r in rows for t in r.target], device=logits.device)
-        if weights is None:  # a row may have no word that the tokenizer knows
-            return F.cross_entropy(logits, targets, reduction="sum") / max(1, len(targets))
+        if not len(targets):  # every word is made of characters that the tokenizer drops
+            return logits.sum()
         return F.cross_entropy(logits, targets, weights)
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
         """Words, tags and spans; spans have characters where a text was given, else word positions."""
-        found = list(_WORDS.finditer(example.text)) if not example.words else []
-        words = example.words or tuple(m.group() for m in found)
+        found = _found(example.text) if not example.words else []
+        words = example.words or tuple(example.text[a:b] for a, b in found)
         nothing = "O" if "O" in labels else labels[0]
         tags, scores = [nothing] * len(words), [0.0] * len(words)
         for out, row in zip(outputs, rows, strict=True):
@@ -93,7 +99,11 @@ class Tagging(Task):
                 p = (_at_words([out], [row]).float() / self.temperature).softmax(-1)
                 for (_, word), score, tag in zip(row.aux, *(v.tolist() for v in p.max(-1)), strict=True):
                     tags[word], scores[word] = labels[tag], score
-        return {"tokens": list(words), "tags": tags, "spans": _spans(example, found, words, tags, scores)}
+        return {
+            "tokens": list(words),
+            "tags": tags,
+            "spans": _spans(example, found, words, tags, scores, is_entities(labels)),
+        }
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Accuracy over words; F1 over entities where tags are B- and I-."""
@@ -103,7 +113,7 @@ class Tagging(Task):
         """One temperature over all words."""
         flat = [(o, r) for out, row in zip(outputs, rows, strict=True) for o, r in zip(out, row, strict=True)]
         logits = _at_words([o for o, _ in flat], [r for _, r in flat]).double()
-        targets = torch.tensor([t for _, r in flat for t in r.target], device=logits.device)
+        targets = torch.tensor([t for _, r in flat for t in r.target], dtype=torch.long, device=logits.device)
         return replace(self, temperature=best_temperature(lambda t: F.cross_entropy(logits / t, targets).item()))
 
     def primary(self, asked: str | None, labels: Sequence[str]) -> str:
@@ -126,33 +136,53 @@ def _strings(value: Any, column: str) -> tuple[str, ...]:
     return tuple(str(v) for v in value)
 
 
+def _found(text: str) -> list[tuple[int, int]]:
+    """Where the words of a text are."""
+    # marks (accents, vowel signs) belong to the word they stand in, but are not letters to a regular expression
+    letters = text if text.isascii() else "".join("x" if category(c)[0] == "M" or c in _JOINERS else c for c in text)
+    return [m.span() for m in _WORDS.finditer(letters)]
+
+
 def _windows(
     tokenizer: Any, words: Sequence[str], limit: int
 ) -> list[tuple[list[int], list[int] | None, list[tuple[int, int]]]]:
-    """Rows of at most `limit` tokens that cover all words, cut between words: ids, types, first pieces."""
+    """Rows of at most `limit` tokens that cover all words, cut between words: ids, types, first pieces.
+
+    The words go in as a text with spaces, because many tokenizers write a word in a text unlike one that stands alone.
+    """
     if not tokenizer.is_fast:
         raise InlayError("tagging needs a fast tokenizer, which knows the word of every piece")
     room = limit - tokenizer.num_special_tokens_to_add()
-    bare = tokenizer(list(words), is_split_into_words=True, add_special_tokens=False)
-    size = [0] * len(words)
-    for word in bare.word_ids():
+    size, word = [0] * len(words), 0
+    whole = tokenizer(" ".join(words), **_OPTIONS, add_special_tokens=False, verbose=False)
+    for found in _word_of_piece(words, whole):
+        word = word if found is None else found
         size[word] += 1
-    cuts, used = [0], 0
-    for word, pieces in enumerate(size):
-        if used and used + pieces > room:
-            cuts.append(word)
-            used = 0
-        used += pieces
-    out = []
-    for start, end in zip(cuts, [*cuts[1:], len(words)], strict=True):
-        encoded = tokenizer(list(words[start:end]), is_split_into_words=True, truncation=True, max_length=limit)
+    out, start = [], 0
+    while start < len(words):
+        end, used = start + 1, size[start]
+        while end < len(words) and used + size[end] <= room:
+            end, used = end + 1, used + size[end]
+        encoded = tokenizer(" ".join(words[start:end]), **_OPTIONS, truncation=True, max_length=limit)
         firsts: dict[int, int] = {}
-        for piece, word in enumerate(encoded.word_ids()):
-            if word is not None:
-                firsts.setdefault(word, piece)
-        pieces_of = [(piece, start + word) for word, piece in firsts.items()]
-        out.append((encoded["input_ids"], encoded.get("token_type_ids"), pieces_of))
+        for piece, found in enumerate(_word_of_piece(words[start:end], encoded)):
+            if found is not None:
+                firsts.setdefault(start + found, piece)
+        out.append((encoded["input_ids"], encoded.get("token_type_ids"), [(p, w) for w, p in firsts.items()]))
+        # a word at the start of a row can be longer than within a text, and then the last ones have no place
+        start = next((w for w in range(start + 1, end) if size[w] and w not in firsts), end)
     return out
+
+
+def _word_of_piece(words: Sequence[str], encoded: Any) -> list[int | None]:
+    """The word of every piece of these words with a space between them; None for special tokens and mere spaces."""
+    starts = list(accumulate((len(word) + 1 for word in words), initial=0))
+    found: list[int | None] = []
+    for (start, end), part in zip(encoded["offset_mapping"], encoded.sequence_ids(), strict=True):
+        word = bisect_right(starts, end - 1) - 1  # by its last character: some count the space in front with a piece
+        outside = part is None or start == end or end == starts[word + 1]
+        found.append(None if outside else word)
+    return found
 
 
 def _at_words(outputs: Sequence[Tensor], rows: Sequence[Row]) -> Tensor:
@@ -161,15 +191,18 @@ def _at_words(outputs: Sequence[Tensor], rows: Sequence[Row]) -> Tensor:
 
 
 def _spans(
-    example: Example, found: Sequence[re.Match[str]], words: Sequence[str], tags: Sequence[str], scores: Sequence[float]
+    example: Example,
+    found: Sequence[tuple[int, int]],
+    words: Sequence[str],
+    tags: Sequence[str],
+    scores: Sequence[float],
+    entities: bool,
 ) -> list[dict[str, Any]]:
-    if is_entities(sorted(set(tags) | {"O", "B-"})):
-        pieces = metrics.entities(tags)
-    else:
-        pieces = [(tag, i, i + 1) for i, tag in enumerate(tags)]
+    """Entities; or, where tags are of another kind, every word that has one."""
+    pieces = metrics.entities(tags) if entities else [(tag, i, i + 1) for i, tag in enumerate(tags) if tag != "O"]
     out = []
     for label, first, last in pieces:
-        start, end = (found[first].start(), found[last - 1].end()) if found else (first, last)
+        start, end = (found[first][0], found[last - 1][1]) if found else (first, last)
         text = example.text[start:end] if found else " ".join(words[first:last])
         out.append({"label": label, "start": start, "end": end, "text": text, "score": min(scores[first:last])})
     return out

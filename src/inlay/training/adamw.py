@@ -63,16 +63,16 @@ class AdamW:
         for slot, parameters in self._weights(settings):
             named = {name: p for name, p in parameters.items() if p.grad is not None}
             one = settings[slot]
-            if one.decay_weights:
+            _update_tensors(self._views(list(named.values())), one, scale.of[scale.place[slot]])
+            if one.decay_weights:  # the difference has decayed; the base's own part has not
                 for name, p in named.items():
                     p.sub_(self.forward.base.model.get_parameter(name).to(p), alpha=one.lr * one.weight_decay)
-            _update_tensors(self._views(list(named.values())), one, scale.of[scale.place[slot]])
 
     def forget(self, slot: int) -> None:
-        """A slot starts anew, or is about to leave."""
+        """A slot starts anew, or is about to leave. All of its entry is cleared: the next one there may be wider."""
         for moments, index in self._entries(slot).values():
-            moments.first[index].zero_()
-            moments.second[index].zero_()
+            moments.first[index[0]].zero_()
+            moments.second[index[0]].zero_()
 
     def drop_unused(self) -> None:
         """Let go of the moments of stacks that no longer exist."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 from inlay.bank.delta import params_of
@@ -65,7 +66,7 @@ def train(
         name: the name of a single run, in the place of its own.
         slots: how many runs at once; by default as many as fit into memory.
         callbacks: called with every event (a dictionary): steps, evaluations, checkpoints.
-        checkpoint: a folder to save to, every `save_every` seconds and when interrupted.
+        checkpoint: a folder to save to, every `save_every` seconds and when interrupted; removed at the end.
         resume: go on from that folder if it holds a checkpoint.
         library: where finished adapters are put.
     """
@@ -76,6 +77,7 @@ def train(
             raise RunError("a name is for one run; give each of several runs its own")
         many = [many[0].model_copy(update={"name": name})]
     _refuse_names(host, many)
+    place = None if checkpoint is None else Checkpoint(checkpoint)
     problems: dict[int, str] = {}
     prepared: dict[int, Prepared] = {}
     for i, run in enumerate(many):
@@ -90,17 +92,19 @@ def train(
         prepared,
         slots,
         callbacks,
-        None if checkpoint is None else Checkpoint(checkpoint),
+        place,
         resume,
         save_every,
         one,
     )
-    results |= {i: _failed(many[i], i, problem) for i, problem in problems.items()}
+    results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
     for i, run in enumerate(many):
         if results[i].ok and library is not None:
-            results[i] = keep(results[i], library)
+            results[i] = keep(results[i], library, host.base.name)
         if results[i].ok and run.name:
             host.load(results[i].adapter, run.name)
+    if place is not None:
+        place.remove()
     return results[0] if one else [results[i] for i in range(len(many))]
 
 
@@ -138,11 +142,14 @@ def train_prepared(
     return results
 
 
-def keep(result: Result, library: Library) -> Result:
-    """Put a result's adapter into a library."""
-    from dataclasses import replace
-
-    entry = library.put(result.adapter, parameters=result.parameters, seconds=round(result.seconds, 2))
+def keep(result: Result, library: Library, base_name: str) -> Result:
+    """Put a result's adapter into a library, with what a card should say beside it."""
+    more: dict[str, Any] = {
+        "base_name": base_name,
+        "parameters": result.parameters,
+        "seconds": round(result.seconds, 2),
+    }
+    entry = library.put(result.adapter, **more)
     return replace(result, version=entry.version, library=str(library.root))
 
 
@@ -163,7 +170,8 @@ def _refuse_names(host: Host, runs: Sequence[Run]) -> None:
         raise RunError(f"an adapter named {taken!r} is loaded already; unload it, or choose another name")
 
 
-def _failed(run: Run, index: int, problem: str) -> Result:
+def failed(run: Run, index: int, problem: str) -> Result:
+    """The result of a run that could not begin."""
     return Result(run_name(run, index), run.method, run.config(), run.metric or "", problem=problem)
 
 

@@ -6,16 +6,16 @@ The adapters of finished runs are written once, beside it, before the state that
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from inlay.errors import RunError
+from inlay.errors import AdapterError, RunError
 from inlay.library.adapter import Adapter
 
 _FORMAT = 1
@@ -37,10 +37,13 @@ class Checkpoint:
         """Replace the state."""
         from safetensors.torch import save
 
-        self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"format": _FORMAT, **state})
         # an empty file is not valid safetensors, so there is always one tensor
         content = save({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, {"inlay-loop": text})
+        self._make_folder()
+        self._write(content)
+
+    def _write(self, content: bytes) -> None:
         part = self.folder / f".state.{os.getpid()}"
         try:
             with part.open("wb") as file:
@@ -66,23 +69,40 @@ class Checkpoint:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise RunError(f"{self.file} is not a checkpoint: {error}") from None
-        if state.pop("format", None) != _FORMAT:
+        if not isinstance(state, dict) or state.pop("format", None) != _FORMAT:
             raise RunError(f"{self.file} was written by another version of Inlay")
         return state, tensors
 
     def keep(self, index: int, adapter: Adapter) -> None:
         """Put a finished run's adapter aside."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        adapter.save(self.folder / f"done-{index}.safetensors")
+        self._make_folder()
+        with adapter.save(self._done(index)).open("rb") as file:
+            os.fsync(file.fileno())
 
     def kept(self, index: int) -> Adapter:
         """A finished run's adapter."""
-        return Adapter.read(self.folder / f"done-{index}.safetensors")
+        try:
+            return Adapter.read(self._done(index))
+        except AdapterError as error:
+            raise RunError(f"the checkpoint {self.folder} lacks a finished adapter: {error}") from None
 
     def remove(self) -> None:
         """Everything is done, or starts over."""
         self.file.unlink(missing_ok=True)  # first: without it, the rest means nothing
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for pattern in (".state.*", "done-*.safetensors", ".done-*.safetensors.*"):
+            for file in self.folder.glob(pattern):
+                file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()  # unless there is something in it that is not ours
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot write the checkpoint {self.folder}: {error}") from None
+
+    def _done(self, index: int) -> Path:
+        return self.folder / f"done-{index}.safetensors"
 
 
 def _sync_folder(folder: Path) -> None:

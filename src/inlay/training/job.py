@@ -134,7 +134,8 @@ class Job:
         """Enter an evaluation; True if it is the best so far."""
         stage, value = self.stage, scores[self.stage.metric]
         entry = {"stage": stage.kind, "step": self.at, "epoch": round(self.epoch, 3), "metrics": dict(scores)}
-        recent = self.losses[-(stage.eval_every or self.steps_per_epoch) :]
+        every = stage.eval_every or self.steps_per_epoch
+        recent = self.losses[-(self.step % every or every) :]  # since the evaluation before
         self.history.append({**entry, "loss": sum(recent) / len(recent)})
         is_best = metrics.better(stage.metric, value, None if self.best is None else self.best["value"])
         self.since_best = 0 if is_best else self.since_best + 1

@@ -19,11 +19,13 @@ from inlay.base.load import load_tokenizer
 from inlay.engine.evaluate import by_example, outputs_of, score
 from inlay.engine.host import Host
 from inlay.engine.predict import batch_of
-from inlay.errors import InlayError, RunError
+from inlay.errors import AdapterError, InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
+from inlay.training import layout
 from inlay.training.adamw import AdamW, Settings
 from inlay.training.checkpoint import Checkpoint
+from inlay.training.interrupt import Interrupt
 from inlay.training.job import STATE, Job
 from inlay.training.memory import slots_for
 
@@ -53,6 +55,8 @@ class Loop:
             save_every: seconds between checkpoints.
             isolate: a run that fails is recorded, and the others go on.
         """
+        if slots is not None and slots < 1:
+            raise RunError(f"slots={slots} is not valid: expected at least 1")
         self.host = host
         self.jobs = list(jobs)
         self.slots = slots or slots_for(host, [job for job in self.jobs if job.state == "waiting"])
@@ -66,31 +70,31 @@ class Loop:
         """Finished adapters by the job's index."""
         self._put_aside: dict[int, tuple[Adapter, dict[str, Tensor], dict[str, Tensor]]] = {}
         self._saved = time.monotonic()
+        self._interrupt = Interrupt()
 
     def run(self) -> None:
-        """Until every run is done or has failed. An interrupt saves first."""
+        """Until every run is done or has failed. An interrupt waits for the step, and saves."""
         try:
-            while self._fill():
-                self._step()
-                self._evaluate([job for job in self.active if job.is_due])
-                for job in [job for job in self.active if job.is_over]:
-                    self._guard(job, self._advance)
-                if time.monotonic() - self._saved >= self.save_every:
-                    self.save()
-        except KeyboardInterrupt:
-            self.save()
-            raise
+            with self._interrupt:
+                while self._fill():
+                    if self._step():
+                        self._evaluate([job for job in self.active if job.is_due])
+                        for job in [job for job in self.active if job.is_over]:
+                            self._guard(job, self._advance)
+                    if self._interrupt.pending or time.monotonic() - self._saved >= self.save_every:
+                        self.save()
+                    if self._interrupt.pending:
+                        raise KeyboardInterrupt
         finally:
-            for job in self.active:
-                self.host.unload(slot_name(job))
+            self._clear()
 
     def save(self) -> None:
         """Write a checkpoint, between two steps."""
         if self.checkpoint is None:
             return
-        names = sorted(self.active, key=lambda job: self.host.forward.bank.order(self.host.slot(slot_name(job))))
-        # the order of the active runs decides the order of rows, and so the last bits of products
-        state: dict[str, Any] = {"slots": self.slots, "active": [job.index for job in names], "jobs": []}
+        state: dict[str, Any] = {"base": self.host.base.identity(True), "slots": self.slots, "jobs": []}
+        state["active"] = [job.index for job in self.active]
+        state["layout"] = layout.read(self.host.forward.bank, self._slots())
         tensors: dict[str, Tensor] = {"": torch.zeros(1)}
         for job in self.jobs:
             fields = {name: getattr(job, name) for name in STATE}
@@ -110,6 +114,15 @@ class Loop:
         """Take up what a checkpoint holds; the runs, their data and the base must be the same."""
         assert self.checkpoint is not None
         state, tensors = self.checkpoint.read()
+        try:
+            self._restore(self.checkpoint, state, tensors)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, AdapterError) as error:
+            self._clear()
+            raise RunError(f"the checkpoint {self.checkpoint.file} is damaged: {error!r}") from None
+
+    def _restore(self, checkpoint: Checkpoint, state: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        if state["base"] != self.host.base.identity(True):
+            raise RunError(f"the checkpoint {checkpoint.folder} is of another base than {self.host.base.name}")
         if len(state["jobs"]) != len(self.jobs):
             raise RunError(f"the checkpoint has {len(state['jobs'])} runs, not {len(self.jobs)}")
         self.slots = state["slots"]
@@ -124,12 +137,17 @@ class Loop:
                 setattr(job, name, value)
             job.best_tensors = _under(tensors, f"{job.index}/best/")
             if job.state == "done":
-                self.adapters[job.index] = self.checkpoint.kept(job.index)
+                self.adapters[job.index] = checkpoint.kept(job.index)
             elif now := _under(tensors, f"{job.index}/now/"):
                 moments = (_under(tensors, f"{job.index}/first/"), _under(tensors, f"{job.index}/second/"))
                 self._put_aside[job.index] = (self._adapter(job, now), *moments)
+        kept_aside = dict(self._put_aside)
         for index in state["active"]:
             self._begin(self.jobs[index])
+        layout.restore(self.host.forward.bank, self._slots(), state["layout"])
+        self.optimiser = AdamW(self.host.forward)
+        for job, slot in zip(self.active, self._slots(), strict=True):
+            self.optimiser.write(slot, *kept_aside[job.index][1:])
 
     def _fill(self) -> bool:
         """Give free slots to waiting runs; False when there is nothing left to do."""
@@ -159,8 +177,8 @@ class Loop:
         self.host.add(slot_name(job), job.data.method, **how)  # type: ignore[arg-type]
         self.optimiser.forget(self.host.slot(slot_name(job)))
 
-    def _step(self) -> None:
-        """One step of every active run."""
+    def _step(self) -> bool:
+        """One step of every active run; False if there was no room for it."""
         began = time.perf_counter()
         tokenizer = load_tokenizer(self.host.base)
         rows = {job.index: job.batch(tokenizer) for job in self.active}
@@ -168,7 +186,7 @@ class Loop:
             losses = self._backward(rows)
         except torch.OutOfMemoryError:
             self._make_room()
-            return
+            return False
         settings = {self.host.slot(slot_name(job)): _settings(job) for job in self.active}
         self.optimiser.step(settings)
         self.optimiser.zero_grad()
@@ -177,7 +195,9 @@ class Loop:
             lr = job.lr
             self._guard(job, lambda job, loss=loss: job.took_step(loss))  # type: ignore[misc]
             job.seconds += seconds
-            self._tell("step", job, step=job.at, loss=loss, lr=lr)
+            if job.state != "failed":
+                self._tell("step", job, step=job.at, loss=loss, lr=lr)
+        return True
 
     def _backward(self, rows: Mapping[int, Sequence[Row]]) -> Tensor:
         """Forward and backward of one mixed batch: [active] losses, without the gates' penalties."""
@@ -229,6 +249,7 @@ class Loop:
         ended = job.stage
         if job.next_stage():
             self._tell("stage", job, stage=job.stage.kind)
+            self.optimiser.forget(self.host.slot(name))
             if job.stage.kind == "again":
                 finished = self.host.adapter(name, finish=True)
                 self.host.unload(name)
@@ -281,11 +302,20 @@ class Loop:
             if not self.isolate:
                 raise
 
+    def _clear(self) -> None:
+        for job in self.active:
+            if slot_name(job) in self.host:
+                self.host.unload(slot_name(job))
+        self.active = []
+
     def _leave(self, job: Job) -> None:
         self.optimiser.forget(self.host.slot(slot_name(job)))
         self.active.remove(job)
         self.host.unload(slot_name(job))
         self.optimiser.drop_unused()
+
+    def _slots(self) -> list[int]:
+        return [self.host.slot(slot_name(job)) for job in self.active]
 
     def _snapshot(self, job: Job) -> tuple[Adapter, dict[str, Tensor], dict[str, Tensor]]:
         first, second = self.optimiser.read(self.host.slot(slot_name(job)))
@@ -302,7 +332,10 @@ class Loop:
     def _tell(self, event: str, job: Job | None, **more: Any) -> None:
         told = {"event": event, **({} if job is None else {"run": job.name, "index": job.index}), **more}
         for callback in self.callbacks:
-            callback(told)
+            try:
+                callback(told)
+            except KeyboardInterrupt:
+                self._interrupt.pending = True
 
 
 def _does_not_fit(job: Job) -> None:

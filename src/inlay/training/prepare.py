@@ -19,6 +19,7 @@ from inlay.data.source import Source, open_source, open_splits
 from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
 from inlay.errors import DataError, RunError
+from inlay.methods.finetune import Finetune
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
 from inlay.training.run import Run
@@ -60,6 +61,8 @@ def prepare(run: Run, host: Host) -> Prepared:
     """Read and encode everything a run needs; whatever is wrong with it is noticed here."""
     method = parse(run.method)
     method.params(host.base.sites)  # refuses what this base cannot have
+    if run.decay == "weights" and not isinstance(method, Finetune):
+        raise RunError(f"decay=weights is for finetune; {method.name} does not have the weights, only a difference")
     sources, notes = _sources(run)
     bad: Bad = Skipped() if run.skip_bad_rows else stop
     task, columns, note = _task(run, sources["train"])
@@ -185,8 +188,10 @@ def _split(
         return [known[i] for i in chosen], held_out, f"training on {n:,} of {len(known):,} rows"
     if len(known) < 2:
         raise DataError(f"{_name(run)}: one row is too few to train and validate on")
+    # the same text, or questions about the same context, never stand on both sides
+    texts = describe.groups([(e.pair or "", None) if task.name == "qa" else (e.shown(), e.pair) for e in known])
     train, validation = splitting.split(
-        len(known), run.seed, train_size=run.train_size, val_size=run.val_size, stratify=strata
+        len(known), run.seed, train_size=run.train_size, val_size=run.val_size, stratify=strata, groups=texts
     )
     note = f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.seed})"
     return [known[i] for i in train], [known[i] for i in validation], note

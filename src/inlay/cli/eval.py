@@ -1,0 +1,124 @@
+"""`inlay eval`: how good an adapter is on labelled data; language by language if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inlay.cli import output
+from inlay.cli.train import BaseOption, LibraryOption
+from inlay.errors import DataError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.data.record import Bad
+    from inlay.data.source import Source
+    from inlay.engine.host import Host
+
+
+def evaluate(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An adapter: sms, or sms@2.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder.")],
+    per_language: Annotated[
+        bool, typer.Option("--per-language", help="DATA is a folder with files of several languages.")
+    ] = False,
+    source_language: Annotated[str, typer.Option(metavar="CODE", help="The language that was trained on.")] = "en",
+    split: Annotated[
+        str | None, typer.Option(metavar="S", help="train, validation or test.  [default: test, else validation]")
+    ] = None,
+    text: Annotated[str | None, typer.Option(metavar="C", help="The column of the text, words or question.")] = None,
+    pair: Annotated[str | None, typer.Option(metavar="C", help="The column of the second text or context.")] = None,
+    label: Annotated[str | None, typer.Option(metavar="C", help="The column of the label, tags or answers.")] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="F", help="The format of the files.  [default: found out]")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(metavar="E", help="Their encoding.  [default: UTF-8]")] = None,
+    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out bad rows, and count them.")] = False,
+    base: BaseOption = None,
+    library: LibraryOption = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Evaluate an adapter on labelled data."""
+    from inlay.data.record import Skipped, stop
+    from inlay.library.folder import Library
+
+    screen = output.console(as_json)
+    store = Library(library)
+    entry, adapter = store.find(name), store.get(name)
+    sources = _sources(data, per_language, split, format, encoding)
+    from inlay.engine.host import Host
+
+    host = Host(base or entry.card.get("base_name"))
+    host.load(adapter, name)
+    given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
+    bad: Bad = Skipped() if skip_bad_rows else stop
+    found = {key: _evaluate(host, name, source, given, bad, screen) for key, source in sources.items()}
+    if isinstance(bad, Skipped) and bad.count:
+        screen.print(f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}", style="dim")
+    metric = str(entry.card.get("metric") or host.task(name).primary(None, host.labels(name)))
+    if per_language:
+        document = _languages(name, found, metric, source_language, screen)
+    else:
+        document = {"name": name, **next(iter(found.values()))}
+        _show(screen, document, metric)
+    if as_json:
+        output.document(document)
+
+
+def _sources(
+    data: str, per_language: bool, split: str | None, format: str | None, encoding: str | None
+) -> Mapping[str, Source]:
+    from inlay.data.source import open_per_language, open_splits
+
+    if per_language:
+        return open_per_language(data, format=format, encoding=encoding)
+    found = open_splits(data, format=format, encoding=encoding)
+    chosen = split or next((s for s in ("test", "validation", "train") if s in found), "train")
+    if chosen not in found:
+        raise DataError(f"{data}: has no split {chosen!r}, only {', '.join(found)}")
+    return {chosen: found[chosen]}
+
+
+def _evaluate(
+    host: Host, name: str, source: Source, given: Mapping[str, str], bad: Bad, screen: Console
+) -> dict[str, Any]:
+    from inlay.engine.evaluate import measure
+    from inlay.training.prepare import read_examples
+
+    examples, note = read_examples(source, host.task(name), given, bad)
+    if note:
+        screen.print(note, style="dim")
+    metrics, unknown = measure(host, name, examples)
+    if unknown:
+        labels = ", ".join(sorted(unknown)[:5])
+        screen.print(f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}", style="yellow")
+    return {"rows": len(examples), "metrics": metrics}
+
+
+def _languages(
+    name: str, found: Mapping[str, dict[str, Any]], metric: str, source: str, screen: Console
+) -> dict[str, Any]:
+    from inlay.data.languages import means, unknown
+
+    values = {code: one["metrics"][metric] for code, one in found.items()}
+    groups = means(values, source)
+    table = output.table("language", "rows", metric, right=("rows", metric))
+    for code, value in sorted(values.items(), key=lambda item: (item[0] != source, item[0])):
+        table.add_row(code, f"{found[code]['rows']:,}", f"{value:.4f}")
+    screen.print(table)
+    shown = ", ".join(f"{group} {value:.4f}" for group, value in groups.items())
+    screen.print(f"\nmeans of {metric}: {shown}")
+    if strange := unknown(values):
+        screen.print(f"family not known, counted as not distant: {', '.join(strange)}", style="dim")
+    return {"name": name, "metric": metric, "source_language": source, "languages": dict(found), "means": groups}
+
+
+def _show(screen: Console, document: Mapping[str, Any], metric: str) -> None:
+    table = output.table("", "value", right=("value",))
+    for key, value in document["metrics"].items():
+        table.add_row(f"{key} *" if key == metric else key, f"{value:.4f}")
+    screen.print(f"{document['name']} on {document['rows']:,} rows\n")
+    screen.print(table)

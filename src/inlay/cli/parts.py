@@ -1,0 +1,261 @@
+"""Answers on disk, however many: finished parts in a folder beside the output, joined at the end.
+
+    F.parts/state.json       which command this is; once joined, also which file came of it
+    F.parts/00000000.csv     the answers to the first rows of the input, and so on
+
+A part, the joined file and the state appear whole or not at all. A command that was killed anywhere, even between the
+joining and the cleaning up, goes on with `--resume` and ends with the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import RunError
+
+Answer = Mapping[str, Any]
+_STATE = "state.json"
+_TYPES = {"score": "float64", "value": "float64", "start": "int64", "end": "int64"}
+"""Parquet columns that hold no text."""
+
+
+@dataclass(frozen=True)
+class _Format:
+    """How a part is written, and how parts become one file."""
+
+    write: Callable[[Path, Sequence[Answer], Sequence[str]], None]
+    join: Callable[[Path, Iterator[Path], Sequence[str]], None]
+
+
+def check_out(out: Path) -> None:
+    """Refuse an output that could not be written, before any work is done."""
+    if out.suffix not in _FORMATS:
+        raise RunError(f"--out {out}: the name must end with {', '.join(_FORMATS)}")
+    if out.is_dir():
+        raise RunError(f"--out {out}: this is a folder; expected a file")
+    if not out.parent.is_dir():
+        raise RunError(f"--out {out}: there is no folder {out.parent}")
+    if out.suffix == ".parquet":
+        _arrow()
+
+
+def folder_of(out: Path) -> Path:
+    """Where the parts are while the output is not finished."""
+    return out.with_name(f"{out.name}.parts")
+
+
+def begun(out: Path) -> Mapping[str, Any] | None:
+    """The command that left parts behind, if one did."""
+    folder = folder_of(out)
+    if not folder.is_dir() or all(path.name.startswith(".") for path in folder.iterdir()):
+        return None  # none, or one that was killed before its state was written
+    command: Mapping[str, Any] = _state(folder)["command"]
+    return command
+
+
+def open_parts(
+    out: Path, columns: Sequence[str], command: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False
+) -> Parts:
+    """Begin, or go on with `resume`: then it must be the same command.
+
+    Args:
+        columns: of a table; JSON lines hold whatever the answers do.
+        command: all that decides what the output will be; JSON.
+        overwrite: replace the output if there is one already.
+    """
+    folder = folder_of(out)
+    before = begun(out)
+    if before is not None and not resume:
+        raise RunError(f"{folder} is there already: pass --resume to go on with it, or delete it to start over")
+    made = Parts(out, folder, tuple(columns), json.loads(json.dumps(command)))
+    if before is not None:
+        _same(folder, before, made.command)
+    if out.exists() and not overwrite and made.summary is None:
+        raise RunError(f"{out} is there already: pass --overwrite to replace it")
+    with _writing(out):
+        folder.mkdir(exist_ok=True)
+        if before is None:
+            made._keep({"command": made.command})
+    return made
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one output."""
+
+    out: Path
+    folder: Path
+    columns: tuple[str, ...]
+    command: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def finished(self) -> int:
+        """How many parts there are."""
+        return sum(path.stem.isdecimal() for path in self.folder.glob(f"*{self.out.suffix}"))
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What `join` was told, if its file is in place and only cleaning up is left to do."""
+        joined = _state(self.folder).get("joined") if (self.folder / _STATE).exists() else None
+        if joined is None or not self.out.exists() or joined["file"] != _identity(self.out):
+            return None
+        summary: dict[str, Any] = joined["summary"]
+        return summary
+
+    def has(self, index: int) -> bool:
+        """Whether a part is finished."""
+        return self._part(index).exists()
+
+    def write(self, index: int, answers: Sequence[Answer]) -> None:
+        """Finish a part."""
+        form = _FORMATS[self.out.suffix]
+        self._place(self._part(index), lambda path: form.write(path, answers, self.columns))
+
+    def join(self, parts: int, summary: Mapping[str, Any]) -> None:
+        """Make the output of so many parts and clean up; `summary` is kept until that is done."""
+        form = _FORMATS[self.out.suffix]
+        whole = self.folder / f"joined{self.out.suffix}"
+        self._place(whole, lambda path: form.join(path, (self._part(i) for i in range(parts)), self.columns))
+        # renaming keeps a file's identity, so a later look can tell that the output is this one
+        self._keep({"command": self.command, "joined": {"file": _identity(whole), "summary": dict(summary)}})
+        with _writing(self.out):
+            whole.replace(self.out)
+        self.remove()
+
+    def remove(self) -> None:
+        """Delete the parts, and the state last."""
+        with _writing(self.folder):
+            for path in self.folder.iterdir():
+                if path.name != _STATE:
+                    path.unlink()
+            (self.folder / _STATE).unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    def _part(self, index: int) -> Path:
+        return self.folder / f"{index:08}{self.out.suffix}"
+
+    def _keep(self, state: Mapping[str, Any]) -> None:
+        self._place(self.folder / _STATE, lambda path: path.write_text(json.dumps(state, indent=2), encoding="utf-8"))
+
+    def _place(self, path: Path, write: Callable[[Path], object]) -> None:
+        """Write a file under another name, make sure that it is on the disk, then give it its name."""
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        with _writing(path):
+            try:
+                write(part)
+                with part.open("rb") as file:
+                    os.fsync(file.fileno())
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    path = folder / _STATE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(state["command"], dict):
+            raise TypeError("it names no command")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{folder} is not a folder of parts ({error}); delete it to start over") from None
+    return dict(state)
+
+
+def _same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    keys = dict.fromkeys([*before, *now])
+    differing = [key for key in keys if before.get(key) != now.get(key)]
+    if differing:
+        said = "; ".join(f"{key} was {_shown(before.get(key))}, is {_shown(now.get(key))}" for key in differing)
+        raise RunError(f"{folder} comes from another command: {said}. Repeat that one, or delete the folder")
+
+
+def _shown(value: Any) -> str:
+    if value in (None, False):
+        return "not given"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _identity(path: Path) -> list[int]:
+    found = path.stat()
+    return [found.st_ino, found.st_size, found.st_mtime_ns]
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _cell(value: Any) -> Any:
+    """Lists and objects become JSON text; a table has no place for them."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | tuple | Mapping) else value
+
+
+def _write_lines(path: Path, answers: Sequence[Answer], columns: Sequence[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+
+
+def _join_lines(path: Path, parts: Iterator[Path], columns: Sequence[str], head: bytes = b"") -> None:
+    with path.open("wb") as whole:
+        whole.write(head)
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, whole)
+
+
+def _write_csv(path: Path, answers: Sequence[Answer], columns: Sequence[str]) -> None:
+    """Rows alone: the head comes with the joining."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)  # rows end with \r\n: else a \r in a text would not be quoted before Python 3.13
+        rows.writerows([_cell(answer.get(column)) for column in columns] for answer in answers)
+
+
+def _join_csv(path: Path, parts: Iterator[Path], columns: Sequence[str]) -> None:
+    _join_lines(path, parts, columns, (",".join(columns) + "\r\n").encode())
+
+
+def _arrow() -> tuple[Any, Any]:
+    """pyarrow, imported by name since it comes without types."""
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise RunError("writing parquet needs pyarrow; pip install pyarrow, or write .csv or .jsonl") from None
+
+
+def _schema(columns: Sequence[str]) -> Any:
+    arrow, _ = _arrow()
+    return arrow.schema([(column, arrow.type_for_alias(_TYPES.get(column, "string"))) for column in columns])
+
+
+def _write_parquet(path: Path, answers: Sequence[Answer], columns: Sequence[str]) -> None:
+    arrow, parquet = _arrow()
+    rows = [{column: _cell(answer.get(column)) for column in columns} for answer in answers]
+    parquet.write_table(arrow.Table.from_pylist(rows, _schema(columns)), path)
+
+
+def _join_parquet(path: Path, parts: Iterator[Path], columns: Sequence[str]) -> None:
+    """A row group per part, so that no more than one is in memory."""
+    _, parquet = _arrow()
+    with parquet.ParquetWriter(path, _schema(columns)) as whole:
+        for part in parts:
+            with parquet.ParquetFile(part) as file:  # read_table would take a=b in the path for a column
+                whole.write_table(file.read())
+
+
+_FORMATS: Mapping[str, _Format] = {
+    ".jsonl": _Format(_write_lines, _join_lines),
+    ".csv": _Format(_write_csv, _join_csv),
+    ".parquet": _Format(_write_parquet, _join_parquet),
+}

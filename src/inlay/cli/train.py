@@ -1,0 +1,308 @@
+"""`inlay train`: from a file to an adapter in the library; or many, from a manifest."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inlay.cli import output
+from inlay.errors import InlayError, RunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.engine.host import Host
+    from inlay.library.folder import Library
+    from inlay.training.checkpoint import Checkpoint
+    from inlay.training.logs import Log
+    from inlay.training.prepare import Prepared
+    from inlay.training.result import Result
+    from inlay.training.run import Run
+
+LibraryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--library", metavar="L", help="A folder of adapters.  [default: INLAY_LIBRARY, else among your data]"
+    ),
+]
+BaseOption = Annotated[
+    str | None, typer.Option("--base", metavar="B", help="A hub name or a folder.  [default: all-MiniLM-L6-v2]")
+]
+
+
+def train(
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="N", help="What the adapter is called.")] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(metavar="F", help="A TOML file of many tasks, trained side by side.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="classification, multilabel, regression, tagging, qa, mlm.  [default: guessed]"),
+    ] = None,
+    method: Annotated[str | None, typer.Option(metavar="SPEC", help="For example houlsby:size=64.")] = None,
+    base: BaseOption = None,
+    head: Annotated[str | None, typer.Option(metavar="H", help="linear, tanh2 or mlp.")] = None,
+    pool: Annotated[str | None, typer.Option(metavar="P", help="auto, cls, mean, last or pooler.")] = None,
+    text: Annotated[str | None, typer.Option(metavar="C", help="The column of the text, words or question.")] = None,
+    pair: Annotated[str | None, typer.Option(metavar="C", help="The column of the second text or context.")] = None,
+    label: Annotated[str | None, typer.Option(metavar="C", help="The column of the label, tags or answers.")] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="F", help="The format of the files.  [default: found out]")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(metavar="E", help="Their encoding.  [default: UTF-8]")] = None,
+    val: Annotated[str | None, typer.Option(metavar="F", help="A file of validation rows.")] = None,
+    val_size: Annotated[str | None, typer.Option(metavar="N|P%", help="Rows to hold out.  [default: 10%]")] = None,
+    test: Annotated[str | None, typer.Option(metavar="F", help="A file of test rows.")] = None,
+    train_size: Annotated[str | None, typer.Option(metavar="N|P%", help="Train on so many rows only.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Draw rows without regard to their classes.")] = False,
+    lr: Annotated[float | None, typer.Option(metavar="X", help="Peak learning rate.  [default: the method's]")] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the data.  [default: 5]")] = None,
+    max_steps: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many steps.")] = None,
+    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Rows per step.  [default: 16]")] = None,
+    max_length: Annotated[int | None, typer.Option(metavar="N", help="Longest row in tokens.")] = None,
+    long: Annotated[
+        str | None, typer.Option(metavar="HOW", help="Longer texts: cut, or windows with pooled scores.")
+    ] = None,
+    warmup: Annotated[float | None, typer.Option(metavar="X", help="Share of rising steps.  [default: 0.1]")] = None,
+    weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Decoupled weight decay.")] = None,
+    decay: Annotated[
+        str | None, typer.Option(metavar="WHAT", help="What decays: difference, or (finetune) weights.")
+    ] = None,
+    clip: Annotated[float | None, typer.Option(metavar="X", help="Largest gradient norm.  [default: 1]")] = None,
+    no_dropout: Annotated[bool, typer.Option("--no-dropout", help="Train without the base's dropout.")] = False,
+    class_weights: Annotated[bool, typer.Option("--class-weights", help="Weigh rare classes more.")] = False,
+    eval_every: Annotated[int | None, typer.Option(metavar="N", help="Evaluate every N steps.")] = None,
+    patience: Annotated[int | None, typer.Option(metavar="N", help="Stop after N evaluations without a best.")] = None,
+    metric: Annotated[str | None, typer.Option(metavar="M", help="The metric that decides.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Start, order, dropout, splits.  [default: 0]")] = None,
+    pretrain_on_text: Annotated[
+        bool, typer.Option("--pretrain-on-text", help="First train on the texts alone, with masked words.")
+    ] = False,
+    pretrain_epochs: Annotated[
+        int | None, typer.Option(metavar="N", help="Passes over the texts.  [default: 3]")
+    ] = None,
+    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out bad rows, and count them.")] = False,
+    slots: Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs at once.  [default: what fits]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Throw away a training that was stopped.")] = False,
+    save_every: Annotated[float, typer.Option(min=0, metavar="S", help="Seconds between checkpoints.")] = 60.0,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND:WHERE", help="jsonl:F, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT."),
+    ] = None,
+    library: LibraryOption = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Train an adapter on a file; or many, side by side, from a manifest."""
+    given = {k: v for k, v in locals().items() if k in _SETTINGS and v is not None}
+    given |= {key: True for key, on in zip(_FLAGS, (class_weights, pretrain_on_text, skip_bad_rows), strict=True) if on}
+    given |= ({"stratify": False} if plain else {}) | ({"dropout": False} if no_dropout else {})
+    screen = output.console(as_json)
+    runs, folder = _runs(data, name, manifest, given)
+    from inlay.library.folder import Library
+    from inlay.training.checkpoint import Checkpoint
+
+    store = Library(library)
+    checkpoint = Checkpoint(store.root / "runs" / folder)
+    _settle(checkpoint, resume, restart)
+    logs = _logs(log or ())
+    host = _host(base, screen)
+    prepared, problems = _prepare(runs, host, screen, many=manifest is not None)
+    results = _train(host, prepared, slots, checkpoint, resume, save_every, logs, screen, as_json)
+    documents = _keep(host, runs, results, problems, store, screen, many=manifest is not None)
+    checkpoint.remove()
+    if as_json:
+        output.document(documents if manifest is not None else documents[0])
+    if problems or not all(result.ok for result in results.values()):
+        raise typer.Exit(1)
+
+
+_FLAGS = ("class_weights", "pretrain_on_text", "skip_bad_rows")
+_SETTINGS = frozenset(
+    (
+        "task method head pool text pair label format encoding val val_size test train_size lr epochs "
+        "max_steps batch_size max_length long warmup weight_decay decay clip eval_every patience metric seed "
+        "pretrain_epochs "
+    ).split()
+)
+
+
+def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapping[str, Any]) -> tuple[list[Run], str]:
+    """The runs that were asked for, and the name of their checkpoint."""
+    from inlay.training.manifest import read_manifest
+    from inlay.training.run import data_name, make_run
+
+    if manifest is not None:
+        if data is not None or name is not None or given:
+            extra = "DATA" if data is not None else f"--{next(iter(given), 'name').replace('_', '-')}"
+            raise typer.BadParameter(f"{extra} does not go with --manifest; write it there, under [defaults]")
+        return read_manifest(manifest), f"{manifest.name}"
+    if data is None:
+        raise typer.BadParameter("give DATA, or --manifest")
+    name = name or data_name(data)
+    return [make_run({"data": data, "name": name, **given})], name
+
+
+def _settle(checkpoint: Checkpoint, resume: bool, restart: bool) -> None:
+    if resume and restart:
+        raise typer.BadParameter("--resume and --restart contradict each other")
+    if restart:
+        checkpoint.remove()
+    elif checkpoint.exists and not resume:
+        raise RunError(
+            "a training of this name was stopped before its end; --resume goes on with it, --restart forgets it"
+        )
+
+
+def _logs(specs: Sequence[str]) -> list[Log]:
+    from inlay.training.logs import make
+
+    return [make(spec) for spec in specs]
+
+
+def _host(base: str | None, screen: Console) -> Host:
+    from inlay.engine.host import Host
+
+    host = Host(base)
+    where = f"{host.base.device.type}, {str(host.base.dtype).removeprefix('torch.')}"
+    screen.print(f"base: {host.base.name}, {host.base.sites.size:,} parameters ({where})")
+    return host
+
+
+def _prepare(
+    runs: Sequence[Run], host: Host, screen: Console, many: bool
+) -> tuple[dict[int, Prepared], dict[int, str]]:
+    from inlay.training.prepare import prepare
+
+    prepared: dict[int, Prepared] = {}
+    problems: dict[int, str] = {}
+    for i, run in enumerate(runs):
+        try:
+            prepared[i] = prepare(run, host)
+        except InlayError as error:
+            if not many:
+                raise
+            problems[i] = str(error)
+            screen.print(f"{run.name} cannot be trained: {error}", style="red")
+            continue
+        if many:
+            rows = f"{len(prepared[i].train.examples):,} rows"
+            screen.print(f"{run.name}: {prepared[i].task.name}, {rows}, {prepared[i].method.spec}")
+        else:
+            _show_data(screen, prepared[i], host)
+    return prepared, problems
+
+
+def _show_data(screen: Console, data: Prepared, host: Host) -> None:
+    from inlay.data import describe
+
+    for note in data.notes:
+        screen.print(note, style="dim")
+    test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
+    screen.print(
+        f"task: {data.task.name}, {len(data.train.examples):,} rows to train, "
+        f"{len(data.validation.examples):,} to validate{test}"
+    )
+    for line in describe.lines(data.look):
+        screen.print(line)
+    count = data.method.count(host.base.sites)
+    share = output.percent(count / host.base.sites.size)
+    screen.print(f"method: {data.method.spec}, {count:,} parameters ({share} of the base); decided by {data.metric}")
+    if data.text is not None:
+        from inlay.base.words import own_head
+
+        head = (
+            "the checkpoint's own head" if own_head(host.base) else "a fresh transform over the frozen word embeddings"
+        )
+        screen.print(f"first on the texts alone, with {head}")
+
+
+def _train(
+    host: Host,
+    prepared: dict[int, Prepared],
+    slots: int | None,
+    checkpoint: Checkpoint,
+    resume: bool,
+    save_every: float,
+    logs: Sequence[Log],
+    screen: Console,
+    as_json: bool,
+) -> dict[int, Result]:
+    from inlay.cli.progress import Progress
+    from inlay.training.api import train_prepared
+
+    try:
+        with Progress(screen, len(prepared)) as progress:
+            return train_prepared(host, prepared, slots, [progress, *logs], checkpoint, resume, save_every)
+    except KeyboardInterrupt:
+        arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--restart")]
+        again = shlex.join(["inlay", *arguments, "--resume"])
+        screen.print(f"\nstopped; everything up to here is saved. To go on:\n  {again}")
+        raise typer.Exit(130) from None
+    finally:
+        for log in logs:
+            log.close()
+
+
+def _keep(
+    host: Host,
+    runs: Sequence[Run],
+    results: Mapping[int, Result],
+    problems: Mapping[int, str],
+    store: Library,
+    screen: Console,
+    many: bool,
+) -> list[dict[str, Any]]:
+    """Put what was trained into the library, show it, and give the JSON documents."""
+    from inlay.training.api import failed, keep
+
+    kept: list[Result] = []
+    for i, run in enumerate(runs):
+        result = results[i] if i in results else failed(run, i, problems[i])
+        kept.append(keep(result, store, host.base.name) if result.ok else result)
+    if many:
+        _show_summary(screen, kept, store)
+    elif kept[0].ok:
+        _show_result(screen, kept[0])
+    else:
+        raise RunError(kept[0].problem)
+    return [result.document() for result in kept]
+
+
+def _show_result(screen: Console, result: Result) -> None:
+    names = list(dict.fromkeys(name for found in result.metrics.values() for name in found))
+    splits = list(result.metrics)
+    table = output.table("", *splits, right=splits)
+    for name in names:
+        marked = f"{name} *" if name == result.metric else name
+        table.add_row(marked, *(f"{result.metrics[split][name]:.4f}" for split in splits))
+    screen.print()
+    screen.print(table)
+    screen.print(
+        f"\n{result.name}@{result.version}: best of epoch {result.best_epoch:g}, {result.seconds:.1f} s, "
+        f"kept in {result.library}"
+    )
+    screen.print(f'use it: inlay predict {result.name} "a text"', style="dim")
+
+
+def _show_summary(screen: Console, results: Sequence[Result], store: Library) -> None:
+    table = output.table("task", "method", "parameters", "validation", "best epoch", right=("parameters", "best epoch"))
+    for result in results:
+        if result.ok:
+            value = f"{result.metric} {result.value:.4f}"
+            cells = (f"{result.parameters['adapter']:,}", value, f"{result.best_epoch:g}")
+            table.add_row(f"{result.name}@{result.version}", result.method, *cells)
+        else:
+            table.add_row(result.name, result.method, "", f"failed: {result.problem}", "")
+    screen.print()
+    screen.print(table)
+    good = sum(result.ok for result in results)
+    screen.print(f"\n{good} of {len(results)} tasks trained, kept in {store.root}")

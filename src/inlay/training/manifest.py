@@ -1,0 +1,63 @@
+"""A manifest: many tasks in one TOML file, trained side by side.
+
+[defaults]                    # settings of every task, as in `inlay.Run`
+method = "houlsby:size=64"
+epochs = 3
+
+[tasks.sms]                   # the name of the adapter
+data = "sms.csv"              # relative to the manifest
+
+[tasks.topic]
+data = "topics"
+method = "adapterbias"
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import InlayError, RunError
+from inlay.training.run import Run, make_run
+
+_FILES = ("data", "val", "test")
+
+
+def read_manifest(path: str | os.PathLike[str]) -> list[Run]:
+    """The runs of a manifest; one error names everything that is wrong in it."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RunError(f"{path}: is not TOML: {error}") from None
+    unknown = sorted(set(content) - {"defaults", "tasks"})
+    if unknown:
+        raise RunError(f"{path}: has {unknown[0]!r}; expected [defaults] and [tasks.NAME]")
+    defaults, tasks = content.get("defaults", {}), content.get("tasks", {})
+    if not isinstance(defaults, dict) or not isinstance(tasks, dict) or not tasks:
+        raise RunError(f"{path}: has no tasks; expected tables named [tasks.NAME]")
+    runs, problems = [], []
+    for name, settings in tasks.items():
+        try:
+            runs.append(_run(path, name, defaults, settings))
+        except InlayError as error:
+            problems.append(str(error))
+    if problems:
+        raise RunError("; ".join(problems))
+    return runs
+
+
+def _run(path: Path, name: str, defaults: dict[str, Any], settings: Any) -> Run:
+    where = f"{path} [tasks.{name}]"
+    if not isinstance(settings, dict):
+        raise RunError(f"{where}: is not a table")
+    values = {**defaults, **settings, "name": name}
+    for key in _FILES:
+        beside = path.parent / str(values.get(key, ""))
+        if values.get(key) and beside.exists():  # otherwise it is a hub name, or an error for the reader
+            values[key] = str(beside)
+    return make_run(values, where)

@@ -1,0 +1,597 @@
+"""`inlay predict`: every way in, every way out, several tasks at once, and going on after a stop."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tiny
+import typer
+from typer.testing import CliRunner
+
+import inlay
+from inlay.cli import predict as command
+from inlay.cli import texts as reading
+from inlay.cli.output import Commands
+from inlay.cli.parts import Parts
+from inlay.engine.host import Host
+from inlay.library.folder import Library
+
+TASKS = {
+    "sms": ("lora", "classification:temperature=2.0", ["ham", "spam"]),
+    "topic": ("adapterbias", "multilabel", ["a", "b", "c"]),
+    "stars": ("bitfit", "regression:mean=3.0", ["value"]),
+    "ner": ("lora", "tagging", ["O", "B-PER", "I-PER"]),
+    "ask": ("adapterbias", "qa", ["start", "end"]),
+}
+TEXTS = ["you love the film", "a very bad book !", "ana meets bob in lima", "it never came", "soup , soup and soup"]
+CONTEXT = "bob was in oslo . ana was in lima on june 2"
+SUFFIXES = (".jsonl", ".csv", ".parquet")
+
+app = typer.Typer(cls=Commands, rich_markup_mode=None)
+app.command("predict")(command.predict)
+
+
+@app.callback()
+def root() -> None:
+    """The command stays a subcommand."""
+
+
+@dataclass(frozen=True)
+class Place:
+    base: str
+    library: Path
+    host: inlay.Host
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    root = tmp_path_factory.mktemp("predict")
+    base = tiny.save_text_model(root / "base")
+    host, library = inlay.Host(base), Library(root / "library")
+    for seed, (name, (method, task, labels)) in enumerate(TASKS.items()):
+        host.add(name, method, task=task, labels=labels, seed=seed)
+        tiny.shake(host, name, seed)
+        library.put(host.adapter(name), base_name=base)
+    return Place(base, library.root, host)
+
+
+def call(place: Place, *arguments: Any, stdin: str | bytes | None = None) -> Any:
+    where = ["--library", str(place.library)]
+    return CliRunner().invoke(app, ["predict", *map(str, arguments), *where], input=stdin, env={"COLUMNS": "80"})
+
+
+def answers(place: Place, *arguments: Any, stdin: str | bytes | None = None) -> Any:
+    done = call(place, *arguments, "--json", stdin=stdin)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def fails(place: Place, *arguments: Any, stdin: str | bytes | None = None) -> str:
+    done = call(place, *arguments, stdin=stdin)
+    assert (done.exit_code, done.stdout) == (1, ""), done.output
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return str(done.stderr)
+
+
+def table(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Rows as a file of the format that its name says."""
+    columns = list(rows[0])
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            written = csv.DictWriter(file, columns, delimiter="\t" if path.suffix == ".tsv" else ",")
+            written.writeheader()
+            written.writerows(rows)
+    return path
+
+
+def many(tmp_path: Path, rows: int = 23) -> Path:
+    return table(tmp_path / "in.csv", [{"text": f"{TEXTS[i % 5]} {i}", "n": i} for i in range(rows)])
+
+
+# --- what is answered ---------------------------------------------------------------------------------------------
+
+
+def test_every_task_answers_every_text_in_order(place: Place):
+    found = answers(place, "stars,sms,ner", *TEXTS)
+    expected = place.host.predict([(name, text) for text in TEXTS for name in ("stars", "sms", "ner")])
+    assert found == expected  # floats too
+    assert [one["task"] for one in found[:3]] == ["stars", "sms", "ner"]
+    assert [set(one) for one in found[:3]] == [
+        {"task", "text", "value"},
+        {"task", "text", "label", "score", "scores"},
+        {"task", "text", "tokens", "tags", "spans"},
+    ]
+
+
+def test_the_adapters_differ(place: Place):
+    """Else equal answers would show nothing."""
+    sms, topic = answers(place, "sms,topic", TEXTS[0])
+    assert sms["scores"].keys() != topic["scores"].keys()
+    assert len({one["score"] for one in answers(place, "sms", *TEXTS)}) == len(TEXTS)
+
+
+def test_stdin_is_a_text_per_line(place: Place):
+    expected = answers(place, "sms,ner", *TEXTS)
+    assert answers(place, "sms,ner", stdin="\n\n".join(TEXTS)) == expected
+    assert answers(place, "sms,ner", stdin=("\ufeff" + "\r\n".join(TEXTS) + "\r\n").encode()) == expected
+    assert answers(place, "sms", stdin='{"text": "a"}')[0]["text"] == '{"text": "a"}'
+    assert answers(place, "sms", "--encoding", "cp1252", stdin="caf\xe9".encode("cp1252"))[0]["text"] == "café"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".json", ".jsonl", ".parquet"])
+def test_every_format_of_file(place: Place, tmp_path: Path, suffix: str):
+    file = table(tmp_path / f"in{suffix}", [{"text": text, "label": "unheard of"} for text in TEXTS])
+    assert answers(place, "sms,stars,ner", "--file", file) == answers(place, "sms,stars,ner", *TEXTS)
+
+
+def test_stdin_as_a_file(place: Place):
+    expected = answers(place, "sms,ner", *TEXTS)
+    lines = "\n".join(json.dumps({"id": i, "text": text}) for i, text in enumerate(TEXTS))
+    assert answers(place, "sms,ner", "--file", "-", stdin=lines) == expected
+    assert answers(place, "sms,ner", "--file", "-", stdin="\n".join(TEXTS)) == expected
+    questions = "\n".join(json.dumps({"question": "who was in oslo ?", "context": CONTEXT}) for _ in range(250))
+    assert answers(place, "ask", "--file", "-", stdin=questions)[249]["context"] == CONTEXT
+
+
+def test_words_keep_their_places(place: Place, tmp_path: Path):
+    file = tmp_path / "in.conll"
+    file.write_text("ana B-PER\nmeets O\nbob XYZ\n\nit O\nis O\n")
+    found = answers(place, "ner", "--file", file)
+    assert found == place.host.predict([("ner", ["ana", "meets", "bob"]), ("ner", ["it", "is"])])
+
+
+def test_columns_are_chosen_for_each_task(place: Place, tmp_path: Path):
+    rows = [{"q": "who was in oslo ?", "about": CONTEXT, "y": "bob"}, {"q": "when ?", "about": CONTEXT, "y": ""}]
+    file = table(tmp_path / "in.csv", rows)
+    found = answers(place, "ask,sms,ner", "--file", file, "--text", "q", "--pair", "about", "--label", "y")
+    asked = [
+        (name, row["q"] if name == "ner" else (row["q"], CONTEXT)) for row in rows for name in ("ask", "sms", "ner")
+    ]
+    assert found == place.host.predict(asked)
+    answer = found[0]
+    assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"]
+
+
+def test_a_pair_on_the_command_line(place: Place):
+    found = answers(place, "ask,sms,ner", "who was in oslo ?", "--pair", CONTEXT)
+    expected = [("ask", ("who was in oslo ?", CONTEXT)), ("sms", ("who was in oslo ?", CONTEXT))]
+    assert found == place.host.predict([*expected, ("ner", "who was in oslo ?")])
+    assert ("pair" in found[1], "pair" in found[2]) == (True, False)
+
+
+def test_fewer_scores_abstaining_and_no_calibration(place: Place):
+    plain = answers(place, "sms,topic,ner", TEXTS[2])
+    best = answers(place, "sms,topic,ner", TEXTS[2], "--top-k", 1)
+    assert best[0]["scores"] == {plain[0]["label"]: plain[0]["score"]}
+    assert list(best[1]["scores"].values()) == [max(plain[1]["scores"].values())]
+    unsure = answers(place, "sms,topic,ner", TEXTS[2], "--threshold", 0.99)
+    assert [unsure[0]["label"], unsure[1]["label"], unsure[2]["spans"]] == [None, None, []]
+    assert unsure[0]["score"] == plain[0]["score"]
+    assert answers(place, "sms", TEXTS[2], "--threshold", 0.0)[0] == plain[0]
+    raw = answers(place, "sms", TEXTS[2], "--raw")[0]
+    odds = [one["scores"]["ham"] / one["scores"]["spam"] for one in (raw, plain[0])]
+    assert odds[0] == pytest.approx(odds[1] ** 2, rel=1e-4)  # its temperature is 2
+
+
+def test_versions_are_names_of_their_own(place: Place, tmp_path: Path):
+    library = Library(tmp_path)
+    library.put(place.host.adapter("sms"), base_name=place.base)
+    library.put(place.host.adapter("topic"), "sms", base_name=place.base)
+    both = answers(Place(place.base, tmp_path, place.host), "sms@1,sms", TEXTS[0])
+    assert [one["task"] for one in both] == ["sms@1", "sms"]
+    assert [len(one["scores"]) for one in both] == [2, 3]
+
+
+def test_the_base_may_be_named(place: Place, tmp_path: Path):
+    Library(tmp_path).put(place.host.adapter("sms"), base_name="somewhere/else")
+    other = Place(place.base, tmp_path, place.host)
+    assert answers(other, "sms", TEXTS[0], "--base", place.base) == answers(place, "sms", TEXTS[0])
+    wrong = tiny.save_text_model(tmp_path / "wrong", intermediate_size=20)
+    assert "sms: this adapter belongs to the base" in fails(other, "sms", TEXTS[0], "--base", wrong)
+
+
+# --- for people ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table(place: Place):
+    done = call(place, "sms,topic,stars,ner,ask", TEXTS[2], "a\x1b[31m " * 40, "--pair", CONTEXT)
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["text", "task", "answer", "score"]
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in done.stdout
+    assert "..." in done.stdout
+    first = place.host.predict([("sms", (TEXTS[2], CONTEXT))])[0]
+    assert lines[2].split() == [*TEXTS[2].split(), "sms", first["label"], f"{first['score']:.3f}"]
+    assert done.stdout.count("ana meets") == 1  # a text is shown once
+    one = call(place, "sms", TEXTS[0], "--top-k", 2).stdout
+    assert one.splitlines()[0].split() == ["text", "answer", "score", "scores"]
+    assert "(unsure)" in call(place, "sms", TEXTS[0], "--threshold", 1).stdout
+
+
+def test_guesses_are_told_and_json_is_alone_on_stdout(place: Place, tmp_path: Path):
+    done = call(place, "sms", "--file", many(tmp_path), "--json")
+    assert 'guessed: text = "text"' in done.stderr
+    assert len(json.loads(done.stdout)) == 23
+
+
+# --- files of answers ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "ROWS", 4)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if path.suffix == ".parquet":
+        return list(pq.read_table(path).to_pylist())
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_the_outputs_agree(place: Place, tmp_path: Path):
+    file = many(tmp_path)
+    for suffix in SUFFIXES:
+        summary = answers(place, "sms,ner,stars", "--file", file, "--out", tmp_path / f"out{suffix}")
+        assert (summary["rows"], summary["answers"], summary["skipped"]) == (23, 69, 0)
+    lines, cells, stored = (read(tmp_path / f"out{suffix}") for suffix in SUFFIXES)
+    shown = answers(place, "sms,ner,stars", "--file", file)
+    assert [(one["task"], one["text"]) for one in lines] == [(one["task"], one["text"]) for one in shown]
+    for line, one in zip(lines, shown, strict=True):
+        assert line.keys() == one.keys()
+        assert line.get("label") == one.get("label")
+        assert line.get("score", line.get("value", 0)) == pytest.approx(one.get("score", one.get("value", 0)), abs=1e-5)
+    columns = ["task", "text", "label", "score", "scores", "spans", "value"]
+    assert list(cells[0]) == list(stored[0]) == columns
+    for line, cell, row in zip(lines, cells, stored, strict=True):
+        as_text = {key: json.dumps(line[key]) if key in line else None for key in ("scores", "spans")}
+        assert row == {**dict.fromkeys(columns), **{key: line[key] for key in line.keys() & set(columns)}, **as_text}
+        assert cell == {k: "" if v is None else v if isinstance(v, str) else repr(v) for k, v in row.items()}
+
+
+def test_only_needed_columns(place: Place, tmp_path: Path):
+    out = tmp_path / "out.csv"
+    for names, more, columns in (
+        ("stars", [], "task text value"),
+        ("sms", ["--pair", "a"], "task text pair label score scores"),
+        ("ask", ["--pair", CONTEXT], "task text context score answer start end"),
+    ):
+        assert call(place, names, "who ?", *more, "--out", out, "--overwrite").exit_code == 0
+        assert list(read(out)[0]) == columns.split()
+
+
+def test_the_last_line_counts(place: Place, tmp_path: Path):
+    done = call(place, "sms", *TEXTS, "--out", tmp_path / "out.jsonl")
+    assert done.stdout.startswith(f"5 answers for 5 rows in {tmp_path / 'out.jsonl'} (")
+    assert done.stdout.endswith(" rows/s)\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+class Killed(BaseException):
+    """As SIGKILL, handled by nobody."""
+
+
+class Stop:
+    """Parts can be written until one is too many."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int, error: type[BaseException]):
+        self.written: list[int] = []
+        real = Parts.write
+
+        def write(store: Parts, index: int, some: Sequence[Any]) -> None:
+            if len(self.written) == after:
+                raise error
+            self.written.append(index)
+            real(store, index, some)
+
+        monkeypatch.setattr(Parts, "write", write)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_resuming_after_a_kill_between_parts_changes_no_byte(
+    place: Place, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+):
+    asked = ["sms,ner", "--file", many(tmp_path), "--top-k", 2]
+    whole, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"
+    answers(place, *asked, "--out", whole)
+    with monkeypatch.context() as patch:
+        Stop(patch, 2, Killed)
+        with pytest.raises(Killed):
+            call(place, *asked, "--out", out)
+    assert not out.exists()
+    with monkeypatch.context() as patch:
+        stop = Stop(patch, 99, Killed)
+        summary = answers(place, *asked, "--out", out, "--resume")
+    assert stop.written == [2, 3, 4, 5]
+    assert (summary["rows"], summary["answers"]) == (23, 46)
+    assert out.read_bytes() == whole.read_bytes()
+    assert not (tmp_path / f"out{suffix}.parts").exists()
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("when", ["joining", "placing", "cleaning"])
+def test_resuming_after_a_kill_at_the_end(place: Place, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch):
+    asked = ["sms", "--file", many(tmp_path)]
+    whole, out = tmp_path / "whole.csv", tmp_path / "out.csv"
+    answers(place, *asked, "--out", whole)
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if when == "joining":
+            patch.setattr("inlay.cli.parts.shutil.copyfileobj", kill)
+        elif when == "placing":
+            patch.setattr(Parts, "_keep", lambda self, state: kill() if "joined" in state else keep(self, state))
+        else:
+            patch.setattr(Parts, "remove", kill)
+        with pytest.raises(Killed):
+            call(place, *asked, "--out", out)
+    assert out.exists() == (when == "cleaning")
+    with monkeypatch.context() as patch:
+        stop = Stop(patch, 0, AssertionError)  # no part is answered again
+        summary = answers(place, *asked, "--out", out, "--resume")
+    assert stop.written == []
+    assert summary["rows"] == 23
+    assert out.read_bytes() == whole.read_bytes()
+    assert not (tmp_path / "out.csv.parts").exists()
+
+
+keep = Parts._keep
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_killed_process_is_resumed(place: Place, tmp_path: Path):
+    file, out, whole = many(tmp_path), tmp_path / "out.parquet", tmp_path / "whole.parquet"
+    code = f"""
+import os, signal, typer
+from inlay.cli import predict
+from inlay.cli.parts import Parts
+import torch
+torch.set_num_threads(1)
+predict.ROWS, real = 4, Parts._place
+def place(self, path, write):
+    real(self, path, (lambda _: os.kill(os.getpid(), signal.SIGKILL)) if path.stem == "00000003" else write)
+Parts._place = place
+app = typer.Typer()
+app.command()(predict.predict)
+app(["sms,ner", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {str(place.library)!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    left = {path.name for path in (tmp_path / "out.parquet.parts").iterdir()}
+    assert left == {"state.json", *(f"0000000{i}.parquet" for i in range(3))}
+    answers(place, "sms,ner", "--file", file, "--out", out, "--resume")
+    answers(place, "sms,ner", "--file", file, "--out", whole)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file, out = many(tmp_path), tmp_path / "out.csv"
+    for after, said in ((0, "nothing is kept"), (2, "2 finished parts are kept in")):
+        with monkeypatch.context() as patch:
+            Stop(patch, after, KeyboardInterrupt)
+            done = call(place, "sms", "--file", file, "--out", out)
+        assert (done.exit_code, done.stdout) == (130, 'guessed: text = "text" (pass --text or --pair to choose)\n')
+        assert done.stderr.startswith(f"interrupted: {said}")
+        assert (tmp_path / "out.csv.parts").exists() == (after > 0)
+    assert "--resume" in done.stderr
+    assert "--resume" in fails(place, "sms", "--file", file, "--out", out, "--text", "text")
+    assert call(place, "sms", "--file", file, "--out", out, "--resume").exit_code == 0
+    with monkeypatch.context() as patch:
+        Stop(patch, 1, KeyboardInterrupt)
+        done = call(place, "sms", "--out", tmp_path / "other.csv", stdin="\n".join(TEXTS))
+    assert (done.exit_code, done.stderr) == (130, "interrupted: nothing is kept, since stdin cannot be resumed\n")
+    assert not (tmp_path / "other.csv.parts").exists()
+
+
+@pytest.fixture
+def stopped(place: Place, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A command that was killed after two parts."""
+    asked = ["sms", "--file", many(tmp_path), "--text", "text", "--out", tmp_path / "out.csv"]
+    with monkeypatch.context() as patch:
+        Stop(patch, 2, Killed)
+        with pytest.raises(Killed):
+            call(place, *asked)
+    return asked
+
+
+def test_another_command_is_not_resumed(place: Place, stopped: list[Any], tmp_path: Path):
+    assert "top_k was not given, is 1" in fails(place, *stopped, "--resume", "--top-k", 1)
+    assert "raw was not given, is True" in fails(place, *stopped, "--resume", "--raw")
+    assert "adapters was sms 1 " in fails(place, "stars", *stopped[1:], "--resume")
+    with (tmp_path / "in.csv").open("a") as file:
+        file.write("one more,24\n")
+    assert "its bytes was " in fails(place, *stopped, "--resume")
+
+
+def test_a_resumed_command_takes_the_version_it_began_with(
+    place: Place, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch
+):
+    library = Library(tmp_path / "library")
+    own = Place(place.base, library.root, place.host)
+    library.put(place.host.adapter("sms"), base_name=place.base)
+    asked = ["sms", "--file", many(tmp_path), "--text", "text", "--out"]
+    answers(own, *asked, tmp_path / "whole.csv")
+    with monkeypatch.context() as patch:
+        Stop(patch, 2, Killed)
+        with pytest.raises(Killed):
+            call(own, *asked, tmp_path / "out.csv")
+    library.put(place.host.adapter("topic"), "sms", base_name=place.base)
+    answers(own, *asked, tmp_path / "out.csv", "--resume")
+    answers(own, *asked, tmp_path / "new.csv")
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert (tmp_path / "new.csv").read_bytes() != (tmp_path / "whole.csv").read_bytes()
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("out", [False, True])
+def test_bad_rows(place: Place, tmp_path: Path, out: bool):
+    rows = [{"text": TEXTS[i % 5], "n": str(i)} for i in range(14)]
+    rows[10]["text"] = rows[12]["text"] = ""
+    file = table(tmp_path / "in.jsonl", rows)
+    asked = ["sms", "--file", file, *(["--out", tmp_path / "out.jsonl"] if out else [])]
+    done = call(place, *asked)
+    assert done.exit_code == 1
+    assert f"error: {file}:11: the column 'text' is empty" in done.stderr
+    assert ("2 finished parts are kept" in done.stderr) == out
+    done = call(place, *asked, "--skip-bad-rows", "--json", *(["--resume"] if out else []))
+    assert done.exit_code == 0
+    assert f"rows left out: 2; the first: {file}:11" in done.stderr
+    found = json.loads(done.stdout)
+    if out:
+        assert (found["rows"], found["skipped"]) == (12, 2)
+        found = read(tmp_path / "out.jsonl")
+    assert [one["text"] for one in found] == [row["text"] for row in rows if row["text"]]
+
+
+def test_lines_that_cannot_be_read(place: Place, tmp_path: Path):
+    file = table(tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
+    file.write_text("{broken\n" + file.read_text())
+    assert f"{file}:1: not JSON" in fails(place, "sms", "--file", file)
+    for name, stdin in ((str(file), None), ("-", file.read_text())):
+        done = call(place, "sms", "--file", name, "--skip-bad-rows", "--json", stdin=stdin)
+        assert json.loads(done.stdout) == answers(place, "sms", *TEXTS)
+        assert "rows left out: 1; the first: " in done.stderr
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_memory_does_not_grow_with_the_input(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A part is written before a row beyond it is read, and no more than one part is asked at once."""
+    read_rows, real_row, real_write = [0], reading._row, Parts.write
+
+    def row(*arguments: Any) -> Any:
+        read_rows[0] += 1
+        return real_row(*arguments)
+
+    def write(store: Parts, index: int, some: Sequence[Any]) -> None:
+        assert read_rows[0] <= 4 * (index + 1)
+        assert len(some) <= 2 * 4
+        real_write(store, index, some)
+
+    monkeypatch.setattr(reading, "_row", row)
+    monkeypatch.setattr(Parts, "write", write)
+    answers(place, "sms,ner", "--file", many(tmp_path), "--out", tmp_path / "out.csv")
+    assert read_rows[0] == 23
+
+
+def test_one_pass_for_all_adapters(place: Place, monkeypatch: pytest.MonkeyPatch):
+    calls: list[int] = []
+    real = Host.predict
+    monkeypatch.setattr(
+        Host, "predict", lambda self, asked, **how: calls.append(len(asked)) or real(self, asked, **how)
+    )
+    answers(place, "sms,stars,topic", *TEXTS)
+    assert calls == [15]
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_one_clear_line(place: Place, tmp_path: Path):
+    missing = tmp_path / "missing.csv"
+    file = table(tmp_path / "in.csv", [{"a": 1, "b": 2}])
+    out = tmp_path / "out.csv"
+    out.write_text("precious")
+    for arguments, said in (
+        (["smss", "hi"], "did you mean sms?"),
+        (["sms@7", "hi"], "sms has no version '7'"),
+        (["sms,sms", "hi"], "sms is asked for twice"),
+        ([",", "hi"], "names no adapter"),
+        (["ask", "who ?"], "pass that text with --pair"),
+        (["ner", "hi", "--pair", "x"], "answers for one text"),
+        (["sms", " "], "text 1 is empty"),
+        (["sms"], "stdin: no texts"),
+        (["sms", "--file", "-"], "stdin: no rows"),
+        (["sms", "--file", missing], "there is no such file"),
+        (["sms", "--file", file], "no column looks like the text"),
+        (["sms", "--file", file, "--text", "c"], "there is no column 'c'"),
+        (["ner", "--file", file, "--text", "c"], "there is no column 'c'"),
+        (["sms", "--file", "-", "--format", "csv"], "cannot be read from a pipe"),
+        (["sms", "hi", "--out", tmp_path / "out.txt"], "must end with"),
+        (["sms", "hi", "--out", out], "pass --overwrite to replace it"),
+        (["sms", "--file", file, "--out", file, "--overwrite"], "is the input"),
+        (["sms", "--out", tmp_path / "new.csv", "--resume"], "stdin cannot be resumed"),
+        (["sms", "--encoding", "hex"], "there is no text encoding 'hex'"),
+        (["sms", "hi", "--base", tmp_path], "config.json"),
+    ):
+        assert said in fails(place, *arguments), arguments
+    assert out.read_text() == "precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"in.csv", "out.csv"}
+
+
+def test_bytes_that_are_no_text_are_named_by_their_line(place: Place):
+    assert "stdin:2: byte 0xe9 is not UTF-8; pass --encoding" in fails(place, "sms", stdin=b"good\ncaf\xe9\n")
+    done = call(place, "sms", "--file", "-", "--json", stdin='{"text": "a"}\nbad\n')
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "error: stdin:2: not JSON" in done.stderr
+    assert "stdin:1: not JSON" in fails(place, "sms", "--file", "-", stdin="{bad\n")
+
+
+def test_adapters_that_cannot_be_asked(place: Place, tmp_path: Path):
+    library = Library(tmp_path / "library")
+    own = Place(place.base, library.root, place.host)
+    other = inlay.Host(tiny.save_text_model(tmp_path / "other", intermediate_size=20))
+    for host, name, more in (
+        (place.host, "bare", {}),
+        (place.host, "words", {"task": "mlm", "labels": ["word"]}),
+        (other, "far", {"labels": 2}),
+    ):
+        host.add(name, "bitfit", **more)
+        library.put(host.adapter(name), base_name=place.base)
+        host.unload(name)
+    library.put(place.host.adapter("sms"), base_name=place.base)
+    assert "bare cannot be asked" in fails(own, "bare", "hi")
+    assert "words cannot be asked" in fails(own, "words", "hi")
+    assert "sms and far belong to different bases" in fails(own, "sms,far", "hi")
+    assert "name that with --base" in fails(own, "far", "hi")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["sms", "hi", "--file", "f.csv"],
+        ["sms", "hi", "--text", "a"],
+        ["sms", "hi", "--format", "csv"],
+        ["sms", "hi", "--resume"],
+        ["sms", "hi", "--overwrite"],
+        ["sms", "hi", "--top-k", "0"],
+        ["sms", "hi", "--threshold", "1.5"],
+    ],
+)
+def test_bad_usage_is_2(place: Place, arguments: list[str]):
+    done = call(place, *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "Usage: " in done.stderr
+
+
+def test_the_command_imports_nothing_heavy():
+    code = "import sys, inlay.cli.predict, inlay.cli.parts, inlay.cli.texts, inlay.cli.answers; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert not {"torch", "numpy", "pyarrow", "transformers", "rich.table"} & set(done.stdout.split())
+    assert "typer" in done.stdout.split()

@@ -1,0 +1,217 @@
+"""`Host.predict`: any mix of tasks in one call gives what each request alone gives, in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from inlay.engine.predict import batch_of, chunks, row_limit, run_examples, run_rows
+from inlay.errors import InlayError, SlotError
+from inlay.tasks import Example
+
+LONG = "the film was not very good , and my book came late . " * 12
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "tone": {"labels": ["bad", "fine", "good"], "task": "classification:temperature=3"},
+    "long": {"labels": ["no", "yes"], "task": "classification:max_length=20,long=windows"},
+    "topics": {"labels": ["book", "film", "soup"], "task": "multilabel:temperature=2"},
+    "stars": {"labels": ["value"], "task": "regression:mean=3,scale=1.5"},
+    "names": {"labels": ["B-LOC", "B-PER", "I-LOC", "O"], "task": "tagging:temperature=1.5"},
+    "asks": {"labels": ["start", "end"], "task": "qa:stride=8"},
+    "words": {"labels": ["word"], "task": "mlm"},
+}
+METHODS = ["houlsby:size=4", "lora:rank=2", "adapterbias"]
+REQUESTS: list[tuple[str, Any]] = [
+    ("asks", ("where is bob ?", "ana meets bob in lima . " + LONG)),
+    ("tone", "a fine film"),
+    ("names", "ana meets bob in Lima!"),
+    ("stars", LONG),
+    ("tone", ("good soup", "bad soup")),
+    ("long", LONG),
+    ("words", "we love our soup"),
+    ("names", ["ana", "xylophone", "oslo"]),
+    ("topics", "a book for ana"),
+    ("long", "yes"),
+    ("names", LONG),
+    ("tone", "a fine film"),
+    ("asks", {"question": "who ?", "context": "bob"}),
+    ("topics", {"text": "soup", "pair": "film"}),
+    ("names", {"tokens": ["bob", "in", "oslo"]}),
+    ("stars", Example("good", "bad")),
+]
+
+
+@pytest.fixture(scope="module")
+def host() -> Any:
+    made = tiny.text_host()
+    for i, (name, how) in enumerate(ADAPTERS.items()):
+        made.add(name, METHODS[i % len(METHODS)], seed=i, **how)
+        tiny.shake(made, name, i)
+    return made
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal but for rounding."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(v, other[k]) for k, v in one.items())
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return bool(one == pytest.approx(other, abs=1e-4 if tiny.EXACT else 0.1, rel=1e-4 if tiny.EXACT else 0.1))
+    return bool(one == other)
+
+
+@pytest.mark.skipif(not tiny.EXACT, reason="a close call may go either way")
+def test_a_mixed_call_is_the_same_as_one_at_a_time(host):
+    together = host.predict(REQUESTS)
+    alone = [host.predict([request])[0] for request in REQUESTS]
+    assert [answer["task"] for answer in together] == [name for name, _ in REQUESTS]
+    for request, one, other in zip(REQUESTS, together, alone, strict=True):
+        assert same(one, other), request
+    assert same(host.predict(REQUESTS[::-1]), together[::-1])
+    assert same(together[1], together[11])
+    assert not same(together[1], together[4])
+
+
+@pytest.mark.skipif(not tiny.EXACT, reason="a close call may go either way")
+def test_small_batches_give_the_same(host, monkeypatch):
+    together = host.predict(REQUESTS)
+    monkeypatch.setattr("inlay.engine.predict.TOKENS", {tiny.DEVICE.type: 40})
+    assert same(host.predict(REQUESTS), together)
+
+
+def test_an_answer_says_what_was_asked(host):
+    answers = host.predict(REQUESTS)
+    assert answers[0]["context"].startswith("ana meets bob")
+    assert answers[1]["text"] == "a fine film"
+    assert "pair" not in answers[1]
+    assert (answers[4]["text"], answers[4]["pair"]) == ("good soup", "bad soup")
+    assert answers[7]["text"] == "ana xylophone oslo"
+
+
+def test_the_same_thing_in_other_words(host):
+    def one(name: str, what: Any) -> Any:
+        return host.predict([(name, what)])[0]
+
+    assert same(one("tone", ("good", "bad")), one("tone", {"text": "good", "pair": "bad"}))
+    assert same(one("tone", "good film"), one("tone", ["good", "film"]))
+    assert same(one("tone", "good film"), one("tone", {"tokens": ["good", "film"]}))
+    assert same(one("tone", "good film"), one("tone", Example("good film")))
+    assert same(one("asks", ("who ?", "bob")), one("asks", {"question": "who ?", "context": "bob"}))
+    assert same(one("names", ["ana", "meets"]), one("names", {"tokens": ["ana", "meets"]}))
+    assert not same(one("tone", "good film"), one("tone", ("good", "film")))
+
+
+def test_scores_are_those_of_the_logits(host):
+    text = "a fine film"
+    with torch.no_grad():
+        (logits,) = host.logits(host.batch([text]), ["tone"])
+    calibrated, raw = host.predict([("tone", text)])[0], host.predict([("tone", text)], raw=True)[0]
+    for answer, temperature in ((calibrated, 3), (raw, 1)):
+        expected = (logits.float() / temperature).softmax(-1).cpu()
+        tiny.assert_close(torch.tensor([answer["scores"][label] for label in host.labels("tone")]), expected)
+    assert calibrated["label"] == raw["label"]
+    assert calibrated["score"] < raw["score"]
+
+
+def test_top_k_keeps_the_best_scores(host):
+    whole, best = host.predict([("tone", "good")])[0], host.predict([("tone", "good")], top_k=2)[0]
+    ranked = sorted(whole["scores"].items(), key=lambda item: -item[1])
+    assert list(best["scores"].items()) == ranked[:2]
+    assert best["label"] == ranked[0][0]
+    assert host.predict([("tone", "good")], top_k=9)[0]["scores"] == whole["scores"]
+    host.predict([("stars", "good")], top_k=1)  # nothing to keep, nothing wrong
+
+
+def test_threshold_makes_the_unsure_say_nothing(host):
+    requests = [("tone", "good"), ("topics", "good"), ("asks", ("who ?", "ana meets bob")), ("names", "ana meets bob")]
+    plain = host.predict(requests)
+    for answer, key in zip(host.predict(requests, threshold=1.0), ("label", "label", "answer"), strict=False):
+        assert answer[key] is None
+    assert same(host.predict(requests, threshold=0.0), plain)
+    middle = plain[0]["score"]
+    assert host.predict(requests[:1], threshold=middle - 1e-3)[0]["label"] == plain[0]["label"]
+    assert host.predict(requests[:1], threshold=min(1.0, middle + 1e-3))[0]["label"] is None
+    spans = plain[3]["spans"]
+    assert spans
+    kept = host.predict(requests[3:], threshold=min(s["score"] for s in spans) + 1e-3)[0]
+    assert len(kept["spans"]) < len(spans)
+    assert kept["tags"] == plain[3]["tags"]
+
+
+def test_no_requests_no_answers(host):
+    assert host.predict([]) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (("tones", "good"), "no adapter named 'tones'.*tone"),
+        (("tone", 3), "a request is a text"),
+        (("tone", None), "a request is a text"),
+        (("tone", ("a", "b", "c")), "a request is a text"),
+        (("tone", ["a", 3]), "a request is a text"),
+        (("tone", {}), "a request has the keys"),
+        (("tone", {"txt": "a"}), "a request has the keys context, pair, question, text, tokens, not txt"),
+        (("asks", "who ?"), r"ask with \(question, context\)"),
+        (("asks", {"question": "who ?"}), "context"),
+        (("asks", ["who", "?"]), "context"),
+    ],
+)
+def test_a_wrong_request_is_explained(host, request_, message):
+    with pytest.raises(InlayError, match=message):
+        host.predict([("tone", "good"), request_])
+
+
+@pytest.mark.parametrize("how", [{"top_k": 0}, {"threshold": 1.5}, {"threshold": -0.1}])
+def test_wrong_options_are_explained(host, how):
+    with pytest.raises(InlayError, match=f"{next(iter(how))} must be"):
+        host.predict([("tone", "good")], **how)
+
+
+def test_an_adapter_without_a_task():
+    made = tiny.text_host()
+    made.add("bare", "adapterbias")
+    with pytest.raises(SlotError, match="'bare' has no task"):
+        made.predict([("bare", "good")])
+
+
+def test_row_limits(host):
+    assert row_limit(host, None) == 64
+    assert row_limit(host, 20) == 20
+    with pytest.raises(InlayError, match=r"max_length=65 is more than .* takes: 64"):
+        row_limit(host, 65)
+
+
+def test_chunks_hold_so_many_tokens_and_every_row_once():
+    lengths = [5, 1, 9, 30, 2, 2, 8, 40]
+    found = chunks(lengths, 20)
+    assert sorted(i for chunk in found for i in chunk) == list(range(8))
+    assert all(len(chunk) == 1 or sum(lengths[i] for i in chunk) <= 20 for chunk in found)
+    flat = [lengths[i] for chunk in found for i in chunk]
+    assert flat == sorted(lengths, reverse=True)
+    assert chunks([], 20) == []
+
+
+@pytest.mark.skipif(not tiny.EXACT, reason="other batches round otherwise")
+def test_rows_come_back_in_order_whatever_the_batches(host):
+    examples = [(name, what if isinstance(what, Example) else Example(LONG, "bob")) for name, what in REQUESTS]
+    outputs, rows = run_examples(host, examples)
+    flat = [(name, row) for (name, _), own in zip(REQUESTS, rows, strict=True) for row in own]
+    expected = [out for own in outputs for out in own]
+    for tokens in (1, 100, 10**6):
+        found = run_rows(host, [row for _, row in flat], [name for name, _ in flat], tokens)
+        for one, other in zip(found, expected, strict=True):
+            tiny.assert_close(one, other)
+    with torch.no_grad():
+        for (name, row), out in zip(flat, expected, strict=True):
+            tiny.assert_close(host.logits(batch_of([row]), [name])[0].cpu(), out, name)
+
+
+def test_predictions_survive_saving_and_loading(host):
+    other = tiny.text_host()
+    for name in ADAPTERS:
+        other.load(host.adapter(name))
+    assert same(other.predict(REQUESTS), host.predict(REQUESTS))
