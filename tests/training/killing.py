@@ -131,7 +131,7 @@ def main(folder: Path, kills: int, seed: int, files: str) -> dict[str, Any]:
         prepare(run, work.host())  # imports what children would import
     (folder / "whole").mkdir(parents=True)
     began = time.monotonic()
-    ended_well(os.waitpid(start(folder / "whole", files), 0)[1])
+    ended_well(os.waitpid(start(folder / "whole", "plain"), 0)[1])
     takes = time.monotonic() - began
     told: dict[str, Any] = {"expected": hashes(folder / "whole"), "found": [], "kills": 0, "resumes": 0, "in_writes": 0}
     while told["kills"] < kills:
@@ -139,7 +139,7 @@ def main(folder: Path, kills: int, seed: int, files: str) -> dict[str, Any]:
         own.mkdir()
         while not (own / "finished").exists():
             told["resumes"] += (own / "checkpoint" / "state.safetensors").exists()
-            child = start(own, files)
+            child = start(own, files if told["kills"] < kills else "plain")
             writes = own / "checkpoint" if files == "slow" and told["kills"] % 2 else None
             if told["kills"] == kills:
                 ended_well(os.waitpid(child, 0)[1])

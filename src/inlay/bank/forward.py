@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inlay.bank.bank import BASE, Bank
 from inlay.bank.noise import Keys
-from inlay.bank.passes import BankPass
+from inlay.bank.passes import BankPass, Reached
 from inlay.bank.route import Segments
 from inlay.bank.weights import WeightSlot, call_with
 from inlay.bank.wiring import Wiring
@@ -81,6 +81,35 @@ class Forward:
         joined = states[0] if len(states) == 1 else torch.cat(states)
         return Hidden(joined, lengths, tuple(slots[i] for i in order), tuple(order))
 
+    @torch.no_grad()
+    def below(self, batch: Batch, layer: int) -> Tensor:
+        """[tokens, d]: what goes into a layer when nothing below it is adapted; see `Batch.states`."""
+        self._check(batch, [BASE] * len(batch.lengths), None, True)
+        inputs, _, _ = packed_inputs(self.base, batch)
+        state = BankPass(self.bank, Segments([BASE], [int(batch.ids.numel())]), None, frozenset())
+        state.stop = layer
+        try:
+            with self.wiring.running(state):
+                self.base.model(**inputs)
+        except Reached as reached:
+            return reached.states[0]
+        raise InlayError(f"{self.base.name} has no layer {layer}")
+
+    def lowest(self, slot: int) -> int:
+        """The lowest layer whose input an adapter leaves as the base has it; 0 if it must see all layers."""
+        sites = self.base.sites
+        record = self.bank.slot(slot)
+        outside = ("pooler", "final.norm", "head", "head.tokens")
+        layers = [0 if "hidden" in record.wants else sites.layers]
+        layers += [part.site.layer or 0 for part in record.parts if part.site.kind not in outside]
+        if slot in self.weights:
+            above = [site.path for site in sites if site.kind in outside]
+            for name in self.weights[slot].method.targets(sites):
+                if not name.startswith(tuple(f"{path}." for path in above)):
+                    inside = (i for i, path in enumerate(sites.layer_paths) if name.startswith(f"{path}."))
+                    layers.append(next(inside, 0))
+        return min(layers) if sites.depth == sites.layers else 0
+
     def _plan(self, slots: Sequence[int]) -> list[list[int]]:
         """Which rows run together: a list of passes, each a list of row numbers sorted by slot."""
         key = {slot: self.bank.order(slot) for slot in set(slots)}
@@ -106,6 +135,8 @@ class Forward:
         state = BankPass(self.bank, segments, keys, self.without_dropout(keys), true, valid, alone)
         if slots[0] in self.weights:
             state.weights = self.weights[slots[0]].effective(self.base, slots[0], keys)
+        if batch.states is not None:
+            state.begin = batch.layer, batch.states.unsqueeze(0).to(self.base.device)
         model = self.base.model
         with self.wiring.running(state):
             out = call_with(state.weights, model, model.forward, (), inputs)
@@ -124,6 +155,10 @@ class Forward:
     def _check(self, batch: Batch, slots: Sequence[int], keys: Keys | None, packed: bool | None) -> None:
         if len(slots) != len(batch.lengths):
             raise SlotError(f"the batch has {len(batch.lengths)} rows but {len(slots)} slots were given")
+        if batch.states is not None and (packed is False or not self.base.sites.arch.packable):
+            raise InlayError("a batch that begins at a later layer must be packed")
+        if batch.states is not None and any(batch.layer > self.lowest(slot) for slot in set(slots) - {BASE}):
+            raise SlotError(f"this batch begins at layer {batch.layer}, but an adapter in it changes a lower one")
         if packed and not self.base.sites.arch.packable:
             raise InlayError(f"{self.base.sites.arch.model_type} cannot run packed batches")
         stale = [slot for slot in (keys.of_slot if keys else ()) if slot not in self.bank.slots]

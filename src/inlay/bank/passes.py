@@ -24,6 +24,14 @@ from inlay.base.sites import Site
 Action = tuple[Delta, Tensors, Route]
 
 
+class Reached(Exception):  # noqa: N818 - not an error: the way out of a model that need not run to its end
+    """The input of the layer at which a pass was to stop."""
+
+    def __init__(self, states: Tensor):
+        super().__init__()
+        self.states = states
+
+
 class Pass(ABC):
     """What the wiring asks while the model runs."""
 
@@ -38,6 +46,10 @@ class Pass(ABC):
         """The newest input of attention and of the feed-forward, if a delta wants it."""
         self.weights: Mapping[str, Tensor] = {}
         """Base parameters that are replaced in this pass."""
+        self.begin: tuple[int, Tensor] | None = None
+        """A layer and its input [1, tokens, d]: the layers below it are left out."""
+        self.stop: int | None = None
+        """Go no further than the input of this layer: it raises Reached."""
 
     @abstractmethod
     def at(self, site: Site) -> Iterable[Action]:

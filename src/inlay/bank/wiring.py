@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from inlay.bank.delta import Delta, Signal, Tensors
-from inlay.bank.passes import Pass
+from inlay.bank.passes import Pass, Reached
 from inlay.bank.route import Route
 from inlay.bank.weights import call_with
 from inlay.base.load import IN_USE, refuse_in_use
@@ -150,6 +150,15 @@ class Wiring:
             if state is None:
                 return plain(*args, **kwargs)
             depth, state.depth = state.depth, state.depth + 1
+            if state.stop == depth:
+                raise Reached(args[0] if args else kwargs["hidden_states"])
+            if state.begin is not None and depth <= state.begin[0]:
+                if depth < state.begin[0]:
+                    return args[0] if args else kwargs["hidden_states"]
+                if args:
+                    args = (state.begin[1], *args[1:])
+                else:
+                    kwargs["hidden_states"] = state.begin[1]
             if "hidden" in state.wants:
                 state.hidden.append(args[0] if args else kwargs["hidden_states"])
             if not (self.checkpointing and torch.is_grad_enabled()):

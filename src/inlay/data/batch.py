@@ -22,6 +22,9 @@ class Batch:
     lengths: tuple[int, ...]
     types: Tensor | None = None
     """[tokens] token type of each token, where the model has them."""
+    states: Tensor | None = None
+    """[tokens, d] what goes into the layer `layer`, if that is known already: the layers below it are not run."""
+    layer: int = 0
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> Batch:
@@ -42,8 +45,8 @@ class Batch:
             parts = torch.split(flat, list(self.lengths))
             return torch.cat([parts[i] for i in order])
 
-        types = None if self.types is None else pick(self.types)
-        return Batch(pick(self.ids), tuple(self.lengths[i] for i in order), types)
+        types, states = (None if t is None else pick(t) for t in (self.types, self.states))
+        return Batch(pick(self.ids), tuple(self.lengths[i] for i in order), types, states, self.layer)
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -18,12 +18,12 @@ from torch import Tensor
 from inlay.base.load import load_tokenizer
 from inlay.engine.evaluate import by_example, outputs_of, score
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of
 from inlay.errors import AdapterError, InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
 from inlay.training import layout
 from inlay.training.adamw import AdamW, Settings
+from inlay.training.cache import Cache
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.interrupt import Interrupt
 from inlay.training.job import STATE, Job
@@ -71,6 +71,7 @@ class Loop:
         self._put_aside: dict[int, tuple[Adapter, dict[str, Tensor], dict[str, Tensor]]] = {}
         self._saved = time.monotonic()
         self._interrupt = Interrupt()
+        self._cache = Cache(host)
 
     def run(self) -> None:
         """Until every run is done or has failed. An interrupt waits for the step, and saves."""
@@ -202,7 +203,8 @@ class Loop:
     def _backward(self, rows: Mapping[int, Sequence[Row]]) -> Tensor:
         """Forward and backward of one mixed batch: [active] losses, without the gates' penalties."""
         names = [slot_name(job) for job in self.active for _ in rows[job.index]]
-        batch = batch_of([row for job in self.active for row in rows[job.index]])
+        active = list(zip(self.active, self._slots(), strict=True))
+        batch = self._cache.batch(active, [row for job in self.active for row in rows[job.index]])
         steps = {slot_name(job): (job.data.run.seed, job.at) for job in self.active}
         quiet = [slot_name(job) for job in self.active if not job.data.run.dropout]
         logits = iter(self.host.logits(batch, names, self.host.keys(steps, quiet)))
