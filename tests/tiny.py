@@ -78,8 +78,9 @@ def host(name: str = "bert", seed: int = 0, **changes: Any) -> inlay.Host:
 
 
 WORDS = (
-    "the a is was not very good bad fine awful film book soup parcel refund late never came love hate ana bob lima oslo "
-    "who what where when meets in on at for and it you i we our my your no yes 1 2 3 2024 may june dollar euro . , ! ? '"
+    "the a is was not very good bad fine awful film book soup parcel refund late never came love hate ana bob lima "
+    "oslo who what where when meets in on at for and it you i we our my your no yes 1 2 3 2024 may june dollar euro "
+    ". , ! ? '"
 ).split()
 
 

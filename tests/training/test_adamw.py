@@ -220,6 +220,21 @@ def test_reading_moments_gives_copies():
     assert any(t.any() for t in ours.read(host.slot("lora:rank=2"))[0].values())
 
 
+def test_writing_moments_clears_what_a_wider_adapter_left():
+    host = filled(["houlsby:size=8"])
+    ours = AdamW(host.forward)
+    host.add("other", "houlsby:size=8", labels=2)
+    backward(host, ["houlsby:size=8", "other"], 0)
+    ours.step({host.slot(n): Settings(1, 1e-2) for n in host.names})
+    host.unload("other")
+    host.add("narrow", "houlsby:size=5", labels=2)
+    slot = host.slot("narrow")
+    ours.write(slot, *({n: torch.ones_like(t) for n, t in part.items()} for part in ours.read(slot)))
+    for name in ("layers.0.attn.out.down", "layers.0.attn.out.up"):
+        stack, (entry, *_) = host.forward.bank.entry(slot, name)
+        assert ours._of(stack).first[entry].sum() == 5 * 16
+
+
 @pytest.mark.parametrize("weights", [False, True])
 def test_decay_pulls_to_the_base_or_to_zero(weights):
     """Without gradients to speak of: what decays is the difference, or the weights themselves."""

@@ -84,10 +84,9 @@ def test_a_batch_may_begin_at_any_layer(name):
     whole = host.logits(batch, ["a"] * 5)
     for layer in (1, 2):
         begun = replace(batch, states=host.forward.below(batch, layer), layer=layer)
-        for mine, theirs in zip(
-            host.logits(begun.take([3, 0, 1, 4, 2]), ["a"] * 5), [whole[i] for i in (3, 0, 1, 4, 2)]
-        ):
-            tiny.assert_close(mine, theirs)
+        order = [3, 0, 1, 4, 2]
+        for mine, i in zip(host.logits(begun.take(order), ["a"] * 5), order, strict=True):
+            tiny.assert_close(mine, whole[i])
 
 
 def test_an_adapter_below_is_refused():

@@ -77,7 +77,7 @@ def load(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> Base:
-    """Load a base by hub name, folder or object; None is the default, all-MiniLM-L6-v2.
+    """Load a base by hub name, folder or object; None is what INLAY_BASE says, else all-MiniLM-L6-v2.
 
     Args:
         device, dtype: where and in what to run; by default CUDA in bf16 if there is one, else the CPU in fp32. An
@@ -94,7 +94,7 @@ def load(
             raise BaseError("a model given as an object is used as it is; move it with model.to(...) before")
         stored = fingerprints(model)
     else:
-        name = str(source or DEFAULT)
+        name = str(source or os.environ.get("INLAY_BASE") or DEFAULT)
         where, _ = locate(name)
         model = _read(where, trust_remote_code, allow_pickle)
         folder = Path(where) if Path(where).is_dir() else _snapshot(name)

@@ -69,7 +69,7 @@ class AdamW:
                     p.sub_(self.forward.base.model.get_parameter(name).to(p), alpha=one.lr * one.weight_decay)
 
     def forget(self, slot: int) -> None:
-        """A slot starts anew, or is about to leave. All of its entry is cleared: the next one there may be wider."""
+        """A slot starts anew. All of its entry is cleared: whoever was there before may have been wider."""
         for moments, index in self._entries(slot).values():
             moments.first[index[0]].zero_()
             moments.second[index[0]].zero_()
@@ -88,6 +88,7 @@ class AdamW:
 
     def write(self, slot: int, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
         """Restore what `read` gave."""
+        self.forget(slot)
         for name, (moments, index) in self._entries(slot).items():
             moments.first[index] = first[name].to(moments.first.device)
             moments.second[index] = second[name].to(moments.second.device)

@@ -251,7 +251,6 @@ class Loop:
         ended = job.stage
         if job.next_stage():
             self._tell("stage", job, stage=job.stage.kind)
-            self.optimiser.forget(self.host.slot(name))
             if job.stage.kind == "again":
                 finished = self.host.adapter(name, finish=True)
                 self.host.unload(name)

@@ -13,6 +13,7 @@ from inlay.base.load import load_tokenizer
 from inlay.data import columns as choosing
 from inlay.data import describe
 from inlay.data import split as splitting
+from inlay.data.benchmarks import metric_of
 from inlay.data.columns import Columns
 from inlay.data.record import Bad, Record, Skipped, stop
 from inlay.data.source import Source, open_source, open_splits
@@ -88,7 +89,7 @@ def prepare(run: Run, host: Host) -> Prepared:
         task,
         columns,
         labels or ("word",),
-        task.primary(run.metric or sources["train"].hints.get("metric"), labels),
+        _metric(run, task, sources["train"].hints, labels),
         *parts,
         _texts(run, tokenizer, host, train) if run.pretrain_on_text else None,
         _weights(run, train, labels),
@@ -160,6 +161,13 @@ def _task(run: Run, source: Any) -> tuple[Task, Columns, str]:
             raise RunError(f"long={run.long} is for texts as a whole; {task.name} has windows anyway")
         changes["long"] = run.long
     return replace(task, **changes), columns, note
+
+
+def _metric(run: Run, task: Task, hints: Mapping[str, str], labels: Sequence[str]) -> str:
+    """The metric asked for, else the one that this data set is known by, else the task's own."""
+    usual = hints.get("metric") or (metric_of(run.data) if isinstance(run.data, str) else None)
+    fits = usual is not None and task.name == hints.get("task", "classification")
+    return task.primary(run.metric or (usual if fits else None), labels)
 
 
 def _read(source: Any, task: Task, columns: Columns, bad: Bad) -> list[Example]:
