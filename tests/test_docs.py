@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tiny
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def _blocks(language: str) -> list[tuple[str, str]]:
-    found = []
-    for page in PAGES:
-        found += [(page.name, body) for body in re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)]
-    return found
+def _blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def _commands() -> list[str]:
-    lines = [line for _, body in _blocks("console") for line in body.splitlines() if line.startswith("$ inlay ")]
+def _commands(page: Path) -> list[str]:
+    lines = [line for body in _blocks(page, "console") for line in body.splitlines() if line.startswith("$ inlay ")]
     return [line.removeprefix("$ ").partition("  #")[0] for line in lines]
 
 
@@ -33,15 +32,32 @@ def _run(arguments: list[str], folder: Path) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize(("page", "code"), _blocks("python"))
-def test_snippet_runs(page, code, tmp_path):
-    (tmp_path / "snippet.py").write_text(code)
-    _run(["snippet.py"], tmp_path)
+@pytest.fixture
+def reader(tmp_path, tmp_path_factory, monkeypatch):
+    """A folder as a reader of the documentation has it: the demo's data, a base (here a tiny one), no library yet."""
+    monkeypatch.setenv("INLAY_BASE", tiny.save_text_model(tmp_path_factory.mktemp("base")))
+    monkeypatch.setenv("INLAY_LIBRARY", str(tmp_path / "library"))
+    for file in (ROOT / "src/inlay/demo").glob("*.*"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "languages").mkdir()
+    for code in ("en", "de", "fi"):
+        shutil.copy(tmp_path / "tickets.csv", tmp_path / "languages" / f"test.{code}.csv")
+    return tmp_path
 
 
-@pytest.mark.parametrize("command", _commands())
-def test_command_runs(command, tmp_path):
-    assert _run(["-m", "inlay.cli.main", *shlex.split(command)[1:]], tmp_path)
+@pytest.mark.parametrize("page", [p for p in PAGES if _blocks(p, "python")], ids=lambda p: p.name)
+def test_snippets_run(page, reader):
+    for code in _blocks(page, "python"):
+        (reader / "snippet.py").write_text(code)
+        _run(["snippet.py"], reader)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if _commands(p)], ids=lambda p: p.name)
+def test_commands_run_one_after_the_other(page, reader):
+    for body in _blocks(page, "toml"):
+        (reader / body.splitlines()[0].removeprefix("# ")).write_text(body)
+    for command in _commands(page):
+        assert _run(["-m", "inlay.cli.main", *shlex.split(command)[1:]], reader) or "--out" in command, command
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
@@ -50,8 +66,8 @@ def test_example_runs(path, tmp_path):
 
 
 def test_there_is_something_to_run():
-    assert _blocks("python")
-    assert _commands()
+    assert any(_blocks(page, "python") for page in PAGES)
+    assert sum(len(_commands(page)) for page in PAGES) > 10
     assert EXAMPLES
 
 

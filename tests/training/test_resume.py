@@ -183,6 +183,16 @@ def test_a_queue(queue, tmp_path, steps):
     assert_all_identical(with_stops(QUEUE, tmp_path / "at", [Stop(n) for n in steps], slots=3), queue)
 
 
+@pytest.mark.parametrize("steps", [[3], [9, 5], [14]])
+def test_runs_that_keep_what_lower_layers_give(tmp_path, steps):
+    runs = [
+        work.run(work.texts(seed=i), f"{method},layers=top1", seed=i, dropout=False, epochs=1 + i % 2)
+        for i, method in enumerate(["houlsby:size=4", "lora:rank=2", "houlsby:size=3", "finetune:mixout=0.2"])
+    ]
+    expected = inlay.train(work.host(), runs, slots=2)
+    assert_all_identical(with_stops(runs, tmp_path / "at", [Stop(n) for n in steps], slots=2), expected)
+
+
 def orders(folder: Path, stop_after: int | None) -> dict[tuple[int, int], list[str]]:
     """(run, step) -> all runs in the order of their rows; stopped again and again, or never."""
     seen: dict[tuple[int, int], list[str]] = {}

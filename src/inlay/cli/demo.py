@@ -1,200 +1,234 @@
-"""`inlay demo`: what the core promises, checked on a real base in a few seconds.
+"""`inlay demo`: three tasks learned one after the other on one frozen base, beside full fine-tuning of each.
 
-Adapters here hold random numbers, not trained ones: the demo shows that one pass over a mixed batch gives every
-adapter the answers it gives alone, that adapters come and go without touching one another, and that the base
-stays as it was. It says nothing about accuracy.
+The data comes with the package and is split here, by seed. Test rows lie in files of their own: they choose neither the
+epoch nor the settings below, which were found on validation rows of other splits. Everything runs in fp32 on the CPU,
+so that all machines show the same up to rounding.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import output
+from inlay.cli import output, report
+from inlay.errors import BaseError, DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
-    from inlay.data.batch import Batch
     from inlay.engine.host import Host
-    from inlay.library.adapter import Adapter
+    from inlay.library.folder import Library
+    from inlay.training.result import Result
+    from inlay.training.run import Run
 
-WHAT = "core demo: no training of tasks yet; adapters hold random numbers"
-SENTENCES = (
-    "You have won a prize! Reply YES to claim it.",
-    "The match ended two to one after extra time.",
-    "My parcel was due on Monday and still has not arrived.",
-    "Aspirin inhibits the production of prostaglandins.",
-    "What a dull film.",
-    "The tenant shall give the landlord three months' notice in writing.",
-    "Is there a train from Basel to Turin on Sunday evening?",
-    "Whisk the eggs with the sugar until they are pale, then fold in the flour and bake for half an hour.",
+
+@dataclass(frozen=True)
+class Lesson:
+    """A task of the demo: its data, and how it is learned both ways."""
+
+    name: str
+    what: str
+    file: str
+    label: str
+    method: str
+    lr: float
+    full_lr: float
+    epochs: int
+
+
+LESSONS = (
+    Lesson("tickets", "which team a message is for", "tickets.csv", "team", "houlsby:size=64", 1e-3, 1e-4, 5),
+    Lesson("reviews", "whether a review is favourable", "reviews.tsv", "sentiment", "houlsby:size=64", 1e-3, 1e-4, 4),
+    Lesson("bookings", "who, where, when and how much", "bookings.conll", "tags", "houlsby:size=64", 3e-3, 3e-4, 8),
 )
-LABELS = (("no", "yes"), ("negative", "neutral", "positive"), ("sport", "science", "law", "travel", "food"))
-NEWCOMERS = ("houlsby:size=256", "lora:rank=32", "adapterbias:share=both", "bitfit:layers=top2")
+BASE: str | None = None
+"""The default base."""
+BATCH = 16
+SEED = 0
+TEST, VALIDATION = "20%", "15%"
+"""Shares of all rows, and of the rows that are left."""
+SENTENCES = (
+    "My parcel was due on Monday, it is Friday now and nobody at Swiftline Couriers picks up the phone.",
+    "Ana Petrova moved our table in Lisbon to 14 May without any fuss. What lovely people!",
+    "I was charged 40 euros twice in March and the app still crashes. Never again.",
+)
 CHECKS = {
-    "mixed_equals_alone": "rows of the mixed batch equal the same rows run alone",
-    "adapters_matter": "every adapter changes what the base computes",
-    "neighbours_do_not": "adding and removing adapters changes no bit of another's answers",
+    "first_unchanged": "not one bit of the first task's answers changed when the others were added",
+    "mixed_equals_alone": "every answer of the mixed batch is the one the task gives alone",
     "base_unchanged": "the base's weights are what they were",
 }
 TOLERANCE = 1e-5
-NOISE = 0.02
-REPEATS = 5
 
 
-def demo(as_json: output.AsJson = False) -> None:
-    """Check the core's promises on a real base.
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report, the adapters and the data go.")] = Path(
+        "inlay-demo"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="One epoch each: worse, but sooner.")] = False,
+    as_json: output.AsJson = False,
+) -> None:
+    """Train three tasks on one base, compare them with full fine-tuning, and write a report.
 
-    Adapters of every method, with random numbers in them, answer one mixed batch; then some come and go. Nothing is
-    trained yet.
+    Takes about two minutes on two cores. Needs no network.
     """
-    from inlay.registry import methods
-
     began = time.perf_counter()
     screen = output.console(as_json)
-    screen.print(WHAT, style="bold")
-    found = _run(methods.names(), screen)
-    found["seconds"] = round(time.perf_counter() - began, 2)
-    _show_checks(screen, found)
+    names = ", then ".join(lesson.name for lesson in LESSONS)
+    screen.print(f"One frozen base learns {names}, an adapter for each.", style="bold")
+    screen.print("Then each task trains a full copy of the base, to compare. About two minutes.\n")
+    data = {lesson.name: _write_data(lesson, out / "data" / lesson.name) for lesson in LESSONS}
+    found = _run(data, out, quick, screen)
+    found |= {"seconds": round(time.perf_counter() - began, 1), "report": str(out / "report.html")}
+    _write_report(out / "report.html", found)
+    report.show(screen, found, CHECKS)
     if as_json:
         output.document(found)
     if not all(found["checks"].values()):
         raise typer.Exit(1)
 
 
-def _run(names: Sequence[str], screen: Console) -> dict[str, Any]:
+def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: Console) -> dict[str, Any]:
     import torch
 
     from inlay.engine.host import Host
+    from inlay.library.folder import Library
 
-    host = Host(dtype=torch.float32)  # exact enough to compare answers with a tight tolerance
-    base = host.base
-    screen.print(f"base: {base.name}, {base.sites.size:,} parameters\n")
-    with torch.no_grad():
-        batch = host.batch(SENTENCES)
-        adapters = {name: _random(host, name, seed) for seed, name in enumerate(names)}
-        answers = [_answers(host, batch, names[0]) for _ in _come_and_go(host, adapters)]
-        rows, passes = _compare(host, batch, names)
-        _show_rows(screen, rows, passes)
-        timing = _timing(host, rows)
-    _show_timing(screen, timing)
+    host, library = Host(BASE, device="cpu", dtype=torch.float32), Library(out / "library")
+    size = host.base.sites.size
+    screen.print(f"base: {host.base.name}, {size:,} parameters, frozen")
+    first = LESSONS[0].name
+    same: dict[str, bool] = {}
+    before: list[Tensor] = []
+    adapters: dict[str, Result] = {}
+    for lesson in LESSONS:
+        adapters[lesson.name] = _train(host, _make_run(lesson, out, quick), screen, library)
+        if lesson.name == first:
+            before = _logits(host, first, out)
+        else:
+            same[lesson.name] = _identical(before, _logits(host, first, out))
+    mixed, alone_too = _mixed(host, [lesson.name for lesson in LESSONS])
+    screen.print("\nfull fine-tuning, a copy of the base for each task:")
+    full = {lesson.name: _full(host, lesson, out, quick, screen) for lesson in LESSONS}
+    same["full fine-tuning"] = _identical(before, _logits(host, first, out))
     checks = {
-        "mixed_equals_alone": all(row["max_difference"] <= TOLERANCE for row in rows),
-        "adapters_matter": all(row["change"] > 100 * TOLERANCE for row in rows),
-        "neighbours_do_not": _identical(answers),
+        "first_unchanged": all(same.values()),
+        "mixed_equals_alone": alone_too,
         "base_unchanged": _verified(host),
     }
-    about = {"name": base.name, "parameters": base.sites.size, "fingerprint": base.fingerprint}
-    found = {"what": WHAT, "base": about, "rows": len(names) * len(SENTENCES), "passes": passes, "methods": rows}
-    return found | {"timing": timing, "checks": checks}
+    tasks = [_task(lesson, data[lesson.name], out, adapters[lesson.name], full[lesson.name]) for lesson in LESSONS]
+    return {
+        "base": {"name": host.base.name, "parameters": size, "fingerprint": host.base.fingerprint},
+        "tasks": tasks,
+        "total": {"adapters": size + _sum(tasks, "adapter"), "full": _sum(tasks, "full")},
+        "checks": checks,
+        "unchanged_after": same,
+        "mixed": mixed,
+        "library": str(library.root),
+        "try": _try(library),
+        "versions": _versions(),
+    }
 
 
-def _random(host: Host, spec: str, seed: int) -> Adapter:
-    """An adapter as training might leave it: every trained number moved a little, gates applied and dropped."""
+def _write_data(lesson: Lesson, folder: Path) -> dict[str, int]:
+    """Split a dataset of the package into files, and count their rows. The same text is never on two sides."""
+    from importlib import resources
+
+    from inlay.data.source import open_source
+    from inlay.data.split import split
+
+    with resources.as_file(resources.files("inlay") / "demo" / lesson.file) as path:
+        rows = [dict(record.fields) for record in open_source(path).records()]
+    keys = [json.dumps({k: v for k, v in row.items() if k != lesson.label}) for row in rows]
+    classes = None if isinstance(rows[0][lesson.label], list) else [row[lesson.label] for row in rows]
+
+    def cut(some: Sequence[int], share: str) -> tuple[list[int], list[int]]:
+        strata = None if classes is None else [classes[i] for i in some]
+        kept, held_out = split(len(some), SEED, val_size=share, stratify=strata, groups=[keys[i] for i in some])
+        return [some[i] for i in kept], [some[i] for i in held_out]
+
+    rest, test = cut(range(len(rows)), TEST)
+    train, validation = cut(rest, VALIDATION)
+    parts = {"train": train, "validation": validation, "test": test}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, part in parts.items():
+            lines = "".join(json.dumps(rows[i], ensure_ascii=False) + "\n" for i in part)
+            (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
+    return {name: len(part) for name, part in parts.items()}
+
+
+def _make_run(lesson: Lesson, out: Path, quick: bool, **changes: Any) -> Run:
+    from inlay.training.run import Run
+
+    how = {"name": lesson.name, "method": lesson.method, "lr": lesson.lr, "label": lesson.label, **changes}
+    epochs = 1 if quick else lesson.epochs
+    return Run(data=str(out / "data" / lesson.name), epochs=epochs, batch_size=BATCH, seed=SEED, **how)
+
+
+def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: Console) -> Result:
+    """The same rows, epochs and choice of the best epoch, with every weight trained; not kept."""
+    name = f"{lesson.name}-full"
+    run = _make_run(lesson, out, quick, name=name, method="finetune", lr=lesson.full_lr)
+    result = _train(host, run, screen)
+    host.unload(name)
+    return result
+
+
+def _train(host: Host, run: Run, screen: Console, library: Library | None = None) -> Result:
+    from inlay.cli.progress import Progress
+    from inlay.training.api import train
+
+    with Progress(screen, 1) as progress:
+        result = train(host, run, callbacks=[progress], library=library)
+    value = f"test {result.metric} {result.metrics['test'][result.metric]:.3f}"
+    count = f"{result.parameters['adapter']:,} parameters"
+    screen.print(f"{run.name}: {result.method}, {count}, {value}, {result.seconds:.0f} s")
+    return result
+
+
+def _logits(host: Host, name: str, out: Path) -> list[Tensor]:
+    """A task's logits for its test texts."""
     import torch
 
-    host.add(spec, spec, labels=LABELS[seed % len(LABELS)], seed=seed)
-    fresh = host.adapter(spec)
-    host.unload(spec)
-    random = torch.Generator().manual_seed(seed)
-    tensors = {
-        name: tensor if name.endswith(".gate") else tensor + NOISE * torch.randn(tensor.shape, generator=random)
-        for name, tensor in fresh.tensors.items()
-    }
-    host.load(replace(fresh, tensors=tensors), spec)
-    finished = host.adapter(spec, finish=True)
-    host.unload(spec)
-    return finished
+    from inlay.data.source import open_source
+
+    with torch.no_grad():
+        batch = host.batch([str(r.fields["text"]) for r in open_source(out / "data" / name / "test.jsonl").records()])
+        return host.logits(batch, [name] * len(batch.lengths))
 
 
-def _come_and_go(host: Host, adapters: Mapping[str, Adapter]) -> Iterator[None]:
-    """The first adapter alone, among all, among more, alone, and among all again."""
-    first, *others = adapters
-    host.load(adapters[first], first)
-    yield
-    for name in others:
-        host.load(adapters[name], name)
-    yield
-    for seed, spec in enumerate(NEWCOMERS):
-        host.load(_random(host, spec, seed), spec)
-    yield
-    for name in [*others, *NEWCOMERS]:
-        host.unload(name)
-    yield
-    for name in others:
-        host.load(adapters[name], name)
-    yield
+def _identical(before: Sequence[Tensor], after: Sequence[Tensor]) -> bool:
+    return all(a.equal(b) for a, b in zip(before, after, strict=True))
 
 
-def _answers(host: Host, batch: Batch, name: str) -> list[Tensor]:
-    return host.logits(batch, [name] * len(batch.lengths))
+def _mixed(host: Host, names: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
+    """Every sentence for every task in one batch, and whether the answers are those that each task gives alone."""
+    asked = [(name, text) for text in SENTENCES for name in names]
+    mixed = host.predict(asked)
+    alone = [host.predict([one])[0] for one in asked]
+    return mixed, all(_same(a, b) for a, b in zip(mixed, alone, strict=True))
 
 
-def _compare(host: Host, batch: Batch, names: Sequence[str]) -> tuple[list[dict[str, Any]], int]:
-    """Each adapter's rows of the mixed batch beside the same rows run alone, and the passes the batch took."""
-    from inlay.bank.delta import WeightMethod, parse
-
-    base, passes = host.base, []
-    first_layer = base.model.get_submodule(base.sites.layer_paths[0])
-    counting = first_layer.register_forward_pre_hook(lambda *_: passes.append(1))
-    every_text = host.batch([text for text in SENTENCES for _ in names])
-    mixed = host.logits(every_text, list(names) * len(SENTENCES))
-    counting.remove()
-    bare = host.hidden(batch, [None] * len(SENTENCES)).rows()
-    rows = []
-    for i, name in enumerate(names):
-        method = parse(name)
-        count = method.count(base.sites)
-        row = {"method": method.spec, "parameters": count, "share_of_base": count / base.sites.size}
-        row["pass"] = "own" if isinstance(method, WeightMethod) else "shared"
-        row["change"] = _largest(host.hidden(batch, [name] * len(SENTENCES)).rows(), bare)
-        row["max_difference"] = _largest(mixed[i :: len(names)], _answers(host, batch, name))
-        rows.append(row)
-    return rows, len(passes)
-
-
-def _timing(host: Host, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One request for each adapter, for all of them and for those that share a pass."""
-    every = [row["method"] for row in rows]
-    sharing = [row["method"] for row in rows if row["pass"] == "shared"]
-    return {"all": _race(host, every), "sharing_a_pass": _race(host, sharing)}
-
-
-def _race(host: Host, names: Sequence[str]) -> dict[str, Any]:
-    """A sentence for each adapter: all in one batch, or one after the other; in median milliseconds."""
-    texts = [SENTENCES[i % len(SENTENCES)] for i in range(len(names))]
-    together, singles = host.batch(texts), [host.batch([text]) for text in texts]
-
-    def mixed() -> None:
-        host.logits(together, names)
-
-    def separate() -> None:
-        for one, name in zip(singles, names, strict=True):
-            host.logits(one, [name])
-
-    return {"requests": len(names), "mixed_ms": _median_ms(mixed), "separate_ms": _median_ms(separate)}
-
-
-def _median_ms(run: Callable[[], None]) -> float:
-    run()
-    spent = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        run()
-        spent.append(time.perf_counter() - start)
-    return round(1000 * median(spent), 2)
+def _same(a: Any, b: Any) -> bool:
+    """Equal, numbers up to rounding."""
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return abs(a - b) <= TOLERANCE if isinstance(a, float) else bool(a == b)
 
 
 def _verified(host: Host) -> bool:
-    from inlay.errors import BaseError
-
     try:
         host.base.verify()
     except BaseError:
@@ -202,44 +236,58 @@ def _verified(host: Host) -> bool:
     return True
 
 
-def _largest(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    import torch
-
-    return float(torch.stack([(x - y).abs().max() for x, y in zip(a, b, strict=True)]).max())
-
-
-def _identical(answers: Sequence[Sequence[Tensor]]) -> bool:
-    return all(x.equal(y) for later in answers[1:] for x, y in zip(answers[0], later, strict=True))
+def _task(lesson: Lesson, rows: Mapping[str, int], out: Path, adapter: Result, full: Result) -> dict[str, Any]:
+    found = {"name": lesson.name, "what": lesson.what, "metric": adapter.metric, "rows": dict(rows)}
+    gold = _entities(out / "data" / lesson.name / "test.jsonl") if adapter.metric == "f1" else rows["test"]
+    return found | {"adapter": _side(adapter, gold), "full": _side(full, gold)}
 
 
-def _show_rows(screen: Console, rows: Sequence[Mapping[str, Any]], passes: int) -> None:
-    columns = ("parameters", "of base", "moves base by", "mixed - alone")
-    table = output.table("method", *columns, "pass", right=columns)
-    for row in rows:
-        share = output.percent(row["share_of_base"])
-        gap = f"{row['max_difference']:.0e}" if row["max_difference"] else "0"
-        numbers = (f"{row['parameters']:,}", share, f"{row['change']:.2f}", gap)
-        table.add_row(row["method"], *numbers, row["pass"])
-    screen.print(table)
-    count = len(rows) * len(SENTENCES)
-    screen.print(
-        f"\nOne batch of {count} rows: {len(SENTENCES)} sentences, each for {len(rows)} adapters, in {passes} passes "
-        "through the base. moves base by: the largest change of a hidden state. mixed - alone: the largest "
-        "difference between an answer in that batch and the same row run alone."
-    )
+def _entities(file: Path) -> int:
+    """How many there are to be found."""
+    from inlay import metrics
+    from inlay.data.source import open_source
+
+    return sum(len(metrics.entities(record.fields["tags"])) for record in open_source(file).records())
 
 
-def _show_timing(screen: Console, timing: Mapping[str, Any]) -> None:
-    screen.print("\nOne sentence for each adapter:")
-    for which, one in timing.items():
-        who = f"all {one['requests']}" if which == "all" else f"the {one['requests']} that share a pass"
-        mixed, separate = one["mixed_ms"], one["separate_ms"]
-        screen.print(f"  {who:<24}{mixed:6.0f} ms mixed{separate:8.0f} ms one by one{separate / mixed:8.1f}x")
+def _side(result: Result, gold: int) -> dict[str, Any]:
+    """One way of training a task; of `gold` things to be right about in the test rows, `right` were."""
+    test = result.metrics["test"]
+    hits = test["recall"] if result.metric == "f1" else test[result.metric]
+    return {
+        "method": result.method,
+        "parameters": result.parameters["adapter"],
+        "head": result.parameters["head"],
+        "test": test[result.metric],
+        "right": round(hits * gold),
+        "of": gold,
+        "validation": [(one["epoch"], one["metrics"][result.metric]) for one in result.history],
+        "best_epoch": result.best_epoch,
+        "seconds": round(result.seconds, 1),
+        "config": result.config,
+    }
 
 
-def _show_checks(screen: Console, found: Mapping[str, Any]) -> None:
-    screen.print()
-    for check, passed in found["checks"].items():
-        screen.print("ok  " if passed else "FAIL", style="green" if passed else "bold red", end="  ")
-        screen.print(CHECKS[check])
-    screen.print(f"\n{found['seconds']:.1f} s")
+def _sum(tasks: Sequence[Mapping[str, Any]], side: str) -> int:
+    return sum(task[side]["parameters"] + task[side]["head"] for task in tasks)
+
+
+def _try(library: Library) -> str:
+    return f'inlay predict {LESSONS[0].name} "where is my parcel" --library {shlex.quote(str(library.root))}'
+
+
+def _versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import version
+
+    from inlay.version import __version__
+
+    others = {name: version(name) for name in ("torch", "transformers")}
+    return {"inlay": __version__, "python": platform.python_version(), **others}
+
+
+def _write_report(path: Path, found: Mapping[str, Any]) -> None:
+    try:
+        path.write_text(report.page(found, CHECKS), encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from None

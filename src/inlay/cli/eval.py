@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inlay.cli import output
+from inlay.cli.progress import decimals
 from inlay.cli.train import BaseOption, LibraryOption
 from inlay.errors import DataError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from inlay.data.record import Bad
     from inlay.data.source import Source
     from inlay.engine.host import Host
+    from inlay.tasks import Example
 
 
 def evaluate(
@@ -57,7 +59,8 @@ def evaluate(
     bad: Bad = Skipped() if skip_bad_rows else stop
     found = {key: _evaluate(host, name, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:
-        screen.print(f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}", style="dim")
+        said = f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}"
+        screen.print(said, style="dim", soft_wrap=True)
     metric = str(entry.card.get("metric") or host.task(name).primary(None, host.labels(name)))
     if per_language:
         document = _languages(name, found, metric, source_language, screen)
@@ -88,14 +91,31 @@ def _evaluate(
     from inlay.engine.evaluate import measure
     from inlay.training.prepare import read_examples
 
-    examples, note = read_examples(source, host.task(name), given, bad)
+    task = host.task(name)
+    examples, note = read_examples(source, task, given, bad)
     if note:
-        screen.print(note, style="dim")
+        screen.print(note, style="dim", soft_wrap=True)
+    if task.name not in _LABELLED:
+        return {"rows": len(examples), "metrics": _unlabelled(host, name, examples)}
     metrics, unknown = measure(host, name, examples)
     if unknown:
         labels = ", ".join(sorted(unknown)[:5])
-        screen.print(f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}", style="yellow")
+        said = f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}"
+        screen.print(said, style="yellow", soft_wrap=True)
     return {"rows": len(examples), "metrics": metrics}
+
+
+_LABELLED = ("classification", "multilabel", "tagging")
+
+
+def _unlabelled(host: Host, name: str, examples: Sequence[Example]) -> dict[str, float]:
+    """Where targets are no label names (numbers, answers, hidden words), none can be unknown."""
+    from inlay.engine.predict import run_examples
+
+    task, labels = host.task(name), host.labels(name)
+    ran = zip(*run_examples(host, [(name, example) for example in examples]), examples, strict=True)
+    answers = [task.decode(outputs, rows, example, labels, host.base) for outputs, rows, example in ran]
+    return task.score(examples, answers, labels)
 
 
 def _languages(
@@ -103,13 +123,16 @@ def _languages(
 ) -> dict[str, Any]:
     from inlay.data.languages import means, unknown
 
+    without = [code for code, one in found.items() if metric not in one["metrics"]]
+    if without:
+        raise DataError(f"{metric} cannot be computed for {', '.join(without)}: the tags there are of another kind")
     values = {code: one["metrics"][metric] for code, one in found.items()}
     groups = means(values, source)
     table = output.table("language", "rows", metric, right=("rows", metric))
     for code, value in sorted(values.items(), key=lambda item: (item[0] != source, item[0])):
-        table.add_row(code, f"{found[code]['rows']:,}", f"{value:.4f}")
+        table.add_row(code, f"{found[code]['rows']:,}", decimals(value))
     screen.print(table)
-    shown = ", ".join(f"{group} {value:.4f}" for group, value in groups.items())
+    shown = ", ".join(f"{group} {decimals(value)}" for group, value in groups.items())
     screen.print(f"\nmeans of {metric}: {shown}")
     if strange := unknown(values):
         screen.print(f"family not known, counted as not distant: {', '.join(strange)}", style="dim")
@@ -119,6 +142,6 @@ def _languages(
 def _show(screen: Console, document: Mapping[str, Any], metric: str) -> None:
     table = output.table("", "value", right=("value",))
     for key, value in document["metrics"].items():
-        table.add_row(f"{key} *" if key == metric else key, f"{value:.4f}")
+        table.add_row(f"{key} *" if key == metric else key, decimals(value))
     screen.print(f"{document['name']} on {document['rows']:,} rows\n")
     screen.print(table)

@@ -1,30 +1,45 @@
-"""What people see while runs train: a live table with a row for every run; plain lines where there is no terminal."""
+"""What people see of a training: the data, a live table with a row for every run, and what came of it.
+
+Where there is no terminal, a line for every evaluation takes the place of the table.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
 
+    from inlay.engine.host import Host
+    from inlay.training.prepare import Prepared
+    from inlay.training.result import Result
+
 _ROWS = 24
+_BAR = 20
 
 
 class Progress:
     """A callback of the training loop."""
 
-    def __init__(self, screen: Console, runs: int):
+    def __init__(self, screen: Console, runs: int, deciding: Mapping[str, str] | None = None):
+        """
+        Args:
+            deciding: run -> the metric to show; by default the first.
+        """
         self.screen = screen
         self.runs = runs
+        self.deciding = deciding or {}
         self.ended = 0
         self.failed = 0
         self.active: dict[str, dict[str, Any]] = {}
-        self.steps = self.steps_done = 0
         self.began = time.monotonic()
         self._live: Live | None = None
         self._drawn = 0.0
@@ -33,7 +48,7 @@ class Progress:
         from rich.live import Live
 
         if self.screen.is_terminal:
-            self._live = Live(self._table(), console=self.screen, auto_refresh=False, transient=True)
+            self._live = Live(self.table(), console=self.screen, auto_refresh=False, transient=True)
             self._live.start()
         return self
 
@@ -46,7 +61,7 @@ class Progress:
         getattr(self, f"_{event['event']}", lambda event: None)(event)
         now = time.monotonic()
         if self._live is not None and (event["event"] != "step" or now - self._drawn > 0.1):
-            self._live.update(self._table(), refresh=True)
+            self._live.update(self.table(), refresh=True)
             self._drawn = now
 
     def _begin(self, event: dict[str, Any]) -> None:
@@ -61,10 +76,11 @@ class Progress:
 
     def _eval(self, event: dict[str, Any]) -> None:
         row = self.active[event["run"]]
-        row["metrics"] = event["metrics"]
+        metric = self.deciding.get(event["run"]) or next(iter(event["metrics"]))
+        row["found"] = f"{metric} {decimals(event['metrics'][metric])}"
         if self._live is None:
-            shown = ", ".join(f"{name} {value:.4f}" for name, value in list(event["metrics"].items())[:3])
-            self.screen.print(f"{event['run']}: step {event['step']}, loss {event['loss']:.4f}, {shown}")
+            at = f"step {event['step']}/{row['steps']}, loss {decimals(event['loss'])}"
+            self.screen.print(f"{event['run']}: {at}, {row['found']}", soft_wrap=True)
 
     def _done(self, event: dict[str, Any]) -> None:
         self.active.pop(event["run"], None)
@@ -74,30 +90,119 @@ class Progress:
         self.active.pop(event["run"], None)
         self.ended += 1
         self.failed += 1
-        self.screen.print(f"{event['run']} failed: {event['problem']}", style="red")
+        if self.runs > 1:  # the failure of a single run ends the command, which says why
+            self.screen.print(f"{event['run']} failed: {event['problem']}", style="red", soft_wrap=True)
 
     def _slots(self, event: dict[str, Any]) -> None:
         self.screen.print(f"memory ran out: going on with {event['slots']} runs at once", style="yellow")
 
-    def _table(self) -> Table:
-        table = output.table("run", "step", "", "loss", "validation", "left", right=("step", "loss", "left"))
+    def table(self) -> Table:
+        """The runs under way, one line each, however narrow the terminal is."""
         now = time.monotonic()
-        for name, row in list(self.active.items())[:_ROWS]:
-            share = row["step"] / max(1, row["steps"])
-            filled = round(20 * share)
-            done = row["step"] - (row["first"] or 0)
-            left = (now - row["began"]) / done * (row["steps"] - row["step"]) if done else None
-            found = row.get("metrics", {})
-            metric = next((f"{n} {v:.4f}" for n, v in found.items()), "")
-            bar = "━" * filled + "╌" * (20 - filled)
-            loss = f"{row['loss']:.4f}" if "loss" in row else ""
-            table.add_row(name, f"{row['step']}/{row['steps']}", bar, loss, metric, "" if left is None else clock(left))
-        if len(self.active) > _ROWS:
-            table.add_row(f"... and {len(self.active) - _ROWS} more", "", "", "", "", "")
+        shown = list(self.active.items())[: max(1, min(_ROWS, self.screen.height - 6))]
+        most = 20 if self.screen.width < 100 else 40
+        cells = [(_cut(name, most), *_cells(row, now)) for name, row in shown]
+        if len(self.active) > len(shown):
+            cells.append((f"... and {len(self.active) - len(shown)} more", "", "", "", ""))
+        heads = ("run", "step", "loss", "validation", "left")
+        taken = sum(max(len(row[i]) for row in (heads, *cells)) for i in range(len(heads)))
+        room = min(_BAR, self.screen.width - taken - output.GAP * len(heads))
+        bar = room if room >= 5 else 0
+        columns = ("run", "step", *([" " * bar] if bar else []), "loss", "validation", "left")
+        table = output.table(*columns, right=("step", "loss", "left"), keep=columns)
+        for row, (name, step, *rest) in zip([row for _, row in shown] + [{}], cells, strict=False):
+            table.add_row(name, step, *([_bar(row, bar)] if bar else []), *rest)
         if self.runs > 1:
             failed = f", {self.failed} failed" if self.failed else ""
             table.caption = f"{self.ended} of {self.runs} runs ended{failed}, {clock(now - self.began)}"
         return table
+
+
+def _cells(row: Mapping[str, Any], now: float) -> tuple[str, str, str, str]:
+    done = row["step"] - (row["first"] or 0)
+    left = clock((now - row["began"]) / done * (row["steps"] - row["step"])) if done else ""
+    loss = decimals(row["loss"]) if "loss" in row else ""
+    return f"{row['step']}/{row['steps']}", loss, row.get("found", ""), left
+
+
+def _bar(row: Mapping[str, Any], width: int) -> str:
+    if not row:
+        return ""
+    filled = int(width * row["step"] / max(1, row["steps"]))
+    return "━" * filled + "╌" * (width - filled)
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def show_data(screen: Console, data: Prepared, host: Host) -> None:
+    """What will be trained, on what."""
+    from inlay.data import describe
+
+    for note in data.notes:
+        screen.print(note, style="dim", soft_wrap=True)
+    test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
+    screen.print(
+        f"task: {data.task.name}, {len(data.train.examples):,} rows to train, "
+        f"{len(data.validation.examples):,} to validate{test}"
+    )
+    for line in describe.lines(data.look):
+        screen.print(line)
+    if data.look.over_long and getattr(data.task, "long", "") == "cut":
+        screen.print("texts that are too long are cut; --long windows uses all of them", style="dim")
+    count = data.method.count(host.base.sites)
+    share = output.percent(count / host.base.sites.size)
+    screen.print(f"method: {data.method.spec}, {count:,} parameters ({share} of the base); decided by {data.metric}")
+    if data.text is not None:
+        from inlay.base.words import own_head
+
+        head = (
+            "the checkpoint's own head" if own_head(host.base) else "a fresh transform over the frozen word embeddings"
+        )
+        screen.print(f"first on the texts alone, with {head}")
+
+
+def show_result(screen: Console, result: Result, data: Prepared) -> None:
+    """How good a single run is, and how to use it."""
+    names = list(dict.fromkeys(name for found in result.metrics.values() for name in found))
+    table = output.table("", *result.metrics, right=list(result.metrics))
+    for name in names:
+        marked = f"{name} *" if name == result.metric else name
+        table.add_row(marked, *(decimals(found[name]) if name in found else "" for found in result.metrics.values()))
+    screen.print()
+    screen.print(table)
+    at = f"best of epoch {result.best_epoch:g}, {result.seconds:.1f} s"
+    screen.print(f"\n{result.name}@{result.version}: {at}, kept in {result.library}", soft_wrap=True)
+    if data.task.name != "mlm":  # it has no answers
+        text = '"a question" --pair "a context"' if data.task.name == "qa" else '"a text"'
+        other = ' --pair "another text"' if data.columns.pair else ""
+        screen.print(f"use it: inlay predict {result.name} {text}{other}", style="dim", soft_wrap=True)
+
+
+def show_summary(screen: Console, results: Sequence[Result], library: Path) -> None:
+    """How good the runs of a manifest are, and why some failed."""
+    table = output.table("task", "method", "parameters", "validation", "best epoch", right=("parameters", "best epoch"))
+    for result in results:
+        if result.ok:
+            value = f"{result.metric} {decimals(result.value)}"
+            cells = (f"{result.parameters['adapter']:,}", value, f"{result.best_epoch:g}")
+            table.add_row(f"{result.name}@{result.version}", result.method, *cells)
+        else:
+            table.add_row(result.name, result.method, "", "failed", "")
+    screen.print()
+    screen.print(table)
+    screen.print()
+    bad = [result for result in results if not result.ok]
+    for result in bad:
+        screen.print(f"{result.name} failed: {result.problem}", style="red", soft_wrap=True)
+    screen.print(f"{len(results) - len(bad)} of {len(results)} tasks trained, kept in {library}", soft_wrap=True)
+
+
+def decimals(value: float) -> str:
+    """Four decimals; what rounds to nothing has no sign."""
+    text = f"{value:.4f}"
+    return text.removeprefix("-") if text == "-0.0000" else text
 
 
 def clock(seconds: float) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,21 +110,30 @@ def train(
     given |= ({"stratify": False} if plain else {}) | ({"dropout": False} if no_dropout else {})
     screen = output.console(as_json)
     runs, folder = _runs(data, name, manifest, given)
+    from inlay.cli.progress import show_result, show_summary
     from inlay.library.folder import Library
     from inlay.training.checkpoint import Checkpoint
 
     store = Library(library)
     checkpoint = Checkpoint(store.root / "runs" / folder)
     _settle(checkpoint, resume, restart)
-    logs = _logs(log or ())
-    host = _host(base, screen)
-    prepared, problems = _prepare(runs, host, screen, many=manifest is not None)
-    results = _train(host, prepared, slots, checkpoint, resume, save_every, logs, screen, as_json)
-    documents = _keep(host, runs, results, problems, store, screen, many=manifest is not None)
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(contextlib.closing(one)) for one in _logs(log or ())]
+        host = _host(base, screen)
+        prepared, problems = _prepare(runs, host, screen, many=manifest is not None)
+        results = _train(host, prepared, slots, checkpoint, resume, save_every, logs, screen)
+    kept = _keep(host, runs, results, problems, store)
     checkpoint.remove()
+    if manifest is not None:
+        show_summary(screen, kept, store.root)
+    elif kept[0].ok:
+        show_result(screen, kept[0], prepared[0])
+    else:
+        raise RunError(kept[0].problem)
     if as_json:
+        documents = [result.document() for result in kept]
         output.document(documents if manifest is not None else documents[0])
-    if problems or not all(result.ok for result in results.values()):
+    if not all(result.ok for result in kept):
         raise typer.Exit(1)
 
 
@@ -142,7 +154,9 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
 
     if manifest is not None:
         if data is not None or name is not None or given:
-            extra = "DATA" if data is not None else f"--{next(iter(given), 'name').replace('_', '-')}"
+            setting = next(iter(given), "name")
+            option = {"stratify": "plain", "dropout": "no-dropout"}.get(setting, setting.replace("_", "-"))
+            extra = "DATA" if data is not None else f"--{option}"
             raise typer.BadParameter(f"{extra} does not go with --manifest; write it there, under [defaults]")
         return read_manifest(manifest), f"{manifest.name}"
     if data is None:
@@ -162,24 +176,26 @@ def _settle(checkpoint: Checkpoint, resume: bool, restart: bool) -> None:
         )
 
 
-def _logs(specs: Sequence[str]) -> list[Log]:
+def _logs(specs: Sequence[str]) -> Iterator[Log]:
     from inlay.training.logs import make
 
-    return [make(spec) for spec in specs]
+    return (make(spec) for spec in specs)
 
 
 def _host(base: str | None, screen: Console) -> Host:
     from inlay.engine.host import Host
 
     host = Host(base)
-    where = f"{host.base.device.type}, {str(host.base.dtype).removeprefix('torch.')}"
-    screen.print(f"base: {host.base.name}, {host.base.sites.size:,} parameters ({where})")
+    dtype = str(host.base.dtype).removeprefix("torch.")
+    where = host.base.device.type + ("" if dtype == "float32" else f", {dtype}")
+    screen.print(f"base: {host.base.name}, {host.base.sites.size:,} parameters ({where})", soft_wrap=True)
     return host
 
 
 def _prepare(
     runs: Sequence[Run], host: Host, screen: Console, many: bool
 ) -> tuple[dict[int, Prepared], dict[int, str]]:
+    from inlay.cli.progress import show_data
     from inlay.training.prepare import prepare
 
     prepared: dict[int, Prepared] = {}
@@ -191,38 +207,14 @@ def _prepare(
             if not many:
                 raise
             problems[i] = str(error)
-            screen.print(f"{run.name} cannot be trained: {error}", style="red")
+            screen.print(f"{run.name} cannot be trained: {error}", style="red", soft_wrap=True)
             continue
         if many:
             rows = f"{len(prepared[i].train.examples):,} rows"
             screen.print(f"{run.name}: {prepared[i].task.name}, {rows}, {prepared[i].method.spec}")
         else:
-            _show_data(screen, prepared[i], host)
+            show_data(screen, prepared[i], host)
     return prepared, problems
-
-
-def _show_data(screen: Console, data: Prepared, host: Host) -> None:
-    from inlay.data import describe
-
-    for note in data.notes:
-        screen.print(note, style="dim")
-    test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
-    screen.print(
-        f"task: {data.task.name}, {len(data.train.examples):,} rows to train, "
-        f"{len(data.validation.examples):,} to validate{test}"
-    )
-    for line in describe.lines(data.look):
-        screen.print(line)
-    count = data.method.count(host.base.sites)
-    share = output.percent(count / host.base.sites.size)
-    screen.print(f"method: {data.method.spec}, {count:,} parameters ({share} of the base); decided by {data.metric}")
-    if data.text is not None:
-        from inlay.base.words import own_head
-
-        head = (
-            "the checkpoint's own head" if own_head(host.base) else "a fresh transform over the frozen word embeddings"
-        )
-        screen.print(f"first on the texts alone, with {head}")
 
 
 def _train(
@@ -234,22 +226,35 @@ def _train(
     save_every: float,
     logs: Sequence[Log],
     screen: Console,
-    as_json: bool,
 ) -> dict[int, Result]:
     from inlay.cli.progress import Progress
     from inlay.training.api import train_prepared
 
+    deciding = {data.run.name: data.metric for data in prepared.values()}
     try:
-        with Progress(screen, len(prepared)) as progress:
+        with _default_interrupt(), Progress(screen, len(prepared), deciding) as progress:
             return train_prepared(host, prepared, slots, [progress, *logs], checkpoint, resume, save_every)
     except KeyboardInterrupt:
-        arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--restart")]
-        again = shlex.join(["inlay", *arguments, "--resume"])
-        screen.print(f"\nstopped; everything up to here is saved. To go on:\n  {again}")
+        if checkpoint.exists:
+            arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--restart")]
+            again = shlex.join(["inlay", *arguments, "--resume"])
+            screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
+        else:
+            screen.print("\nstopped before anything could be saved")
         raise typer.Exit(130) from None
+
+
+@contextlib.contextmanager
+def _default_interrupt() -> Iterator[None]:
+    """Let the loop have Ctrl-C, which it takes over from Python alone: it finishes the step and saves."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
     finally:
-        for log in logs:
-            log.close()
+        signal.signal(signal.SIGINT, before)
 
 
 def _keep(
@@ -258,51 +263,12 @@ def _keep(
     results: Mapping[int, Result],
     problems: Mapping[int, str],
     store: Library,
-    screen: Console,
-    many: bool,
-) -> list[dict[str, Any]]:
-    """Put what was trained into the library, show it, and give the JSON documents."""
+) -> list[Result]:
+    """Put what was trained into the library."""
     from inlay.training.api import failed, keep
 
     kept: list[Result] = []
     for i, run in enumerate(runs):
         result = results[i] if i in results else failed(run, i, problems[i])
         kept.append(keep(result, store, host.base.name) if result.ok else result)
-    if many:
-        _show_summary(screen, kept, store)
-    elif kept[0].ok:
-        _show_result(screen, kept[0])
-    else:
-        raise RunError(kept[0].problem)
-    return [result.document() for result in kept]
-
-
-def _show_result(screen: Console, result: Result) -> None:
-    names = list(dict.fromkeys(name for found in result.metrics.values() for name in found))
-    splits = list(result.metrics)
-    table = output.table("", *splits, right=splits)
-    for name in names:
-        marked = f"{name} *" if name == result.metric else name
-        table.add_row(marked, *(f"{result.metrics[split][name]:.4f}" for split in splits))
-    screen.print()
-    screen.print(table)
-    screen.print(
-        f"\n{result.name}@{result.version}: best of epoch {result.best_epoch:g}, {result.seconds:.1f} s, "
-        f"kept in {result.library}"
-    )
-    screen.print(f'use it: inlay predict {result.name} "a text"', style="dim")
-
-
-def _show_summary(screen: Console, results: Sequence[Result], store: Library) -> None:
-    table = output.table("task", "method", "parameters", "validation", "best epoch", right=("parameters", "best epoch"))
-    for result in results:
-        if result.ok:
-            value = f"{result.metric} {result.value:.4f}"
-            cells = (f"{result.parameters['adapter']:,}", value, f"{result.best_epoch:g}")
-            table.add_row(f"{result.name}@{result.version}", result.method, *cells)
-        else:
-            table.add_row(result.name, result.method, "", f"failed: {result.problem}", "")
-    screen.print()
-    screen.print(table)
-    good = sum(result.ok for result in results)
-    screen.print(f"\n{good} of {len(results)} tasks trained, kept in {store.root}")
+    return kept

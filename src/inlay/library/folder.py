@@ -66,7 +66,6 @@ class Library:
             return found
         card = _card(adapter, sha256, size) | more
         folder = self.root / "adapters" / name
-        folder.mkdir(parents=True, exist_ok=True)
         while True:
             newest += 1
             if _create(folder / f"{newest}.json", {"name": name, "version": newest, **card}):
@@ -130,6 +129,8 @@ class Library:
                 os.fsync(file.fileno())
             os.chmod(part, 0o644)
             Path(part).replace(self._blob(sha256))
+        except OSError as error:
+            raise AdapterError(f"cannot write to the library {self.root}: {error}") from None
         finally:
             Path(part).unlink(missing_ok=True)
         return sha256, len(content)
@@ -172,7 +173,11 @@ def _card(adapter: Adapter, sha256: str, size: int) -> dict[str, Any]:
 
 def _create(path: Path, card: Mapping[str, Any]) -> bool:
     """Write a new file, whole; False if there is one already."""
-    handle, part = tempfile.mkstemp(prefix=".part-", dir=path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(prefix=".part-", dir=path.parent)
+    except OSError as error:
+        raise AdapterError(f"cannot write {path}: {error}") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(card, file, indent=2, ensure_ascii=False)

@@ -145,7 +145,7 @@ def train_prepared(
 def keep(result: Result, library: Library, base_name: str) -> Result:
     """Put a result's adapter into a library, with what a card should say beside it."""
     more: dict[str, Any] = {
-        "base_name": base_name,
+        "base_name": os.path.abspath(base_name) if os.path.isdir(base_name) else base_name,
         "parameters": result.parameters,
         "seconds": round(result.seconds, 2),
     }

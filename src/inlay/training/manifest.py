@@ -19,6 +19,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import InlayError, RunError
 from inlay.training.run import Run, make_run
 
@@ -41,6 +42,11 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Run]:
     if not isinstance(defaults, dict) or not isinstance(tasks, dict) or not tasks:
         raise RunError(f"{path}: has no tasks; expected tables named [tasks.NAME]")
     runs, problems = [], []
+    try:
+        make_run({"data": "", **defaults}, f"{path} [defaults]")
+    except InlayError as error:  # once, and not again for every task
+        problems.append(str(error))
+        defaults = {key: value for key, value in defaults.items() if key == "data"}
     for name, settings in tasks.items():
         try:
             runs.append(_run(path, name, defaults, settings))
@@ -57,7 +63,11 @@ def _run(path: Path, name: str, defaults: dict[str, Any], settings: Any) -> Run:
         raise RunError(f"{where}: is not a table")
     values = {**defaults, **settings, "name": name}
     for key in _FILES:
-        beside = path.parent / str(values.get(key, ""))
-        if values.get(key) and beside.exists():  # otherwise it is a hub name, or an error for the reader
-            values[key] = str(beside)
+        given = values.get(key)
+        if not isinstance(given, str) or not given:
+            continue
+        beside = str(path.parent / given)
+        # what is not there and does not look like a file is a hub name
+        if os.path.exists(beside) or extension(given) in BY_EXTENSION:
+            values[key] = beside
     return make_run(values, where)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from inlay.bank.delta import Method, parse
 from inlay.base.load import load_tokenizer
 from inlay.data import columns as choosing
@@ -20,6 +22,8 @@ from inlay.data.source import Source, open_source, open_splits
 from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
 from inlay.errors import DataError, RunError
+from inlay.heads.head import head_part
+from inlay.heads.pool import choose as choose_pool
 from inlay.methods.finetune import Finetune
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
@@ -61,28 +65,36 @@ class Prepared:
 def prepare(run: Run, host: Host) -> Prepared:
     """Read and encode everything a run needs; whatever is wrong with it is noticed here."""
     method = parse(run.method)
-    method.params(host.base.sites)  # refuses what this base cannot have
+    method.params(host.base.sites)  # refuses what this base cannot have, as the next two do
+    head_part(run.head, 1, host.base.sites.hidden)
+    choose_pool(run.pool, host.base)
     if run.decay == "weights" and not isinstance(method, Finetune):
         raise RunError(f"decay=weights is for finetune; {method.name} does not have the weights, only a difference")
     sources, notes = _sources(run)
     bad: Bad = Skipped() if run.skip_bad_rows else stop
     task, columns, note = _task(run, sources["train"])
     notes += [note] if note else []
+    notes += _drop_unlabelled(run, sources, columns)
     known, held_out, test = (_read(sources.get(split), task, columns, bad) for split in ("train", "validation", "test"))
     if not known:
         raise DataError(f"{_name(run)}: there is no row to train on")
     labels = task.labels([*known, *held_out])
-    train, validation, note = _split(run, task, known, held_out)
-    notes += [note] if note else []
+    train, validation, more = _split(run, task, known, held_out)
+    notes += more
     task = task.fit(train)
     if isinstance(bad, Skipped) and bad.count:
         notes.append(f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}")
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
 
-    def part(examples: list[Example]) -> Part:
-        return Part(examples, task.encode(tokenizer, examples, labels, limit))
+    def rows(examples: Sequence[Example]) -> list[Row]:
+        return task.encode(tokenizer, examples, labels, limit)
 
-    parts = part(train), part(validation), part(test) if test else None
+    def fixed(rows: list[Row]) -> list[Row]:  # the noise that engine.predict has, so that `eval` gives the same
+        return task.draw(rows, tokenizer, torch.Generator().manual_seed(0))
+
+    # nobody learns from test rows, so they may have labels of their own
+    tested = Part(test, fixed(rows([replace(e, target=None) for e in test]))) if test else None
+    notes += _new_labels(test, labels)
     return Prepared(
         run,
         method,
@@ -90,7 +102,9 @@ def prepare(run: Run, host: Host) -> Prepared:
         columns,
         labels or ("word",),
         _metric(run, task, sources["train"].hints, labels),
-        *parts,
+        Part(train, rows(train)),
+        Part(validation, fixed(rows(validation))),
+        tested,
         _texts(run, tokenizer, host, train) if run.pretrain_on_text else None,
         _weights(run, train, labels),
         _look(task, train, validation, test, tokenizer, limit),
@@ -146,6 +160,23 @@ def _sources(run: Run) -> tuple[dict[str, Any], list[str]]:
     return found, [note for source in found.values() for note in source.notes]
 
 
+def _drop_unlabelled(run: Run, sources: dict[str, Any], columns: Columns) -> list[str]:
+    """Benchmarks come with test rows whose labels are secret; only test rows asked for must have them."""
+    gold = columns.label or columns.tags or columns.answers
+    if run.test is not None or "test" not in sources or not gold:
+        return []
+    sample = itertools.islice(sources["test"].records(Skipped()), _SAMPLE)
+    if any(record.fields.get(gold) not in (None, "") for record in sample):
+        return []
+    return [f"{sources.pop('test').name}: its rows have no {gold}, so they are left out"]
+
+
+def _new_labels(test: Sequence[Example], labels: Sequence[str]) -> list[str]:
+    targets = (e.target if isinstance(e.target, tuple) else (e.target,) for e in test)
+    new = {t for target in targets for t in target if isinstance(t, str) and t} - set(labels)
+    return [f"test rows have labels that training never sees: {', '.join(sorted(new)[:5])}"] if new else []
+
+
 def _task(run: Run, source: Any) -> tuple[Task, Columns, str]:
     given = {key: value for key in ("text", "pair", "label") if (value := getattr(run, key)) is not None}
     asked = parse_task(run.task) if run.task is not None else None
@@ -186,14 +217,15 @@ def _read(source: Any, task: Task, columns: Columns, bad: Bad) -> list[Example]:
 
 def _split(
     run: Run, task: Task, known: list[Example], held_out: list[Example]
-) -> tuple[list[Example], list[Example], str]:
+) -> tuple[list[Example], list[Example], list[str]]:
     strata = [e.target for e in known] if run.stratify and task.name == "classification" else None
     if held_out:
+        notes = [] if run.val_size is None else ["val_size is not used: the data has validation rows of its own"]
         if run.train_size is None:
-            return known, held_out, ""
+            return known, held_out, notes
         n = splitting.size(run.train_size, len(known), "train_size")
         chosen = splitting.take(len(known), n, run.seed, strata)
-        return [known[i] for i in chosen], held_out, f"training on {n:,} of {len(known):,} rows"
+        return [known[i] for i in chosen], held_out, [*notes, f"training on {n:,} of {len(known):,} rows"]
     if len(known) < 2:
         raise DataError(f"{_name(run)}: one row is too few to train and validate on")
     # the same text, or questions about the same context, never stand on both sides
@@ -202,7 +234,7 @@ def _split(
         len(known), run.seed, train_size=run.train_size, val_size=run.val_size, stratify=strata, groups=texts
     )
     note = f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.seed})"
-    return [known[i] for i in train], [known[i] for i in validation], note
+    return [known[i] for i in train], [known[i] for i in validation], [note]
 
 
 def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example]) -> Part:

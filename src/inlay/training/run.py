@@ -6,12 +6,13 @@ base determine the result, up to the rounding of matrix products.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from inlay.errors import RunError, suggest
+from inlay.errors import AdapterError, RunError, suggest
 
 Size = int | float | str
 
@@ -62,10 +63,12 @@ class Run(BaseModel):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        bad = next((c for c in name if not (c.isalnum() or c in "-_.")), None)
-        if bad is not None or name.startswith("."):
-            raise ValueError(f"a name has letters, digits, - _ and . in it, and does not start with a dot: {name!r}")
-        return name
+        from inlay.library.folder import check_name
+
+        try:
+            return check_name(name) if name else name
+        except AdapterError as error:  # now, and not when the adapter is trained and cannot be kept
+            raise ValueError(str(error)) from None
 
     def config(self) -> dict[str, Any]:
         """What differs from the defaults: enough to run it again. Rows given as objects are left out."""
@@ -81,7 +84,8 @@ def make_run(values: dict[str, Any], where: str = "") -> Run:
         return Run(**values)
     except ValidationError as error:
         prefix = f"{where}: " if where else ""
-        raise RunError(prefix + "; ".join(_problem(one) for one in error.errors())) from None
+        first = {one["loc"][:1]: one for one in reversed(error.errors())}  # one for each, where several types may be
+        raise RunError(prefix + "; ".join(_problem(one) for one in reversed(first.values()))) from None
 
 
 def _problem(one: Any) -> str:
@@ -90,7 +94,9 @@ def _problem(one: Any) -> str:
         return f"there is no setting {key!r}: {suggest(key, Run.model_fields)}"
     if one["type"] == "missing":
         return f"{key!r} is missing"
-    return f"{key}={one['input']!r} is not valid: {one['msg'].removeprefix('Value error, ')}"
+    given = repr(one["input"])
+    shown = given if len(given) <= 60 else f"{given[:57]}..."
+    return f"{key}={shown} is not valid: {one['msg'].removeprefix('Value error, ')}"
 
 
 def data_name(data: str) -> str:
@@ -98,4 +104,4 @@ def data_name(data: str) -> str:
     path = Path(data)
     stem = path.name.partition(".")[0] if path.suffix else path.name
     stem = path.parent.name if stem in ("train", "data") and path.parent.name else stem
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in stem).strip("-") or "task"
+    return re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")[:100] or "task"

@@ -1,0 +1,272 @@
+"""What `inlay demo` found: one HTML file that needs nothing else, and in short on the terminal.
+
+Both are made from the demo's JSON document alone. Every text in the file is escaped, also those that come from this
+package: sentences and labels are data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from inlay.cli import answers, output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SIDES = {"adapter": "adapter", "full": "full fine-tuning"}
+_WIDTH, _HEIGHT = 300, 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 38, 288, 10, 158
+_STYLE = """
+:root { color-scheme: light dark; --page: #fcfcfb; --ink: #1d1d1b; --soft: #63625d; --line: #dddcd6; --card: #f3f2ee;
+  --adapter: #1f6fd0; --full: #c2571a; --good: #1a7f37; --bad: #c62828; --mark: #fff0b8; }
+@media (prefers-color-scheme: dark) { :root { --page: #191918; --ink: #ecebe6; --soft: #a5a49c; --line: #3b3a37;
+  --card: #242422; --adapter: #6aa9f4; --full: #f0935a; --good: #56c271; --bad: #f2716b; --mark: #57490f; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.1rem 4rem; max-width: 54rem; background: var(--page); color: var(--ink);
+  font: 1rem/1.55 system-ui, sans-serif; }
+h1 { margin: 0 0 .3rem; font-size: 1.7rem; } h2 { margin: 2.6rem 0 .6rem; font-size: 1.15rem; }
+p { margin: .5rem 0; } .soft, figcaption, td small { color: var(--soft); }
+.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { font-weight: 600; } thead th { color: var(--soft); font-size: .87rem; vertical-align: bottom; }
+.n { text-align: right; white-space: nowrap; } th:last-child, td:last-child { padding-right: 0; } td small { display: block; font-size: .82rem; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
+.facts div { padding: .8rem 1rem; background: var(--card); border-radius: .5rem; }
+.facts b { display: block; font-size: 1.6rem; line-height: 1.3; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 1.2rem; }
+figure { margin: 0; } figcaption { font-size: .9rem; } svg { display: block; width: 100%; height: auto; }
+svg text { fill: var(--soft); font-size: 11px; } svg .grid { stroke: var(--line); }
+.adapter { color: var(--adapter); } .full { color: var(--full); }
+.key { display: inline-block; width: 1.1em; height: .2em; margin: 0 .4em .25em 0; background: currentColor; }
+.key + span { color: var(--ink); margin-right: 1.2em; }
+.mixed { margin: .8rem 0; padding: .8rem 1rem; background: var(--card); border-radius: .5rem; }
+.mixed ul { display: flex; flex-wrap: wrap; gap: .1rem 1.6rem; margin: .4rem 0 0; padding: 0; list-style: none; }
+mark { padding: .1em .25em; background: var(--mark); color: inherit; border-radius: .25em; }
+mark small { margin-left: .35em; font-size: .72em; color: var(--soft); }
+.checks { padding: 0; list-style: none; } .checks b { display: inline-block; min-width: 3.4em; }
+.ok b { color: var(--good); } .fail b { color: var(--bad); }
+pre { overflow-x: auto; padding: .8rem 1rem; background: var(--card); border-radius: .5rem; font-size: .84rem; }
+"""
+
+
+def page(found: Mapping[str, Any], checks: Mapping[str, str]) -> str:
+    """The whole file.
+
+    Args:
+        found: what `inlay demo --json` prints.
+        checks: a sentence for every check.
+    """
+    tasks = found["tasks"]
+    parts = (
+        _opening(found),
+        _facts(found),
+        f"<h2>Results on test rows</h2>\n{_results(found)}",
+        f"<h2>Learning curves</h2>\n{_keys()}\n<div class='charts'>{''.join(map(_chart, tasks))}</div>",
+        f"<h2>One mixed batch</h2>\n{_mixed(found['mixed'])}",
+        f"<h2>Checks</h2>\n{_checks(found, checks)}",
+        f"<h2>Again</h2>\n{_again(found)}",
+    )
+    head = (
+        "<meta charset='utf-8'>\n<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
+        f"<title>Inlay demo</title>\n<style>{_STYLE}</style>"
+    )
+    body = "\n".join(parts)
+    return f"<!doctype html>\n<html lang='en'>\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+
+
+def show(screen: Console, found: Mapping[str, Any], checks: Mapping[str, str]) -> None:
+    """The same in short, on the terminal."""
+    tasks, mixed = found["tasks"], found["mixed"]
+    screen.print(f"\nOne batch: {len(mixed) // len(tasks)} sentences, each for {len(tasks)} tasks\n")
+    answers.show(screen, mixed, len(tasks), None)
+    numbers = ("adapter", "parameters", "full", "parameters ")
+    table = output.table("task", "test", *numbers, right=numbers, keep=("task", "test"))
+    for task in tasks:
+        cells = []
+        for side in (task["adapter"], task["full"]):
+            cells += [f"{side['test']:.3f} ({side['right']}/{side['of']})", f"{side['parameters']:,}"]
+        table.add_row(task["name"], task["metric"], *cells)
+    screen.print()
+    screen.print(table)
+    base, total = found["base"]["parameters"], found["total"]
+    screen.print(f"\nto keep all {len(tasks)}, heads included:")
+    screen.print(f"  base and adapters  {total['adapters']:>12,} parameters, {total['adapters'] / base:.2f}x the base")
+    screen.print(f"  full models        {total['full']:>12,} parameters, {total['full'] / base:.2f}x\n")
+    for check, passed in found["checks"].items():
+        screen.print("ok  " if passed else "FAIL", style="green" if passed else "bold red", end="  ")
+        screen.print(checks[check])
+    screen.print(f"\n{found['seconds']:.0f} s. The report: {found['report']}", soft_wrap=True)
+    screen.print(f"Now try: {found['try']}", soft_wrap=True)
+
+
+def _opening(found: Mapping[str, Any]) -> str:
+    names = [f"<b>{escape(task['name'])}</b> ({escape(task['what'])})" for task in found["tasks"]]
+    base = f"{escape(found['base']['name'])}, {found['base']['parameters']:,} parameters"
+    return (
+        "<h1>Inlay demo</h1>\n"
+        f"<p>One frozen base ({base}) learned {len(names)} tasks, one after the other: {', then '.join(names)}. "
+        "Each is an adapter and a head of its own; the base stayed as it was. For comparison, each task was learned "
+        "again by fine-tuning all weights of a copy of the base, with the same rows and as many epochs. "
+        f"All of it took {found['seconds']:.0f} seconds.</p>"
+    )
+
+
+def _facts(found: Mapping[str, Any]) -> str:
+    size, total = found["base"]["parameters"], found["total"]
+    identical = found["checks"]["first_unchanged"]
+    first = escape(found["tasks"][0]["name"])
+    facts = (
+        (
+            f"{total['adapters'] / size:.2f}&times;",
+            f"the base's parameters for all {len(found['tasks'])} tasks with adapters",
+        ),
+        (f"{total['full'] / size:.2f}&times;", "with a fully fine-tuned model for each"),
+        ("0 bits" if identical else "some bits", f"of the answers for {first} changed when other tasks came"),
+    )
+    return f"<div class='facts'>{''.join(f'<div><b>{value}</b>{what}</div>' for value, what in facts)}</div>"
+
+
+def _results(found: Mapping[str, Any]) -> str:
+    heads = "<th>task</th><th>measure</th>" + "".join(
+        f"<th class='n'>{name}</th><th class='n'>parameters trained</th>" for name in SIDES.values()
+    )
+    rows = []
+    for task in found["tasks"]:
+        rows.append(f"<tr><th>{escape(task['name'])}</th><td>{_measure(task)}</td>{_cells(task)}</tr>")
+    total = found["total"]
+    sums = (
+        f"<td></td><td class='n'><b>{total['adapters' if side == 'adapter' else side]:,}</b></td>" for side in SIDES
+    )
+    rows.append(f"<tr><th>to keep</th><td><small>base and adapters, or all models</small></td>{''.join(sums)}</tr>")
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return (
+        f"<div class='wide'>{table}</div>\n<p class='soft'>The best epoch was chosen on validation rows; test rows "
+        "chose nothing. They are few, so a difference of a few rows means little. Parameters are without the head, except "
+        "in the last row.</p>"
+    )
+
+
+def _measure(task: Mapping[str, Any]) -> str:
+    rows = task["rows"]
+    counts = f"{rows['train']} rows, {rows['validation']} validation, {rows['test']} test"
+    name = "F1 of entities" if task["metric"] == "f1" else task["metric"]
+    return f"{escape(name)}<small>{counts}</small>"
+
+
+def _cells(task: Mapping[str, Any]) -> str:
+    cells = []
+    for side in SIDES:
+        one = task[side]
+        right = f"{one['right']} of {one['of']} {'found' if task['metric'] == 'f1' else 'right'}"
+        spent = f"{one['seconds']:.0f} s, epoch {one['best_epoch']:g}"
+        cells.append(f"<td class='n'><b>{one['test']:.3f}</b><small>{right}</small></td>")
+        cells.append(f"<td class='n'>{one['parameters']:,}<small>{spent}</small></td>")
+    return "".join(cells)
+
+
+def _keys() -> str:
+    keys = "".join(f"<i class='key {side}'></i><span>{name}</span>" for side, name in SIDES.items())
+    return f"<p>{keys} <span class='soft'>on validation rows after each epoch; a ring marks the one kept</span></p>"
+
+
+def _chart(task: Mapping[str, Any]) -> str:
+    """Both ways of learning a task: the measure over epochs, on axes that fit both."""
+    points = {side: task[side]["validation"] for side in SIDES}
+    values = [value for line in points.values() for _, value in line]
+    last = max(epoch for line in points.values() for epoch, _ in line)
+    low = min(int(4 * min(values)) / 4, 0.75)
+
+    def x(epoch: float) -> float:
+        return (_LEFT + _RIGHT) / 2 if last <= 1 else _LEFT + 8 + (_RIGHT - _LEFT - 16) * (epoch - 1) / (last - 1)
+
+    def y(value: float) -> float:
+        return _BOTTOM - (_BOTTOM - _TOP) * (value - low) / (1 - low)
+
+    drawn = []
+    for tick in (low + 0.25 * i for i in range(round((1 - low) / 0.25) + 1)):
+        drawn.append(f"<line class='grid' x1='{_LEFT}' x2='{_RIGHT}' y1='{y(tick):.1f}' y2='{y(tick):.1f}'/>")
+        drawn.append(f"<text x='{_LEFT - 6}' y='{y(tick) + 4:.1f}' text-anchor='end'>{tick:.2f}</text>")
+    for epoch in range(1, int(last) + 1):
+        drawn.append(f"<text x='{x(epoch):.1f}' y='{_BOTTOM + 16}' text-anchor='middle'>{epoch}</text>")
+    drawn.append(f"<text x='{(_LEFT + _RIGHT) / 2}' y='{_BOTTOM + 30}' text-anchor='middle'>epoch</text>")
+    for side, line in reversed(points.items()):
+        at = [(x(epoch), y(value)) for epoch, value in line]
+        drawn.append(_line(side, at, line, task[side]["best_epoch"]))
+    name = "F1 of entities" if task["metric"] == "f1" else task["metric"]
+    label = escape(f"{task['name']}: {name} over epochs", quote=True)
+    svg = f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='{label}'>{''.join(drawn)}</svg>"
+    return f"<figure><figcaption><b>{escape(task['name'])}</b>, {escape(name)}</figcaption>{svg}</figure>"
+
+
+def _line(side: str, at: Sequence[tuple[float, float]], line: Sequence[Sequence[float]], best: float) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+    dots = []
+    for (x, y), (epoch, value) in zip(at, line, strict=True):
+        ring = "r='5' fill='var(--page)' stroke='currentColor' stroke-width='2'"
+        shape = ring if epoch == best else "r='3' fill='currentColor'"
+        told = f"<title>{SIDES[side]}, epoch {epoch:g}: {value:.3f}</title>"
+        dots.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' {shape}>{told}</circle>")
+    stroke = f"<polyline points='{path}' fill='none' stroke='currentColor' stroke-width='2'/>"
+    return f"<g class='{side}'>{stroke}{''.join(dots)}</g>"
+
+
+def _mixed(mixed: Sequence[Mapping[str, Any]]) -> str:
+    """A card for every sentence, with what every task says of it."""
+    texts = dict.fromkeys(answer["text"] for answer in mixed)
+    cards = []
+    for text in texts:
+        own = [answer for answer in mixed if answer["text"] == text]
+        spans = [span for answer in own for span in answer.get("spans", ())]
+        said = "".join(f"<li><span class='soft'>{escape(one['task'])}</span> {_said(one)}</li>" for one in own)
+        cards.append(f"<div class='mixed'>{_marked(text, spans)}<ul>{said}</ul></div>")
+    told = f"{len(mixed)} requests, {len(texts)} sentences for each task, in one call and one pass through the base:"
+    return f"<p>{told}</p>\n{''.join(cards)}"
+
+
+def _said(answer: Mapping[str, Any]) -> str:
+    if "spans" in answer:
+        scores = ", ".join(f"{escape(span['text'])} {span['score']:.2f}" for span in answer["spans"])
+        return scores or "nothing found"
+    return f"<b>{escape(answer['label'])}</b> {answer['score']:.2f}"
+
+
+def _marked(text: str, spans: Sequence[Mapping[str, Any]]) -> str:
+    """The text with its spans marked and named."""
+    out, at = [], 0
+    for span in sorted(spans, key=lambda span: span["start"]):
+        inside = f"{escape(text[span['start'] : span['end']])}<small>{escape(span['label'])}</small>"
+        out.append(f"{escape(text[at : span['start']])}<mark>{inside}</mark>")
+        at = span["end"]
+    return "".join(out) + escape(text[at:])
+
+
+def _checks(found: Mapping[str, Any], sentences: Mapping[str, str]) -> str:
+    rows = []
+    for check, passed in found["checks"].items():
+        state = "ok" if passed else "fail"
+        rows.append(f"<li class='{state}'><b>{state if passed else 'FAIL'}</b> {escape(sentences[check])}</li>")
+    steps = ", ".join(f"{escape(step)}: {'yes' if same else 'no'}" for step, same in found["unchanged_after"].items())
+    first = found["tasks"][0]
+    kept = f"The logits of {escape(first['name'])} for its {first['rows']['test']} test rows were kept"
+    return (
+        f"<ul class='checks'>{''.join(rows)}</ul>\n<p class='soft'>{kept} "
+        f"when it was trained, and compared again after each later training. Identical after {steps}.</p>"
+    )
+
+
+def _again(found: Mapping[str, Any]) -> str:
+    runs = [_run(task[side]["config"]) for task in found["tasks"] for side in SIDES]
+    versions = ", ".join(f"{escape(name)} {escape(version)}" for name, version in found["versions"].items())
+    first = f"host = inlay.Host({found['base']['name']!r}, device='cpu', dtype=torch.float32)"
+    code = "\n".join(("import torch", "import inlay", "", first, *(f"inlay.train(host, {run})" for run in runs)))
+    return (
+        f"<p>Ask the first adapter something else:</p>\n<pre>{escape(found['try'])}</pre>\n"
+        f"<p>Train them again, from the folder this was run in:</p>\n<pre>{escape(code)}</pre>\n"
+        f"<p class='soft'>{versions}; base {escape(found['base']['fingerprint'])}</p>"
+    )
+
+
+def _run(config: Mapping[str, Any]) -> str:
+    return f"inlay.Run({', '.join(f'{key}={value!r}' for key, value in config.items())})"
