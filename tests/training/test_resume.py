@@ -183,6 +183,16 @@ def test_a_queue(queue, tmp_path, steps):
     assert_all_identical(with_stops(QUEUE, tmp_path / "at", [Stop(n) for n in steps], slots=3), queue)
 
 
+def test_patience_goes_on_where_it_was(tmp_path):
+    """Stopped at every evaluation, also when one without a better value has passed already."""
+    run = work.run(work.ratings(32), "houlsby:size=4", task="regression", epochs=12, lr=0.05, patience=3, seed=2)
+    expected = inlay.train(work.host(), run)
+    evaluations = len(expected.history)
+    assert evaluations < 12
+    stops = [Stop(1, "eval") for _ in range(evaluations)]
+    work.assert_identical(with_stops(run, tmp_path / "at", stops), expected)
+
+
 @pytest.mark.parametrize("steps", [[3], [9, 5], [14]])
 def test_runs_that_keep_what_lower_layers_give(tmp_path, steps):
     runs = [
@@ -196,7 +206,7 @@ def test_runs_that_keep_what_lower_layers_give(tmp_path, steps):
 def orders(folder: Path, stop_after: int | None) -> dict[tuple[int, int], list[str]]:
     """(run, step) -> all runs in the order of their rows; stopped again and again, or never."""
     seen: dict[tuple[int, int], list[str]] = {}
-    while True:
+    for _ in range(100):
         host = work.host()
 
         def look(told: Event, host: inlay.Host = host) -> None:
@@ -210,6 +220,7 @@ def orders(folder: Path, stop_after: int | None) -> dict[tuple[int, int], list[s
         except KeyboardInterrupt:
             continue
         return seen
+    raise AssertionError("it makes no progress")
 
 
 @pytest.mark.parametrize("stop_after", [2, 4, 7])

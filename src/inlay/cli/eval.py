@@ -10,7 +10,7 @@ import typer
 from inlay.cli import output
 from inlay.cli.progress import decimals
 from inlay.cli.train import BaseOption, LibraryOption
-from inlay.errors import DataError
+from inlay.errors import AdapterError, DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,10 @@ def evaluate(
     from inlay.engine.host import Host
 
     host = Host(base or entry.card.get("base_name"))
-    host.load(adapter, name)
+    try:
+        host.load(adapter, name)
+    except AdapterError as error:
+        raise AdapterError(f"{name} was trained on {entry.card.get('base_name', 'another base')}: {error}") from None
     given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
     bad: Bad = Skipped() if skip_bad_rows else stop
     found = {key: _evaluate(host, name, source, given, bad, screen) for key, source in sources.items()}

@@ -31,7 +31,8 @@ p { margin: .5rem 0; } .soft, figcaption, td small { color: var(--soft); }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } thead th { color: var(--soft); font-size: .87rem; vertical-align: bottom; }
-.n { text-align: right; white-space: nowrap; } th:last-child, td:last-child { padding-right: 0; } td small { display: block; font-size: .82rem; }
+.n { text-align: right; white-space: nowrap; } tr > :last-child { padding-right: 0; }
+td small { display: block; font-size: .82rem; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
 .facts div { padding: .8rem 1rem; background: var(--card); border-radius: .5rem; }
 .facts b { display: block; font-size: 1.6rem; line-height: 1.3; }
@@ -143,8 +144,7 @@ def _results(found: Mapping[str, Any]) -> str:
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return (
         f"<div class='wide'>{table}</div>\n<p class='soft'>The best epoch was chosen on validation rows; test rows "
-        "chose nothing. They are few, so a difference of a few rows means little. Parameters are without the head, except "
-        "in the last row.</p>"
+        "chose nothing. They are few, so a difference of a few rows means little. The last row counts heads too.</p>"
     )
 
 
