@@ -24,7 +24,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import torch  # noqa: E402
-import work  # noqa: E402
+from training import work  # noqa: E402
 
 import inlay  # noqa: E402
 from inlay.training.checkpoint import Checkpoint  # noqa: E402

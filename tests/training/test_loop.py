@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-import work
+from training import work
 
 import inlay
 from inlay.errors import AdapterError, RunError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tiny
-import work
+from training import work
 from typer.testing import CliRunner
 
 from inlay.cli.main import app

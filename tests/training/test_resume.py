@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-import work
 from safetensors.torch import save_file
+from training import work
 
 import inlay
 from inlay.errors import RunError

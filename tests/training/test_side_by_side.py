@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-import work
+from training import work
 
 import inlay
 from inlay.bank.noise import Keys

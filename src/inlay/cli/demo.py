@@ -47,7 +47,7 @@ class Lesson:
 LESSONS = (
     Lesson("tickets", "which team a message is for", "tickets.csv", "team", "houlsby:size=64", 2e-3, 2e-4, 4),
     Lesson("reviews", "whether a review is favourable", "reviews.tsv", "sentiment", "houlsby:size=64", 2e-3, 2e-4, 3),
-    Lesson("bookings", "who, where, when, how much", "bookings.conll", "tags", "houlsby:size=64", 5e-3, 4e-4, 6),
+    Lesson("bookings", "who, where, when, how much", "bookings.conll", "tags", "houlsby:size=64", 5e-3, 3e-4, 6),
 )
 BASE: str | None = None
 """The default base."""
