@@ -1,8 +1,8 @@
 """`inlay demo`: three tasks learned one after the other on one frozen base, beside full fine-tuning of each.
 
 The data comes with the package and is split here, by seed. Test rows lie in files of their own: they choose neither the
-epoch nor the settings below, which were found on validation rows of other splits. Everything runs in fp32 on the CPU,
-so that all machines show the same up to rounding.
+epoch nor the settings below, which were found on validation rows. Everything runs in fp32 on the CPU, so that all
+machines show the same up to rounding.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ SEED = 0
 TEST, VALIDATION = "20%", "15%"
 """Shares of all rows, and of the rows that are left."""
 SENTENCES = (
-    "My parcel was due on Monday, it is Friday now and nobody at Swiftline Couriers picks up the phone.",
-    "Ana Petrova moved our table in Lisbon to 14 May without any fuss. What lovely people!",
-    "I was charged 40 euros twice in March and the app still crashes. Never again.",
+    "My parcel was due on Monday and nobody at Swiftline Couriers picks up the phone. Terrible service.",
+    "Ana Petrova in Lisbon had it sorted by 14 May. Lovely people, I would happily buy from them again!",
+    "I was charged 40 euros twice in March. Please refund one of the payments, this is really disappointing.",
 )
 CHECKS = {
     "first_unchanged": "not one bit of the first task's answers changed when the others were added",
@@ -82,8 +82,9 @@ def demo(
     began = time.perf_counter()
     screen = output.console(as_json)
     names = ", then ".join(lesson.name for lesson in LESSONS)
-    screen.print(f"One frozen base learns {names}, an adapter for each.", style="bold")
-    screen.print("Then each task trains a full copy of the base, to compare. About two minutes.\n")
+    screen.print(f"One frozen base learns {names}, as adapters.", style="bold")
+    spent = "Under a minute" if quick else "About two minutes"
+    screen.print(f"Then each task trains a full copy of the base, to compare. {spent}.\n")
     data = {lesson.name: _write_data(lesson, out / "data" / lesson.name) for lesson in LESSONS}
     found = _run(data, out, quick, screen)
     found |= {"seconds": round(time.perf_counter() - began, 1), "report": str(out / "report.html")}

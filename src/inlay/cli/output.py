@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -74,8 +75,16 @@ def console(as_json: bool = False) -> Console:
 
 
 def document(value: object) -> None:
-    """Write the JSON document."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Write the JSON document; numbers that are not finite have no JSON, and become null."""
+    typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(*columns: str, right: Sequence[str] = (), keep: Sequence[str] = ()) -> Table:

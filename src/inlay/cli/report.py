@@ -25,19 +25,20 @@ _STYLE = """
   --card: #242422; --adapter: #6aa9f4; --full: #f0935a; --good: #56c271; --bad: #f2716b; --mark: #57490f; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 2rem 1.1rem 4rem; max-width: 54rem; background: var(--page); color: var(--ink);
-  font: 1rem/1.55 system-ui, sans-serif; }
+  font: 1rem/1.55 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { margin: 0 0 .3rem; font-size: 1.7rem; } h2 { margin: 2.6rem 0 .6rem; font-size: 1.15rem; }
 p { margin: .5rem 0; } .soft, figcaption, td small { color: var(--soft); }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; overflow-wrap: normal; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } thead th { color: var(--soft); font-size: .87rem; vertical-align: bottom; }
 .n { text-align: right; white-space: nowrap; } tr > :last-child { padding-right: 0; }
-td small { display: block; font-size: .82rem; }
+td small { display: block; font-size: .82rem; } td:nth-child(2) { min-width: 8.5rem; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
 .facts div { padding: .8rem 1rem; background: var(--card); border-radius: .5rem; }
 .facts b { display: block; font-size: 1.6rem; line-height: 1.3; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 1.2rem; }
-figure { margin: 0; } figcaption { font-size: .9rem; } svg { display: block; width: 100%; height: auto; }
+figure { margin: 0; } figcaption { font-size: .9rem; } svg { display: block; width: 100%; max-width: 24rem; }
 svg text { fill: var(--soft); font-size: 11px; } svg .grid { stroke: var(--line); }
 .adapter { color: var(--adapter); } .full { color: var(--full); }
 .key { display: inline-block; width: 1.1em; height: .2em; margin: 0 .4em .25em 0; background: currentColor; }
@@ -46,9 +47,9 @@ svg text { fill: var(--soft); font-size: 11px; } svg .grid { stroke: var(--line)
 .mixed ul { display: flex; flex-wrap: wrap; gap: .1rem 1.6rem; margin: .4rem 0 0; padding: 0; list-style: none; }
 mark { padding: .1em .25em; background: var(--mark); color: inherit; border-radius: .25em; }
 mark small { margin-left: .35em; font-size: .72em; color: var(--soft); }
-.checks { padding: 0; list-style: none; } .checks b { display: inline-block; min-width: 3.4em; }
+.checks { padding: 0; list-style: none; } .checks li { display: flex; } .checks b { flex: none; width: 3.4em; }
 .ok b { color: var(--good); } .fail b { color: var(--bad); }
-pre { overflow-x: auto; padding: .8rem 1rem; background: var(--card); border-radius: .5rem; font-size: .84rem; }
+pre { white-space: pre-wrap; padding: .8rem 1rem; background: var(--card); border-radius: .5rem; font-size: .84rem; }
 """
 
 
@@ -82,14 +83,14 @@ def show(screen: Console, found: Mapping[str, Any], checks: Mapping[str, str]) -
     tasks, mixed = found["tasks"], found["mixed"]
     screen.print(f"\nOne batch: {len(mixed) // len(tasks)} sentences, each for {len(tasks)} tasks\n")
     answers.show(screen, mixed, len(tasks), None)
-    numbers = ("adapter", "parameters", "full", "parameters ")
+    numbers = ("adapter", "trained", "full", "trained ")
     table = output.table("task", "test", *numbers, right=numbers, keep=("task", "test"))
     for task in tasks:
         cells = []
         for side in (task["adapter"], task["full"]):
             cells += [f"{side['test']:.3f} ({side['right']}/{side['of']})", f"{side['parameters']:,}"]
         table.add_row(task["name"], task["metric"], *cells)
-    screen.print()
+    screen.print("\nOn test rows, and how many parameters were trained:\n")
     screen.print(table)
     base, total = found["base"]["parameters"], found["total"]
     screen.print(f"\nto keep all {len(tasks)}, heads included:")
@@ -143,14 +144,15 @@ def _results(found: Mapping[str, Any]) -> str:
     rows.append(f"<tr><th>to keep</th><td><small>base and adapters, or all models</small></td>{''.join(sums)}</tr>")
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return (
-        f"<div class='wide'>{table}</div>\n<p class='soft'>The best epoch was chosen on validation rows; test rows "
-        "chose nothing. They are few, so a difference of a few rows means little. The last row counts heads too.</p>"
+        f"<div class='wide'>{table}</div>\n<p class='soft'>Rows are for training / validation / test. Validation "
+        "rows chose the epoch, test rows nothing; they are few, so a difference of a few rows means little. The last "
+        "line counts heads too.</p>"
     )
 
 
 def _measure(task: Mapping[str, Any]) -> str:
     rows = task["rows"]
-    counts = f"{rows['train']} rows, {rows['validation']} validation, {rows['test']} test"
+    counts = f"{rows['train']} / {rows['validation']} / {rows['test']} rows"
     name = "F1 of entities" if task["metric"] == "f1" else task["metric"]
     return f"{escape(name)}<small>{counts}</small>"
 

@@ -32,36 +32,31 @@ class Cache:
         self._states: dict[tuple[int, int], dict[int, Tensor]] = {}
         """(run, stage) -> id of a row -> [tokens, d]; the runs keep their rows alive."""
 
-    def batch(self, active: Sequence[tuple[Job, int]], rows: Sequence[Row]) -> Batch:
-        """A batch of rows, which begins as high up as all active runs allow.
-
-        Args:
-            active: (run, slot) of all that train.
-            rows: their rows, run after run.
-        """
-        batch = batch_of(rows)
+    def batch(self, active: Sequence[tuple[Job, int, Sequence[Row]]]) -> Batch:
+        """A batch of the rows of (run, slot, rows), which begins as high up as all of them allow."""
+        batch = batch_of([row for _, _, rows in active for row in rows])
         layer = self._common(active)
         if layer != self.layer:
             self.layer, self._states = layer, {}
-        here = {(job.index, job.stage_index): job for job, _ in active}
+        here = {(job.index, job.stage_index): job for job, _, _ in active}
         for gone in self._states.keys() - here.keys():
             del self._states[gone]
         if not layer:
             return batch
         for key in here.keys() - self._states.keys():
             self._states[key] = self._compute(here[key].stage.rows)
-        known = {key: states for own in self._states.values() for key, states in own.items()}
-        return replace(batch, states=torch.cat([known[id(row)] for row in rows]), layer=layer)
+        found = [self._states[job.index, job.stage_index][id(row)] for job, _, rows in active for row in rows]
+        return replace(batch, states=torch.cat(found), layer=layer)
 
-    def _common(self, active: Sequence[tuple[Job, int]]) -> int:
+    def _common(self, active: Sequence[tuple[Job, int, Sequence[Row]]]) -> int:
         """The layer at which all runs can begin; 0 if one of them cannot, or if there is no room."""
         base = self.host.base
-        if not base.sites.arch.packable or not all(_is_still(job) for job, _ in active):
+        if not base.sites.arch.packable or not all(_is_still(job) for job, _, _ in active):
             return 0
-        tokens = sum(len(row.ids) for job, _ in active for row in job.stage.rows)
+        tokens = sum(len(row.ids) for job, _, _ in active for row in job.stage.rows)
         if tokens * base.sites.hidden * base.dtype.itemsize > _ROOM.get(base.device.type, 0):
             return 0
-        return min(self.host.forward.lowest(slot) for _, slot in active)
+        return min(self.host.forward.lowest(slot) for _, slot, _ in active)
 
     def _compute(self, rows: Sequence[Row]) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}

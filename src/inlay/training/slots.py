@@ -1,0 +1,137 @@
+"""Runs in slots: their adapters in the host, their moments in the optimiser, and those that had to make room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from inlay.bank import sparse
+from inlay.engine.host import Host
+from inlay.library.adapter import Adapter
+from inlay.training import layout
+from inlay.training.adamw import AdamW
+from inlay.training.job import Job
+
+
+class Snapshot(NamedTuple):
+    """All of a run that lives in tensors, on the CPU."""
+
+    adapter: Adapter
+    first: dict[str, Tensor]
+    second: dict[str, Tensor]
+
+
+class Slots:
+    """The active runs, and where their tensors are."""
+
+    def __init__(self, host: Host):
+        self.host = host
+        self.optimiser = AdamW(host.forward)
+        self.active: list[Job] = []
+        self.aside: dict[int, Snapshot] = {}
+        """Runs by their index that wait with something done already."""
+
+    def numbers(self) -> list[int]:
+        """The slots of the active runs."""
+        return [self.host.slot(slot_name(job)) for job in self.active]
+
+    def begin(self, job: Job) -> None:
+        """Load a run into a slot: fresh, or as it was put aside."""
+        name = slot_name(job)
+        if job.index in self.aside:
+            adapter, first, second = self.aside.pop(job.index)
+            self.host.load(adapter, name)
+            self.optimiser.write(self.host.slot(name), first, second)
+        else:
+            self._add(job)
+        job.state = "active"
+        self.active.append(job)
+
+    def leave(self, job: Job) -> None:
+        """Take a run out of its slot."""
+        self.optimiser.forget(self.host.slot(slot_name(job)))
+        self.active.remove(job)
+        self.host.unload(slot_name(job))
+        self.optimiser.drop_unused()
+
+    def put_aside(self, job: Job) -> None:
+        """Take a run out of its slot, to go on later."""
+        self.aside[job.index] = self.snapshot(job)
+        self.leave(job)
+        job.state = "waiting"
+
+    def clear(self) -> None:
+        """Take all runs out."""
+        for job in self.active:
+            if slot_name(job) in self.host:
+                self.host.unload(slot_name(job))
+        self.active = []
+
+    def back_to_best(self, job: Job) -> None:
+        """Give a run the best state it had."""
+        name = slot_name(job)
+        if job.best_tensors:
+            self.host.write(name, _dense(job.best_tensors, self.host.read(name)))
+
+    def enter_stage(self, job: Job) -> None:
+        """Make the adapter of a run's next stage from that of the one before."""
+        name = slot_name(job)
+        self.optimiser.forget(self.host.slot(name))
+        if job.stage.kind == "again":
+            finished = self.host.adapter(name, finish=True)
+            self.host.unload(name)
+            self.host.load(finished, name)
+            self.optimiser.forget(self.host.slot(name))
+        else:
+            own = job.data.method.params(self.host.base.sites)
+            tensors = {n: t for n, t in self.host.read(name).items() if n in own}
+            self.host.unload(name)
+            self._add(job)
+            self.host.write(name, tensors)
+        self.optimiser.drop_unused()
+
+    def snapshot(self, job: Job) -> Snapshot:
+        """A copy of a run's tensors."""
+        first, second = self.optimiser.read(self.host.slot(slot_name(job)))
+        moments = ({n: t.cpu() for n, t in some.items()} for some in (first, second))
+        return Snapshot(self.host.adapter(slot_name(job)), *moments)
+
+    def adapter_around(self, job: Job, tensors: dict[str, Tensor]) -> Adapter:
+        """The adapter of a run's stage with these tensors in it."""
+        self._add(job)
+        like = self.host.adapter(slot_name(job))
+        self.host.unload(slot_name(job))
+        return replace(like, tensors=tensors)
+
+    def take_places(self, places: layout.Layout, snapshots: Mapping[int, Snapshot]) -> None:
+        """Move the active runs to the places they had in the bank, with their moments."""
+        layout.restore(self.host.forward.bank, self.numbers(), places)
+        self.optimiser = AdamW(self.host.forward)
+        for job, slot in zip(self.active, self.numbers(), strict=True):
+            self.optimiser.write(slot, snapshots[job.index].first, snapshots[job.index].second)
+
+    def _add(self, job: Job) -> None:
+        run, stage = job.data.run, job.stage
+        how = {"labels": stage.labels, "task": stage.task, "head": run.head, "pool": run.pool, "seed": run.seed}
+        self.host.add(slot_name(job), job.data.method, **how)  # type: ignore[arg-type]
+        self.optimiser.forget(self.host.slot(slot_name(job)))
+
+
+def slot_name(job: Job) -> str:
+    """What a run's adapter is called while it trains; no user's name looks like this."""
+    return f" run {job.index}"
+
+
+def _dense(stored: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Stored tensors under the names they have in a slot; constants are not stored and stay."""
+    out = {}
+    for name, value in now.items():
+        found = stored.get(name)
+        if found is None and name + sparse.INDEX in stored:
+            found = sparse.decode(stored, name, tuple(value.shape))
+        if found is not None:
+            out[name] = found
+    return out

@@ -1,0 +1,78 @@
+"""The state of a loop as a checkpoint keeps it, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.errors import RunError
+from inlay.library.adapter import Adapter
+from inlay.training import layout
+from inlay.training.checkpoint import Checkpoint
+from inlay.training.job import STATE, Job
+from inlay.training.slots import Slots, Snapshot
+
+
+def write(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots, most: int) -> None:
+    """Save all runs: where they are, and the tensors of those that have begun and not ended.
+
+    Args:
+        most: how many runs are active at once.
+    """
+    base = slots.host.base.identity(True)
+    places = layout.read(slots.host.forward.bank, slots.numbers())
+    active = [job.index for job in slots.active]
+    state: dict[str, Any] = {"base": base, "slots": most, "active": active, "layout": places, "jobs": []}
+    tensors: dict[str, Tensor] = {"": torch.zeros(1)}
+    for job in jobs:
+        fields = {name: getattr(job, name) for name in STATE}
+        state["jobs"].append({**fields, "data": job.data.data_hash, "config": job.data.run.config()})
+        snapshot = slots.snapshot(job) if job in slots.active else slots.aside.get(job.index)
+        if snapshot is not None:
+            parts = {"now": snapshot.adapter.tensors, "first": snapshot.first, "second": snapshot.second}
+            for part, own in (parts | {"best": job.best_tensors}).items():
+                tensors |= {f"{job.index}/{part}/{name}": tensor for name, tensor in own.items()}
+    checkpoint.save(state, tensors)
+
+
+def read(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots) -> tuple[int, dict[int, Adapter]]:
+    """Take up what was saved: how many runs at once, and the adapters of finished runs.
+
+    The runs, their data and the base must be the same.
+    """
+    state, tensors = checkpoint.read()
+    base = slots.host.base
+    if state["base"] != base.identity(True):
+        raise RunError(f"the checkpoint {checkpoint.folder} is of another base than {base.name}")
+    if len(state["jobs"]) != len(jobs):
+        raise RunError(f"the checkpoint has {len(state['jobs'])} runs, not {len(jobs)}")
+    finished: dict[int, Adapter] = {}
+    for job, kept in zip(jobs, state["jobs"], strict=True):
+        _refuse_change(job, kept.pop("config"), kept.pop("data"))
+        for name, value in kept.items():
+            setattr(job, name, value)
+        job.best_tensors = _under(tensors, f"{job.index}/best/")
+        if job.state == "done":
+            finished[job.index] = checkpoint.kept(job.index)
+        elif now := _under(tensors, f"{job.index}/now/"):
+            moments = (_under(tensors, f"{job.index}/{part}/") for part in ("first", "second"))
+            slots.aside[job.index] = Snapshot(slots.adapter_around(job, now), *moments)
+    snapshots = dict(slots.aside)
+    for index in state["active"]:
+        slots.begin(jobs[index])
+    slots.take_places(state["layout"], snapshots)
+    return state["slots"], finished
+
+
+def _refuse_change(job: Job, config: Mapping[str, Any], data: str) -> None:
+    if config != job.data.run.config():
+        raise RunError(f"the settings of {job.name} are not those of the checkpoint; use the same, or start over")
+    if data != job.data.data_hash:
+        raise RunError(f"the data of {job.name} has changed since the checkpoint was written")
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
