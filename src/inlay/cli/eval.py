@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from inlay.data.record import Bad
     from inlay.data.source import Source
     from inlay.engine.host import Host
-    from inlay.tasks import Example
 
 
 def evaluate(
@@ -98,27 +97,12 @@ def _evaluate(
     examples, note = read_examples(source, task, given, bad)
     if note:
         screen.print(note, style="dim", soft_wrap=True)
-    if task.name not in _LABELLED:
-        return {"rows": len(examples), "metrics": _unlabelled(host, name, examples)}
     metrics, unknown = measure(host, name, examples)
     if unknown:
         labels = ", ".join(sorted(unknown)[:5])
         said = f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}"
         screen.print(said, style="yellow", soft_wrap=True)
     return {"rows": len(examples), "metrics": metrics}
-
-
-_LABELLED = ("classification", "multilabel", "tagging")
-
-
-def _unlabelled(host: Host, name: str, examples: Sequence[Example]) -> dict[str, float]:
-    """Where targets are no label names (numbers, answers, hidden words), none can be unknown."""
-    from inlay.engine.predict import run_examples
-
-    task, labels = host.task(name), host.labels(name)
-    ran = zip(*run_examples(host, [(name, example) for example in examples]), examples, strict=True)
-    answers = [task.decode(outputs, rows, example, labels, host.base) for outputs, rows, example in ran]
-    return task.score(examples, answers, labels)
 
 
 def _languages(

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,7 +159,8 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
             option = {"stratify": "plain", "dropout": "no-dropout"}.get(setting, setting.replace("_", "-"))
             extra = "DATA" if data is not None else f"--{option}"
             raise typer.BadParameter(f"{extra} does not go with --manifest; write it there, under [defaults]")
-        return read_manifest(manifest), f"{manifest.name}"
+        # two manifests of one name are two trainings
+        return read_manifest(manifest), f"{manifest.stem}-{sha256(bytes(manifest.resolve())).hexdigest()[:8]}"
     if data is None:
         raise typer.BadParameter("give DATA, or --manifest")
     name = name or data_name(data)

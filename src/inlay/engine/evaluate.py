@@ -40,15 +40,13 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
 
     A label that was not there in training can only be missed; if none is known, these are other labels altogether.
     """
-    labels = set(host.labels(name))
-    gold = {
-        t for e in examples for t in ([e.target] if isinstance(e.target, str) else e.target or ()) if isinstance(t, str)
-    }
-    if gold and not gold & labels and host.task(name).name in ("classification", "multilabel", "tagging"):
+    task, labels = host.task(name), set(host.labels(name))
+    gold = {label for e in examples for label in task.label_names(e)}
+    if gold and not gold & labels:
         mine, theirs = (", ".join(sorted(some)[:5]) for some in (labels, gold))
         raise DataError(f"{examples[0].place}: the labels are {theirs}; {name} knows {mine}")
-    outputs, rows = run_examples(host, [(name, replace(e, target=None)) for e in examples])
-    task = host.task(name)
+    bare = [replace(e, target=None) if gold else e for e in examples]  # a label it does not know cannot be encoded
+    outputs, rows = run_examples(host, [(name, e) for e in bare])
     pairs = zip(outputs, rows, examples, strict=True)
     answers = [task.decode(out, own, example, host.labels(name), host.base) for out, own, example in pairs]
     return task.score(examples, answers, host.labels(name)), gold - labels

@@ -107,6 +107,10 @@ class Task(ABC):
     def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
         """Rows of at most `limit` tokens; `Row.example` is the index of the example."""
 
+    def label_names(self, example: Example) -> tuple[str, ...]:
+        """The names in an example's target; none where a target is something else: a number, an answer."""
+        return ()
+
     def draw(self, rows: Sequence[Row], tokenizer: Any, random: torch.Generator) -> list[Row]:
         """What a training step or an evaluation sees of these rows; a place for noise in the input."""
         return list(rows)

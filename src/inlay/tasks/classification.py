@@ -44,6 +44,10 @@ class Classification(Task):
             raise DataError(f"{place}: every row has the label {found[0] if found else None!r}; expected two classes")
         return found
 
+    def label_names(self, example: Example) -> tuple[str, ...]:
+        """The class."""
+        return () if example.target is None else (example.target,)
+
     def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
         """The target is the number of the class."""
         number = {label: i for i, label in enumerate(labels)}

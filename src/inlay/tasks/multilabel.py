@@ -44,6 +44,10 @@ class Multilabel(Task):
             raise DataError(f"{examples[0].place if examples else 'the data'}: no row has any label")
         return found
 
+    def label_names(self, example: Example) -> tuple[str, ...]:
+        """All labels."""
+        return tuple(example.target or ())
+
     def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
         """The target is 0 or 1 for every label."""
 

@@ -64,6 +64,10 @@ class Tagging(Task):
             raise DataError(f"{place}: every word has the tag {found[0] if found else None!r}; expected two tags")
         return found
 
+    def label_names(self, example: Example) -> tuple[str, ...]:
+        """All tags."""
+        return tuple(example.target or ())
+
     def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
         """aux is [(piece, word)]: where each word's first piece stands; the target has one number for each."""
         number = {label: i for i, label in enumerate(labels)}
