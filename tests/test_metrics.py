@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from inlay import metrics
 from inlay.errors import RunError, SpecError
+from inlay.registry import tasks
 
 SEEDS = range(40)
 ENTITY_TAGS = ["O", *(f"{place}-{kind}" for place in "BIES" for kind in ("PER", "LOC", "A-B"))]
@@ -324,24 +325,7 @@ def test_perplexity():
 # --- which is primary, which is better
 
 
-@pytest.mark.parametrize(
-    ("task", "entities", "wanted"),
-    [
-        ("classification", False, "accuracy"),
-        ("multilabel", False, "f1_micro"),
-        ("regression", False, "spearman"),
-        ("tagging", False, "accuracy"),
-        ("tagging", True, "f1"),
-        ("classification", True, "accuracy"),
-        ("qa", False, "f1"),
-        ("mlm", False, "perplexity"),
-    ],
-)
-def test_primary_of_a_task(task, entities, wanted):
-    assert metrics.primary(task, None, metrics.PRIMARY[task], entities) == wanted
-
-
-def test_primary_tables_name_what_the_functions_give():
+def test_tasks_name_what_the_functions_give():
     given_by = {
         "classification": metrics.classification("ab", "ab", "ab"),
         "multilabel": metrics.multilabel(["a"], ["a"], ["a"]),
@@ -350,21 +334,17 @@ def test_primary_tables_name_what_the_functions_give():
         "qa": metrics.qa([["x"]], ["x"]),
     }
     for task, scores in given_by.items():
-        assert set(scores) == set(metrics.PRIMARY[task])
+        assert set(scores) == set(tasks.find(task).measures)
 
 
-def test_primary_checks_what_is_asked():
-    available = [*metrics.PRIMARY["classification"], "loss"]
-    assert metrics.primary("classification", "f1_macro", available) == "f1_macro"
-    assert metrics.primary("classification", "loss", available) == "loss"
-    with pytest.raises(SpecError, match=r"no metric 'f1_marco' .* did you mean f1_macro"):
-        metrics.primary("classification", "f1_marco", available)
+def test_the_metric_that_decides():
+    available = ["accuracy", "f1_macro", "loss"]
+    assert metrics.choose(available, None, "classification") == "accuracy"
+    assert metrics.choose(available, "loss", "classification") == "loss"
+    with pytest.raises(SpecError, match=r"no metric 'f1_marco' for this classification task: did you mean f1_macro"):
+        metrics.choose(available, "f1_marco", "classification")
     with pytest.raises(SpecError, match=r"no metric 'f1' for this tagging task: valid: accuracy"):
-        metrics.primary("tagging", "f1", ["accuracy"])
-    with pytest.raises(SpecError, match=r"no task 'taging': did you mean tagging\?"):
-        metrics.primary("taging", None, available)
-    with pytest.raises(SpecError, match=r"no metric 'perplexity' .* valid: loss"):
-        metrics.primary("mlm", None, ["loss"])
+        metrics.choose(["accuracy"], "f1", "tagging")
 
 
 @pytest.mark.parametrize(

@@ -18,28 +18,15 @@ from operator import eq, mul
 
 from inlay.errors import RunError, SpecError, suggest
 
-PRIMARY: dict[str, tuple[str, ...]] = {
-    "classification": ("accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "matthews"),
-    "multilabel": ("f1_micro", "f1_macro", "accuracy"),
-    "regression": ("spearman", "pearson", "rmse", "mae"),
-    "tagging": ("accuracy", "f1", "precision", "recall"),
-    "qa": ("f1", "exact"),
-    "mlm": ("perplexity",),
-}
-"""Task -> its metrics; the first is primary, but for entity tags, where it is f1."""
-
 LOWER_IS_BETTER = frozenset({"perplexity", "loss", "rmse", "mae"})
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def primary(task: str, asked: str | None, available: Collection[str], tags_are_entities: bool = False) -> str:
-    """The metric that decides which epoch is best: the one asked for, else the task's own."""
-    if task not in PRIMARY:
-        raise SpecError(f"there is no task {task!r}: {suggest(task, PRIMARY)}")
-    order = ("f1", *PRIMARY[task]) if task == "tagging" and tags_are_entities else PRIMARY[task]
-    name = asked or next((name for name in order if name in available), order[0])
+def choose(available: Sequence[str], asked: str | None, task: str) -> str:
+    """The metric that decides which epoch is best: the one asked for, else the first."""
+    name = asked or available[0]
     if name not in available:
         raise SpecError(f"there is no metric {name!r} for this {task} task: {suggest(name, available)}")
     return name

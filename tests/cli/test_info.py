@@ -184,11 +184,12 @@ def test_a_task_from_elsewhere_is_listed(monkeypatch: pytest.MonkeyPatch):
 
     shown = json.loads(call("--json").stdout)["tasks"]["stars"]
     assert shown["help"] == "How many stars a text gives."  # the file is not its own, so the class says it
-    assert (shown["columns"], shown["metrics"]) == ({"text": None, "pair": None, "label": None}, [])
+    assert shown["columns"] == {"text": "--text", "pair": "--pair", "label": "--label"}  # as the one it derives from
+    assert shown["metrics"] == ["spearman", "pearson", "rmse", "mae"]
     assert {"name": "most", "type": "int", "default": "5", "help": "the largest number"} in shown["options"]
     page = call("stars").stdout
-    assert "columns  text, pair, label" in page
-    assert "metrics" not in page
+    assert "columns  text (--text), pair (--pair), label (--label)" in page
+    assert "spearman (primary)" in page
 
 
 @pytest.mark.parametrize("kind", ["methods", "tasks"])

@@ -9,6 +9,7 @@ import pytest
 import tiny
 import torch
 from scipy.optimize import minimize_scalar
+from scipy.stats import norm
 
 from inlay.engine.predict import batch_of
 from inlay.tasks import Example, Row, parse
@@ -68,7 +69,8 @@ def test_temperature(factor):
     stacked, y = torch.stack(logits).double(), torch.tensor(targets)
 
     def loss(log_t: float) -> float:
-        return -(stacked / math.exp(log_t)).log_softmax(-1)[range(len(y)), y].mean().item()
+        likelihood = (stacked / math.exp(log_t)).log_softmax(-1)[range(len(y)), y].sum().item()
+        return -likelihood - norm(0, 0.5).logpdf(log_t)
 
     oracle = minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded", options={"xatol": 1e-8})
     assert found.temperature == pytest.approx(math.exp(oracle.x), rel=1e-3)
@@ -76,8 +78,14 @@ def test_temperature(factor):
 
 
 def test_without_a_finite_loss_the_temperature_stays():
-    assert best_temperature(lambda t: math.nan) == 1.0
-    assert best_temperature(lambda t: (t - 3) ** 2) == pytest.approx(3, abs=1e-3)
+    assert best_temperature(lambda t: math.nan, 5) == 1.0
+    assert best_temperature(lambda t: (t - 3) ** 2, 100_000) == pytest.approx(3, abs=1e-3)
+
+
+def test_a_few_rows_without_an_error_do_not_make_it_sure():
+    sure = [[torch.tensor([2.0, 0.0])]] * 3
+    found = TASK.calibrate(sure, [[Row([1], target=0)]] * 3)
+    assert 0.6 < found.temperature < 1
 
 
 def test_a_long_text_is_cut_or_seen_whole():

@@ -55,3 +55,11 @@ def test_windows_are_averaged():
         [torch.tensor([1.0]), torch.tensor([4.0])], [], Example(""), (), BASE
     )
     assert answer == {"value": 15.0}
+
+
+def test_numbers_that_are_large_and_close_together():
+    """Dates in seconds: the mean needs the digits of the deviation, not its own."""
+    some = [Example("good", target=1_712_345_678 + t) for t in TARGETS]
+    task = parse(parse("regression").fit(some).spec)
+    found = np.array([row.target for row in task.encode(tiny.tokenizer(), some, ("value",), 20)])
+    assert (found.mean(), found.std()) == pytest.approx((0, 1), abs=1e-5)

@@ -10,6 +10,7 @@ import tiny
 import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
+from scipy.stats import norm
 from tasks.other_tokenizers import byte_level, metaspace
 
 from inlay.data.columns import Columns
@@ -157,7 +158,8 @@ def test_temperature():
     ]
 
     def loss(log_t: float) -> float:
-        return -sum((x / math.exp(log_t)).log_softmax(-1)[y].item() for x, y in pairs) / len(pairs)
+        likelihood = sum((x / math.exp(log_t)).log_softmax(-1)[y].item() for x, y in pairs)
+        return -likelihood - norm(0, 0.5).logpdf(log_t)
 
     oracle = minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded", options={"xatol": 1e-6})
     assert found.temperature == pytest.approx(math.exp(oracle.x), rel=1e-3)

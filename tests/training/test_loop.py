@@ -473,3 +473,42 @@ def test_a_stage_after_another_leaves_nothing_behind_for_the_next_run():
     results, _ = train(runs, slots=2)
     for run, found in zip(runs, results, strict=True):
         assert found.losses == pytest.approx(train(run)[0].losses, abs=1e-5)
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_those_of_calibrated_answers():
+    """A temperature moves what is above a cut-off other than one half, so it must be fitted before the scoring."""
+    host = work.host()
+    run = work.run(work.topics(40), task="multilabel:cutoff=0.4", name="it", epochs=4, lr=0.02)
+    found = inlay.train(host, run).metrics["validation"]
+    examples = prepare(run, work.host()).validation.examples
+    requests = [("it", e.text) for e in examples]
+    served, raw = (host.task("it").score(examples, host.predict(requests, raw=r), host.labels("it")) for r in (0, 1))
+    assert found == served
+    assert found != raw
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings"),
+    [
+        (work.texts(), {"head": "tanh2"}),
+        (work.entities(), {}),
+        ([{"text": row["text"]} for row in work.texts()], {"task": "mlm"}),
+    ],
+)
+def test_the_head_is_counted_as_it_is(rows, settings):
+    result, _ = train(work.run(rows, max_steps=1, **settings))
+    own = {n: t for n, t in result.adapter.tensors.items() if n.startswith("head.")}
+    assert result.parameters["head"] == sum(t.numel() for t in own.values()) > 16
+    assert result.parameters["adapter"] + result.parameters["head"] == sum(
+        t.numel() for t in result.adapter.tensors.values()
+    )
+
+
+def test_a_name_that_cannot_be_kept_is_refused_before_the_training(tmp_path):
+    events: list[Event] = []
+    with pytest.raises(AdapterError, match="bad name!"):
+        inlay.train(work.host(), work.run(), name="bad name!", callbacks=[events.append])
+    assert events == []

@@ -363,3 +363,13 @@ def test_the_state_is_plain_safetensors_with_json(stopped):
         state = json.loads(file.metadata()["inlay-loop"])
     assert state["jobs"][0]["step"] == 5
     assert len(state["jobs"][0]["losses"]) == 5
+
+
+def test_a_run_that_has_diverged_does_not_take_its_neighbours_with_it(tmp_path):
+    """Stopped after the step that made its weights infinite, and before the loss that would have said so."""
+    runs = [work.run(seed=1), work.run(seed=2, lr=1e38, clip=None)]
+    with pytest.raises(KeyboardInterrupt):
+        train(runs, tmp_path / "at", [Stop(2)])
+    found = train(runs, tmp_path / "at")
+    assert "not finite" in found[1].problem
+    assert found[0].losses == pytest.approx(inlay.train(work.host(), runs[0]).losses, abs=1e-5)

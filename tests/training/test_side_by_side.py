@@ -51,7 +51,7 @@ def answers(result: inlay.Result) -> list[dict[str, Any]]:
     """What an adapter says, served alone."""
     host = work.host()
     host.load(result.adapter, "it")
-    is_tagging = "tokens" in host.task("it").roles
+    is_tagging = host.task("it").kind == "tagging"
     asked = [
         row["tokens"] if is_tagging else row["text"] for row in (work.entities if is_tagging else work.texts)(9, 99)
     ]

@@ -9,6 +9,7 @@ import typer
 
 from inlay.cli import output
 from inlay.cli.progress import decimals
+from inlay.cli.texts import as_trained
 from inlay.cli.train import BaseOption, LibraryOption
 from inlay.errors import AdapterError, DataError
 
@@ -59,7 +60,10 @@ def evaluate(
         raise AdapterError(f"{name} was trained on {entry.card.get('base_name', 'another base')}: {error}") from None
     given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
     bad: Bad = Skipped() if skip_bad_rows else stop
-    found = {key: _evaluate(host, name, source, given, bad, screen) for key, source in sources.items()}
+    found = {
+        key: _evaluate(host, name, source, as_trained(adapter.about, source.columns, given), bad, screen)
+        for key, source in sources.items()
+    }
     if isinstance(bad, Skipped) and bad.count:
         said = f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}"
         screen.print(said, style="dim", soft_wrap=True)

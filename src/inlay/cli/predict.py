@@ -103,7 +103,7 @@ def predict(
         _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
     before = parts.begun(out) if out is not None and resume else None
     chosen = _find(Library(library), names, (before or {}).get("adapters", ()))
-    asked = _texts(texts, pair, file, format, encoding, given, {n: c.task for n, c in chosen.items()}, skip_bad_rows)
+    asked = _texts(texts, pair, file, format, encoding, given, chosen, skip_bad_rows)
     screen = output.console(as_json)
     for note in asked.notes:
         screen.print(note, style="dim", soft_wrap=True)
@@ -158,7 +158,7 @@ def _find(library: Library, names: str, before: Sequence[str]) -> dict[str, _Cho
         entry = library.find(f"{name}@{versions[name]}" if name in versions and "@" not in name else name)
         adapter = library.get(f"{entry.name}@{entry.version}")
         task = parse(adapter.task) if adapter.task else None
-        if task is None or adapter.head is None or task.name == "mlm":
+        if task is None or adapter.head is None or task.kind == "mlm":
             raise AdapterError(f"{name} cannot be asked: it has no head that gives answers")
         chosen[name] = _Chosen(entry, adapter, task)
     if not chosen:
@@ -194,13 +194,15 @@ def _texts(
     format: str | None,
     encoding: str | None,
     given: Mapping[str, str],
-    tasks: Mapping[str, Task],
+    chosen: Mapping[str, _Chosen],
     skip: bool,
 ) -> Texts:
     from inlay.cli.texts import of_arguments, of_file, of_lines, of_stdin
 
+    tasks = {name: one.task for name, one in chosen.items()}
     if file is not None:
-        return of_file(file, format, encoding, given, tasks, skip)
+        about = {name: one.adapter.about for name, one in chosen.items()}
+        return of_file(file, format, encoding, given, tasks, skip, about)
     return of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, tasks)
 
 
@@ -208,7 +210,7 @@ def _columns(chosen: Mapping[str, _Chosen], asked: Texts) -> list[str]:
     """The columns of a table that these tasks need."""
     needed = {"task", "text"} | ({"pair"} if asked.paired else set())
     for one in chosen.values():
-        needed |= set(COLUMNS.get(one.task.name, ()))
+        needed |= set(COLUMNS.get(one.task.kind, ()))
     return [column for column in _ORDER if column in needed]
 
 

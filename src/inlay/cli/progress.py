@@ -174,8 +174,8 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
     screen.print(table)
     at = f"best of epoch {result.best_epoch:g}, {result.seconds:.1f} s"
     screen.print(f"\n{result.name}@{result.version}: {at}, kept in {result.library}", soft_wrap=True)
-    if data.task.name != "mlm":  # it has no answers
-        text = '"a question" --pair "a context"' if data.task.name == "qa" else '"a text"'
+    if data.task.kind != "mlm":  # it has no answers
+        text = '"a question" --pair "a context"' if data.task.kind == "qa" else '"a text"'
         other = ' --pair "another text"' if data.columns.pair else ""
         screen.print(f"use it: inlay predict {result.name} {text}{other}", style="dim", soft_wrap=True)
 

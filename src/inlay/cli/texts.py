@@ -11,9 +11,9 @@ import dataclasses
 import io
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inlay.errors import DataError
 
@@ -45,10 +45,10 @@ def of_lines(lines: Iterable[tuple[str, str]], pair: str | None, tasks: Mapping[
     """Texts as they are, (place, text), all with the same second text if there is one."""
     from inlay.tasks import Example
 
-    asking = next((name for name, task in tasks.items() if "context" in task.roles), None)
+    asking = next((name for name, task in tasks.items() if task.kind == "qa"), None)
     if asking is not None and pair is None:
         raise DataError(f"{asking} answers questions about a text: pass that text with --pair")
-    takes_pair = {name: bool({"pair", "context"} & set(task.roles)) for name, task in tasks.items()}
+    takes_pair = {name: task.kind not in ("tagging", "mlm") for name, task in tasks.items()}
     if pair is not None and not any(takes_pair.values()):
         raise DataError(f"--pair {_cut(pair)!r}: {', '.join(tasks)} answers for one text, not for a pair")
 
@@ -60,7 +60,7 @@ def of_lines(lines: Iterable[tuple[str, str]], pair: str | None, tasks: Mapping[
         if not found:
             raise DataError(f"{_STDIN}: no texts; expected one per line")
 
-    return Texts(any("pair" in task.roles for task in tasks.values()) and pair is not None, (), rows)
+    return Texts(any(task.kind not in ("tagging", "qa") for task in tasks.values()) and pair is not None, (), rows)
 
 
 def of_arguments(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -97,14 +97,29 @@ def of_stdin(encoding: str | None) -> Iterator[tuple[str, str]]:
             yield place, line
 
 
+def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
+    """What is given, and else the columns that were named when the adapter was trained, if this file has them."""
+    config = about.get("config") or {}
+    roles = [role for role in ("text", "pair", "label") if role != "pair" or "text" not in given]  # not its pair
+    named = {role: config[role] for role in roles if config.get(role) in names}
+    return {role: name for role, name in named.items() if name not in given.values()} | dict(given)
+
+
 def of_file(
-    path: str, format: str | None, encoding: str | None, given: Mapping[str, str], tasks: Mapping[str, Task], skip: bool
+    path: str,
+    format: str | None,
+    encoding: str | None,
+    given: Mapping[str, str],
+    tasks: Mapping[str, Task],
+    skip: bool,
+    about: Mapping[str, Mapping[str, Any]],
 ) -> Texts:
     """The rows of a file, or of stdin for `-`.
 
     Args:
         given: the columns that the user named: text, pair, label.
         skip: bad rows among the first are no reason to stop.
+        about: how each adapter came to be.
     """
     from inlay.data.record import Skipped, stop
     from inlay.data.source import open_source
@@ -114,7 +129,10 @@ def of_file(
     else:
         source = open_source(path, format=format, encoding=encoding)
         sample = list(itertools.islice(source.records(Skipped() if skip else stop), _SAMPLE))
-    chosen = {name: _columns(task, source, sample, _used(given, tasks, task)) for name, task in tasks.items()}
+    chosen: dict[str, tuple[Columns, str]] = {}
+    for name, task in tasks.items():
+        known = as_trained(about[name], source.columns, _used(given, tasks, task))
+        chosen[name] = _columns(task, source, sample, known)
 
     def rows(bad: Bad) -> Iterator[Mapping[str, Example] | None]:
         for record in source.records(bad):
@@ -160,9 +178,9 @@ def _columns(task: Task, source: Source, sample: Sequence[Record], given: Mappin
         return columns, note
 
     try:
-        columns, note = ask(task.name)
+        columns, note = ask(task.kind)
     except DataError:
-        if task.name != "tagging":
+        if task.kind != "tagging":
             raise
         texts, note = ask("classification")  # a text will do where there are no words
         columns = Columns(tokens=texts.text)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inlay.engine.predict import run_examples, run_rows
 from inlay.errors import DataError
-from inlay.tasks import Answer, Example, Row
+from inlay.tasks import Answer, Example, Row, Task
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
@@ -53,10 +53,15 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
 
 
 def score(
-    host: Host, name: str, examples: Sequence[Example], rows: Sequence[Row], outputs: Sequence[Tensor]
+    host: Host,
+    name: str,
+    examples: Sequence[Example],
+    rows: Sequence[Row],
+    outputs: Sequence[Tensor],
+    task: Task | None = None,
 ) -> tuple[dict[str, float], list[Answer]]:
-    """All metrics of one adapter on these examples, and its answers."""
-    task, labels = host.task(name), host.labels(name)
+    """All metrics of one adapter on these examples, and its answers; `task` stands in for the adapter's own."""
+    task, labels = task or host.task(name), host.labels(name)
     pairs = zip(*by_example(outputs, rows, len(examples)), examples, strict=True)
     answers = [task.decode(out, own, example, labels, host.base) for out, own, example in pairs]
     return task.score(examples, answers, labels), answers

@@ -121,11 +121,11 @@ def chunks(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 def _example(host: Host, name: str, what: Any) -> Example:
     """What was asked, in any of its forms."""
-    roles = host.task(name).roles
+    kind = host.task(name).kind
     if isinstance(what, Example):
         return what
     if isinstance(what, str):
-        if "context" in roles:
+        if kind == "qa":
             raise InlayError(f"{name!r} answers questions: ask with (question, context)")
         return Example(what)
     if isinstance(what, Mapping):
@@ -133,7 +133,7 @@ def _example(host: Host, name: str, what: Any) -> Example:
     if isinstance(what, tuple) and len(what) == 2:
         return Example(str(what[0]), str(what[1]))
     if isinstance(what, list) and all(isinstance(word, str) for word in what):
-        return Example(words=tuple(what)) if "tokens" in roles else Example(" ".join(what))
+        return Example(words=tuple(what)) if kind == "tagging" else Example(" ".join(what))
     raise InlayError(f"a request is a text, a pair of texts, a list of words or a mapping, not {what!r}")
 
 
@@ -150,7 +150,7 @@ def _named(what: Mapping[str, Any]) -> Example:
 
 
 def _asked(example: Example, name: str, host: Host) -> Answer:
-    if "context" in host.task(name).roles:
+    if host.task(name).kind == "qa":
         return {"text": example.text, "context": example.pair}
     return {"text": example.shown()} | ({"pair": example.pair} if example.pair is not None else {})
 

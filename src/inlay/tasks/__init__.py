@@ -73,8 +73,10 @@ class Task(ABC):
     """The options and duties of every task."""
 
     name: ClassVar[str] = ""
-    roles: ClassVar[tuple[str, ...]] = ("text", "pair", "label")
-    """The columns it reads."""
+    kind: ClassVar[str]
+    """The task of this package whose data it has, its own name here: a task from outside derives from one of them."""
+    measures: ClassVar[tuple[str, ...]]
+    """Its metrics; the first decides."""
     per_token: ClassVar[bool] = False
     """Whether every token gets an answer; if not, rows are pooled."""
     head: ClassVar[str | None] = None
@@ -144,9 +146,8 @@ class Task(ABC):
         return replace(self, **changes)
 
     def primary(self, asked: str | None, labels: Sequence[str]) -> str:
-        """The metric that decides."""
-        available = set(metrics.PRIMARY[self.name])
-        return metrics.primary(self.name, asked, available)
+        """The metric that decides: the one asked for, if there is one, else the first."""
+        return metrics.choose(self.measures, asked, self.name)
 
 
 def parse(spec: str | Task) -> Task:

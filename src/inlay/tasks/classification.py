@@ -26,6 +26,9 @@ from inlay.tasks._text import best_temperature, pooled, text_example, text_rows
 class Classification(Task):
     """The options of the task."""
 
+    kind = "classification"
+    measures = ("accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "matthews")
+
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"
     )
@@ -80,9 +83,10 @@ class Classification(Task):
         """One temperature that makes the held-out log-likelihood largest."""
         logits = torch.stack([pooled(o) for o in outputs]).double()
         targets = torch.tensor([r[0].target for r in rows], device=logits.device)
-        return replace(self, temperature=best_temperature(lambda t: F.cross_entropy(logits / t, targets).item()))
+        found = best_temperature(lambda t: F.cross_entropy(logits / t, targets).item(), len(targets))
+        return replace(self, temperature=found)
 
     def primary(self, asked: str | None, labels: Sequence[str]) -> str:
         """Binary F1 is there for two classes alone."""
-        available = set(metrics.PRIMARY[self.name]) - (set() if len(labels) == 2 else {"f1"})
-        return metrics.primary(self.name, asked, available)
+        there = [m for m in self.measures if m != "f1" or len(labels) == 2]
+        return metrics.choose(there, asked, self.name)

@@ -35,7 +35,8 @@ _IGNORED = -100
 class MLM(Task):
     """The options of the task."""
 
-    roles = ("text", "pair")
+    kind = "mlm"
+    measures = ("perplexity",)
     per_token = True
     head = "transform"
 

@@ -27,6 +27,9 @@ from inlay.tasks._text import best_temperature, pooled, text_example, text_rows
 class Multilabel(Task):
     """The options of the task."""
 
+    kind = "multilabel"
+    measures = ("f1_micro", "f1_macro", "accuracy")
+
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"
     )
@@ -86,7 +89,7 @@ class Multilabel(Task):
         def loss(t: float) -> float:
             return F.binary_cross_entropy_with_logits(logits / t, targets).item()
 
-        return replace(self, temperature=best_temperature(loss))
+        return replace(self, temperature=best_temperature(loss, len(targets)))
 
 
 def _labels(value: Any) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ _WINDOW = 384
 class QA(Task):
     """The options of the task."""
 
-    roles = ("question", "context", "answers")
+    kind = "qa"
+    measures = ("f1", "exact")
     per_token = True
 
     max_length: int | None = option(None, "longest window in tokens, question included; auto is at most 384")

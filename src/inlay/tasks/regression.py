@@ -28,6 +28,9 @@ from inlay.tasks._text import pooled, text_example, text_rows
 class Regression(Task):
     """The options of the task."""
 
+    kind = "regression"
+    measures = ("spearman", "pearson", "rmse", "mae")
+
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"
     )
@@ -39,7 +42,9 @@ class Regression(Task):
         targets = [e.target for e in examples]
         if len(set(targets)) < 2:
             raise DataError(f"{examples[0].place if examples else 'the data'}: every row has the same target value")
-        return replace(self, mean=float(f"{fmean(targets):.6g}"), scale=float(f"{pstdev(targets):.6g}"))
+        scale = float(f"{pstdev(targets):.6g}")
+        digits = 6 - math.floor(math.log10(scale))  # of the deviation: dates in seconds are large and close together
+        return replace(self, mean=round(fmean(targets), digits), scale=scale)
 
     def read(self, record: Record, columns: Columns) -> Example:
         """The label must be a finite number."""

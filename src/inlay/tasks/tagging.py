@@ -38,7 +38,8 @@ _JOINERS = "\u200c\u200d"
 class Tagging(Task):
     """The options of the task."""
 
-    roles = ("tokens", "tags")
+    kind = "tagging"
+    measures = ("accuracy", "f1", "precision", "recall")
     per_token = True
 
     temperature: float = option(1.0, "what logits are divided by; fitted on validation rows")
@@ -118,13 +119,13 @@ class Tagging(Task):
         flat = [(o, r) for out, row in zip(outputs, rows, strict=True) for o, r in zip(out, row, strict=True)]
         logits = _at_words([o for o, _ in flat], [r for _, r in flat]).double()
         targets = torch.tensor([t for _, r in flat for t in r.target], dtype=torch.long, device=logits.device)
-        return replace(self, temperature=best_temperature(lambda t: F.cross_entropy(logits / t, targets).item()))
+        found = best_temperature(lambda t: F.cross_entropy(logits / t, targets).item(), len(targets))
+        return replace(self, temperature=found)
 
     def primary(self, asked: str | None, labels: Sequence[str]) -> str:
         """Entity F1 where tags are B- and I-, else accuracy."""
-        entities = is_entities(labels)
-        available = set(metrics.PRIMARY[self.name]) - (set() if entities else {"f1", "precision", "recall"})
-        return metrics.primary(self.name, asked, available, entities)
+        there = ("f1", "precision", "recall", "accuracy") if is_entities(labels) else ("accuracy",)
+        return metrics.choose(there, asked, self.name)
 
 
 def is_entities(labels: Sequence[str]) -> bool:

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from inlay.bank.delta import params_of
 from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
-from inlay.heads.head import head_part
-from inlay.library.folder import Library
+from inlay.library.folder import Library, check_name
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
 from inlay.training.loop import Callback, Loop
@@ -75,7 +73,7 @@ def train(
     if name is not None:
         if not one:
             raise RunError("a name is for one run; give each of several runs its own")
-        many = [many[0].model_copy(update={"name": name})]
+        many = [many[0].model_copy(update={"name": check_name(name)})]
     _refuse_names(host, many)
     place = None if checkpoint is None else Checkpoint(checkpoint)
     problems: dict[int, str] = {}
@@ -180,10 +178,7 @@ def _result(host: Host, loop: Loop, job: Job) -> Result:
     method, sites = data.method, host.base.sites
     adapter = loop.adapters.get(job.index)
     best: dict[str, Any] = adapter.about["best"] if adapter is not None else {"step": 0, "epoch": 0.0}
-    head = 0
-    if adapter is not None and adapter.head is not None:
-        part = head_part(adapter.head, len(adapter.labels), sites.hidden, adapter.pool == "tokens")
-        head = sum(p.numel for p in params_of([part]).values())
+    head = 0 if adapter is None else sum(t.numel() for n, t in adapter.tensors.items() if n.startswith("head."))
     count = method.count(sites)
     return Result(
         name=job.name,

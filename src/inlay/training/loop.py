@@ -94,6 +94,8 @@ class Loop:
         """Write a checkpoint, between two steps."""
         if self.checkpoint is None:
             return
+        for job in list(self.active):  # one that has diverged could not be loaded again, nor its neighbours with it
+            self._guard(job, self.slots.refuse_diverged)
         state.write(self.checkpoint, self.jobs, self.slots, self.most)
         self._saved = time.monotonic()
         self._tell("saved", None)
@@ -214,11 +216,11 @@ class Loop:
         try:
             parts = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
             outputs = outputs_of(self.host, [(name, part.rows) for part in parts.values()])
+            sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
+            task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
             found: dict[str, dict[str, float]] = {}
             for (split, part), out in zip(parts.items(), outputs, strict=True):
-                found[split], _ = score(self.host, name, part.examples, part.rows, out)
-            sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
-            task = job.stage.task.calibrate(*sizes)
+                found[split], _ = score(self.host, name, part.examples, part.rows, out, task)
         finally:
             self.host.unload(name)
         job.result = {"metrics": found}

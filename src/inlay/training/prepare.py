@@ -118,7 +118,7 @@ def read_examples(
 ) -> tuple[list[Example], str]:
     """A labelled file as a known task sees it, and a line on what was guessed: for `eval`."""
     sample = list(itertools.islice(source.records(bad), _SAMPLE))
-    asked = (task.name, source.columns, sample, given, source.hints, source.name)
+    asked = (task.kind, source.columns, sample, given, source.hints, source.name)
     _, columns, note = choosing.choose(*asked, labelled=labelled)
     return _read(source, task, columns, bad), note
 
@@ -183,7 +183,7 @@ def _task(run: Run, source: Any) -> tuple[Task, Columns, str]:
     sample = list(itertools.islice(source.records(Skipped() if run.skip_bad_rows else stop), _SAMPLE))
     if not sample:
         raise DataError(f"{source.name}: has no rows")
-    name = asked.name if asked is not None else None
+    name = asked.kind if asked is not None else None
     name, columns, note = choosing.choose(name, source.columns, sample, given, source.hints, source.name)
     task = asked if asked is not None else parse_task(name)
     changes: dict[str, Any] = {} if run.max_length is None else {"max_length": run.max_length}
@@ -197,7 +197,7 @@ def _task(run: Run, source: Any) -> tuple[Task, Columns, str]:
 def _metric(run: Run, task: Task, hints: Mapping[str, str], labels: Sequence[str]) -> str:
     """The metric asked for, else the one that this data set is known by, else the task's own."""
     usual = hints.get("metric") or (metric_of(run.data) if isinstance(run.data, str) else None)
-    fits = usual is not None and task.name == hints.get("task", "classification")
+    fits = usual is not None and task.kind == hints.get("task", "classification")
     return task.primary(run.metric or (usual if fits else None), labels)
 
 
@@ -218,7 +218,7 @@ def _read(source: Any, task: Task, columns: Columns, bad: Bad) -> list[Example]:
 def _split(
     run: Run, task: Task, known: list[Example], held_out: list[Example]
 ) -> tuple[list[Example], list[Example], list[str]]:
-    strata = [e.target for e in known] if run.stratify and task.name == "classification" else None
+    strata = [e.target for e in known] if run.stratify and task.kind == "classification" else None
     if held_out:
         notes = [] if run.val_size is None else ["val_size is not used: the data has validation rows of its own"]
         if run.train_size is None:
@@ -229,7 +229,7 @@ def _split(
     if len(known) < 2:
         raise DataError(f"{_name(run)}: one row is too few to train and validate on")
     # the same text, or questions about the same context, never stand on both sides
-    texts = describe.groups([(e.pair or "", None) if task.name == "qa" else (e.shown(), e.pair) for e in known])
+    texts = describe.groups([(e.pair or "", None) if task.kind == "qa" else (e.shown(), e.pair) for e in known])
     train, validation = splitting.split(
         len(known), run.seed, train_size=run.train_size, val_size=run.val_size, stratify=strata, groups=texts
     )
@@ -261,7 +261,7 @@ def _look(
     def texts(examples: list[Example]) -> list[tuple[str, str | None]]:
         return [(e.shown(), e.pair) for e in examples]
 
-    classes = [e.target for e in train] if task.name == "classification" else None
+    classes = [e.target for e in train] if task.kind == "classification" else None
     pairs = [e.pair for e in train] if train[0].pair is not None else None
     whole = tokenizer([e.shown() for e in train], pairs, truncation=False, verbose=False)["input_ids"]
     others = {"validation": texts(validation), "test": texts(test)}

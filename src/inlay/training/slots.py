@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from inlay.bank import sparse
 from inlay.engine.host import Host
+from inlay.errors import RunError
 from inlay.library.adapter import Adapter
 from inlay.training import layout
 from inlay.training.adamw import AdamW
@@ -92,6 +94,11 @@ class Slots:
             self._add(job)
             self.host.write(name, tensors)
         self.optimiser.drop_unused()
+
+    def refuse_diverged(self, job: Job) -> None:
+        """An error if a run's last step left numbers that are not finite; its next loss would say so too."""
+        if not all(torch.isfinite(tensor).all() for tensor in self.host.read(slot_name(job)).values()):
+            raise RunError(f"the weights of {job.name} are not finite after step {job.at}; try a lower learning rate")
 
     def snapshot(self, job: Job) -> Snapshot:
         """A copy of a run's tensors."""
