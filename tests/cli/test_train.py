@@ -503,3 +503,26 @@ def test_a_long_table_fits_the_terminal():
 def test_numbers_for_people():
     assert [clock(s) for s in (0, 65, 3909)] == ["0:00", "1:05", "1:05:09"]
     assert [decimals(v) for v in (0.5, -1e-9, -0.5, float("inf"))] == ["0.5000", "0.0000", "-0.5000", "inf"]
+
+
+# --- what the other commands know of it ---------------------------------------------------------------------------
+
+
+def test_columns_that_were_named_are_taken_again(place: Place):
+    """Else another column would be guessed, and the adapter judged on texts and labels that are not its own."""
+    rows = [
+        {"a": one["text"], "text": other["text"], "b": one["label"], "label": other["label"]}
+        for one, other in zip(work.texts(24), work.texts(24, seed=1, classes=3), strict=True)
+    ]
+    data = place.write(rows)
+    place.train(data, "--name", "mine", "--text", "a", "--label", "b", *QUICK)
+    named = place.call("eval", "mine", data, "--text", "a", "--label", "b", "--json")
+    evaluated = place.call("eval", "mine", data, "--json")
+    assert json.loads(evaluated.stdout) == json.loads(named.stdout)
+    assert "guessed" not in evaluated.stderr
+    answers = json.loads(place.call("predict", "mine", "--file", data, "--json").stdout)
+    assert [answer["text"] for answer in answers] == [row["a"] for row in rows]
+    others = json.loads(place.call("predict", "mine", "--file", data, "--text", "text", "--json").stdout)
+    assert [answer["text"] for answer in others] == [row["text"] for row in rows]
+    elsewhere = place.write([{"text": row["text"], "label": row["b"]} for row in rows], "other.jsonl")
+    assert "guessed" in place.call("eval", "mine", elsewhere, "--json").stderr

@@ -10,7 +10,7 @@ import torch
 
 from inlay.engine.predict import batch_of, chunks, row_limit, run_examples, run_rows
 from inlay.errors import InlayError, SlotError
-from inlay.tasks import Example
+from inlay.tasks import Example, Row
 
 LONG = "the film was not very good , and my book came late . " * 12
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -218,3 +218,30 @@ def test_predictions_survive_saving_and_loading(host):
     for name in ADAPTERS:
         other.load(host.adapter(name))
     assert same(other.predict(REQUESTS), host.predict(REQUESTS))
+
+
+@pytest.mark.skipif(not tiny.EXACT, reason="other batches round otherwise")
+def test_a_batch_that_does_not_fit_is_halved(host, monkeypatch):
+    rows = [Row([5, 6, 7][: 1 + i % 3]) for i in range(11)]
+    names = [("names", "tone")[i % 2] for i in range(11)]
+    expected = run_rows(host, rows, names)
+    real, sizes = host.logits, []
+
+    def logits(batch: Any, *rest: Any) -> Any:
+        sizes.append(len(batch.lengths))
+        if len(batch.lengths) > 3:
+            raise torch.OutOfMemoryError("no room")
+        return real(batch, *rest)
+
+    monkeypatch.setattr(host, "logits", logits)
+    for one, other in zip(run_rows(host, rows, names), expected, strict=True):
+        tiny.assert_close(one, other)
+    assert sizes[:2] == [11, 5]
+    assert sum(n for n in sizes if n <= 3) == 11
+
+    def never(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(host, "logits", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        run_rows(host, rows, names)

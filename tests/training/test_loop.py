@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import weakref
 from typing import Any
 
 import pytest
@@ -212,6 +213,25 @@ def test_memory_that_runs_out_halves_the_slots_and_changes_nothing_else(monkeypa
         assert one.losses == pytest.approx(other.losses, abs=1e-5)
         assert [h["step"] for h in one.history] == [h["step"] for h in other.history]
         assert one.metrics == other.metrics
+
+
+def test_room_is_made_when_the_failed_batch_is_gone(monkeypatch):
+    """An error keeps the frames it went through alive, and what they hold: on a full device nothing could be copied."""
+    real, held, alive = Loop._make_room, [], []
+
+    def backward(self: Loop, rows: Any) -> Any:
+        states = torch.zeros(4)
+        held.append(weakref.ref(states))
+        raise torch.OutOfMemoryError("so full")
+
+    def make_room(self: Loop) -> None:
+        alive.append(held[-1]() is not None)
+        real(self)
+
+    monkeypatch.setattr(Loop, "_backward", backward)
+    monkeypatch.setattr(Loop, "_make_room", make_room)
+    train([work.run(seed=i) for i in range(2)])
+    assert alive == [False] * 3
 
 
 def test_one_run_that_does_not_fit_fails_alone(monkeypatch):
@@ -512,3 +532,8 @@ def test_a_name_that_cannot_be_kept_is_refused_before_the_training(tmp_path):
     with pytest.raises(AdapterError, match="bad name!"):
         inlay.train(work.host(), work.run(), name="bad name!", callbacks=[events.append])
     assert events == []
+
+
+def test_runs_without_a_name_are_numbered_as_they_were_given():
+    results, _ = train([work.run(max_steps=1), work.run(task="mlm", text="nothing"), work.run(max_steps=1, seed=1)])
+    assert [(r.name, r.ok) for r in results] == [("run-0", True), ("run-1", False), ("run-2", True)]

@@ -92,12 +92,24 @@ def run_rows(host: Host, rows: Sequence[Row], names: Sequence[str], tokens: int 
     tokens = tokens or TOKENS.get(host.base.device.type, 8192)
     out: list[Tensor] = [torch.empty(0)] * len(rows)
     for chunk in chunks([len(row.ids) for row in rows], tokens):
-        logits = host.logits(batch_of([rows[i] for i in chunk]), [names[i] for i in chunk])
+        logits = _logits(host, [rows[i] for i in chunk], [names[i] for i in chunk])
         flat = torch.cat([row.flatten() for row in logits]).cpu()  # one copy, not one per row
         parts = torch.split(flat, [row.numel() for row in logits])
         for i, row, values in zip(chunk, logits, parts, strict=True):
             out[i] = values.view(row.shape)
     return out
+
+
+def _logits(host: Host, rows: Sequence[Row], names: Sequence[str]) -> list[Tensor]:
+    """One batch; in halves where memory does not suffice, since training may have taken most of it."""
+    try:
+        return host.logits(batch_of(rows), names)
+    except torch.OutOfMemoryError:
+        if len(rows) == 1:
+            raise
+    torch.cuda.empty_cache()  # not in the handler, where the failed batch is still alive
+    half = len(rows) // 2
+    return _logits(host, rows[:half], names[:half]) + _logits(host, rows[half:], names[half:])
 
 
 def batch_of(rows: Sequence[Row]) -> Batch:

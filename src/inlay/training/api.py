@@ -117,7 +117,7 @@ def train_prepared(
     raise_first: bool = False,
 ) -> dict[int, Result]:
     """Train runs whose data is read already; results under the same numbers. The caller removes the checkpoint."""
-    jobs = [Job(i, run_name(data.run, i), data) for i, data in enumerate(prepared.values())]
+    jobs = [Job(i, run_name(data.run, number), data) for i, (number, data) in enumerate(prepared.items())]
     if not jobs:
         return {}
     if checkpoint is not None and checkpoint.exists and not resume:

@@ -7,6 +7,7 @@ and dropout are each run's own. A run that ends makes room for the next one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -137,9 +138,10 @@ class Loop:
         began = time.perf_counter()
         tokenizer = load_tokenizer(self.host.base)
         rows = {job.index: job.batch(tokenizer) for job in self.active}
-        try:
+        losses = None
+        with contextlib.suppress(torch.OutOfMemoryError):
             losses = self._backward(rows)
-        except torch.OutOfMemoryError:
+        if losses is None:  # the error is gone by now, and with it the failed batch that it kept alive
             self._make_room()
             return False
         optimiser = self.slots.optimiser
