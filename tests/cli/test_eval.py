@@ -86,10 +86,7 @@ def test_other_rows_have_other_metrics(place: Place, task: str):
 def test_what_people_see(place: Place):
     done = place.call("eval", "classification", place.root / "classification-val.jsonl")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith(
-        'guessed: text = "text", label = "label" (pass --text, --pair or --label to choose)\n'
-    )
-    assert "classification on 10 rows\n" in done.stdout
+    assert done.stdout.startswith("classification on 10 rows\n")  # the columns are those it was trained on: no guess
     value = place.documents["classification"]["metrics"]["validation"]["accuracy"]
     assert f"accuracy *    {value:.4f}\n" in done.stdout
 
@@ -114,6 +111,23 @@ def test_the_test_split_of_a_folder_unless_asked(place: Place, tmp_path: Path):
     (tmp_path / "test.jsonl").unlink()
     assert place.eval("classification", tmp_path)["rows"] == 6
     assert "has no split 'test', only train, validation" in place.fails("classification", tmp_path, "--split", "test")
+
+
+def test_a_test_split_without_labels_is_not_taken(place: Place, tmp_path: Path):
+    rows = ROWS["classification"]
+    write(tmp_path / "d" / "dev.jsonl", rows[20:])
+    write(tmp_path / "d" / "test.jsonl", [{"text": row["text"]} for row in rows])
+    assert place.eval("classification", tmp_path / "d")["rows"] == 10
+
+
+def test_a_second_text_is_not_read_by_an_adapter_that_had_none(place: Place, tmp_path: Path):
+    """`sentence1` and `sentence2` would be guessed to be a pair."""
+    rows = [{**row, "sentence1": row["text"], "sentence2": "never"} for row in ROWS["classification"][20:]]
+    mine = place.eval("classification", write(tmp_path / "pairs.jsonl", rows))
+    assert mine["metrics"] == pytest.approx(place.documents["classification"]["metrics"]["validation"])
+    other = [{key: value for key, value in row.items() if key != "text"} for row in rows]
+    guessed = place.call("eval", "classification", write(tmp_path / "other.jsonl", other))
+    assert 'guessed: text = "sentence1", pair = "sentence2"' in guessed.output  # said aloud where it must guess
 
 
 def test_columns_can_be_given(place: Place, tmp_path: Path):

@@ -90,7 +90,7 @@ def test_temperature():
 
     def loss(log_t: float) -> float:
         signed = torch.where(targets > 0, logits, -logits).double() / math.exp(log_t)
-        return 150 * torch.logaddexp(-signed, torch.zeros(())).mean().item() - norm(0, 0.5).logpdf(log_t)
+        return 450 * torch.logaddexp(-signed, torch.zeros(())).mean().item() - norm(0, 0.5).logpdf(log_t)
 
     oracle = minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded", options={"xatol": 1e-8})
     assert found.temperature == pytest.approx(math.exp(oracle.x), rel=1e-3)

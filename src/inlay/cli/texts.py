@@ -98,10 +98,12 @@ def of_stdin(encoding: str | None) -> Iterator[tuple[str, str]]:
 
 
 def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
-    """What is given, and else the columns that were named when the adapter was trained, if this file has them."""
-    config = about.get("config") or {}
+    """What is given, and else the columns that the adapter was trained on, if this file has them."""
+    trained = about.get("columns") or {}
+    if any(name not in names for role, name in trained.items() if role != "label"):
+        return dict(given)  # another layout
     roles = [role for role in ("text", "pair", "label") if role != "pair" or "text" not in given]  # not its pair
-    named = {role: config[role] for role in roles if config.get(role) in names}
+    named = {role: trained[role] for role in roles if trained.get(role) in names}
     return {role: name for role, name in named.items() if name not in given.values()} | dict(given)
 
 

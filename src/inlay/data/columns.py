@@ -43,6 +43,11 @@ _GOLD = frozenset({"label", "tags", "answers"})
 _OPTIONAL = frozenset({"pair"})
 
 
+def by_option(task: str, columns: Columns) -> dict[str, str]:
+    """Columns as options name them: a tagging task's tokens are its `text`, its tags the `label`."""
+    return {option[2:]: name for part, option in FIELDS[task].items() if (name := getattr(columns, part))}
+
+
 def choose(
     task: str | None,
     names: Sequence[str],

@@ -89,7 +89,7 @@ class Multilabel(Task):
         def loss(t: float) -> float:
             return F.binary_cross_entropy_with_logits(logits / t, targets).item()
 
-        return replace(self, temperature=best_temperature(loss, len(targets)))
+        return replace(self, temperature=best_temperature(loss, targets.numel()))
 
 
 def _labels(value: Any) -> tuple[str, ...]:

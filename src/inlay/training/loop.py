@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from inlay.base.load import load_tokenizer
+from inlay.data.columns import by_option
 from inlay.engine.evaluate import by_example, outputs_of, score
 from inlay.engine.host import Host
 from inlay.errors import AdapterError, InlayError, RunError
@@ -227,7 +228,11 @@ class Loop:
             self.host.unload(name)
         job.result = {"metrics": found}
         about: dict[str, Any] = {"metrics": found, "metric": data.metric, "best": _place(job), "data": data.data_hash}
-        about |= {"config": data.run.config(), "history": job.history}
+        about |= {
+            "config": data.run.config(),
+            "columns": by_option(data.task.kind, data.columns),
+            "history": job.history,
+        }
         self.adapters[job.index] = replace(adapter, name=job.name, task=task.spec, about=about)
         if self.checkpoint is not None:
             self.checkpoint.keep(job.index, self.adapters[job.index])
