@@ -13,46 +13,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from inlay.bank import sparse
 from inlay.bank.bank import BASE
-from inlay.bank.delta import Method, Param, Part, SlotMethod, WeightMethod, initial_of, params_of, parse
+from inlay.bank.delta import Method, SlotMethod, WeightMethod, params_of, parse
 from inlay.bank.forward import Forward, Hidden, in_order, longest_row
 from inlay.bank.noise import Keys
 from inlay.bank.weights import WeightSlot
 from inlay.base.load import Base, load, load_tokenizer
-from inlay.base.words import own_head, words_of
 from inlay.data.batch import Batch
 from inlay.engine.answer import answer
+from inlay.engine.loaded import Loaded, label_names
 from inlay.engine.predict import Request, predict
-from inlay.errors import AdapterError, InlayError, SlotError, SpecError, suggest
-from inlay.heads.head import head_part
+from inlay.errors import AdapterError, InlayError, SlotError, suggest
 from inlay.heads.pool import choose
 from inlay.library.adapter import Adapter
 from inlay.tasks import Answer, Task
 from inlay.tasks import parse as parse_task
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What the host knows of one adapter beside its tensors."""
-
-    slot: int
-    method: Method
-    spec: str
-    seed: int
-    head: str | None
-    pool: str
-    labels: tuple[str, ...]
-    task: Task | None = None
-    sparse: frozenset[str] = frozenset()
-    """Tensors that came pruned, and are saved sparse again."""
-    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Host:
@@ -105,7 +86,7 @@ class Host:
             task: what the answers mean; by default classification, or tagging if nothing is pooled.
         """
         method = parse(method)
-        names = _label_names(labels)
+        names = label_names(labels)
         if names and task is None:
             task = "tagging" if pool == "tokens" else "classification"
         made = parse_task(task) if task is not None else None
@@ -114,12 +95,7 @@ class Host:
         kept = choose(pool, self.base) if names else "auto"
         kind = (made.head if made is not None and made.head else head) if names else None
         record = Loaded(0, method, method.spec, seed, kind, kept, names, made)
-        tensors = method.initial(self.base.sites, seed) | initial_of(self._head(record), seed)
-        if kind == "transform":
-            tensors |= {f"head.{n}": t for n, t in own_head(self.base).items() if n != "words"}
-            if "scale" in own_head(self.base):
-                tensors["head.scale"] = own_head(self.base)["scale"] - 1
-        self._enter(name, record, tensors)
+        self._enter(name, record, record.initial(self.base))
 
     def load(self, adapter: Adapter, name: str | None = None) -> None:
         """Load an adapter, under its own name by default; it must belong to this base, and every tensor must fit."""
@@ -137,15 +113,15 @@ class Host:
         task = parse_task(adapter.task) if adapter.task else None
         given = (adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels))
         record = Loaded(0, method, *given, task, pruned, adapter.about)
-        self._enter(adapter.name if name is None else name, record, self._fit(record, adapter.tensors))
+        self._enter(adapter.name if name is None else name, record, record.fit(self.base, adapter.tensors))
 
     def adapter(self, name: str, finish: bool = False) -> Adapter:
         """A snapshot; `finish` also applies and drops what only training needs (gates)."""
         record = self._record(name)
         tensors = self.read(name)
-        constants = {n for n, p in self._params(record).items() if p.role == "constant"}
+        constants = {n for n, p in record.params(self.base).items() if p.role == "constant"}
         if finish:
-            head = {n: tensors.pop(n) for n in params_of(self._head(record))}
+            head = {n: tensors.pop(n) for n in params_of(record.head_parts(self.base))}
             tensors = record.method.finish(tensors) | head
         for pruned in record.sparse & tensors.keys():
             tensors |= sparse.encode(pruned, tensors.pop(pruned))
@@ -290,7 +266,7 @@ class Host:
         hidden = self.hidden(batch, names, keys, packed)
         pools = {slot: record.pool for slot, record in records.items()}
         rows = answer(self.forward, hidden, pools, keys)
-        labels = [self._outputs(records[slot]) for slot in hidden.slots]
+        labels = [records[slot].outputs(self.base) for slot in hidden.slots]
         return in_order([row[..., :n] for row, n in zip(rows, labels, strict=True)], hidden.order)
 
     def _record(self, name: str) -> Loaded:
@@ -298,70 +274,20 @@ class Host:
             raise SlotError(f"no adapter named {name!r} is loaded: {suggest(name, self._loaded)}")
         return self._loaded[name]
 
-    def _head(self, record: Loaded) -> list[Part]:
-        if record.head is None:
-            return []
-        return [head_part(record.head, self._outputs(record), self.base.sites.hidden, record.pool == "tokens")]
-
-    def _outputs(self, record: Loaded) -> int:
-        """How wide the head is: a transform is as wide as the word embeddings it is compared with."""
-        return words_of(self.base)[0].shape[1] if record.head == "transform" else len(record.labels)
-
-    def _params(self, record: Loaded) -> dict[str, Param]:
-        return record.method.params(self.base.sites) | params_of(self._head(record))
-
-    def _fit(self, record: Loaded, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors a slot needs, from those an adapter stores; an error names the first that does not fit."""
-        needed = self._params(record)
-        constants = {n for n, p in needed.items() if p.role == "constant"}
-        fresh = record.method.initial(self.base.sites, record.seed) if constants else {}
-        known = set(needed) | {n + suffix for n in needed for suffix in (sparse.INDEX, sparse.VALUE)}
-        extra = sorted(set(tensors) - known)
-        if extra:
-            raise AdapterError(f"the adapter has a tensor that {record.spec} does not: {extra[0]}")
-        fitted: dict[str, Tensor] = {}
-        for name, param in needed.items():
-            is_sparse = name + sparse.INDEX in tensors
-            dense = fresh[name] if name in constants else sparse.decode(tensors, name, param.shape)
-            if dense is None and param.role == "gate" and isinstance(record.method, WeightMethod):
-                continue
-            if dense is None:
-                raise AdapterError(f"the adapter lacks the tensor {name} of {record.spec}")
-            if tuple(dense.shape) != param.shape:
-                raise AdapterError(f"{name} is {tuple(dense.shape)} in the adapter, {param.shape} in this base")
-            if not torch.isfinite(dense).all():
-                raise AdapterError(f"{name} in the adapter has numbers that are not finite")
-            if is_sparse and isinstance(record.method, WeightMethod):
-                fitted |= {name + s: tensors[name + s] for s in (sparse.INDEX, sparse.VALUE)}
-            else:
-                fitted[name] = dense
-        return fitted
-
     def _enter(self, name: str, record: Loaded, tensors: Mapping[str, Tensor]) -> None:
         if not isinstance(name, str) or not name:
             raise SlotError(f"an adapter needs a name, not {name!r}")
         if name in self._loaded:
             raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")
         method, sites = record.method, self.base.sites
-        parts = self._head(record)
+        parts = record.head_parts(self.base)
         start: Mapping[str, Tensor] = {}
         if isinstance(method, SlotMethod):
             parts = method.parts(sites) + parts
             start = method.start(sites, record.seed)
         slot = self.forward.bank.load(parts, tensors, method, start)
         if isinstance(method, WeightMethod):
-            head = params_of(self._head(record))
+            head = params_of(record.head_parts(self.base))
             own = {n: t for n, t in tensors.items() if n not in head}
             self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
         self._loaded[name] = replace(record, slot=slot)
-
-
-def _label_names(labels: Sequence[str] | int) -> tuple[str, ...]:
-    """Label names, from names or from how many; empty for no head."""
-    if isinstance(labels, int) and not isinstance(labels, bool) and labels >= 0:
-        return tuple(str(i) for i in range(labels))
-    if labels is None or isinstance(labels, int | str) or not all(isinstance(label, str) and label for label in labels):
-        raise SpecError(f"labels must be a list of names or how many there are, not {labels!r}")
-    if len(set(labels)) < len(labels):
-        raise SpecError(f"labels must differ from one another: {', '.join(labels)}")
-    return tuple(labels)
