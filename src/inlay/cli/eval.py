@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import output
+from inlay.cli import options, output
 from inlay.cli.progress import decimals
 from inlay.cli.texts import as_trained
-from inlay.cli.train import BaseOption, LibraryOption
 from inlay.errors import AdapterError, DataError
 
 if TYPE_CHECKING:
@@ -31,16 +30,14 @@ def evaluate(
     split: Annotated[
         str | None, typer.Option(metavar="S", help="train, validation or test.  [default: test, else validation]")
     ] = None,
-    text: Annotated[str | None, typer.Option(metavar="C", help="The column of the text, words or question.")] = None,
-    pair: Annotated[str | None, typer.Option(metavar="C", help="The column of the second text or context.")] = None,
-    label: Annotated[str | None, typer.Option(metavar="C", help="The column of the label, tags or answers.")] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="F", help="The format of the files.  [default: found out]")
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(metavar="E", help="Their encoding.  [default: UTF-8]")] = None,
-    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out bad rows, and count them.")] = False,
-    base: BaseOption = None,
-    library: LibraryOption = None,
+    text: options.Text = None,
+    pair: options.Pair = None,
+    label: options.Label = None,
+    format: options.Format = None,
+    encoding: options.Encoding = None,
+    skip_bad_rows: options.SkipBadRows = False,
+    base: options.TrainedBase = None,
+    library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Evaluate an adapter on labelled data."""

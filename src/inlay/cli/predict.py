@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import answers, output
+from inlay.cli import answers, options, output
 from inlay.errors import AdapterError, DataError, InlayError, RunError
 from inlay.version import __version__
 
@@ -81,13 +81,9 @@ def predict(
         float | None, typer.Option(min=0, max=1, metavar="P", help="Below this score, give no label.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Scores without calibration.")] = False,
-    base: Annotated[
-        str | None, typer.Option(metavar="B", help="The base: a hub name or a folder.  [default: as trained]")
-    ] = None,
-    library: Annotated[str | None, typer.Option(metavar="L", help="A folder of adapters.")] = None,
-    skip_bad_rows: Annotated[
-        bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be used, and count them.")
-    ] = False,
+    base: options.TrainedBase = None,
+    library: options.Library = None,
+    skip_bad_rows: options.SkipBadRows = False,
     as_json: output.AsJson = False,
 ) -> None:
     """Answer texts with one adapter or with several at once."""

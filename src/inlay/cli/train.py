@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import output
+from inlay.cli import options, output
 from inlay.errors import InlayError, RunError
 
 if TYPE_CHECKING:
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from inlay.training.prepare import Prepared
     from inlay.training.result import Result
     from inlay.training.run import Run
-
-LibraryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--library", metavar="L", help="A folder of adapters.  [default: INLAY_LIBRARY, else among your data]"
-    ),
-]
-BaseOption = Annotated[
-    str | None, typer.Option("--base", metavar="B", help="A hub name or a folder.  [default: all-MiniLM-L6-v2]")
-]
 
 
 def train(
@@ -52,16 +42,14 @@ def train(
         typer.Option(metavar="T", help="classification, multilabel, regression, tagging, qa, mlm.  [default: guessed]"),
     ] = None,
     method: Annotated[str | None, typer.Option(metavar="SPEC", help="For example houlsby:size=64.")] = None,
-    base: BaseOption = None,
+    base: options.Base = None,
     head: Annotated[str | None, typer.Option(metavar="H", help="linear, tanh2 or mlp.")] = None,
     pool: Annotated[str | None, typer.Option(metavar="P", help="auto, cls, mean, last or pooler.")] = None,
-    text: Annotated[str | None, typer.Option(metavar="C", help="The column of the text, words or question.")] = None,
-    pair: Annotated[str | None, typer.Option(metavar="C", help="The column of the second text or context.")] = None,
-    label: Annotated[str | None, typer.Option(metavar="C", help="The column of the label, tags or answers.")] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="F", help="The format of the files.  [default: found out]")
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(metavar="E", help="Their encoding.  [default: UTF-8]")] = None,
+    text: options.Text = None,
+    pair: options.Pair = None,
+    label: options.Label = None,
+    format: options.Format = None,
+    encoding: options.Encoding = None,
     val: Annotated[str | None, typer.Option(metavar="F", help="A file of validation rows.")] = None,
     val_size: Annotated[str | None, typer.Option(metavar="N|P%", help="Rows to hold out.  [default: 10%]")] = None,
     test: Annotated[str | None, typer.Option(metavar="F", help="A file of test rows.")] = None,
@@ -93,7 +81,7 @@ def train(
     pretrain_epochs: Annotated[
         int | None, typer.Option(metavar="N", help="Passes over the texts.  [default: 3]")
     ] = None,
-    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out bad rows, and count them.")] = False,
+    skip_bad_rows: options.SkipBadRows = False,
     slots: Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs at once.  [default: what fits]")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Throw away a training that was stopped.")] = False,
@@ -102,7 +90,7 @@ def train(
         list[str] | None,
         typer.Option(metavar="KIND:WHERE", help="jsonl:F, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT."),
     ] = None,
-    library: LibraryOption = None,
+    library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Train an adapter on a file; or many, side by side, from a manifest."""

@@ -1,0 +1,28 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Text = Annotated[str | None, typer.Option("--text", metavar="C", help="The column of the text, words or question.")]
+Pair = Annotated[str | None, typer.Option("--pair", metavar="C", help="The column of the second text or context.")]
+Label = Annotated[str | None, typer.Option("--label", metavar="C", help="The column of the label, tags or answers.")]
+Format = Annotated[
+    str | None, typer.Option("--format", metavar="F", help="The format of the files.  [default: found out]")
+]
+Encoding = Annotated[str | None, typer.Option("--encoding", metavar="E", help="Their encoding.  [default: UTF-8]")]
+SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out bad rows, and count them.")]
+Base = Annotated[
+    str | None, typer.Option("--base", metavar="B", help="A hub name or a folder.  [default: all-MiniLM-L6-v2]")
+]
+TrainedBase = Annotated[
+    str | None, typer.Option("--base", metavar="B", help="A hub name or a folder.  [default: as trained]")
+]
+Library = Annotated[
+    str | None,
+    typer.Option(
+        "--library", metavar="L", help="A folder of adapters.  [default: INLAY_LIBRARY, else among your data]"
+    ),
+]
