@@ -185,10 +185,48 @@ def test_the_mixed_batch(found: dict[str, Any]):
 def test_people_read_it_on_stderr(done: tuple[Any, Path]):
     said = done[0].stderr
     assert said.startswith("One frozen base learns tickets, then reviews, then bookings, as adapters.\n")
-    assert re.search(r"^task +test +adapter +trained +full +trained *$", said, re.MULTILINE)
-    assert re.search(r"^tickets +accuracy +0\.\d{3} \(\d+/80\) +", said, re.MULTILINE)
+    assert re.search(r"^task +learned by +test +trained *$", said, re.MULTILINE)
     assert all(f"ok    {text}" in said for text in demo.CHECKS.values())
     assert "FAIL" not in said
+
+
+def test_the_table_says_what_it_counts(found: dict[str, Any], done: tuple[Any, Path]):
+    """One line for each side of each task, whole on 80 columns; an F1 is not the share that was found."""
+    lines = [" ".join(line.split()) for line in done[0].stderr.splitlines()]
+    for task in found["tasks"]:
+        counted = "found" if task["name"] == "bookings" else "right"
+        for side, start in (("adapter", f"{task['name']} adapter"), ("full", "full fine-tuning")):
+            one = task[side]
+            test = f"{task['metric']} {one['test']:.3f} ({one['right']} of {one['of']} {counted})"
+            assert f"{start} {test} {one['parameters']:,}" in lines
+    assert not re.search(r"\(\d+/\d+\)", done[0].stderr)
+
+
+def test_progress_shows_what_decides(done: tuple[Any, Path], found: dict[str, Any]):
+    for task in found["tasks"]:
+        for name in (task["name"], f"{task['name']}-full"):
+            shown = re.findall(rf"^{name}: step .*, (\w+) [\d.]+$", done[0].stderr, re.MULTILINE)
+            assert shown == [task["metric"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("called", "on_path", "said"),
+    [
+        (".venv/bin/inlay", None, ".venv/bin/inlay"),
+        ("/an odd/place/inlay", None, "'/an odd/place/inlay'"),
+        (".venv/bin/inlay", "/home/me/.venv/bin/inlay", "inlay"),
+        ("/usr/bin/pytest", None, "inlay"),
+    ],
+)
+def test_the_program_to_type(called: str, on_path: str | None, said: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.argv", [called, "demo"])
+    monkeypatch.setattr("shutil.which", {"inlay": on_path}.get)
+    assert demo._program() == said
+
+
+def test_help_says_how_long_it_takes():
+    text = " ".join(CliRunner().invoke(app, ["demo", "--help"], env={"COLUMNS": "100"}).stdout.split())
+    assert "two to three minutes on two idle cores" in text
 
 
 # --- checks that fail ---------------------------------------------------------------------------------------------
@@ -331,6 +369,23 @@ def test_the_report_says_what_was_found(found: dict[str, Any], done: tuple[Any, 
     assert (page.count("svg"), page.count("circle")) == (3, 3 * 2 * 2)
     for text in (*demo.CHECKS.values(), *found["versions"].values(), found["try"], found["base"]["fingerprint"]):
         assert text in page.text
+
+
+def test_a_narrow_report_stacks_its_table(found: dict[str, Any]):
+    """Without its heads, every number says itself what it is."""
+    html = report.page(found, demo.CHECKS)
+    assert re.search(r"@media \(max-width: \d+rem\) \{ thead \{ display: none; \}", html)
+    assert "content: attr(data-is)" in html
+    cells = [attributes for tag, attributes in Page(report._results(found)).elements if tag == "td"]
+    said = [cell["data-is"] for cell in cells if cell.get("class") == "n"]
+    assert said == ["adapter", "parameters trained", "full fine-tuning", "parameters trained"] * 3 + [
+        "adapter",
+        "full fine-tuning",
+    ]
+
+
+def test_the_report_warns_of_few_rows(found: dict[str, Any]):
+    assert "differences of a few points mean little" in Page(report._results(found)).text
 
 
 def test_the_runs_in_the_report_can_be_run(found: dict[str, Any], done: tuple[Any, Path]):

@@ -147,6 +147,15 @@ def test_only_the_missing_parts_are_written(out: Path):
     assert run(out, resume=True) == [2]
 
 
+def test_without_a_finished_part_the_same_command_starts_over(out: Path):
+    open_parts(out, COLUMNS, COMMAND)
+    (folder_of(out) / f".00000000{out.suffix}.7").write_text("half a p")
+    with pytest.raises(RunError, match="is there already"):
+        open_parts(out, COLUMNS, {**COMMAND, "top_k": 3})  # that one may still be running
+    assert run(out) == [0, 1, 2]
+    assert not folder_of(out).exists()
+
+
 def test_an_unfinished_output_needs_resume(out: Path):
     open_parts(out, COLUMNS, COMMAND).write(0, answers(0))
     with pytest.raises(RunError, match=r"\.parts is there already: pass --resume .* or delete it"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 import tiny
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 import inlay
+from inlay.cli import answers as showing
 from inlay.cli import predict as command
 from inlay.cli import texts as reading
 from inlay.cli.output import Commands
@@ -220,11 +224,39 @@ def test_the_table(place: Place):
     assert "\x1b" not in done.stdout
     assert "..." in done.stdout
     first = place.host.predict([("sms", (TEXTS[2], CONTEXT))])[0]
-    assert lines[2].split() == [*TEXTS[2].split(), "sms", first["label"], f"{first['score']:.3f}"]
+    text, _, rest = lines[2].partition(" / ")
+    assert (text, rest[:6]) == (TEXTS[2], "bob wa")
+    assert rest.split()[-3:] == ["sms", first["label"], f"{first['score']:.3f}"]
     assert done.stdout.count("ana meets") == 1  # a text is shown once
     one = call(place, "sms", TEXTS[0], "--top-k", 2).stdout
     assert one.splitlines()[0].split() == ["text", "answer", "score", "scores"]
     assert "(unsure)" in call(place, "sms", TEXTS[0], "--threshold", 1).stdout
+
+
+def test_texts_are_cut_to_the_width_of_the_console():
+    text, pair = "x" * 70, "y" * 300
+    found = [{"task": "sms", "text": text, "label": "ham", "score": 0.5}]
+    paired = [{**found[0], "pair": pair}, {"task": "ner", "text": text, "spans": []}]
+
+    def lines(width: int, some: Any, tasks: int) -> list[str]:
+        screen = Console(width=width, file=io.StringIO())
+        showing.show(screen, some, tasks, None)
+        return str(screen.file.getvalue()).splitlines()[2:]
+
+    assert lines(120, found, 1)[0].split() == [text, "ham", "0.500"]
+    for width in (60, 80, 120, 200):
+        for some in (paired, paired[::-1]):  # the first answer need not be the one for the pair
+            first, second = lines(width, some, 2)
+            assert len(first.rstrip()) <= width
+            shown, _, rest = first.partition(" / ")
+            assert shown == text if width == 200 else shown.startswith("xxx") and shown.endswith("...")
+            assert rest.startswith("yyy")
+            assert "..." in rest
+            assert "y" not in second
+            used = len(first[: first.rindex("...") + 3])
+            assert used == width - len("   task   (none)   0.500")
+    short = [{**found[0], "text": "a", "pair": "b"}]
+    assert lines(80, short, 1)[0].split() == ["a", "/", "b", "ham", "0.500"]
 
 
 def test_guesses_are_told_and_json_is_alone_on_stdout(place: Place, tmp_path: Path):
@@ -238,7 +270,7 @@ def test_guesses_are_told_and_json_is_alone_on_stdout(place: Place, tmp_path: Pa
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "ROWS", 4)
+    monkeypatch.setattr(command, "ROWS", {"cpu": 4, "cuda": 4})
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -287,6 +319,8 @@ def test_the_last_line_counts(place: Place, tmp_path: Path):
     assert done.stdout.startswith(f"5 answers for 5 rows in {tmp_path / 'out.jsonl'} (")
     assert done.stdout.endswith(" rows/s)\n")
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+    done = call(place, "sms", TEXTS[0], "--out", tmp_path / "one.jsonl")
+    assert done.stdout.startswith("1 answer for 1 row in ")
 
 
 class Killed(BaseException):
@@ -372,7 +406,7 @@ from inlay.cli import predict
 from inlay.cli.parts import Parts
 import torch
 torch.set_num_threads(1)
-predict.ROWS, real = 4, Parts._place
+predict.ROWS, real = {{"cpu": 4, "cuda": 4}}, Parts._place
 def place(self, path, write):
     real(self, path, (lambda _: os.kill(os.getpid(), signal.SIGKILL)) if path.stem == "00000003" else write)
 Parts._place = place
@@ -392,9 +426,10 @@ app(["sms,ner", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {st
 @pytest.mark.usefixtures("small_parts")
 def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file, out = many(tmp_path), tmp_path / "out.csv"
-    for after, said in ((0, "nothing is kept"), (2, "2 finished parts are kept in")):
+    for after, said in ((0, "nothing is kept"), (1, "1 finished part is kept in"), (2, "2 finished parts are kept in")):
         with monkeypatch.context() as patch:
             Stop(patch, after, KeyboardInterrupt)
+            shutil.rmtree(tmp_path / "out.csv.parts", ignore_errors=True)
             done = call(place, "sms", "--file", file, "--out", out)
         assert (done.exit_code, done.stdout) == (130, 'guessed: text = "text" (pass --text or --pair to choose)\n')
         assert done.stderr.startswith(f"interrupted: {said}")
@@ -407,6 +442,36 @@ def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatc
         done = call(place, "sms", "--out", tmp_path / "other.csv", stdin="\n".join(TEXTS))
     assert (done.exit_code, done.stderr) == (130, "interrupted: nothing is kept, since stdin cannot be resumed\n")
     assert not (tmp_path / "other.csv.parts").exists()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_kill_before_the_first_part_leaves_nothing_to_resume(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked = ["sms", "--file", many(tmp_path), "--text", "text", "--out", tmp_path / "out.csv"]
+    said = "nothing to resume: starting from the beginning\n"
+    for again in ([], ["--resume"]):
+        with monkeypatch.context() as patch:
+            Stop(patch, 0, Killed)
+            with pytest.raises(Killed):
+                call(place, *asked, "--overwrite")
+        assert [path.name for path in (tmp_path / "out.csv.parts").iterdir()] == ["state.json"]
+        done = call(place, *asked, "--overwrite", *again)
+        assert (done.exit_code, done.stderr) == (0, said if again else "")
+        assert len(read(tmp_path / "out.csv")) == 23
+    assert call(place, *asked, "--overwrite", "--resume").stderr == said
+
+
+def test_parts_have_the_size_that_the_command_began_with(
+    place: Place, stopped: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(command, "ROWS", {"cpu": 7, "cuda": 7})
+    stop = Stop(monkeypatch, 99, Killed)
+    done = call(place, *stopped, "--resume")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert stop.written == [2, 3, 4, 5]
+    assert call(place, *stopped, "--overwrite").exit_code == 0
+    assert stop.written[4:] == [0, 1, 2, 3]
 
 
 @pytest.fixture

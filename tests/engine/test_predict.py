@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -139,6 +140,25 @@ def test_threshold_makes_the_unsure_say_nothing(host):
     kept = host.predict(requests[3:], threshold=min(s["score"] for s in spans) + 1e-3)[0]
     assert len(kept["spans"]) < len(spans)
     assert kept["tags"] == plain[3]["tags"]
+
+
+@pytest.mark.parametrize("pair", ["sentence2", ""])
+def test_an_adapter_is_asked_as_it_was_trained(host, pair):
+    other = tiny.text_host()
+    columns = {"text": "sentence1", "label": "label"} | ({"pair": pair} if pair else {})
+    for name in ("stars", "tone", "names", "asks"):
+        other.load(dataclasses.replace(host.adapter(name), about={"columns": columns} if name != "tone" else {}))
+    singles = ["good", ["good", "film"], {"text": "good"}, {"tokens": ["good"]}, Example("good")]
+    pairs = [("good", "bad"), {"text": "good", "pair": "bad"}, Example("good", "bad")]
+    right, wrong = (pairs, singles) if pair else (singles, pairs)
+    said = "on pairs: ask with (text, pair)" if pair else "on single texts: it takes no pair"
+    assert len(other.predict([("stars", what) for what in right])) == len(right)
+    for what in wrong:
+        with pytest.raises(InlayError) as error:
+            other.predict([("stars", what)])
+        assert str(error.value) == f"'stars' was trained {said}"
+    other.predict([("tone", what) for what in singles + pairs])  # it does not say
+    other.predict([("names", "ana meets bob"), ("asks", ("who ?", "bob"))])  # their tasks say
 
 
 def test_no_requests_no_answers(host):

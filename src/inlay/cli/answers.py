@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
     from inlay.tasks import Answer
 
-_WIDEST = 48
+_LEAST = 24
+"""Characters of a text that are shown however narrow the console is."""
 
 
 def tell(screen: Console, found: Mapping[str, Any]) -> None:
     """Say how much was written, and how fast."""
     rate = f"{found['rows_per_second']:,.0f} rows/s"
-    screen.print(f"{found['answers']:,} answers for {found['rows']:,} rows in {found['out']} ({rate})", soft_wrap=True)
+    much = f"{_count(found['answers'], 'answer')} for {_count(found['rows'], 'row')}"
+    screen.print(f"{much} in {found['out']} ({rate})", soft_wrap=True)
 
 
 @contextmanager
@@ -30,35 +32,59 @@ def progress() -> Iterator[Callable[[int], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     screen = Console(stderr=True)
-    line = TextColumn("{task.completed:,} rows, {task.fields[rate]:,.0f} rows/s")
+    line = TextColumn("{task.description}")
     with Progress(
         SpinnerColumn(), line, TimeElapsedColumn(), console=screen, transient=True, disable=not screen.is_terminal
     ) as progress:
-        shown, began = progress.add_task("", total=None, rate=0.0), time.perf_counter()
+        shown, began = progress.add_task("0 rows", total=None), time.perf_counter()
 
         def advance(rows: int) -> None:
-            done = progress.tasks[0].completed + rows
-            progress.update(shown, completed=done, rate=done / (time.perf_counter() - began))
+            done = int(progress.tasks[0].completed) + rows
+            rate = done / (time.perf_counter() - began)
+            progress.update(shown, completed=done, description=f"{_count(done, 'row')}, {rate:,.0f} rows/s")
 
         yield advance
 
 
 def show(screen: Console, answers: Sequence[Answer], tasks: int, top_k: int | None) -> None:
-    """A row per answer; a text is shown once for all its answers."""
+    """A row per answer; a text, with its pair, is shown once for all its answers, in the room that they leave."""
     columns = ["text", *(["task"] if tasks > 1 else []), "answer", "score", *(["scores"] if top_k else [])]
     table = output.table(*columns, right=("score",), keep=("task",))
-    for i, answer in enumerate(answers):
-        cells = {"text": "" if i % tasks else _cut(answer["text"]), "task": answer["task"], "answer": _said(answer)}
-        cells["score"] = f"{answer['score']:.3f}" if "score" in answer else ""
-        cells["scores"] = "\n".join(f"{name} {score:.3f}" for name, score in answer.get("scores", {}).items())
-        table.add_row(*(cells[column] for column in columns))
+    rows = [_cells(answer, max(_LEAST, screen.width // 2)) for answer in answers]
+    taken = sum(_widest([column, *(row[column] for row in rows)]) + output.GAP for column in columns[1:])
+    room = max(_LEAST, screen.width - taken)
+    for i, cells in enumerate(rows):
+        text = "" if i % tasks else _asked(answers[i : i + tasks], room)
+        table.add_row(text, *(cells[column] for column in columns[1:]))
     screen.print(table)
 
 
-def _said(answer: Answer) -> str:
+def _cells(answer: Answer, room: int) -> dict[str, str]:
+    """All but the text."""
+    score = f"{answer['score']:.3f}" if "score" in answer else ""
+    scores = "\n".join(f"{name} {score:.3f}" for name, score in answer.get("scores", {}).items())
+    return {"task": answer["task"], "answer": _said(answer, room), "score": score, "scores": scores}
+
+
+def _widest(cells: Sequence[str]) -> int:
+    return max(len(line) for cell in cells for line in cell.split("\n"))
+
+
+def _asked(answers: Sequence[Answer], room: int) -> str:
+    """A text, and its pair if any of these answers is for one; a short one leaves its room to the other."""
+    seconds = (answer.get("pair", answer.get("context")) for answer in answers)
+    text, pair = answers[0]["text"], next((one for one in seconds if one is not None), None)
+    if pair is None:
+        return _cut(text, room)
+    room -= len(" / ")
+    text = _cut(text, max(room // 2, room - len(_line(pair))))
+    return f"{text} / {_cut(pair, room - len(text))}"
+
+
+def _said(answer: Answer, room: int) -> str:
     """An answer for people."""
     if "spans" in answer:
-        spans = (f"{_cut(one['text'])} ({one['label']} {one['score']:.2f})" for one in answer["spans"])
+        spans = (f"{_cut(one['text'], room)} ({one['label']} {one['score']:.2f})" for one in answer["spans"])
         return "\n".join(spans) or "(none)"
     if "value" in answer:
         return f"{answer['value']:.4g}"
@@ -67,10 +93,20 @@ def _said(answer: Answer) -> str:
         return "(unsure)"
     if isinstance(said, list):
         return ", ".join(said) or "(none)"
-    return said if "label" in answer else f"{_cut(said)} ({answer['start']}-{answer['end']})" if said else "(no answer)"
+    if "label" in answer:
+        return str(said)
+    return f"{_cut(said, room)} ({answer['start']}-{answer['end']})" if said else "(no answer)"
 
 
-def _cut(text: str) -> str:
+def _line(text: str) -> str:
     """A text on one line, without what a terminal would act on."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _cut(text: str, room: int) -> str:
+    line = _line(text)
+    return line if len(line) <= room else f"{line[: room - 3]}..."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

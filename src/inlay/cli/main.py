@@ -23,6 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help takes half the time
+    context_settings={"max_content_width": 120},
 )
 app.command("demo")(demo.demo)
 app.command("train")(train.train)

@@ -4,7 +4,8 @@
     F.parts/00000000.csv     the answers to the first rows of the input, and so on
 
 A part, the joined file and the state appear whole or not at all. A command that was killed anywhere, even between the
-joining and the cleaning up, goes on with `--resume` and ends with the same bytes as one that was not.
+joining and the cleaning up, goes on with `--resume` and ends with the same bytes as one that was not. Before its first part is finished there is
+nothing to go on with: the same command just starts over.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def begun(out: Path) -> Mapping[str, Any] | None:
 def open_parts(
     out: Path, columns: Sequence[str], command: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False
 ) -> Parts:
-    """Begin, or go on with `resume`: then it must be the same command.
+    """Begin, or go on with `resume`: then it must be the same command, as it must where no part is finished yet.
 
     Args:
         columns: of a table; JSON lines hold whatever the answers do.
@@ -74,9 +75,11 @@ def open_parts(
     """
     folder = folder_of(out)
     before = begun(out)
-    if before is not None and not resume:
-        raise RunError(f"{folder} is there already: pass --resume to go on with it, or delete it to start over")
     made = Parts(out, folder, tuple(columns), json.loads(json.dumps(command)))
+    # another command may be running, whose parts would be taken for those of this one
+    nothing_done = before == made.command and not made.finished and "joined" not in _state(folder)
+    if before is not None and not resume and not nothing_done:
+        raise RunError(f"{folder} is there already: pass --resume to go on with it, or delete it to start over")
     if before is not None:
         _same(folder, before, made.command)
     if out.exists() and not overwrite and made.summary is None:

@@ -1,7 +1,7 @@
 """`inlay predict`: the answers of one adapter or of several, from one pass over every text.
 
-Without `--out` all answers are held in memory and shown at the end. With it they are written in parts of `ROWS` rows
-of the input (see `parts.py`), so memory does not grow with the input. Batches are cut within a part: an output does
+Without `--out` all answers are held in memory and shown at the end. With it they are written in parts of so many
+rows of the input (see `parts.py`), so memory does not grow with the input. Batches are cut within a part: an output does
 not depend on where a command was stopped and resumed.
 """
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from inlay.library.folder import Entry, Library
     from inlay.tasks import Answer, Example, Task
 
-ROWS = 1000
-"""Rows of the input in one part."""
+ROWS: Mapping[str, int] = {"cpu": 256, "cuda": 4096}
+"""Rows of the input in one part: what a device answers in seconds, as all of it is lost when a command is killed."""
 COLUMNS: Mapping[str, Sequence[str]] = {
     "classification": ("label", "score", "scores"),
     "multilabel": ("label", "score", "scores"),
@@ -41,6 +41,7 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "qa": ("context", "answer", "start", "end", "score"),
 }
 """Task -> the columns of its answers in a table."""
+_SIZE = "rows of a part"
 _ORDER = ("task", "text", "pair", "context", "label", "score", "scores", "spans", "answer", "start", "end", "value")
 
 
@@ -97,8 +98,9 @@ def predict(
 
     if out is not None:
         _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
-    before = parts.begun(out) if out is not None and resume else None
-    chosen = _find(Library(library), names, (before or {}).get("adapters", ()))
+    before = (parts.begun(out) if out is not None else None) or {}
+    chosen = _find(Library(library), names, before.get("adapters", ()) if resume else ())
+    size = _part_size(before)
     asked = _texts(texts, pair, file, format, encoding, given, chosen, skip_bad_rows)
     screen = output.console(as_json)
     for note in asked.notes:
@@ -107,14 +109,17 @@ def predict(
     how = {"top_k": top_k, "threshold": threshold, "raw": raw}
     found: Any
     if out is None:
-        found = _all(_host(base, chosen), asked, how, bad)
+        found = _all(_host(base, chosen), asked, size, how, bad)
         if not as_json:
             answers.show(screen, found, len(chosen), top_k)
     else:
         named = {f"--{role}": name for role, name in given.items()}
-        command = _command(chosen, {**_input(texts, file), "--format": format, "--encoding": encoding, **named, **how})
-        store = parts.open_parts(out, _columns(chosen, asked), command, resume=resume, overwrite=overwrite)
-        found = _to_file(store, lambda: _host(base, chosen), asked, how, bad)
+        said = {**_input(texts, file), "--format": format, "--encoding": encoding, **named, **how, _SIZE: size}
+        columns = _columns(chosen, asked)
+        store = parts.open_parts(out, columns, _command(chosen, said), resume=resume, overwrite=overwrite)
+        if resume and not store.finished and store.summary is None:
+            typer.echo("nothing to resume: starting from the beginning", err=True)
+        found = _to_file(store, lambda: _host(base, chosen), asked, size, how, bad)
         answers.tell(screen, found)
     if isinstance(bad, Skipped) and bad.count:
         screen.print(f"rows left out: {bad.count:,}; the first: {bad.first[0]}", style="yellow", soft_wrap=True)
@@ -223,7 +228,15 @@ def _input(texts: Sequence[str] | None, file: str | None) -> dict[str, Any]:
 def _command(chosen: Mapping[str, _Chosen], options: Mapping[str, Any]) -> dict[str, Any]:
     """All that decides what an output holds. Not which rows are bad: parts without one are the same either way."""
     adapters = [f"{name} {one.entry.version} {one.entry.sha256[:16]}" for name, one in chosen.items()]
-    return {"adapters": adapters, **options, "rows of a part": ROWS, "inlay": __version__}
+    return {"adapters": adapters, **options, "inlay": __version__}
+
+
+def _part_size(before: Mapping[str, Any]) -> int:
+    """As the command that left parts behind had it, on whatever device; else as suits this one."""
+    import torch
+
+    size = before.get(_SIZE)
+    return size if isinstance(size, int) and size > 0 else ROWS["cuda" if torch.cuda.is_available() else "cpu"]
 
 
 def _answers(host: Host, rows: Sequence[Mapping[str, Example]], how: Mapping[str, Any]) -> list[Answer]:
@@ -231,29 +244,31 @@ def _answers(host: Host, rows: Sequence[Mapping[str, Example]], how: Mapping[str
     return host.predict(requests, **how) if requests else []
 
 
-def _chunks(asked: Texts, bad: Bad) -> Iterator[list[Mapping[str, Example]]]:
+def _chunks(asked: Texts, size: int, bad: Bad) -> Iterator[list[Mapping[str, Example]]]:
     """The usable rows among every so many of the input."""
     rows = asked.rows(bad)
-    while chunk := list(itertools.islice(rows, ROWS)):
+    while chunk := list(itertools.islice(rows, size)):
         yield [row for row in chunk if row is not None]
 
 
-def _all(host: Host, asked: Texts, how: Mapping[str, Any], bad: Bad) -> list[Answer]:
+def _all(host: Host, asked: Texts, size: int, how: Mapping[str, Any], bad: Bad) -> list[Answer]:
     found: list[Answer] = []
     with answers.progress() as advance:
-        for chunk in _chunks(asked, bad):
+        for chunk in _chunks(asked, size, bad):
             found += _answers(host, chunk, how)
             advance(len(chunk))
     return found
 
 
-def _to_file(store: Parts, load: Callable[[], Host], asked: Texts, how: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
+def _to_file(
+    store: Parts, load: Callable[[], Host], asked: Texts, size: int, how: Mapping[str, Any], bad: Bad
+) -> dict[str, Any]:
     """Write all parts and join them; what is finished when something stops it is kept."""
     if (done := store.summary) is not None:
         store.remove()
         return done
     try:
-        return _write(store, load(), asked, how, bad)
+        return _write(store, load(), asked, size, how, bad)
     except KeyboardInterrupt:
         typer.echo(f"interrupted: {_kept(store)}", err=True)
         raise typer.Exit(130) from None
@@ -262,10 +277,10 @@ def _to_file(store: Parts, load: Callable[[], Host], asked: Texts, how: Mapping[
         raise type(error)(f"{error}{kept if store.folder.exists() else ''}") from None
 
 
-def _write(store: Parts, host: Host, asked: Texts, how: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
+def _write(store: Parts, host: Host, asked: Texts, size: int, how: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
     began, rows, new, parts = time.perf_counter(), 0, 0, 0
     with answers.progress() as advance:
-        for chunk in _chunks(asked, bad):
+        for chunk in _chunks(asked, size, bad):
             if not store.has(parts):
                 store.write(parts, _answers(host, chunk, how))
                 new += len(chunk)
@@ -282,6 +297,8 @@ def _kept(store: Parts) -> str:
     """What is left of a command that stopped, and how to go on; without a finished part nothing is left."""
     finished, resumable = store.finished, store.command["input"] != "stdin"
     if not finished or not resumable:
-        store.remove()
+        if store.folder.exists():
+            store.remove()
         return "nothing is kept" + ("" if resumable else ", since stdin cannot be resumed")
-    return f"{finished:,} finished parts are kept in {store.folder}: the same command with --resume goes on"
+    kept = "1 finished part is" if finished == 1 else f"{finished:,} finished parts are"
+    return f"{kept} kept in {store.folder}: the same command with --resume goes on"

@@ -6,6 +6,7 @@ Where there is no terminal, a line for every evaluation takes the place of the t
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,10 @@ class Progress:
             self._drawn = now
 
     def _begin(self, event: dict[str, Any]) -> None:
-        self.active[event["run"]] = {"steps": event["steps"], "step": 0, "began": time.monotonic(), "first": None}
+        at, steps = event.get("step", 0), event["steps"]
+        self.active[event["run"]] = {"steps": steps, "step": at, "began": time.monotonic(), "first": None}
+        if at:
+            self.screen.print(f"{event['run']}: going on after step {at} of {steps}")
 
     def _step(self, event: dict[str, Any]) -> None:
         row = self.active[event["run"]]
@@ -172,7 +176,9 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
         table.add_row(marked, *(decimals(found[name]) if name in found else "" for found in result.metrics.values()))
     screen.print()
     screen.print(table)
-    at = f"best of epoch {result.best_epoch:g}, {result.seconds:.1f} s"
+    if note := nothing_learned(result, data):
+        screen.print(f"\n{note}", style="yellow", soft_wrap=True)
+    at = f"best after {result.best_step} steps (epoch {result.best_epoch:.1f}), {clock(result.seconds)}"
     screen.print(f"\n{result.name}@{result.version}: {at}, kept in {result.library}", soft_wrap=True)
     if data.task.kind != "mlm":  # it has no answers
         text = '"a question" --pair "a context"' if data.task.kind == "qa" else '"a text"'
@@ -182,14 +188,17 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
 
 def show_summary(screen: Console, results: Sequence[Result], library: Path) -> None:
     """How good the runs of a manifest are, and why some failed."""
-    table = output.table("task", "method", "parameters", "validation", "best epoch", right=("parameters", "best epoch"))
+    tested = any("test" in result.metrics for result in results)
+    columns = ("task", "method", "parameters", "metric", "validation", *(["test"] if tested else []))
+    table = output.table(*columns, right=("parameters", "validation", "test"))
     for result in results:
         if result.ok:
-            value = f"{result.metric} {decimals(result.value)}"
-            cells = (f"{result.parameters['adapter']:,}", value, f"{result.best_epoch:g}")
-            table.add_row(f"{result.name}@{result.version}", result.method, *cells)
+            found = [result.metrics.get(split, {}).get(result.metric) for split in ("validation", "test")]
+            cells = ["" if value is None else decimals(value) for value in (found if tested else found[:1])]
+            row = (f"{result.name}@{result.version}", result.method, f"{result.parameters['adapter']:,}")
+            table.add_row(*row, result.metric, *cells)
         else:
-            table.add_row(result.name, result.method, "", "failed", "")
+            table.add_row(result.name, result.method, "", "failed", *[""] * (2 if tested else 1))
     screen.print()
     screen.print(table)
     screen.print()
@@ -197,6 +206,18 @@ def show_summary(screen: Console, results: Sequence[Result], library: Path) -> N
     for result in bad:
         screen.print(f"{result.name} failed: {result.problem}", style="red", soft_wrap=True)
     screen.print(f"{len(results) - len(bad)} of {len(results)} tasks trained, kept in {library}", soft_wrap=True)
+
+
+def nothing_learned(result: Result, data: Prepared) -> str:
+    """A hint when a run is no better than a guess that needs no training; empty if it is."""
+    advice = "try more epochs or a higher learning rate"
+    if result.value == 0 and result.metric.startswith(("f1", "matthews")):
+        return f"{result.metric} is 0: nothing was learned yet; {advice}"
+    if data.task.kind == "classification" and "accuracy" in result.metrics["validation"]:
+        label, count = Counter(e.target for e in data.validation.examples).most_common(1)[0]
+        if result.metrics["validation"]["accuracy"] <= count / len(data.validation.examples):
+            return f"no better than always answering {label!r} on the validation rows; {advice}"
+    return ""
 
 
 def decimals(value: float) -> str:

@@ -11,8 +11,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import answers, output
+from inlay.errors import DataError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 SIDES = {"adapter": "adapter", "full": "full fine-tuning"}
@@ -34,6 +37,11 @@ th, td { padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line); tex
 th { font-weight: 600; } thead th { color: var(--soft); font-size: .87rem; vertical-align: bottom; }
 .n { text-align: right; white-space: nowrap; } tr > :last-child { padding-right: 0; }
 td small { display: block; font-size: .82rem; } td:nth-child(2) { min-width: 8.5rem; }
+@media (max-width: 46rem) { thead { display: none; } td:empty { display: none; }
+  tr { display: grid; grid-template-columns: 1fr 1fr; gap: .5rem 1rem; padding: .8rem 0;
+    border-bottom: 1px solid var(--line); }
+  th, td { padding: 0; border: 0; } .n { text-align: left; }
+  [data-is]::before { content: attr(data-is); display: block; color: var(--soft); font-size: .82rem; } }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
 .facts div { padding: .8rem 1rem; background: var(--card); border-radius: .5rem; }
 .facts b { display: block; font-size: 1.6rem; line-height: 1.3; }
@@ -51,6 +59,14 @@ mark small { margin-left: .35em; font-size: .72em; color: var(--soft); }
 .ok b { color: var(--good); } .fail b { color: var(--bad); }
 pre { white-space: pre-wrap; padding: .8rem 1rem; background: var(--card); border-radius: .5rem; font-size: .84rem; }
 """
+
+
+def write(path: Path, found: Mapping[str, Any], checks: Mapping[str, str]) -> None:
+    """Write the page to a file."""
+    try:
+        path.write_text(page(found, checks), encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from None
 
 
 def page(found: Mapping[str, Any], checks: Mapping[str, str]) -> str:
@@ -83,13 +99,12 @@ def show(screen: Console, found: Mapping[str, Any], checks: Mapping[str, str]) -
     tasks, mixed = found["tasks"], found["mixed"]
     screen.print(f"\nOne batch: {len(mixed) // len(tasks)} sentences, each for {len(tasks)} tasks\n")
     answers.show(screen, mixed, len(tasks), None)
-    numbers = ("adapter", "trained", "full", "trained ")
-    table = output.table("task", "test", *numbers, right=numbers, keep=("task", "test"))
+    columns = ("task", "learned by", "test", "trained")
+    table = output.table(*columns, right=("trained",), keep=columns)
     for task in tasks:
-        cells = []
-        for side in (task["adapter"], task["full"]):
-            cells += [f"{side['test']:.3f} ({side['right']}/{side['of']})", f"{side['parameters']:,}"]
-        table.add_row(task["name"], task["metric"], *cells)
+        for side, name in SIDES.items():
+            test = f"{task['metric']} {task[side]['test']:.3f} ({_right(task, side)})"
+            table.add_row(task["name"] if side == "adapter" else "", name, test, f"{task[side]['parameters']:,}")
     screen.print("\nOn test rows, and how many parameters were trained:\n")
     screen.print(table)
     base, total = found["base"]["parameters"], found["total"]
@@ -139,14 +154,15 @@ def _results(found: Mapping[str, Any]) -> str:
         rows.append(f"<tr><th>{escape(task['name'])}</th><td>{_measure(task)}</td>{_cells(task)}</tr>")
     total = found["total"]
     sums = (
-        f"<td></td><td class='n'><b>{total['adapters' if side == 'adapter' else side]:,}</b></td>" for side in SIDES
+        f"<td></td><td class='n' data-is='{name}'><b>{total['adapters' if side == 'adapter' else side]:,}</b></td>"
+        for side, name in SIDES.items()
     )
     rows.append(f"<tr><th>to keep</th><td><small>base and adapters, or all models</small></td>{''.join(sums)}</tr>")
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return (
         f"<div class='wide'>{table}</div>\n<p class='soft'>Rows are for training / validation / test. Validation "
-        "rows chose the epoch, test rows nothing; they are few, so a difference of a few rows means little. The last "
-        "line counts heads too.</p>"
+        "rows chose the epoch, test rows nothing; they are few, so differences of a few points mean little, "
+        "and what is ahead on validation rows may be behind here. The last line counts heads too.</p>"
     )
 
 
@@ -161,11 +177,18 @@ def _cells(task: Mapping[str, Any]) -> str:
     cells = []
     for side in SIDES:
         one = task[side]
-        right = f"{one['right']} of {one['of']} {'found' if task['metric'] == 'f1' else 'right'}"
         spent = f"{one['seconds']:.0f} s, epoch {one['best_epoch']:g}"
-        cells.append(f"<td class='n'><b>{one['test']:.3f}</b><small>{right}</small></td>")
-        cells.append(f"<td class='n'>{one['parameters']:,}<small>{spent}</small></td>")
+        cells.append(
+            f"<td class='n' data-is='{SIDES[side]}'><b>{one['test']:.3f}</b><small>{_right(task, side)}</small></td>"
+        )
+        cells.append(f"<td class='n' data-is='parameters trained'>{one['parameters']:,}<small>{spent}</small></td>")
     return "".join(cells)
+
+
+def _right(task: Mapping[str, Any], side: str) -> str:
+    """What was counted: F1 is not its share, as it also minds what was found in vain."""
+    one = task[side]
+    return f"{one['right']} of {one['of']} {'found' if task['metric'] == 'f1' else 'right'}"
 
 
 def _keys() -> str:

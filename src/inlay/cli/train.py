@@ -106,6 +106,8 @@ def train(
     store = Library(library)
     checkpoint = Checkpoint(store.root / "runs" / folder)
     _settle(checkpoint, resume, restart)
+    if resume and not checkpoint.exists:
+        screen.print("nothing to resume: starting from the beginning", style="yellow")
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(contextlib.closing(one)) for one in _logs(log or ())]
         host = _host(base, screen)
@@ -197,7 +199,7 @@ def _prepare(
             if not many:
                 raise
             problems[i] = str(error)
-            screen.print(f"{run.name} cannot be trained: {error}", style="red", soft_wrap=True)
+            screen.print(f"{run.name}: cannot be trained, see below", style="red")
             continue
         if many:
             rows = f"{len(prepared[i].train.examples):,} rows"

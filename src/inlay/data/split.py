@@ -72,11 +72,12 @@ def split(
     for_train = _allot(counts, n_train, seed)
     for_val = _allot({label: counts[label] - for_train[label] for label in counts}, n_val, seed)
     validation, left = _fill(units[::-1], for_val)
-    if train_size is None:
-        train = [row for unit in left for row in unit.rows]
-    else:
-        train, _ = _fill(left[::-1], for_train)
-    return sorted(train), sorted(validation)
+    rest = sorted(row for unit in left for row in unit.rows)
+    if train_size is None or n_train >= len(rest):
+        return rest, sorted(validation)
+    strata = None if stratify is None else [stratify[row] for row in rest]
+    # row by row: a text that is there thirty times would otherwise come with all its copies
+    return [rest[i] for i in take(len(rest), n_train, seed, strata)], sorted(validation)
 
 
 class _Unit:

@@ -132,7 +132,18 @@ def chunks(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 def _example(host: Host, name: str, what: Any) -> Example:
-    """What was asked, in any of its forms."""
+    """What was asked, in any of its forms; one text or two, as the adapter was trained."""
+    example = _any_form(host, name, what)
+    columns = host._record(name).about.get("columns")
+    if columns and host.task(name).kind not in ("qa", "tagging"):
+        if columns.get("pair") and example.pair is None:
+            raise InlayError(f"{name!r} was trained on pairs: ask with (text, pair)")
+        if not columns.get("pair") and example.pair is not None:
+            raise InlayError(f"{name!r} was trained on single texts: it takes no pair")
+    return example
+
+
+def _any_form(host: Host, name: str, what: Any) -> Example:
     kind = host.task(name).kind
     if isinstance(what, Example):
         return what

@@ -132,7 +132,7 @@ class Loop:
         self._tell_begin(job)
 
     def _tell_begin(self, job: Job) -> None:
-        self._tell("begin", job, steps=job.total, config=job.data.run.config())
+        self._tell("begin", job, steps=job.total, step=job.at, config=job.data.run.config())
 
     def _step(self) -> bool:
         """One step of every active run; False if there was no room for it."""
@@ -189,9 +189,12 @@ class Loop:
         self._tell("slots", None, slots=self.most)
 
     def _evaluate(self, due: Sequence[Job]) -> None:
+        began = time.perf_counter()
         outputs = outputs_of(self.host, [(slot_name(job), job.stage.validation) for job in due]) if due else []
         for job, out in zip(due, outputs, strict=True):
             self._guard(job, functools.partial(self._judge, out))
+        for job in due:
+            job.seconds += (time.perf_counter() - began) / len(due)
 
     def _judge(self, outputs: Sequence[Tensor], job: Job) -> None:
         stage = job.stage
@@ -212,7 +215,7 @@ class Loop:
 
     def _finish(self, job: Job, prune: bool) -> None:
         """Gates are dropped, scores calibrated; what is measured is what will be served."""
-        name, data = slot_name(job), job.data
+        began, name, data = time.perf_counter(), slot_name(job), job.data
         adapter = self.host.adapter(name, finish=prune)
         self.slots.leave(job)
         self.host.load(adapter, name)
@@ -237,6 +240,7 @@ class Loop:
         if self.checkpoint is not None:
             self.checkpoint.keep(job.index, self.adapters[job.index])
         job.state, job.best_tensors = "done", {}
+        job.seconds += time.perf_counter() - began
         self._tell("done", job, metrics=found)
 
     def _guard(self, job: Job, do: Callable[[Job], None]) -> None:

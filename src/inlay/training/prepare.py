@@ -220,7 +220,11 @@ def _split(
 ) -> tuple[list[Example], list[Example], list[str]]:
     strata = [e.target for e in known] if run.stratify and task.kind == "classification" else None
     if held_out:
-        notes = [] if run.val_size is None else ["val_size is not used: the data has validation rows of its own"]
+        notes = (
+            []
+            if run.val_size is None
+            else ["val_size (--val-size) is not used: the data has validation rows of its own"]
+        )
         if run.train_size is None:
             return known, held_out, notes
         n = splitting.size(run.train_size, len(known), "train_size")
@@ -233,8 +237,10 @@ def _split(
     train, validation = splitting.split(
         len(known), run.seed, train_size=run.train_size, val_size=run.val_size, stratify=strata, groups=texts
     )
-    note = f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.seed})"
-    return [known[i] for i in train], [known[i] for i in validation], [note]
+    notes = [f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.seed})"]
+    if run.train_size is not None:
+        notes.append(f"training on {len(train):,} of {len(known):,} rows")
+    return [known[i] for i in train], [known[i] for i in validation], notes
 
 
 def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example]) -> Part:

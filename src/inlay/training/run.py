@@ -96,7 +96,8 @@ def _problem(one: Any) -> str:
         return f"{key!r} is missing"
     given = repr(one["input"])
     shown = given if len(given) <= 60 else f"{given[:57]}..."
-    return f"{key}={shown} is not valid: {one['msg'].removeprefix('Value error, ')}"
+    said = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"{key}={shown} is not valid: {said}"
 
 
 def data_name(data: str) -> str:

@@ -69,7 +69,12 @@ def read(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots) -> tuple[int
 
 def _refuse_change(job: Job, config: Mapping[str, Any], data: str) -> None:
     if config != job.data.run.config():
-        raise RunError(f"the settings of {job.name} are not those of the checkpoint; use the same, or start over")
+        now = job.data.run.config()
+        changed = sorted(key for key in config.keys() | now.keys() if config.get(key) != now.get(key))
+        raise RunError(
+            f"{job.name} was begun with another {', '.join(changed)}; use the same settings to resume, or start over "
+            f"(--restart)"
+        )
     if data != job.data.data_hash:
         raise RunError(f"the data of {job.name} has changed since the checkpoint was written")
 
