@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from inlay.cli.parts import Parts, begun, check_out, folder_of, open_parts
+from inlay.cli.parts import SIZE, Parts, begun, check_out, folder_of, open_parts, size_of
 from inlay.errors import RunError
 
 COLUMNS = ("task", "text", "label", "score", "scores", "start")
@@ -145,6 +145,13 @@ def test_only_the_missing_parts_are_written(out: Path):
     store.write(1, answers(1))
     assert store.finished == 2
     assert run(out, resume=True) == [2]
+
+
+@pytest.mark.parametrize(("cuda", "rows"), [(False, 256), (True, 4096)])
+def test_a_part_is_as_large_as_suits_the_device(cuda: bool, rows: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
+    assert size_of({}) == size_of({SIZE: "many"}) == rows
+    assert size_of({SIZE: 1000}) == 1000  # as it began
 
 
 def test_without_a_finished_part_the_same_command_starts_over(out: Path):

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 import inlay
 from inlay.cli import answers as showing
+from inlay.cli import parts
 from inlay.cli import predict as command
 from inlay.cli import texts as reading
 from inlay.cli.output import Commands
@@ -225,7 +226,8 @@ def test_the_table(place: Place):
     assert "..." in done.stdout
     first = place.host.predict([("sms", (TEXTS[2], CONTEXT))])[0]
     text, _, rest = lines[2].partition(" / ")
-    assert (text, rest[:6]) == (TEXTS[2], "bob wa")
+    assert text.startswith(TEXTS[2][:10])
+    assert rest.startswith(CONTEXT[:6])
     assert rest.split()[-3:] == ["sms", first["label"], f"{first['score']:.3f}"]
     assert done.stdout.count("ana meets") == 1  # a text is shown once
     one = call(place, "sms", TEXTS[0], "--top-k", 2).stdout
@@ -270,7 +272,7 @@ def test_guesses_are_told_and_json_is_alone_on_stdout(place: Place, tmp_path: Pa
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "ROWS", {"cpu": 4, "cuda": 4})
+    monkeypatch.setattr(parts, "ROWS", {"cpu": 4, "cuda": 4})
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -402,11 +404,11 @@ def test_a_killed_process_is_resumed(place: Place, tmp_path: Path):
     file, out, whole = many(tmp_path), tmp_path / "out.parquet", tmp_path / "whole.parquet"
     code = f"""
 import os, signal, typer
-from inlay.cli import predict
+from inlay.cli import parts, predict
 from inlay.cli.parts import Parts
 import torch
 torch.set_num_threads(1)
-predict.ROWS, real = {{"cpu": 4, "cuda": 4}}, Parts._place
+parts.ROWS, real = {{"cpu": 4, "cuda": 4}}, Parts._place
 def place(self, path, write):
     real(self, path, (lambda _: os.kill(os.getpid(), signal.SIGKILL)) if path.stem == "00000003" else write)
 Parts._place = place
@@ -465,7 +467,7 @@ def test_a_kill_before_the_first_part_leaves_nothing_to_resume(
 def test_parts_have_the_size_that_the_command_began_with(
     place: Place, stopped: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(command, "ROWS", {"cpu": 7, "cuda": 7})
+    monkeypatch.setattr(parts, "ROWS", {"cpu": 7, "cuda": 7})
     stop = Stop(monkeypatch, 99, Killed)
     done = call(place, *stopped, "--resume")
     assert (done.exit_code, done.stderr) == (0, "")

@@ -50,7 +50,7 @@ def show(screen: Console, answers: Sequence[Answer], tasks: int, top_k: int | No
     """A row per answer; a text, with its pair, is shown once for all its answers, in the room that they leave."""
     columns = ["text", *(["task"] if tasks > 1 else []), "answer", "score", *(["scores"] if top_k else [])]
     table = output.table(*columns, right=("score",), keep=("task",))
-    rows = [_cells(answer, max(_LEAST, screen.width // 2)) for answer in answers]
+    rows = [_cells(answer, max(_LEAST, screen.width // 3)) for answer in answers]
     taken = sum(_widest([column, *(row[column] for row in rows)]) + output.GAP for column in columns[1:])
     room = max(_LEAST, screen.width - taken)
     for i, cells in enumerate(rows):

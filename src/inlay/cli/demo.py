@@ -182,9 +182,9 @@ def _write_data(lesson: Lesson, folder: Path) -> dict[str, int]:
 def _make_run(lesson: Lesson, out: Path, quick: bool, **changes: Any) -> Run:
     from inlay.training.run import Run
 
-    how = {"name": lesson.name, "method": METHOD, "lr": lesson.lr, **changes}
-    what = {"data": str(out / "data" / lesson.name), "label": lesson.label, "metric": lesson.metric}
-    return Run(**what, epochs=1 if quick else lesson.epochs, batch_size=BATCH, seed=SEED, **how)
+    how = {"name": lesson.name, "method": METHOD, "lr": lesson.lr, "batch_size": BATCH, "seed": SEED, **changes}
+    data, epochs = str(out / "data" / lesson.name), 1 if quick else lesson.epochs
+    return Run(data=data, label=lesson.label, metric=lesson.metric, epochs=epochs, **how)
 
 
 def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: Console) -> Result:

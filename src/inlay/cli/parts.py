@@ -4,8 +4,8 @@
     F.parts/00000000.csv     the answers to the first rows of the input, and so on
 
 A part, the joined file and the state appear whole or not at all. A command that was killed anywhere, even between the
-joining and the cleaning up, goes on with `--resume` and ends with the same bytes as one that was not. Before its first part is finished there is
-nothing to go on with: the same command just starts over.
+joining and the cleaning up, goes on with `--resume` and ends with the same bytes as one that was not. Before its first
+part is finished there is nothing to go on with: the same command just starts over.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from typing import Any
 from inlay.errors import RunError
 
 Answer = Mapping[str, Any]
+ROWS: Mapping[str, int] = {"cpu": 256, "cuda": 4096}
+"""Rows of the input in one part: what a device answers in seconds, since a kill loses the part in hand."""
+SIZE = "rows of a part"
+"""What a command calls that number."""
 _STATE = "state.json"
 _TYPES = {"score": "float64", "value": "float64", "start": "int64", "end": "int64"}
 """Parquet columns that hold no text."""
@@ -61,6 +65,14 @@ def begun(out: Path) -> Mapping[str, Any] | None:
         return None  # none, or one that was killed before its state was written
     command: Mapping[str, Any] = _state(folder)["command"]
     return command
+
+
+def size_of(before: Mapping[str, Any]) -> int:
+    """The rows of a part: as in the command that left parts behind, on whatever device; else as suits this one."""
+    import torch
+
+    size = before.get(SIZE)
+    return size if isinstance(size, int) and size > 0 else ROWS["cuda" if torch.cuda.is_available() else "cpu"]
 
 
 def open_parts(

@@ -1,8 +1,8 @@
 """`inlay predict`: the answers of one adapter or of several, from one pass over every text.
 
 Without `--out` all answers are held in memory and shown at the end. With it they are written in parts of so many
-rows of the input (see `parts.py`), so memory does not grow with the input. Batches are cut within a part: an output does
-not depend on where a command was stopped and resumed.
+rows of the input (see `parts.py`), so memory does not grow with the input. Batches are cut within a part: an output
+does not depend on where a command was stopped and resumed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from inlay.library.folder import Entry, Library
     from inlay.tasks import Answer, Example, Task
 
-ROWS: Mapping[str, int] = {"cpu": 256, "cuda": 4096}
-"""Rows of the input in one part: what a device answers in seconds, as all of it is lost when a command is killed."""
 COLUMNS: Mapping[str, Sequence[str]] = {
     "classification": ("label", "score", "scores"),
     "multilabel": ("label", "score", "scores"),
@@ -41,7 +39,6 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     "qa": ("context", "answer", "start", "end", "score"),
 }
 """Task -> the columns of its answers in a table."""
-_SIZE = "rows of a part"
 _ORDER = ("task", "text", "pair", "context", "label", "score", "scores", "spans", "answer", "start", "end", "value")
 
 
@@ -100,7 +97,7 @@ def predict(
         _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
     before = (parts.begun(out) if out is not None else None) or {}
     chosen = _find(Library(library), names, before.get("adapters", ()) if resume else ())
-    size = _part_size(before)
+    size = parts.size_of(before)
     asked = _texts(texts, pair, file, format, encoding, given, chosen, skip_bad_rows)
     screen = output.console(as_json)
     for note in asked.notes:
@@ -114,7 +111,7 @@ def predict(
             answers.show(screen, found, len(chosen), top_k)
     else:
         named = {f"--{role}": name for role, name in given.items()}
-        said = {**_input(texts, file), "--format": format, "--encoding": encoding, **named, **how, _SIZE: size}
+        said = {**_input(texts, file), "--format": format, "--encoding": encoding, **named, **how, parts.SIZE: size}
         columns = _columns(chosen, asked)
         store = parts.open_parts(out, columns, _command(chosen, said), resume=resume, overwrite=overwrite)
         if resume and not store.finished and store.summary is None:
@@ -229,14 +226,6 @@ def _command(chosen: Mapping[str, _Chosen], options: Mapping[str, Any]) -> dict[
     """All that decides what an output holds. Not which rows are bad: parts without one are the same either way."""
     adapters = [f"{name} {one.entry.version} {one.entry.sha256[:16]}" for name, one in chosen.items()]
     return {"adapters": adapters, **options, "inlay": __version__}
-
-
-def _part_size(before: Mapping[str, Any]) -> int:
-    """As the command that left parts behind had it, on whatever device; else as suits this one."""
-    import torch
-
-    size = before.get(_SIZE)
-    return size if isinstance(size, int) and size > 0 else ROWS["cuda" if torch.cuda.is_available() else "cpu"]
 
 
 def _answers(host: Host, rows: Sequence[Mapping[str, Example]], how: Mapping[str, Any]) -> list[Answer]:

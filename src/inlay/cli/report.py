@@ -35,9 +35,9 @@ p { margin: .5rem 0; } .soft, figcaption, td small { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } thead th { color: var(--soft); font-size: .87rem; vertical-align: bottom; }
-.n { text-align: right; white-space: nowrap; } tr > :last-child { padding-right: 0; }
+.n { text-align: right; } td.n { white-space: nowrap; } tr > :last-child { padding-right: 0; }
 td small { display: block; font-size: .82rem; } td:nth-child(2) { min-width: 8.5rem; }
-@media (max-width: 46rem) { thead { display: none; } td:empty { display: none; }
+@media (max-width: 50rem) { thead { display: none; } td:empty { display: none; }
   tr { display: grid; grid-template-columns: 1fr 1fr; gap: .5rem 1rem; padding: .8rem 0;
     border-bottom: 1px solid var(--line); }
   th, td { padding: 0; border: 0; } .n { text-align: left; }
