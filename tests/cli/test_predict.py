@@ -29,8 +29,12 @@ from inlay.cli import predict as command
 from inlay.cli import texts as reading
 from inlay.cli.output import Commands
 from inlay.cli.parts import Parts
+from inlay.cli.texts import of_lines
+from inlay.data.record import stop
 from inlay.engine.host import Host
+from inlay.errors import DataError
 from inlay.library.folder import Library
+from inlay.tasks import parse as parse_task
 
 TASKS = {
     "sms": ("lora", "classification:temperature=2.0", ["ham", "spam"]),
@@ -180,6 +184,19 @@ def test_a_pair_on_the_command_line(place: Place):
     expected = [("ask", ("who was in oslo ?", CONTEXT)), ("sms", ("who was in oslo ?", CONTEXT))]
     assert found == place.host.predict([*expected, ("ner", "who was in oslo ?")])
     assert ("pair" in found[1], "pair" in found[2]) == (True, False)
+
+
+def test_a_pair_goes_to_those_that_were_trained_on_pairs():
+    tasks = dict.fromkeys(("similar", "sms", "older"), parse_task("classification"))
+    about = {"similar": {"columns": {"text": "a", "pair": "b"}}, "sms": {"columns": {"text": "a"}}, "older": {}}
+    found = next(of_lines([("text 1", "hi")], "there", tasks, about).rows(stop))
+    assert {name: example.pair for name, example in found.items()} == {
+        "similar": "there",
+        "sms": None,
+        "older": "there",
+    }
+    with pytest.raises(DataError, match="answers for one text, not for a pair"):
+        of_lines([("text 1", "hi")], "there", {"sms": tasks["sms"]}, about)
 
 
 def test_fewer_scores_abstaining_and_no_calibration(place: Place):

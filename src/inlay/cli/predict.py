@@ -198,10 +198,10 @@ def _texts(
     from inlay.cli.texts import of_arguments, of_file, of_lines, of_stdin
 
     tasks = {name: one.task for name, one in chosen.items()}
+    about = {name: one.adapter.about for name, one in chosen.items()}
     if file is not None:
-        about = {name: one.adapter.about for name, one in chosen.items()}
         return of_file(file, format, encoding, given, tasks, skip, about)
-    return of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, tasks)
+    return of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, tasks, about)
 
 
 def _columns(chosen: Mapping[str, _Chosen], asked: Texts) -> list[str]:

@@ -41,14 +41,20 @@ class Texts:
     """Stream the rows: adapter -> what it is asked; None where a row cannot be used, of which `bad` has heard."""
 
 
-def of_lines(lines: Iterable[tuple[str, str]], pair: str | None, tasks: Mapping[str, Task]) -> Texts:
-    """Texts as they are, (place, text), all with the same second text if there is one."""
+def of_lines(
+    lines: Iterable[tuple[str, str]],
+    pair: str | None,
+    tasks: Mapping[str, Task],
+    about: Mapping[str, Mapping[str, Any]],
+) -> Texts:
+    """Texts as they are, (place, text), all with the same second text if there is one, for adapters that take one."""
     from inlay.tasks import Example
 
     asking = next((name for name, task in tasks.items() if task.kind == "qa"), None)
     if asking is not None and pair is None:
         raise DataError(f"{asking} answers questions about a text: pass that text with --pair")
-    takes_pair = {name: task.kind not in ("tagging", "mlm") for name, task in tasks.items()}
+    trained = {name: about[name].get("columns") or {"pair": ""} for name in tasks}  # of others nothing is known
+    takes_pair = {name: task.kind not in ("tagging", "mlm") and "pair" in trained[name] for name, task in tasks.items()}
     if pair is not None and not any(takes_pair.values()):
         raise DataError(f"--pair {_cut(pair)!r}: {', '.join(tasks)} answers for one text, not for a pair")
 
