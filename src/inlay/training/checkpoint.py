@@ -66,7 +66,8 @@ class Checkpoint:
         try:
             with safe_open(self.file, "pt") as file:
                 state = json.loads((file.metadata() or {})["inlay-loop"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                # copies: what is read is a window on the file, which is about to be replaced
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise RunError(f"{self.file} is not a checkpoint: {error}") from None
         if not isinstance(state, dict) or state.pop("format", None) != _FORMAT:
