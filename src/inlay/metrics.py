@@ -7,7 +7,6 @@ nan, so that a run that diverged never looks like one that scored. No rows at al
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 import re
@@ -162,18 +161,6 @@ def normalise_answer(text: str) -> str:
 def perplexity(mean_loss: float) -> float:
     """exp(loss); infinite above a loss of 700, where exp would soon overflow."""
     return math.inf if mean_loss > 700 else math.exp(mean_loss)
-
-
-def calibration(confidences: Sequence[float], correct: Sequence[bool], bins: int = 15) -> float:
-    """Expected calibration error over bins of equal width, each open below and closed above (Guo et al., 2017)."""
-    rows = _rows(confidences, correct)
-    edges = [i / bins for i in range(1, bins)]
-    gaps = [0.0] * bins
-    for confidence, hit in zip(confidences, correct, strict=True):
-        if confidence < -1e-6 or confidence > 1 + 1e-6:  # a softmax in single precision may end just above 1
-            raise ValueError(f"a confidence is a probability, not {confidence}")
-        gaps[bisect.bisect_left(edges, confidence)] += hit - confidence
-    return sum(map(abs, gaps)) / rows  # a bin's weight times its mean gap is its summed gap over all rows
 
 
 def summary(values: Sequence[float], *, lower_is_better: bool = False) -> dict[str, float]:
