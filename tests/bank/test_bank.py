@@ -74,12 +74,12 @@ def assert_tidy(bank: Bank) -> None:
 
 def routes(bank: Bank, segments: Segments) -> list[list[list[int]]]:
     """At `ffn.out` of each layer, in one pass: for each group that acts there, the entry of every token."""
-    state, out = BankPass(bank, segments, None, frozenset()), []
+    state, out = BankPass(bank, segments, None), []
     for layer in range(3):
         found = [route for _, _, route in state.at(site(f"layers.{layer}.ffn.out"))]
         inside = [ops.entries(route.segments, route.tokens, bank.device).tolist() for route in found]
-        after = [segments.tokens - route.start - route.tokens for route in found]
-        out.append([[0] * r.start + row + [0] * n for r, row, n in zip(found, inside, after, strict=True)])
+        spans = [route.span for route in found]
+        out.append([[0] * a + row + [0] * (segments.tokens - b) for (a, b), row in zip(spans, inside, strict=True)])
     return out
 
 
@@ -203,7 +203,7 @@ def test_sites_that_share_a_row_read_one_stack():
     bank = Bank()
     slot = load(bank, "houlsby:size=8,share=2", seed=1)
     actions = {
-        name: next(iter(BankPass(bank, Segments([slot], [2]), None, frozenset()).at(site(name))))
+        name: next(iter(BankPass(bank, Segments([slot], [2]), None).at(site(name))))
         for name in ("layers.0.attn.out", "layers.1.ffn.out", "layers.2.ffn.out")
     }
     stacks = {name: tensors["down"] for name, (_, tensors, _) in actions.items()}

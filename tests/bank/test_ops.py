@@ -129,7 +129,7 @@ def fixed_inputs(dtype: torch.dtype = torch.float32, bias: bool = True) -> list[
 def test_the_route_spans_the_tokens_from_the_groups_first_to_its_last(case: Case):
     inside = [i for i, entry in enumerate(case.by_token) if entry]
     route = case.route
-    assert (route.start, route.start + route.tokens) == (inside[0], inside[-1] + 1)
+    assert route.span == (inside[0], inside[-1] + 1)
     found = ops.entries(route.segments, route.tokens, torch.device("cpu"))
     assert found.tolist() == case.by_token[inside[0] : inside[-1] + 1]
     assert all(start < end for start, end, _ in route.segments)

@@ -19,7 +19,7 @@ from inlay.cli import info, main, output
 from inlay.errors import InlayError
 
 HEAVY = {"torch", "transformers", "numpy", "safetensors", "huggingface_hub"}
-COMMANDS = ("demo", "eval", "info", "params", "predict", "train")
+COMMANDS = ("bench", "demo", "eval", "info", "params", "predict", "train")
 
 run = CliRunner().invoke
 

@@ -21,8 +21,8 @@ import inlay
 from inlay.cli.main import app
 from inlay.cli.progress import Progress, clock, decimals
 from inlay.library.folder import Library
-from inlay.training.loop import Loop
 from inlay.training.run import Run, data_name
+from inlay.training.step import Step
 
 PROMISED = {"name", "version", "method", "parameters", "metrics", "best_epoch", "seconds", "library"}
 QUICK = ("--max-steps", "2", "--batch-size", "4")
@@ -293,18 +293,18 @@ def test_logs(place: Place):
 def interrupts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ctrl-C in the middle of these steps, with the handler that `main` installs."""
     steps: list[int] = []
-    taken, real = [0], Loop._backward
+    taken, real = [0], Step.backward
 
-    def backward(loop: Loop, rows: Any) -> Any:
+    def backward(step: Step, *rest: Any) -> Any:
         taken[0] += 1
         if taken[0] in steps:
             signal.raise_signal(signal.SIGINT)
-        return real(loop, rows)
+        return real(step, *rest)
 
     def handler(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loop, "_backward", backward)
+    monkeypatch.setattr(Step, "backward", backward)
     before = signal.signal(signal.SIGINT, handler)
     yield steps
     assert signal.signal(signal.SIGINT, before) is handler, "the handler was not put back"
@@ -347,14 +347,14 @@ def test_restart_forgets_what_was_done(place: Place, interrupts: list[int]):
 
 
 def test_an_impatient_interrupt_promises_nothing(place: Place, interrupts: list[int], monkeypatch: pytest.MonkeyPatch):
-    real = Loop._backward
+    real = Step.backward
 
-    def twice(loop: Loop, rows: Any) -> Any:
+    def twice(step: Step, *rest: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
-        return real(loop, rows)
+        return real(step, *rest)
 
-    monkeypatch.setattr(Loop, "_backward", twice)
+    monkeypatch.setattr(Step, "backward", twice)
     done = place.call("train", *arguments(place, place.write(work.texts(30))))
     assert done.exit_code == 130
     assert "To go on" not in done.stdout

@@ -245,7 +245,7 @@ def test_a_batch_that_does_not_fit_is_halved(host, monkeypatch):
     rows = [Row([5, 6, 7][: 1 + i % 3]) for i in range(11)]
     names = [("names", "tone")[i % 2] for i in range(11)]
     expected = run_rows(host, rows, names)
-    real, sizes = host.logits, []
+    real, sizes = host.logits_on_cpu, []
 
     def logits(batch: Any, *rest: Any) -> Any:
         sizes.append(len(batch.lengths))
@@ -253,7 +253,7 @@ def test_a_batch_that_does_not_fit_is_halved(host, monkeypatch):
             raise torch.OutOfMemoryError("no room")
         return real(batch, *rest)
 
-    monkeypatch.setattr(host, "logits", logits)
+    monkeypatch.setattr(host, "logits_on_cpu", logits)
     for one, other in zip(run_rows(host, rows, names), expected, strict=True):
         tiny.assert_close(one, other)
     assert sizes[:2] == [11, 5]
@@ -262,6 +262,6 @@ def test_a_batch_that_does_not_fit_is_halved(host, monkeypatch):
     def never(*_: Any) -> Any:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(host, "logits", never)
+    monkeypatch.setattr(host, "logits_on_cpu", never)
     with pytest.raises(torch.OutOfMemoryError):
         run_rows(host, rows, names)

@@ -41,7 +41,7 @@ def mixed(host: inlay.Host, name: str, keys: Keys) -> tuple[Tensors, Tensors, Te
         now = {n: start[n] + difference.detach() for n, difference in weights.tensors.items()}
         return {n: t.detach() for n, t in weights.effective(base, slot, keys).items()}, now, start
     bank, seen = host.forward.bank, {}
-    state = BankPass(bank, Segments([slot], [4]), keys, frozenset())
+    state = BankPass(bank, Segments([slot], [4]), keys, pooler=True)
     for part in bank.slot(slot).parts:
         for delta, tensors, route in state.at(part.site):
             if delta == part.delta.bucketed():

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import inlay
+from inlay.bank import noise
 
 D, HEADS, WIDE, LAYERS, DROPOUT = 16, 2, 64, 2, 0.25
 SHAPE = {
@@ -285,8 +286,10 @@ class Bench:
         before = sum(len(ROWS[i]) for i in range(row) if ADAPTERS[i] == "a")
 
         def drop(path: str, depth: int, y: Tensor) -> Tensor:
-            mask = keys.keep(slot, f"dropout {path} {depth}", (sum(mine), D), DROPOUT, torch.device("cpu"))
-            return y * mask[before : before + len(y)].double()
+            place = noise.number("dropout", path, depth - 1) if depth else noise.number("dropout", path)
+            key, number = torch.full((sum(mine),), keys.number(slot)).int(), torch.arange(sum(mine)).int()
+            kept = noise.keep_lanes(key, number, torch.tensor(place).int(), D) >= round(DROPOUT * 65536) - 32768
+            return y * kept[before : before + len(y)].double() / (1 - DROPOUT)
 
         return drop
 

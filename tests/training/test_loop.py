@@ -18,6 +18,7 @@ from inlay.training import loop as loop_module
 from inlay.training.job import Job
 from inlay.training.loop import Loop
 from inlay.training.prepare import prepare
+from inlay.training.step import Step
 
 Event = dict[str, Any]
 
@@ -196,16 +197,16 @@ def test_a_host_is_left_as_it_was():
 def test_memory_that_runs_out_halves_the_slots_and_changes_nothing_else(monkeypatch):
     runs = [work.run(seed=i, method=m) for i, m in enumerate(["houlsby:size=4", "lora:rank=2", "norms", "finetune"])]
     expected, _ = train(runs)
-    real, calls = Loop._backward, []
+    real, calls = Step.backward, []
 
-    def backward(self: Loop, rows: Any) -> Any:
-        calls.append(len(rows))
-        losses = real(self, rows)  # with gradients already there, as it would be
+    def backward(self: Step, parts: Any, *rest: Any) -> Any:
+        calls.append(len(parts))
+        losses = real(self, parts, *rest)  # with gradients already there, as it would be
         if len(calls) in (1, 4):  # before the first step, and right after an evaluation
             raise torch.OutOfMemoryError("so full")
         return losses
 
-    monkeypatch.setattr(Loop, "_backward", backward)
+    monkeypatch.setattr(Step, "backward", backward)
     found, events = train(runs)
     assert [e["slots"] for e in events if e["event"] == "slots"] == [2, 1]
     assert calls[:5] == [4, 2, 2, 2, 1]
@@ -219,7 +220,7 @@ def test_room_is_made_when_the_failed_batch_is_gone(monkeypatch):
     """An error keeps the frames it went through alive, and what they hold: on a full device nothing could be copied."""
     real, held, alive = Loop._make_room, [], []
 
-    def backward(self: Loop, rows: Any) -> Any:
+    def backward(self: Step, *rest: Any) -> Any:
         states = torch.zeros(4)
         held.append(weakref.ref(states))
         raise torch.OutOfMemoryError("so full")
@@ -228,21 +229,21 @@ def test_room_is_made_when_the_failed_batch_is_gone(monkeypatch):
         alive.append(held[-1]() is not None)
         real(self)
 
-    monkeypatch.setattr(Loop, "_backward", backward)
+    monkeypatch.setattr(Step, "backward", backward)
     monkeypatch.setattr(Loop, "_make_room", make_room)
     train([work.run(seed=i) for i in range(2)])
     assert alive == [False] * 3
 
 
 def test_one_run_that_does_not_fit_fails_alone(monkeypatch):
-    real = Loop._backward
+    real = Step.backward
 
-    def backward(self: Loop, rows: Any) -> Any:
-        if 1 in rows:
+    def backward(self: Step, parts: Any, *rest: Any) -> Any:
+        if " run 1" in [p.name for p in parts]:
             raise torch.OutOfMemoryError("too large")
-        return real(self, rows)
+        return real(self, parts, *rest)
 
-    monkeypatch.setattr(Loop, "_backward", backward)
+    monkeypatch.setattr(Step, "backward", backward)
     results, _ = train([work.run(seed=i) for i in range(3)])
     assert [r.ok for r in results] == [True, False, True]
     assert "batch_size" in results[1].problem
@@ -261,16 +262,16 @@ def test_a_run_that_diverges_fails_alone(monkeypatch, how):
     if how == "weights":
         runs[1] = runs[1].model_copy(update={"lr": 1e30})
     else:
-        real = Loop._backward
+        real = Step.backward
 
-        def backward(self: Loop, rows: Any) -> Any:
-            if 1 in rows and self.jobs[1].step == 2:
-                slot = self.host.slot(loop_module.slot_name(self.jobs[1]))
+        def backward(self: Step, parts: Any, *rest: Any) -> Any:
+            if any(p.name == " run 1" and p.key[1] == 2 for p in parts):
+                slot = self.host.slot(" run 1")
                 stack, index = self.host.forward.bank.entry(slot, "layers.0.attn.out.down")
                 stack.data[index] = torch.nan
-            return real(self, rows)
+            return real(self, parts, *rest)
 
-        monkeypatch.setattr(Loop, "_backward", backward)
+        monkeypatch.setattr(Step, "backward", backward)
     results, events = train(runs)
     assert [r.ok for r in results] == [True, False, True, True]
     assert re.search(r"the loss of run-1 is (nan|inf) at step \d+; try a lower learning rate", results[1].problem)
@@ -501,7 +502,7 @@ def test_a_stage_after_another_leaves_nothing_behind_for_the_next_run():
 def test_metrics_are_those_of_calibrated_answers():
     """A temperature moves what is above a cut-off other than one half, so it must be fitted before the scoring."""
     host = work.host()
-    run = work.run(work.topics(40), task="multilabel:cutoff=0.4", name="it", epochs=4, lr=0.02)
+    run = work.run(work.topics(40), task="multilabel:cutoff=0.4", name="it", epochs=4, lr=0.01)
     found = inlay.train(host, run).metrics["validation"]
     examples = prepare(run, work.host()).validation.examples
     requests = [("it", e.text) for e in examples]

@@ -25,7 +25,7 @@ SEVERAL = [
     work.run(work.texts(seed=2), "diffprune:target=0.05", seed=2, eval_every=3),
     work.run(work.entities(seed=3), "adapterbias:l0=0.001", seed=3, weight_decay=0.1),
     work.run(work.texts(seed=4), "houlsby:size=6,mixout=0.3", seed=4, pretrain_on_text=True, pretrain_epochs=1),
-    work.run(work.ratings(seed=5), "finetune:top=1", seed=5, task="regression", epochs=6, patience=1),
+    work.run(work.ratings(seed=5), "finetune:top=1", seed=6, task="regression", epochs=6, patience=1),
 ]
 QUEUE = [
     work.run(work.texts(seed=i), method, seed=i, epochs=1 + i % 3, batch_size=3 + i % 3)

@@ -28,21 +28,24 @@ BASE = 0
 class Group:
     """All adapters of one bucketed delta."""
 
-    def __init__(self, delta: Delta, device: torch.device):
+    def __init__(self, delta: Delta, device: torch.device, number: int = 0):
         self.delta = delta
+        self.number = number
         self.device = device
         self.capacity = 2
         self.entry_of: dict[int, int] = {}
         self.stacks: dict[str, nn.Parameter] = {}
 
-    def enter(self, slot: int) -> None:
-        """Give a slot an entry."""
+    def enter(self, slot: int) -> bool:
+        """Give a slot an entry; True if that took new stacks."""
         taken = set(self.entry_of.values())
         free = next((e for e in range(1, self.capacity) if e not in taken), None)
+        grows = free is None
         if free is None:
             free = self.capacity
             self._grow()
         self.entry_of[slot] = free
+        return grows
 
     def leave(self, slot: int) -> None:
         """Take a slot's entry back and clear it."""
@@ -77,6 +80,7 @@ class Mount:
     group: Group
     names: dict[str, str]
     """The delta's tensor name -> the stack's."""
+    number: int = 0
     slots: set[int] = field(default_factory=set)
 
     @property
@@ -90,6 +94,11 @@ class Mount:
     def is_whole(self) -> bool:
         """Whether every slot of the group is present here, as is usual."""
         return len(self.slots) == len(self.group.entry_of)
+
+    @property
+    def route(self) -> str:
+        """The name of its route in a pass: mounts of one group share it, unless one has fewer slots."""
+        return f"route {self.group.number}" if self.is_whole else f"route {self.group.number} at {self.number}"
 
     def tensors(self) -> dict[str, Tensor]:
         """The stacks under the delta's own names."""
@@ -122,6 +131,8 @@ class Bank:
         self.slots: dict[int, Slot] = {}
         self.groups: dict[Delta, Group] = {}
         self.mounts: dict[str, list[Mount]] = {}
+        self.version = 0
+        """Changes when tensors move or mounts come and go: what was recorded before no longer holds."""
         self._next = BASE + 1
 
     def load(
@@ -146,9 +157,10 @@ class Bank:
             delta = part.delta.bucketed()
             group = self.groups.get(delta)
             if group is None:
-                group = self.groups[delta] = Group(delta, self.device)
-            if slot not in group.entry_of:
-                group.enter(slot)
+                self.version += 1
+                group = self.groups[delta] = Group(delta, self.device, self.version)
+            if slot not in group.entry_of and group.enter(slot):
+                self.version += 1
             padded = delta.params(part.site)
             for name, full in part.names().items():
                 group.stack(full, padded[name].shape, padded[name].role != "constant")
@@ -165,11 +177,14 @@ class Bank:
         for group in {id(g): g for g in record.groups.values()}.values():
             group.leave(slot)
             if not group.entry_of:
+                self.version += 1
                 del self.groups[group.delta]
         for site in {part.site.name for part in record.parts}:
             for mount in self.mounts[site]:
                 mount.slots.discard(slot)
-            self.mounts[site] = [mount for mount in self.mounts[site] if mount.slots]
+            kept = [mount for mount in self.mounts[site] if mount.slots]
+            self.version += len(kept) < len(self.mounts[site])
+            self.mounts[site] = kept
 
     def slot(self, slot: int) -> Slot:
         """The record of a slot."""
@@ -231,5 +246,6 @@ class Bank:
         for mount in mounts:
             if mount.group is group and mount.names == names:
                 return mount
-        mounts.append(Mount(site, group, names))
+        self.version += 1
+        mounts.append(Mount(site, group, names, self.version))
         return mounts[-1]

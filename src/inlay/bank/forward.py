@@ -3,24 +3,29 @@
 Rows are sorted by slot. All banked rows and bare base rows run in one pass; a weight-level adapter's rows, and
 those of an adapter that must be alone in its pass (DeBERTa's shared keys), run in one pass each. The model sees
 packed tokens where its attention allows it, else padded rows; results are the same.
+
+A pass is planned on the host (`plan`: who goes where, and all numbers in tables) and run on the device (`run`: nothing
+but tensors), so that a run can be recorded and replayed with other numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from inlay.bank.bank import BASE, Bank
+from inlay.bank.inputs import Layout, longest_row, packed_layout, padded_layout
 from inlay.bank.noise import Keys
-from inlay.bank.passes import BankPass, Reached
+from inlay.bank.ops import has_kernels
+from inlay.bank.passes import BankPass, Reached, kernel_tables, noise_tables
 from inlay.bank.route import Segments
+from inlay.bank.tables import Tables, bucket
 from inlay.bank.weights import WeightSlot, call_with
 from inlay.bank.wiring import Wiring
-from inlay.base.attention import Rows
 from inlay.base.load import Base
 from inlay.base.sites import config_of
 from inlay.data.batch import Batch
@@ -32,7 +37,7 @@ class Hidden:
     """The last hidden states of a batch, in the order the rows were run."""
 
     states: Tensor
-    """[tokens, d]"""
+    """[tokens, d]; there may be more tokens at the end, which belong to no row."""
     lengths: tuple[int, ...]
     slots: tuple[int, ...]
     order: tuple[int, ...]
@@ -40,7 +45,7 @@ class Hidden:
 
     def rows(self) -> list[Tensor]:
         """[length, d] of every row, in the batch's own order."""
-        return in_order(torch.split(self.states, list(self.lengths)), self.order)
+        return in_order(torch.split(self.states[: sum(self.lengths)], list(self.lengths)), self.order)
 
 
 def in_order(rows: Sequence[Tensor], order: Sequence[int]) -> list[Tensor]:
@@ -49,6 +54,23 @@ def in_order(rows: Sequence[Tensor], order: Sequence[int]) -> list[Tensor]:
     for row, place in zip(rows, order, strict=True):
         out[place] = row
     return out
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One pass over some rows of a batch, before it runs."""
+
+    rows: Sequence[int]
+    """Which rows of the batch, sorted by slot."""
+    slots: Sequence[int]
+    lengths: Sequence[int]
+    layout: Layout
+    segments: Segments
+    """Slots over the tokens the model sees."""
+    tables: Mapping[str, Tensor]
+    keys: Keys | None
+    alone: bool
+    begin: tuple[int, Tensor] | None
 
 
 class Forward:
@@ -60,11 +82,15 @@ class Forward:
         self.bank = Bank(base.device)
         self.weights: dict[int, WeightSlot] = {}
         """Weight-level adapters by slot; their heads are in the bank under the same number."""
+        self.compiled = False
+        """Run layers as compiled code; CUDA alone."""
+        self.kernels = has_kernels(base.device)
+        """Whether routes are tensors for kernels; False also turns them off."""
+        self._sites = [site.name for site in base.sites] + ["output"]
 
-    def __call__(
-        self, batch: Batch, slots: Sequence[int], keys: Keys | None = None, packed: bool | None = None
-    ) -> Hidden:
-        """
+    def plan(self, batch: Batch, slots: Sequence[int], keys: Keys | None, packed: bool | None = None) -> list[Plan]:
+        """The passes of a batch.
+
         Args:
             slots: the slot of every row; 0 is the bare base.
             keys: given, the slots in it run in training mode with their own noise.
@@ -72,27 +98,56 @@ class Forward:
         """
         self._check(batch, slots, keys, packed)
         packed = self.base.sites.arch.packable if packed is None else packed
-        plan = self._plan(slots)
-        states, order = [], []
-        for rows in plan:
-            states.append(self._run(batch.take(rows), [slots[i] for i in rows], keys, packed))
-            order += rows
-        lengths = tuple(batch.lengths[i] for i in order)
-        joined = states[0] if len(states) == 1 else torch.cat(states)
-        return Hidden(joined, lengths, tuple(slots[i] for i in order), tuple(order))
+        passes = self._passes(slots)
+        return [self._plan(batch, rows, slots, keys, packed, len(passes) == 1) for rows in passes]
+
+    def run(self, plan: Plan, tables: Mapping[str, Tensor]) -> Tensor:
+        """[tokens, d]: one pass, with its tables on the device."""
+        state = self.state(plan, tables)
+        model = self.base.model
+        with self.wiring.running(state):
+            out = call_with(state.weights, model, model.forward, (), plan.layout.inputs(self.base, tables))
+        states: Tensor = out.last_hidden_state.flatten(0, 1)
+        return states if "valid" not in tables else states[tables["valid"]]
+
+    def state(self, plan: Plan, tables: Mapping[str, Tensor]) -> BankPass:
+        """The pass that a plan means."""
+        state = BankPass(self.bank, plan.segments, plan.keys, tables, plan.alone)
+        slot = plan.slots[0]
+        if slot in self.weights:
+            state.weights = self.weights[slot].effective(self.base, slot, plan.keys)
+        if plan.begin is not None:
+            state.begin = plan.begin[0], plan.begin[1].unsqueeze(0).to(self.base.device)
+        state.compiled = self.compiled and self.fixed(plan) and not state.wants and not self.wiring.checkpointing
+        if state.compiled:
+            self._say_what_varies(tables)
+        return state
+
+    def _say_what_varies(self, tables: Mapping[str, Tensor]) -> None:
+        """To the compiler: the sizes of a batch and of stacks, so that it need not learn them by compiling again."""
+        stacks = (stack for group in self.bank.groups.values() for stack in group.stacks.values())
+        for tensor in itertools.chain(tables.values(), stacks):
+            torch._dynamo.mark_dynamic(tensor, 0)
+
+    def fixed(self, plan: Plan) -> bool:
+        """Whether a run depends on the tables alone, so that it can be recorded."""
+        slots = [self.bank.slots[slot] for slot in set(plan.slots) - {BASE}]
+        noisy = plan.keys is not None and any(slot.start for slot in slots)
+        gated = any(part.delta.gated for slot in slots for part in slot.parts)
+        return self.kernels and not (plan.alone or noisy or gated or plan.begin) and plan.layout.is_fixed
 
     @torch.no_grad()
     def below(self, batch: Batch, layer: int) -> Tensor:
         """[tokens, d]: what goes into a layer when nothing below it is adapted; see `Batch.states`."""
-        self._check(batch, [BASE] * len(batch.lengths), None, True)
-        inputs, _, _ = packed_inputs(self.base, batch)
-        state = BankPass(self.bank, Segments([BASE], [int(batch.ids.numel())]), None, frozenset())
+        (plan,) = self.plan(batch, [BASE] * len(batch.lengths), None, True)
+        tables = Tables(plan.tables).to(self.base.device)
+        state = self.state(plan, tables)
         state.stop = layer
         try:
             with self.wiring.running(state):
-                self.base.model(**inputs)
+                self.base.model(**plan.layout.inputs(self.base, tables))
         except Reached as reached:
-            return reached.states[0]
+            return reached.states[0][: len(batch.ids)]
         raise InlayError(f"{self.base.name} has no layer {layer}")
 
     def lowest(self, slot: int) -> int:
@@ -110,7 +165,51 @@ class Forward:
                     layers.append(next(inside, 0))
         return min(layers) if sites.depth == sites.layers else 0
 
-    def _plan(self, slots: Sequence[int]) -> list[list[int]]:
+    def without_dropout(self, keys: Keys) -> frozenset[int]:
+        """The slots in training that have none, or mixout instead."""
+        methods = {slot: self.bank.slot(slot).method for slot in keys.of_slot}
+        return keys.without_dropout.union(
+            slot for slot, method in methods.items() if method is not None and method.mixout
+        )
+
+    def tables(
+        self, slots: Sequence[int], counts: Sequence[int], keys: Keys | None, size: int, at: Sequence[str]
+    ) -> dict[str, Tensor]:
+        """Who owns what, for noise and for kernels: of a pass's tokens, of pooled rows, of all states.
+
+        Args:
+            slots, counts: how many of `size` tokens every row has, rows of a slot one after the other.
+            at: the sites that will be asked about.
+        """
+        found: dict[str, Tensor] = {}
+        if keys is not None:
+            found |= noise_tables(slots, counts, keys, self.without_dropout(keys), size)
+        if self.kernels:
+            segments = Segments(slots, counts)
+            found |= kernel_tables(self.bank, segments, size, bucket(len(segments.runs), 4), at)
+        return found
+
+    def _plan(
+        self, batch: Batch, rows: Sequence[int], slots: Sequence[int], keys: Keys | None, packed: bool, single: bool
+    ) -> Plan:
+        own, some = [slots[i] for i in rows], batch.take(rows)
+        alone = self._alone(own[0])
+        if packed:
+            roomy = self.kernels and single and not alone and batch.states is None
+            layout = packed_layout(self.base, some, self.kernels, roomy)
+        else:
+            layout = padded_layout(self.base, some)
+        tables = layout.tables | self.tables(own, layout.counts, None, layout.tokens, () if alone else self._sites)
+        if alone:
+            tables.pop("bounds", None)
+        if keys is not None:
+            size = layout.tokens if packed else len(some.ids)
+            noise = noise_tables(own, some.lengths, keys, self.without_dropout(keys), size)
+            tables |= noise if packed else {name: layout.spread(table, -1) for name, table in noise.items()}
+        begin = None if some.states is None else (some.layer, some.states)
+        return Plan(rows, own, some.lengths, layout, Segments(own, layout.counts), tables, keys, alone, begin)
+
+    def _passes(self, slots: Sequence[int]) -> list[list[int]]:
         """Which rows run together: a list of passes, each a list of row numbers sorted by slot."""
         key = {slot: self.bank.order(slot) for slot in set(slots)}
         rows = sorted(range(len(slots)), key=lambda i: key[slots[i]])
@@ -126,31 +225,6 @@ class Forward:
             return slot in self.weights
         special = self.base.sites.single_slot
         return bool(special) and any(part.site.kind in special for part in self.bank.slot(slot).parts)
-
-    def _run(self, batch: Batch, slots: Sequence[int], keys: Keys | None, packed: bool) -> Tensor:
-        inputs, valid, width = (packed_inputs if packed else padded_inputs)(self.base, batch)
-        true = Segments(slots, batch.lengths)
-        segments = true if valid is None else Segments(slots, [width] * len(slots))
-        alone = self._alone(slots[0])
-        state = BankPass(self.bank, segments, keys, self.without_dropout(keys), true, valid, alone)
-        if slots[0] in self.weights:
-            state.weights = self.weights[slots[0]].effective(self.base, slots[0], keys)
-        if batch.states is not None:
-            state.begin = batch.layer, batch.states.unsqueeze(0).to(self.base.device)
-        model = self.base.model
-        with self.wiring.running(state):
-            out = call_with(state.weights, model, model.forward, (), inputs)
-        states: Tensor = out.last_hidden_state.flatten(0, 1)
-        return states if valid is None else states[valid]
-
-    def without_dropout(self, keys: Keys | None) -> frozenset[int]:
-        """The slots in training that have none, or mixout instead."""
-        if keys is None:
-            return frozenset()
-        methods = {slot: self.bank.slot(slot).method for slot in keys.of_slot}
-        return keys.without_dropout.union(
-            slot for slot, method in methods.items() if method is not None and method.mixout
-        )
 
     def _check(self, batch: Batch, slots: Sequence[int], keys: Keys | None, packed: bool | None) -> None:
         if len(slots) != len(batch.lengths):
@@ -172,65 +246,3 @@ class Forward:
         longest = max(batch.lengths)
         if limit is not None and longest > limit:
             raise InlayError(f"row {batch.lengths.index(longest)} has {longest} tokens, {self.base.name} takes {limit}")
-
-
-def longest_row(base: Base) -> int | None:
-    """The most tokens a row may have; None where positions are only relative."""
-    config = config_of(base.model)
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is None or getattr(config, "position_biased_input", True) is False:
-        return None
-    return int(limit) - _first_position(base)
-
-
-def packed_inputs(base: Base, batch: Batch) -> tuple[dict[str, Any], None, int]:
-    """One [1, tokens] row, with the true row boundaries for attention."""
-    device = base.device
-    lengths = torch.tensor(batch.lengths)
-    starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
-    steps = torch.arange(len(starts)) - starts + _first_position(base)
-    inputs = {
-        "input_ids": batch.ids.unsqueeze(0).to(device),
-        "position_ids": steps.unsqueeze(0).to(device),
-        # four dimensions: taken as a finished mask, so none is built; packed attention does not read it
-        "attention_mask": torch.zeros(1, 1, 1, 1, device=device, dtype=base.dtype),
-        "inlay_rows": Rows(batch.lengths, device),
-    }
-    return inputs | _extras(base, batch.types, batch.ids, (1, -1)), None, 0
-
-
-def padded_inputs(base: Base, batch: Batch) -> tuple[dict[str, Any], Tensor, int]:
-    """[rows, longest] with a mask, and where the true tokens are in it."""
-    device = base.device
-    lengths = torch.tensor(batch.lengths).unsqueeze(1)
-    width = int(lengths.max())
-    steps = torch.arange(width).unsqueeze(0)
-    mask = steps < lengths
-    padding = getattr(config_of(base.model), "pad_token_id", None) or 0
-    ids = torch.full(mask.shape, padding)
-    ids[mask] = batch.ids
-    types = None
-    if batch.types is not None:
-        types = torch.zeros_like(ids)
-        types[mask] = batch.types
-    inputs = {
-        "input_ids": ids.to(device),
-        "position_ids": (steps + _first_position(base)).expand_as(ids).to(device),
-        "attention_mask": mask.to(device=device, dtype=torch.long),
-    }
-    valid = mask.flatten().nonzero().squeeze(1).to(device)
-    return inputs | _extras(base, types, ids, ids.shape), valid, width
-
-
-def _extras(base: Base, types: Tensor | None, ids: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
-    arch = base.sites.arch
-    extras: dict[str, Any] = {"use_cache": False} if arch.decoder else {}
-    if arch.token_types:
-        extras["token_type_ids"] = (torch.zeros_like(ids) if types is None else types).view(shape).to(base.device)
-    return extras
-
-
-def _first_position(base: Base) -> int:
-    if base.sites.arch.first_position == "zero":
-        return 0
-    return int(config_of(base.model).pad_token_id) + 1

@@ -7,8 +7,9 @@ Tokens come in segments `(start, end, entry)`. Entry 0 stands for "not in this g
 gradient, whatever (finite) numbers are stored there. Back ends, all equal to `reference` up to rounding:
 
     reference  gathers each token's own matrix; short and slow, the oracle of the tests
-    segments   one product per segment; the CPU's path, and CUDA's in fp32
-    grouped    one grouped product over all segments; CUDA in half precision
+    segments   one product per segment; the CPU's path
+    kernels    CUDA with Triton (kernel_ops.py)
+    grouped    one grouped product over all segments; CUDA in half precision without Triton, where fp32 takes segments
 
 Parameters may be kept in a wider dtype than the activations: products run in the dtype of x, gradients come
 back in the dtype of the parameter.
@@ -16,6 +17,7 @@ back in the dtype of the parameter.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +27,11 @@ from torch import Tensor
 
 Segment = tuple[int, int, int]
 """(start, end, entry); segments are in order, do not overlap, and are not empty."""
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether routes on this device can be tensors for kernels of our own."""
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Sequence[Segment]) -> Tensor:

@@ -7,7 +7,8 @@ that all sites of a shared row see the same draw and gradient checkpointing sees
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from inlay.bank.bank import BASE, Bank, Mount
 from inlay.bank.delta import Delta, Method, Tensors
 from inlay.bank.mixout import keep_mask, mix
-from inlay.bank.noise import Keys
+from inlay.bank.noise import Keys, keyed_dropout
 from inlay.bank.route import Route, Segments
 from inlay.base.sites import Site
 
@@ -32,18 +33,34 @@ class Reached(Exception):  # noqa: N818 - not an error: the way out of a model t
         self.states = states
 
 
+@dataclass
+class Here:
+    """What acts in one layer, or outside the layers. Its keys say nothing about the layer, so all can share code."""
+
+    actions: Mapping[str, Sequence[Action]]
+    """Kind of site -> its deltas."""
+    places: Mapping[str, Tensor]
+    """Path of a dropout, within the layer -> the number of that place."""
+
+
 class Pass(ABC):
     """What the wiring asks while the model runs."""
+
+    compiled = False
+    """Whether layers run as compiled code."""
 
     def __init__(self, wants: Iterable[str]):
         self.wants = frozenset(wants)
         self.attention_dropout = False
         self.depth = 0
         """How many layers have begun."""
+        self.here = self.outside = Here({}, {})
         self.hidden: list[Tensor] = []
         """The layers' inputs so far, if a delta wants them."""
         self.sublayer_input: dict[str, Tensor] = {}
         """The newest input of attention and of the feed-forward, if a delta wants it."""
+        self.fused: dict[str, Tensor] = {}
+        """Results of a fused projection that have not been asked for yet."""
         self.weights: Mapping[str, Tensor] = {}
         """Base parameters that are replaced in this pass."""
         self.begin: tuple[int, Tensor] | None = None
@@ -52,12 +69,16 @@ class Pass(ABC):
         """Go no further than the input of this layer: it raises Reached."""
 
     @abstractmethod
-    def at(self, site: Site) -> Iterable[Action]:
+    def at(self, site: Site) -> Sequence[Action]:
         """The deltas that act at a site."""
 
     @abstractmethod
-    def drop(self, path: str, p: float, training: bool, y: Tensor) -> Tensor:
-        """Dropout at the module of this path."""
+    def drop(self, here: Here, place: str, p: float, training: bool, y: Tensor) -> Tensor:
+        """Dropout at a place."""
+
+    def look(self, sites: Iterable[Site], places: Mapping[str, Tensor]) -> Here:
+        """What acts at these sites."""
+        return Here({site.kind: self.at(site) for site in sites}, places)
 
 
 class UniformPass(Pass):
@@ -68,11 +89,11 @@ class UniformPass(Pass):
         self.actions = actions
         self.dropout = self.attention_dropout = dropout
 
-    def at(self, site: Site) -> Iterable[Action]:
+    def at(self, site: Site) -> Sequence[Action]:
         """As given."""
         return self.actions.get(site.name, ())
 
-    def drop(self, path: str, p: float, training: bool, y: Tensor) -> Tensor:
+    def drop(self, here: Here, place: str, p: float, training: bool, y: Tensor) -> Tensor:
         """The model's own dropout."""
         return F.dropout(y, p, training) if self.dropout else y
 
@@ -85,57 +106,72 @@ class BankPass(Pass):
         bank: Bank,
         segments: Segments,
         keys: Keys | None,
-        without_dropout: frozenset[int],
-        true_segments: Segments | None = None,
-        valid: Tensor | None = None,
+        tables: Mapping[str, Tensor] | None = None,
         alone: bool = False,
+        pooler: bool = False,
     ):
         """
         Args:
             segments: slots over the tokens the model sees (with padding, if any).
-            true_segments, valid: slots over the tokens alone, and where those are among the model's.
+            tables: what `noise_tables` and `kernel_tables` made, on the device. Without the former nothing is dropped,
+                without the latter routes are segments.
             alone: all tokens belong to one slot, so that sites may be called on anything.
+            pooler: the tokens are pooled rows, and only the pooler runs; else the model's own call of it is left alone.
         """
         present = {slot for _, _, slot in segments.runs} - {BASE}
         super().__init__(w for slot in present if slot in bank.slots for w in bank.slots[slot].wants)
         self.bank = bank
         self.segments = segments
         self.keys = keys
-        self.without_dropout = without_dropout
-        self.true_segments = true_segments or segments
-        self.valid = valid
+        self.tables = tables or {}
         self.alone = alone
-        self._routes: dict[Any, Route | None] = {}
+        self.pooler = pooler
+        self.drops = "local" in self.tables
+        self._spread: Any = None
+        self._routes: dict[str, Route | None] = {}
         self._tensors: dict[int, Tensors] = {}
         self._prepare(present)
 
-    def at(self, site: Site) -> Iterable[Action]:
+    def at(self, site: Site) -> Sequence[Action]:
         """The mounts at a site that have tokens in this batch."""
+        if site.kind == "pooler" and not (self.pooler or self.alone):
+            return ()
+        found = []
         for mount in self.bank.mounts.get(site.name, ()):
-            route = self._route(mount)
+            route = self.route(mount)
             if route is not None:
-                yield mount.group.delta, self._tensors.get(id(mount)) or mount.tensors(), route
+                found.append((mount.group.delta, self._tensors.get(id(mount)) or mount.tensors(), route))
+        return found
 
-    def drop(self, path: str, p: float, training: bool, y: Tensor) -> Tensor:
+    def drop(self, here: Here, place: str, p: float, training: bool, y: Tensor) -> Tensor:
         """Dropout keyed by slot, step and place; none for slots that are only evaluated."""
-        if self.keys is None or p == 0:
+        if not self.drops or p == 0:
             return y
-        place = f"dropout {path} {self.depth}"
-        mask = dropout_mask(self.keys, self.true_segments, self.without_dropout, place, p, y)
-        if self.valid is not None:
-            padded = torch.ones(self.segments.tokens, y.shape[-1], device=y.device)
-            padded[self.valid] = mask
-            mask = padded
-        return y * mask.to(y.dtype).view_as(y)
+        flat = y.reshape(-1, y.shape[-1])
+        dropped = keyed_dropout(flat, self.tables["key"], self.tables["local"], here.places[place], p)
+        return dropped.view(y.shape)
 
-    def _route(self, mount: Mount) -> Route | None:
-        key: Any = id(mount.group)
-        if not mount.is_whole:
-            key = (key, tuple(slot for _, _, slot in self.segments.runs if slot in mount.slots))
-        if key not in self._routes:
-            route = self.segments.route(mount.entry_of)
-            self._routes[key] = Route.uniform(route.segments[0][2]) if route is not None and self.alone else route
-        return self._routes[key]
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the pass does the same for every batch of its size: no parameters of its own, no state."""
+        return not self._tensors and not self.alone and not self.weights and self.begin is None
+
+    def route(self, mount: Mount) -> Route | None:
+        """Who uses which entry of a mount; None if none of its slots is in this batch."""
+        if mount.route not in self._routes:
+            self._routes[mount.route] = self._make(mount)
+        return self._routes[mount.route]
+
+    def _make(self, mount: Mount) -> Route | None:
+        if "bounds" in self.tables:
+            if mount.route not in self.tables:
+                return None
+            from inlay.bank.kernel_route import KernelRoute, Spread
+
+            self._spread = self._spread or Spread.of(self.tables)
+            return KernelRoute(self.tables[mount.route], self._spread)
+        route = self.segments.route(mount.entry_of)
+        return Route.uniform(route.segments[0][2]) if route is not None and self.alone else route
 
     def _prepare(self, present: set[int]) -> None:
         """Apply mixout and gates, entry by entry, so that no adapter's arithmetic depends on its neighbours."""
@@ -166,14 +202,36 @@ class BankPass(Pass):
         return {name: _pad(tensor[0], stacks[name][0]).unsqueeze(0) for name, tensor in own.items()}
 
 
-def dropout_mask(keys: Keys, segments: Segments, without: frozenset[int], place: str, p: float, like: Tensor) -> Tensor:
-    """[tokens, width of `like`]: 0 or 1 / (1 - p) for slots that train, 1 for all others."""
-    width = like.shape[-1]
-    mask = torch.ones(segments.tokens, width, device=like.device)
-    for start, end, slot in segments.runs:
-        if slot in keys.of_slot and slot not in without:
-            mask[start:end] = keys.keep(slot, place, (end - start, width), p, like.device)
-    return mask
+def kernel_tables(bank: Bank, segments: Segments, size: int, places: int, at: Iterable[str]) -> dict[str, Tensor]:
+    """What kernels need to know of a batch: its runs, and the entries of every route at these sites."""
+    from inlay.bank.kernel_route import BLOCK
+
+    tables = segments.tables(size, places, BLOCK)
+    for mount in (mount for site in at for mount in bank.mounts.get(site, ())):
+        if mount.route not in tables:
+            found = segments.entries(mount.entry_of, places)
+            if found is not None:
+                tables[mount.route] = found
+    return tables
+
+
+def noise_tables(
+    slots: Sequence[int], counts: Sequence[int], keys: Keys, quiet: frozenset[int], size: int
+) -> dict[str, Tensor]:
+    """For dropout: the key of every token's slot, and its number within the slot, -1 where nothing is dropped.
+
+    Args:
+        slots, counts: how many tokens each row has, rows of a slot one after the other.
+        size: of the tables; -1 for the rest.
+    """
+    runs = Segments(slots, counts).runs
+    number = torch.full((size,), -1)
+    key = torch.zeros(size, dtype=torch.long)
+    for start, end, slot in runs:
+        if slot in keys.of_slot and slot not in quiet:
+            number[start:end] = torch.arange(end - start)
+            key[start:end] = keys.number(slot)
+    return {"key": key, "local": number}
 
 
 def drawn(

@@ -3,17 +3,21 @@
 `Segments` knows the batch: rows sorted by slot, so every slot owns one run of tokens. `Route` is what one
 group of adapters sees of it: the same tokens, with entries of its own stacks in place of slots. A method gets
 a `Route` and the two primitives on it, and never learns about slots.
+
+On CUDA the same is said in tensors (`kernel_route.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from inlay.bank import ops
 from inlay.bank.ops import Segment
+
+Act = Callable[[Tensor], Tensor]
 
 
 class Route:
@@ -22,23 +26,20 @@ class Route:
     def __init__(self, segments: Sequence[Segment], tokens: int, start: int = 0):
         self.segments = list(segments)
         self.tokens = tokens
-        self.start = start
-        """Where this route's first token is in the batch."""
+        self.span: tuple[int, int] | None = (start, start + tokens)
+        """The tokens of the batch that the route is about; None for all."""
         self._tiles: ops.Tiles | None = None
 
     @classmethod
     def uniform(cls, entry: int) -> Route:
         """Every token of any batch uses this entry, which may be entry 0 of a stack without a zero entry."""
-        return cls([(0, -1, entry)], tokens=-1)
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether the route holds for any number of tokens."""
-        return self.tokens < 0
+        route = cls([(0, -1, entry)], tokens=-1)
+        route.span = None
+        return route
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Every token times its own entry's matrix: x [n, in], weight [E, in, out], bias [E, out] -> [n, out]."""
-        if self.is_uniform:
+        if self.span is None:
             entry = self.segments[0][2]
             out = x @ weight[entry].to(x.dtype)
             return out if bias is None else out + bias[entry].to(x.dtype)
@@ -49,12 +50,16 @@ class Route:
 
     def vector(self, p: Tensor, like: Tensor) -> Tensor:
         """Every token's own entry's vector, in the dtype of `like` [n, ...]: p [E, d] -> [n, d] or [1, d]."""
-        if self.is_uniform:
+        if self.span is None:
             return p[self.segments[0][2]].to(like.dtype).unsqueeze(0)
         segments = self._cover(like.shape[0])
         if p.is_cuda:
             return ops.vector_grouped(p, self._tiled(p.device), like.dtype)
         return ops.SegmentVector.apply(p, segments, like.shape[0], like.dtype)  # type: ignore[no-untyped-call, no-any-return]
+
+    def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str) -> Tensor:
+        """Linear, activation, linear; `name` is the activation's, for back ends that do all three at once."""
+        return self.linear(act(self.linear(x, *down)), *up)
 
     def _tiled(self, device: torch.device) -> ops.Tiles:
         if self._tiles is None or self._tiles.entry.device != device:
@@ -64,6 +69,10 @@ class Route:
     def _cover(self, tokens: int) -> Sequence[Segment]:
         assert tokens == self.tokens, f"the route has {self.tokens} tokens, the tensor {tokens}"
         return self.segments
+
+
+Layer = tuple[Tensor, Tensor]
+"""weight [E, in, out] and bias [E, out]."""
 
 
 class Segments:
@@ -92,6 +101,28 @@ class Segments:
             return None
         first, last = mine[0][0], mine[-1][1]
         return Route([(s - first, e - first, entry) for s, e, entry in mine], last - first, first)
+
+    def entries(self, entry_of: Mapping[int, int], places: int) -> Tensor | None:
+        """[places] the entry of every run's slot, 0 for strangers and for places beyond; None if all are strangers."""
+        found = [entry_of.get(slot, 0) for _, _, slot in self.runs]
+        if not any(found):
+            return None
+        return torch.tensor(found + [0] * (places - len(found)), dtype=torch.int32)
+
+    def tables(self, size: int, places: int, block: int) -> dict[str, Tensor]:
+        """The runs as a `Spread` wants them, with room for more: `size` tokens and `places` runs."""
+        ends = torch.tensor([0] + [end for _, end, _ in self.runs])
+        counts, at = ends.diff(), torch.arange(len(self.runs))
+        bounds = torch.full((places + 1,), self.tokens)
+        bounds[: len(ends)] = ends
+        place = torch.full((size,), -1)
+        place[: self.tokens] = torch.repeat_interleave(at, counts)
+        pieces = (counts + block - 1) // block
+        tiles = torch.zeros(size // block + places, 3, dtype=torch.long)
+        owner = torch.repeat_interleave(at, pieces)
+        first = ends[owner] + (torch.arange(len(owner)) - (pieces.cumsum(0) - pieces)[owner]) * block
+        tiles[: len(owner)] = torch.stack([first, (ends[owner + 1] - first).clamp(max=block), owner], 1)
+        return {"bounds": bounds, "tiles": tiles, "place": place}
 
 
 def _takes_grouped(x: Tensor, weight: Tensor) -> bool:

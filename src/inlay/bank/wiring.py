@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,13 +19,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from inlay.bank.delta import Delta, Signal, Tensors
-from inlay.bank.passes import Pass, Reached
+from inlay.bank.noise import number
+from inlay.bank.passes import Here, Pass, Reached
 from inlay.bank.route import Route
 from inlay.bank.weights import call_with
 from inlay.base.load import IN_USE, refuse_in_use
 from inlay.base.sites import Site, Sites
 
 Call = Callable[..., Any]
+_SIZES_VARY = {"force_parameter_static_shapes": False, "force_nn_module_property_static_shapes": False}
+"""For the compiler, which takes the sizes of parameters and of what it finds in modules for fixed: stacks grow."""
 _OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
 """Projections whose input is the input of their sublayer."""
 
@@ -47,6 +50,7 @@ class Wiring:
     @contextmanager
     def running(self, state: Pass) -> Iterator[None]:
         """Let the model run under a pass."""
+        state.outside = state.look((site for site in self.sites if site.layer is None), self._places.get(("", 0), {}))
         before, self.current = self.current, state
         try:
             yield
@@ -61,6 +65,11 @@ class Wiring:
             self._undo.pop()()
         del self.model.__dict__[IN_USE]
         return True
+
+    @property
+    def head_place(self) -> Tensor:
+        """The number of the dropout in front of a head."""
+        return self._places["", 0]["head"]
 
     @property
     def removed(self) -> bool:
@@ -88,52 +97,67 @@ class Wiring:
             self.override(self.model.get_submodule(path), functools.partial(self._leaf, sites))
         moved = {site.dropout for site in self.sites if site.dropout is not None}
         silent = tuple(self.sites.arch.attention_dropouts)
+        paths = ["head", *moved]
         for path, module in self.model.named_modules():
             if path in moved:
                 self.override(module, lambda plain: lambda x: x)
+            elif isinstance(module, nn.Dropout) and path.endswith(silent):
+                self.override(module, self._attention_dropout)
             elif isinstance(module, nn.Dropout):
-                wrap = (
-                    self._attention_dropout if path.endswith(silent) else functools.partial(self._dropout, path, module)
-                )
-                self.override(module, wrap)
-        for path in self.sites.layer_paths:
-            self.override(module := self.model.get_submodule(path), functools.partial(self._layer, path, module))
+                paths.append(path)
+                self.override(module, functools.partial(self._dropout, path, module))
+        for index, path in enumerate(self.sites.layer_paths):
+            module = self.model.get_submodule(path)
+            self.override(module, functools.partial(self._layer, index, path, module))
         site = self.sites.output
         self.override(self.model.get_submodule(site.path), functools.partial(self._output, site))
+        self._places = _number_places(paths, self.sites, next(self.model.parameters()).device)
 
     def _leaf(self, sites: list[Site], plain: Call) -> Call:
         """A projection or norm; several sites if it is fused."""
         path = sites[0].dropout
         dropout = None if path is None else self.model.get_submodule(path)
+        inside = sites[0].layer is not None
+        place = None if path is None else self._within(path)
         # attn.v, not attn.q: DeBERTa calls q and k on its relative embeddings too
         opens = next((_OPENS[site.kind] for site in sites if site.kind in _OPENS), None)
-        is_pooler = sites[0].kind == "pooler"
 
         def forward(x: Tensor) -> Tensor:
             state = self.current
             y: Tensor = plain(x)
             if state is None:
                 return y if dropout is None else F.dropout(y, _p(dropout), dropout.training)
+            here = state.here if inside else state.outside
             if opens is not None and "sublayer_input" in state.wants:
                 state.sublayer_input[opens] = x
             for site in sites:
-                y = change(state, site, "projection", x, y, optional=is_pooler)
+                y = change(state, here, site, "projection", x, y)
             if dropout is not None:
-                assert path is not None
-                y = state.drop(path, _p(dropout), dropout.training, y)
+                assert place is not None
+                y = state.drop(here, place, _p(dropout), dropout.training, y)
             for site in sites:
-                y = change(state, site, "sublayer", x, y, optional=is_pooler)
+                y = change(state, here, site, "sublayer", x, y)
             return y
 
         return forward
 
     def _dropout(self, path: str, module: nn.Dropout, plain: Call) -> Call:
+        place = self._within(path)
+        inside = place != path
+
         def forward(x: Tensor) -> Tensor:
-            if self.current is None:
+            state = self.current
+            if state is None:
                 return plain(x)  # type: ignore[no-any-return]
-            return self.current.drop(path, module.p, module.training, x)
+            here = state.here if inside else state.outside
+            return state.drop(here, place, module.p, module.training, x)
 
         return forward
+
+    def _within(self, path: str) -> str:
+        """A path as its layer sees it; outside the layers as it is."""
+        layer = next((layer for layer in self.sites.layer_paths if path.startswith(f"{layer}.")), None)
+        return path if layer is None else path[len(layer) + 1 :]
 
     def _attention_dropout(self, plain: Call) -> Call:
         def forward(x: Tensor) -> Tensor:
@@ -142,8 +166,9 @@ class Wiring:
 
         return forward
 
-    def _layer(self, path: str, module: nn.Module, plain: Call) -> Call:
+    def _layer(self, index: int, path: str, module: nn.Module, plain: Call) -> Call:
         """A layer: counts depth, keeps its input if wanted, and checkpoints if asked to."""
+        sites = [site for site in self.sites if site.layer == index]
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             state = self.current
@@ -161,24 +186,27 @@ class Wiring:
                     kwargs["hidden_states"] = state.begin[1]
             if "hidden" in state.wants:
                 state.hidden.append(args[0] if args else kwargs["hidden_states"])
+            state.here = state.look(sites, self._places.get((path, depth), {}))
+            if state.compiled:
+                return compiled_layer(plain, args, kwargs)
             if not (self.checkpointing and torch.is_grad_enabled()):
                 return plain(*args, **kwargs)
-            call = self.again(path, module, state, plain, depth + 1)
-            return checkpoint(call, *args, use_reentrant=False, **kwargs)
+            return checkpoint(self.again(path, module, state, plain), *args, use_reentrant=False, **kwargs)
 
         return forward
 
-    def again(self, path: str, module: nn.Module, state: Pass, run: Call, depth: int | None = None) -> Call:
-        """A layer's call that can be run again later, as it was: under its pass, its weights, and at its depth."""
+    def again(self, path: str, module: nn.Module, state: Pass, run: Call) -> Call:
+        """A layer's call that can be run again later, as it was: under its pass, its weights, and what acts there."""
         own = {n.removeprefix(f"{path}."): w for n, w in state.weights.items() if n.startswith(f"{path}.")}
+        here = state.here
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with self.running(state):
-                now, state.depth = state.depth, state.depth if depth is None else depth
+                now, state.here = state.here, here
                 try:
                     return call_with(own, module, run, args, kwargs)
                 finally:
-                    state.depth = now
+                    state.here = now
 
         return call
 
@@ -192,7 +220,7 @@ class Wiring:
                 return out
             last = out if isinstance(out, Tensor) else out[0]
             state.hidden.append(last)
-            mixed = change(state, site, "projection", last, last)
+            mixed = change(state, state.look([site], {}), site, "projection", last, last)
             if isinstance(out, Tensor):
                 return mixed
             if isinstance(out, tuple):
@@ -205,35 +233,29 @@ class Wiring:
         return forward
 
 
-def change(state: Pass, site: Site, stage: str, x: Tensor, y: Tensor, optional: bool = False) -> Tensor:
-    """Add every delta of a stage at a site.
-
-    An `optional` site is left alone when it is called on something other than the batch's tokens: the model's
-    own pooler call, where rows are pooled again afterwards.
-    """
-    for delta, tensors, route in state.at(site):
-        if delta.stage != stage:
-            continue
-        if optional and not route.is_uniform and x.shape[:-1].numel() < route.start + route.tokens:
-            continue
-        y = _add(state, site, delta, tensors, route, x, y)
+def change(state: Pass, here: Here, site: Site, stage: str, x: Tensor, y: Tensor) -> Tensor:
+    """Add every delta of a stage at a site."""
+    for delta, tensors, route in here.actions.get(site.kind, ()):
+        if delta.stage == stage:
+            y = _add(state, site, delta, tensors, route, x, y)
     return y
 
 
 def _add(state: Pass, site: Site, delta: Delta, tensors: Tensors, route: Route, x: Tensor, y: Tensor) -> Tensor:
     flat = y.reshape(-1, y.shape[-1])
-    start, end = (0, flat.shape[0]) if route.is_uniform else (route.start, route.start + route.tokens)
+    start, end = route.span or (0, flat.shape[0])
     first, last = site.columns or (0, flat.shape[1])
 
     def mine(t: Tensor) -> Tensor:
-        return t.reshape(-1, t.shape[-1])[start:end]
+        flat = t.reshape(-1, t.shape[-1])
+        return flat if route.span is None else flat[start:end]
 
     below = state.sublayer_input.get(site.kind.split(".")[0]) if "sublayer_input" in delta.wants else None
     hidden = [mine(h) for h in state.hidden] if "hidden" in delta.wants else []
-    here = flat[start:end, first:last]
+    here = flat if route.span is None and site.columns is None else flat[start:end, first:last]
     signal = Signal(site, mine(x), here, None if below is None else mine(below), hidden)
     added = here + delta.difference(route, tensors, signal)
-    if added.shape == flat.shape:
+    if here is flat or added.shape == flat.shape:
         flat = added
     elif torch.is_grad_enabled():
         rows = added if last - first == flat.shape[1] else flat[start:end].slice_scatter(added, 1, first, last)
@@ -246,3 +268,40 @@ def _add(state: Pass, site: Site, delta: Delta, tensors: Tensors, route: Route, 
 def _p(dropout: nn.Module) -> float:
     """ModernBERT puts an Identity where it has no dropout."""
     return float(getattr(dropout, "p", 0.0))
+
+
+def _number_places(
+    paths: Iterable[str], sites: Sites, device: torch.device
+) -> dict[tuple[str, int], dict[str, Tensor]]:
+    """(layer, depth) -> path within the layer -> the number of the dropout there; ("", 0) is outside the layers."""
+    names: list[tuple[tuple[str, int], str, int]] = []
+    for path in sorted(paths):
+        layer = next((i for i, layer in enumerate(sites.layer_paths) if path.startswith(f"{layer}.")), None)
+        if layer is None:
+            names.append((("", 0), path, number("dropout", path)))
+            continue
+        prefix = sites.layer_paths[layer]
+        depths = [layer] if sites.depth == sites.layers else range(sites.depth)
+        names += [((prefix, d), path[len(prefix) + 1 :], number("dropout", path, d)) for d in depths]
+    numbers = torch.tensor([n for _, _, n in names], dtype=torch.int32).to(device)
+    found: dict[tuple[str, int], dict[str, Tensor]] = defaultdict(dict)
+    for (where, path, _), one in zip(names, numbers.unbind(), strict=True):
+        found[where][path] = one
+    return found
+
+
+def compiled_layer(plain: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A layer's call as compiled code, one for all layers: what differs between them are tensors."""
+    states = args[0] if args else kwargs["hidden_states"]
+    torch._dynamo.mark_dynamic(states, 1)
+    with torch._dynamo.config.patch(_SIZES_VARY):
+        return _compile()(plain, args, kwargs)
+
+
+@functools.cache
+def _compile() -> Call:
+    return torch.compile(_call, fullgraph=True, dynamic=None)
+
+
+def _call(plain: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return plain(*args, **kwargs)

@@ -1,8 +1,9 @@
 """Attention over a packed batch: many rows in one [1, tokens, d] tensor, no padding in the linear layers.
 
 The rows travel as a keyword argument through the model into this function (`inlay_rows=`), never through a
-closure: transformers' attention registry is global to the process. On CUDA in half precision rows go to
-`varlen_attn`; elsewhere they are unpacked into buckets of similar length for scaled-dot-product attention.
+closure: transformers' attention registry is global to the process. On CUDA short rows go to a kernel of our own, others
+in half precision to `varlen_attn`; elsewhere rows are unpacked into buckets of similar length for scaled-dot-product
+attention.
 Without `inlay_rows` the call is an ordinary padded one.
 """
 
@@ -10,16 +11,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 NAME = "inlay"
+BackEnd = Literal["short", "varlen", "buckets"]
 _BUCKET = 16
 """Rows whose lengths round up to the same multiple of this share a bucket."""
 
@@ -37,13 +40,31 @@ class Bucket:
 class Rows:
     """The row boundaries of a packed batch, and what attention needs to know about them."""
 
-    def __init__(self, lengths: Sequence[int], device: torch.device):
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        device: torch.device,
+        boundaries: Tensor | None = None,
+        longest: int | None = None,
+        back_end: BackEnd = "buckets",
+    ):
+        """
+        Args:
+            boundaries: [rows + 1] where rows begin and end, if that is on the device already.
+            longest: at least as long as the longest row.
+        """
+        self.back_end = back_end
         self.lengths = [n for n in lengths if n > 0]
         self.device = device
-        self.longest = max(self.lengths, default=0)
-        ends = torch.tensor([0, *self.lengths]).cumsum(0)
-        self.starts = ends[:-1].tolist()
-        self.boundaries = ends.to(device=device, dtype=torch.int32)
+        self.longest = max(self.lengths, default=0) if longest is None else longest
+        if boundaries is None:
+            boundaries = torch.tensor([0, *self.lengths]).cumsum(0).to(device=device, dtype=torch.int32)
+        self.boundaries = boundaries
+
+    @functools.cached_property
+    def starts(self) -> list[int]:
+        """The first token of every row."""
+        return list(itertools.accumulate(self.lengths, initial=0))[:-1]
 
     @functools.cached_property
     def buckets(self) -> list[Bucket]:
@@ -87,7 +108,11 @@ def attention(
     # ModernBERT hands over its half window plus one, as flash attention wants it
     window = None if sliding_window is None else sliding_window - 1
     q, k, v = (t.squeeze(0).transpose(0, 1) for t in (query, key, value))  # [tokens, heads, d]
-    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and _varlen_can(q, k, window):
+    if inlay_rows.back_end == "short":
+        scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+        rows = (inlay_rows.boundaries, inlay_rows.longest)
+        out = torch.ops.inlay.short_attention(q, k, v, *rows, scale, causal, -1 if window is None else window)[0]
+    elif inlay_rows.back_end == "varlen":
         out = _varlen(q, k, v, inlay_rows, scaling, causal, window)
     else:
         out = _unpacked(q, k, v, inlay_rows, scaling, causal, window)
@@ -101,6 +126,23 @@ def register() -> None:
 
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def back_end(model: Any, longest: int, kernels: bool) -> BackEnd:
+    """What runs attention over packed rows of this length; all but `buckets` need only boundaries, as a tensor."""
+    config, parameter = model.config, next(model.parameters())
+    heads = config.num_attention_heads
+    d = getattr(config, "head_dim", None) or config.hidden_size // heads
+    q = torch.empty(1, heads, d, device="meta", dtype=parameter.dtype)
+    k = q[:, : getattr(config, "num_key_value_heads", None) or heads]
+    if kernels and q.shape == k.shape:
+        from inlay.base.short_attention import takes
+
+        if takes(q, longest):
+            return "short"
+    window = getattr(config, "local_attention", None) or getattr(config, "sliding_window", None)
+    half = parameter.dtype in (torch.bfloat16, torch.float16)
+    return "varlen" if parameter.is_cuda and half and _varlen_can(q, k, window) else "buckets"
 
 
 @functools.cache

@@ -35,8 +35,11 @@ def words_of(base: Base) -> tuple[Tensor, Tensor | None]:
     """The frozen word embeddings [words, e], and the bias of the checkpoint's own decoder [words] if it has one."""
     model: Any = base.model
     weight: Tensor = model.get_input_embeddings().weight
-    bias = own_head(base).get("words")
-    return weight, None if bias is None else bias.to(weight.device, weight.dtype)
+    head = own_head(base)
+    if "words" not in head:
+        return weight, None
+    head["words"] = head["words"].to(weight.device, weight.dtype)  # once: a copy in every step would wait for the GPU
+    return weight, head["words"]
 
 
 def own_head(base: Base) -> dict[str, Tensor]:

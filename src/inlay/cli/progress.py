@@ -97,6 +97,9 @@ class Progress:
         if self.runs > 1:  # the failure of a single run ends the command, which says why
             self.screen.print(f"{event['run']} failed: {event['problem']}", style="red", soft_wrap=True)
 
+    def _compiled(self, event: dict[str, Any]) -> None:
+        self.screen.print(f"layers compiled in {event['seconds']:.0f} s")
+
     def _slots(self, event: dict[str, Any]) -> None:
         self.screen.print(f"memory ran out: going on with {event['slots']} runs at once", style="yellow")
 

@@ -1,73 +1,138 @@
-"""From hidden states to logits: every row pooled as its adapter wants, every head on its own rows."""
+"""From hidden states to logits: every row pooled as its adapter wants, every head on its own rows.
+
+As a forward pass, this is planned on the host (`plan_heads`) and run on tensors alone (`answer`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from inlay.bank.bank import Mount
 from inlay.bank.delta import Signal
-from inlay.bank.forward import Forward, Hidden
-from inlay.bank.noise import Keys
-from inlay.bank.passes import BankPass, dropout_mask
+from inlay.bank.forward import Forward
+from inlay.bank.noise import Keys, keyed_dropout
+from inlay.bank.passes import BankPass
 from inlay.bank.route import Segments
+from inlay.bank.tables import bucket
 from inlay.bank.weights import call_with
 from inlay.base.load import Base
 from inlay.base.sites import config_of
 from inlay.heads.head import ROWS, TOKENS
-from inlay.heads.pool import pool_rows
+from inlay.heads.pool import POOLS, pool_rows
 
 
-def answer(forward: Forward, hidden: Hidden, pools: Mapping[int, str], keys: Keys | None) -> list[Tensor]:
-    """One tensor per row in the order they were run: [bucket], or [tokens, bucket] for adapters that pool nothing.
+@dataclass(frozen=True)
+class Heads:
+    """What is to be answered, for rows in the order they are run."""
 
+    slots: Sequence[int]
+    lengths: Sequence[int]
+    pools: Mapping[int, str]
+    """How each slot pools."""
+    keys: Keys | None
+    tables: Mapping[str, Tensor]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The ways of pooling."""
+        return sorted({self.pools[slot] for slot in self.slots} - {"tokens"})
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the heads of one group give."""
+
+    values: Tensor
+    """[rows or tokens, width]"""
+    start: int
+    """The number of the first of them, in the order they are run."""
+    mount: Mount
+
+    @property
+    def slots(self) -> set[int]:
+        """Those whose logits are here; it may have grown since this was recorded."""
+        return self.mount.slots
+
+    @property
+    def per_token(self) -> bool:
+        """Whether tokens are answered for, not rows."""
+        return self.mount.site.kind == TOKENS
+
+
+def plan_heads(
+    forward: Forward,
+    slots: Sequence[int],
+    lengths: Sequence[int],
+    tokens: int,
+    pools: Mapping[int, str],
+    keys: Keys | None,
+) -> Heads:
+    """
     Args:
+        tokens: how many hidden states there will be, padding included.
         pools: how each slot pools.
     """
-    per_token = [pools[slot] == "tokens" for slot in hidden.slots]
-    by_row: list[Tensor] = []
-    by_token: list[Tensor] = []
-    if not all(per_token):
-        pooled = _pooled(forward, hidden, [pools[slot] for slot in hidden.slots], keys)
-        ones = [1] * len(hidden.slots)
-        by_row = _heads(forward, ROWS, _dropped(forward, pooled, hidden.slots, ones, keys), hidden.slots, ones)
-    if any(per_token):
-        states = _dropped(forward, hidden.states, hidden.slots, hidden.lengths, keys)
-        by_token = _heads(forward, TOKENS, states, hidden.slots, hidden.lengths)
-    return [by_token[i] if whole else by_row[i][0] for i, whole in enumerate(per_token)]
+    n = len(slots)
+    size = bucket(n, 8) if forward.kernels else n
+    counts = torch.zeros(size, dtype=torch.long)
+    counts[:n] = torch.tensor(lengths)
+    first = counts.cumsum(0) - counts
+    tables = {"first": first, "last": (first + counts - 1).clamp(min=0), "counts": counts}
+    kinds = [POOLS.index(pools[slot]) for slot in slots] + [0] * (size - n)
+    tables["pool"] = torch.tensor(kinds)
+    pooled, whole = ([1 if (pools[s] == "tokens") == per_token else 0 for s in slots] for per_token in (False, True))
+    if any(pooled):
+        rows = forward.tables(slots, [1] * n, keys, size, (ROWS, "pooler"))
+        tables |= {f"rows {name}": table for name, table in rows.items()}
+    if any(whole):
+        found = forward.tables(slots, lengths, keys, tokens, (TOKENS,))
+        tables |= {f"tokens {name}": table for name, table in found.items()}
+    return Heads(slots, lengths, pools, keys, tables)
 
 
-def _pooled(forward: Forward, hidden: Hidden, pools: Sequence[str], keys: Keys | None) -> Tensor:
-    """[rows, d], each row pooled as its adapter wants; `tokens` rows are not used."""
-    kinds = sorted(set(pools) - {"tokens"}) or ["cls"]
-    by_kind = {kind: pool_rows(hidden.states, hidden.lengths, kind) for kind in kinds}
-    if "pooler" in by_kind:
-        by_kind["pooler"] = _pooler(forward, by_kind["pooler"], hidden.slots, keys)
-    if len(kinds) == 1:
-        return by_kind[kinds[0]]
-    return torch.stack([by_kind[p if p != "tokens" else kinds[0]][i] for i, p in enumerate(pools)])
+def answer(forward: Forward, heads: Heads, states: Tensor, tables: Mapping[str, Tensor]) -> list[Output]:
+    """The logits of every head.
+
+    Args:
+        states: [tokens, d] in the order of the rows.
+        tables: those of `heads`, on the device.
+    """
+    found: list[Output] = []
+    ones = [1] * len(heads.slots)
+    for place, counts, prefix in ((ROWS, ones, "rows "), (TOKENS, heads.lengths, "tokens ")):
+        own = {name.removeprefix(prefix): table for name, table in tables.items() if name.startswith(prefix)}
+        if place == ROWS and heads.kinds:
+            x = _pooled(forward, heads, states, tables, own)
+        elif place == TOKENS and "tokens" in heads.pools.values():
+            x = states
+        else:
+            continue
+        p = head_dropout(forward.base)
+        if heads.keys is not None and p:
+            x = keyed_dropout(x, own["key"], own["local"], forward.wiring.head_place, p)
+        state = BankPass(forward.bank, Segments(heads.slots, counts), heads.keys, own)
+        found += _heads(forward, place, x, state)
+    return found
 
 
-def _pooler(forward: Forward, first: Tensor, slots: Sequence[int], keys: Keys | None) -> Tensor:
-    """The checkpoint's pooler on [rows, d], with whatever adapters have changed in it."""
-    site = forward.base.sites.at("pooler")
-    assert site is not None
-    model, wiring = forward.base.model, forward.wiring
-    leaf = model.get_submodule(site.path)
-    parts: list[Tensor] = []
-    for start, end, slot in Segments(slots, [1] * len(slots)).runs:
-        weights = forward.weights.get(slot)
-        rows = first[start:end]
-        with wiring.running(BankPass(forward.bank, Segments([slot], [end - start]), keys, frozenset())):
-            if weights is None:
-                parts.append(leaf(rows))
-            else:
-                changed = weights.effective(forward.base, slot, keys, within=f"{site.path}.")
-                own = {n.removeprefix(f"{site.path}."): w for n, w in changed.items()}
-                parts.append(call_with(own, leaf, leaf.forward, (rows,), {}))
-    activation = model.get_submodule(forward.base.sites.arch.pooler_activation)
-    return activation(torch.cat(parts))  # type: ignore[no-any-return]
+def by_row(outputs: Sequence[Output], heads: Heads, widths: Sequence[int]) -> list[Tensor]:
+    """Every row's logits [labels], or [tokens, labels], in the order they were run."""
+    rows: list[Tensor] = []
+    at = 0
+    of_slot = {(slot, output.per_token): output for output in outputs for slot in output.slots}
+    for i, (slot, length, width) in enumerate(zip(heads.slots, heads.lengths, widths, strict=True)):
+        per_token = heads.pools[slot] == "tokens"
+        output = of_slot[slot, per_token]
+        if per_token:
+            rows.append(output.values[at - output.start : at - output.start + length, :width])
+        else:
+            rows.append(output.values[i - output.start, :width])
+        at += length
+    return rows
 
 
 def head_dropout(base: Base) -> float:
@@ -79,28 +144,50 @@ def head_dropout(base: Base) -> float:
     return 0.0
 
 
-def _dropped(forward: Forward, x: Tensor, slots: Sequence[int], lengths: Sequence[int], keys: Keys | None) -> Tensor:
-    """The head's input with its dropout, keyed as all others are."""
-    p = head_dropout(forward.base)
-    if keys is None or p == 0:
-        return x
-    without = forward.without_dropout(keys)
-    return x * dropout_mask(keys, Segments(slots, lengths), without, "dropout head", p, x).to(x.dtype)
+def _pooled(
+    forward: Forward, heads: Heads, states: Tensor, tables: Mapping[str, Tensor], own: Mapping[str, Tensor]
+) -> Tensor:
+    """[rows, d], each row pooled as its adapter wants; `tokens` rows are not used."""
+    by_kind = {kind: pool_rows(states, kind, tables) for kind in heads.kinds}
+    if "pooler" in by_kind:
+        by_kind["pooler"] = _pooler(forward, heads, by_kind["pooler"], own)
+    (_, pooled), *others = by_kind.items()
+    for kind, rows in others:
+        pooled = torch.where((tables["pool"] == POOLS.index(kind)).unsqueeze(1), rows, pooled)
+    return pooled
 
 
-def _heads(forward: Forward, place: str, x: Tensor, slots: Sequence[int], lengths: Sequence[int]) -> list[Tensor]:
-    """Every row's logits [length, bucket], from all heads at this place."""
-    segments = Segments(slots, lengths)
-    rows: list[Tensor] = [x.new_zeros(0, 0)] * len(slots)
+def _pooler(forward: Forward, heads: Heads, first: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+    """The checkpoint's pooler on [rows, d], with whatever adapters have changed in it."""
+    site = forward.base.sites.at("pooler")
+    assert site is not None
+    model, wiring = forward.base.model, forward.wiring
+    leaf = model.get_submodule(site.path)
+    activation = model.get_submodule(forward.base.sites.arch.pooler_activation)
+    slots, ones = heads.slots, [1] * len(heads.slots)
+    if not forward.weights.keys() & set(slots):
+        with wiring.running(BankPass(forward.bank, Segments(slots, ones), heads.keys, own, pooler=True)):
+            return activation(leaf(first))  # type: ignore[no-any-return]
+    parts: list[Tensor] = []
+    for start, end, slot in Segments(slots, ones).runs:
+        rows = first[start:end]
+        with wiring.running(BankPass(forward.bank, Segments([slot], [end - start]), heads.keys, pooler=True)):
+            changed: Mapping[str, Tensor] = {}
+            if slot in forward.weights:
+                changed = forward.weights[slot].effective(forward.base, slot, heads.keys, within=f"{site.path}.")
+            weights = {n.removeprefix(f"{site.path}."): w for n, w in changed.items()}
+            parts.append(call_with(weights, leaf, leaf.forward, (rows,), {}))
+    parts.append(first[len(slots) :])
+    return activation(torch.cat(parts))  # type: ignore[no-any-return]
+
+
+def _heads(forward: Forward, place: str, x: Tensor, state: BankPass) -> list[Output]:
+    found: list[Output] = []
     for mount in forward.bank.mounts.get(place, ()):
-        route = segments.route(mount.entry_of)
-        if route is None:
-            continue
-        mine = x[route.start : route.start + route.tokens]
-        out = mount.group.delta.difference(route, mount.tensors(), Signal(mount.site, mine, mine))
-        mine_at = [i for i, slot in enumerate(slots) if slot in mount.slots]
-        span = range(mine_at[0], mine_at[-1] + 1)
-        for i, part in zip(span, torch.split(out, [lengths[i] for i in span]), strict=True):
-            if slots[i] in mount.slots:
-                rows[i] = part
-    return rows
+        route = state.route(mount)
+        if route is not None:
+            start, end = route.span or (0, len(x))
+            mine = x[start:end]
+            values = mount.group.delta.difference(route, mount.tensors(), Signal(mount.site, mine, mine))
+            found.append(Output(values, start, mount))
+    return found

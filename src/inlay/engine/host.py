@@ -11,9 +11,11 @@ Names stand for slots. `add` makes a fresh adapter, `load` takes one that exists
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +23,17 @@ from torch import Tensor, nn
 from inlay.bank import sparse
 from inlay.bank.bank import BASE
 from inlay.bank.delta import Method, SlotMethod, WeightMethod, params_of, parse
-from inlay.bank.forward import Forward, Hidden, in_order, longest_row
+from inlay.bank.forward import Forward, Hidden, in_order
+from inlay.bank.inputs import longest_row
 from inlay.bank.noise import Keys
 from inlay.bank.weights import WeightSlot
 from inlay.base.load import Base, load, load_tokenizer
 from inlay.data.batch import Batch
-from inlay.engine.answer import answer
+from inlay.engine.answer import Output, by_row
+from inlay.engine.graphs import Graphs, Run
 from inlay.engine.loaded import Loaded, label_names
 from inlay.engine.predict import Request, predict
+from inlay.engine.work import Work, hidden_of, outputs_of, plan_work, states_of
 from inlay.errors import AdapterError, InlayError, SlotError, suggest
 from inlay.heads.pool import choose
 from inlay.library.adapter import Adapter
@@ -45,6 +50,7 @@ class Host:
         *,
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
+        compile: bool | None = None,
         trust_remote_code: bool = False,
         allow_pickle: bool = False,
     ):
@@ -52,6 +58,8 @@ class Host:
         Args:
             base: a hub name, a folder, a loaded Hugging Face model, or None for all-MiniLM-L6-v2.
             device, dtype: where and in what the base runs; see `inlay.base.load.load`.
+            compile: run layers as compiled code, where kernels are: CUDA with Triton. It takes some 10 to 60 seconds
+                the first time, and is kept on disk. None compiles for long trainings alone.
         """
         if not isinstance(base, Base):
             flags = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
@@ -59,6 +67,10 @@ class Host:
         self.base = base
         self.forward = Forward(base)
         """Slots, the bank and the forward pass: what names stand for."""
+        self.compile = compile
+        self.forward.compiled = bool(compile) and self.forward.kernels
+        self.graphs = Graphs(base.device)
+        """Recorded work, on CUDA."""
         self._loaded: dict[str, Loaded] = {}
 
     @property
@@ -247,27 +259,59 @@ class Host:
         self, batch: Batch, names: Sequence[str | None], keys: Keys | None = None, packed: bool | None = None
     ) -> Hidden:
         """The last hidden states; names[i] is the adapter of row i, None the bare base."""
-        if self.forward.wiring.removed:
-            raise InlayError("this host is closed")
-        return self.forward(batch, [self.slot(name) for name in names], keys, packed)
+        self._refuse_closed()
+        work = plan_work(self.forward, batch, [self.slot(name) for name in names], None, keys, packed)
+        states: Tensor = self._run(work, functools.partial(states_of, self.forward, work))
+        return hidden_of(work, states if torch.is_grad_enabled() else states.clone())
 
     def logits(
         self, batch: Batch, names: Sequence[str | None], keys: Keys | None = None, packed: bool | None = None
     ) -> list[Tensor]:
         """One tensor per row: [labels], or [tokens, labels] where the adapter answers for every token."""
-        records = {}
+        return self._logits(batch, names, keys, packed, self.base.device)
+
+    def logits_on_cpu(self, batch: Batch, names: Sequence[str | None]) -> list[Tensor]:
+        """As `logits`, without gradients and on the CPU: one copy from the device, not one per row."""
+        with torch.no_grad():
+            return self._logits(batch, names, None, None, torch.device("cpu"))
+
+    def work(self, batch: Batch, names: Sequence[str | None], keys: Keys | None, **how: Any) -> Work:
+        """Plan a batch whose rows all have a head."""
+        self._refuse_closed()
+        pools = {}
         for row, name in enumerate(names):
             if name is None:
                 raise SlotError(f"row {row} is for the bare base, which has no head")
             record = self._record(name)
             if record.head is None:
                 raise SlotError(f"{name!r} has no head; add it with labels")
-            records[record.slot] = record
-        hidden = self.hidden(batch, names, keys, packed)
-        pools = {slot: record.pool for slot, record in records.items()}
-        rows = answer(self.forward, hidden, pools, keys)
-        labels = [records[slot].outputs(self.base) for slot in hidden.slots]
-        return in_order([row[..., :n] for row, n in zip(rows, labels, strict=True)], hidden.order)
+            pools[record.slot] = record.pool
+        return plan_work(self.forward, batch, [self.slot(name) for name in names], pools, keys, **how)
+
+    def width(self, name: str) -> int:
+        """How many outputs an adapter's head has."""
+        return self._record(name).outputs(self.base)
+
+    def _logits(
+        self, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None, device: torch.device
+    ) -> list[Tensor]:
+        work = self.work(batch, names, keys, packed=packed)
+        assert work.heads is not None
+        found: list[Output] = self._run(work, functools.partial(outputs_of, self.forward, work))
+        if not torch.is_grad_enabled():  # a recording's own results are overwritten by the next run
+            found = [replace(one, values=one.values.to(device, copy=True)) for one in found]
+        width = {self.slot(name): self.width(name) for name in set(names) if name is not None}
+        rows = by_row(found, work.heads, [width[slot] for slot in work.slots])
+        return in_order(rows, work.order)
+
+    def _run(self, work: Work, run: Run) -> Any:
+        shape = None if torch.is_grad_enabled() else work.shape(self.forward)
+        kind = "states" if work.heads is None else "outputs"
+        return self.graphs.run(self.forward.bank.version, shape and (kind, shape), work.tables, run)
+
+    def _refuse_closed(self) -> None:
+        if self.forward.wiring.removed:
+            raise InlayError("this host is closed")
 
     def _record(self, name: str) -> Loaded:
         if name not in self._loaded:

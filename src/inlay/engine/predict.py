@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from inlay.bank.forward import longest_row
+from inlay.bank.inputs import longest_row
 from inlay.base.load import load_tokenizer
 from inlay.data.batch import Batch
 from inlay.errors import InlayError
@@ -86,24 +86,20 @@ def run_examples(host: Host, examples: Sequence[tuple[str, Example]]) -> tuple[l
     return [[next(ran) for _ in own] for own in rows], rows
 
 
-@torch.no_grad()
 def run_rows(host: Host, rows: Sequence[Row], names: Sequence[str], tokens: int | None = None) -> list[Tensor]:
     """The logits of every row on the CPU, in order, from as many batches as it takes."""
     tokens = tokens or TOKENS.get(host.base.device.type, 8192)
     out: list[Tensor] = [torch.empty(0)] * len(rows)
     for chunk in chunks([len(row.ids) for row in rows], tokens):
-        logits = _logits(host, [rows[i] for i in chunk], [names[i] for i in chunk])
-        flat = torch.cat([row.flatten() for row in logits]).cpu()  # one copy, not one per row
-        parts = torch.split(flat, [row.numel() for row in logits])
-        for i, row, values in zip(chunk, logits, parts, strict=True):
-            out[i] = values.view(row.shape)
+        for i, logits in zip(chunk, _logits(host, [rows[i] for i in chunk], [names[i] for i in chunk]), strict=True):
+            out[i] = logits
     return out
 
 
 def _logits(host: Host, rows: Sequence[Row], names: Sequence[str]) -> list[Tensor]:
     """One batch; in halves where memory does not suffice, since training may have taken most of it."""
     try:
-        return host.logits(batch_of(rows), names)
+        return host.logits_on_cpu(batch_of(rows), names)
     except torch.OutOfMemoryError:
         if len(rows) == 1:
             raise

@@ -11,7 +11,7 @@ and last for decoders.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -42,12 +42,14 @@ def choose(pool: str, base: Base) -> str:
     return "last" if base.sites.arch.decoder else "cls"
 
 
-def pool_rows(states: Tensor, lengths: Sequence[int], kind: str) -> Tensor:
-    """states [tokens, d] -> [rows, d]; for `pooler` this is its input, the first token."""
-    ends = torch.tensor(lengths).cumsum(0)
-    if kind == "last":
-        return states[(ends - 1).to(states.device)]
+def pool_rows(states: Tensor, kind: str, tables: Mapping[str, Tensor]) -> Tensor:
+    """states [tokens, d] -> [rows, d]; for `pooler` this is its input, the first token.
+
+    Args:
+        tables: `first`, `last` and `counts` [rows] of every row's tokens.
+    """
     if kind == "mean":
-        counts = torch.tensor(lengths, device=states.device)
-        return torch.segment_reduce(states.float(), "mean", lengths=counts, axis=0, unsafe=True).to(states.dtype)
-    return states[(ends - torch.tensor(lengths)).to(states.device)]
+        counts = tables["counts"]
+        total = torch.segment_reduce(states.float(), "sum", lengths=counts.long(), axis=0, unsafe=True)
+        return (total / counts.clamp(min=1).unsqueeze(1)).to(states.dtype)
+    return states[tables["last" if kind == "last" else "first"]]

@@ -89,10 +89,13 @@ class Bottleneck(Delta):
         if self.inner_norm:
             n = F.layer_norm(h, h.shape[-1:])
             h = n + n * route.vector(p["gamma"], h) + route.vector(p["beta"], h)
-        h = act(route.linear(h, p["down"], p["down_bias"]))
+        down, up = (p["down"], p["down_bias"]), (p["up"], p["up_bias"])
+        if self.depth == 1:
+            return route.bottleneck(h, down, up, act, self.activation)
+        h = act(route.linear(h, *down))
         for layer in range(1, self.depth):
             h = act(route.linear(h, p[f"hidden{layer}"], p[f"hidden{layer}_bias"]))
-        return route.linear(h, p["up"], p["up_bias"])
+        return route.linear(h, *up)
 
 
 @methods.register("houlsby")

@@ -1,11 +1,14 @@
 """The contract of a task: from a record to token ids, from logits to a loss, an answer and a score.
 
     record -> read -> Example -> encode -> Row (one, or one per window)
-    rows + logits -> loss          while training
+    rows -> targets, logits + targets -> losses          while training
     rows + logits -> decode -> an answer, a dictionary -> score
 
 A task is a set of options (a frozen dataclass), and its spec holds everything that answering needs, learned numbers
 such as the temperature included: `classification:temperature=1.31`. It travels in the adapter's card.
+
+A loss never sees rows: `targets` makes tensors of them on the host, and `losses` computes with tensors alone, of many
+runs in one call and inside a CUDA graph.
 """
 
 from __future__ import annotations
@@ -14,7 +17,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor
 
 from inlay import config, metrics
 from inlay.config import option
@@ -22,15 +29,15 @@ from inlay.errors import SpecError
 from inlay.registry import tasks
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
     from inlay.base.load import Base
     from inlay.data.columns import Columns
     from inlay.data.record import Record
 
 Answer = dict[str, Any]
 """What a task says about one example: label, score, scores; or value, spans, answer ..."""
+
+NOTHING = -1e4
+"""Stands where a unit has no output, and in columns beyond an adapter's labels: exp makes it exactly 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,21 @@ class Row:
     """What decoding needs to find its way back: word or character positions."""
 
 
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What a loss compares with. A unit is what is right or wrong by itself: a row, a word, a hidden token."""
+
+    at: Tensor
+    """int64 [units] or [units, k], CPU: which outputs a unit looks at, -1: nothing there.
+
+    Outputs are numbered through all rows, in their order: tokens where the task is per token, else rows.
+    """
+    value: Tensor
+    """[units, ...], CPU, int64 or float32: what is right. Beside another run's wider one it is padded with zeros."""
+    weight: Tensor
+    """float32 [units], CPU; the loss of the rows is sum(weight * losses)."""
+
+
 class Unusable(Exception):  # noqa: N818 - it never leaves the reader
     """A record that a task cannot use; the message says why."""
 
@@ -81,8 +103,14 @@ class Task(ABC):
     """Whether every token gets an answer; if not, rows are pooled."""
     head: ClassVar[str | None] = None
     """A head that no other can replace."""
+    loss_options: ClassVar[tuple[str, ...] | None] = None
+    """The options that `losses` reads; None for all. Runs that agree in them share one call."""
 
     max_length: int | None = option(None, "longest row in tokens; auto is what the base takes, at most 512")
+
+    def __init_subclass__(cls) -> None:
+        if "losses" in cls.__dict__ and "loss_options" not in cls.__dict__:
+            cls.loss_options = None  # not its parent's
 
     def __post_init__(self) -> None:
         if self.max_length is not None and self.max_length < 4:
@@ -118,13 +146,49 @@ class Task(ABC):
         return list(rows)
 
     @abstractmethod
-    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
-        """The mean loss of these rows.
+    def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
+        """What the loss of these rows compares with, made on the host.
+
+        Args:
+            weights: [labels] how much each class counts.
+        """
+
+    @property
+    def loss_key(self) -> tuple[Any, ...]:
+        """Tasks with equal keys have the same `losses`."""
+        options = self.loss_options
+        return (type(self), self if options is None else tuple(getattr(self, name) for name in options))
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
+        """The loss of every unit, float32 [units]: tensor code alone, of no shape that depends on data.
+
+        One call may hold units of many runs with different numbers of labels, and units of none, which count nothing:
+        all their outputs are NOTHING and their value is 0, and their loss must be finite.
+
+        Args:
+            outputs: float32 [units, width] or [units, k, width], gathered at `Targets.at`; NOTHING where there is none,
+                and in columns beyond the adapter's labels. The width may be larger than the number of labels.
+            value: [units, ...] that of the targets, on the same device.
+        """
+
+    def loss(
+        self,
+        outputs: Sequence[Tensor],
+        rows: Sequence[Row],
+        base: Base,
+        weights: Sequence[float] | Tensor | None = None,
+    ) -> Tensor:
+        """The mean loss of the rows of one run.
 
         Args:
             outputs: one tensor per row, [labels] or [tokens, labels].
             weights: [labels] how much each class counts.
         """
+        flat = torch.cat(list(outputs)) if self.per_token else torch.stack(list(outputs))
+        found = self.targets(rows, None if weights is None else torch.as_tensor(weights).tolist())
+        losses = self.losses(at_units(flat, found.at.to(flat.device)), found.value.to(flat.device), base)
+        return (losses * found.weight.to(losses.device)).sum()
 
     @abstractmethod
     def decode(
@@ -159,6 +223,34 @@ def parse(spec: str | Task) -> Task:
     name, options = config.split_spec(spec)
     task: Task = config.build(tasks.find(name), name, options)
     return task
+
+
+def at_units(flat: Tensor, at: Tensor) -> Tensor:
+    """The outputs that units look at, float32 [*at, width]; NOTHING where there is none.
+
+    Indexing, not index_select or gather: its gradient sorts instead of adding atomically, so it is the same every time.
+    What is not there looks at any row, each at another one: thousands at the same row would be added up one by one.
+
+    Args:
+        flat: [outputs, width] of all rows.
+        at: int64 [units] or [units, k], on the same device; -1: nothing there.
+    """
+    missing = at < 0
+    anywhere = torch.arange(at.numel(), device=at.device).view_as(at) % len(flat)
+    return flat[torch.where(missing, anywhere, at)].float().masked_fill(missing.unsqueeze(-1), NOTHING)
+
+
+def shares(classes: Sequence[int], weights: Sequence[float] | None) -> Tensor:
+    """How much each unit counts given its class, float32 [units] with a sum of 1: torch's weighted mean."""
+    if weights is None:
+        return torch.full((len(classes),), 1 / max(1, len(classes)))
+    each = torch.tensor(weights, dtype=torch.float32)[torch.tensor(classes, dtype=torch.long)]
+    return each / each.sum()
+
+
+def first_tokens(rows: Sequence[Row]) -> list[int]:
+    """The number of every row's first token, counted through all rows."""
+    return list(accumulate((len(row.ids) for row in rows), initial=0))[:-1]
 
 
 def needed(record: Record, column: str) -> Any:

@@ -17,7 +17,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Task, as_text, in_natural_order
+from inlay.tasks import Answer, Example, Row, Targets, Task, as_text, in_natural_order, shares
 from inlay.tasks._text import best_temperature, pooled, text_example, text_rows
 
 
@@ -28,6 +28,7 @@ class Classification(Task):
 
     kind = "classification"
     measures = ("accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "matthews")
+    loss_options = ()
 
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"
@@ -62,10 +63,14 @@ class Classification(Task):
 
         return text_rows(tokenizer, examples, limit, self.long == "windows", target)
 
-    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
-        """Cross-entropy; with class weights a weighted mean, as torch has it."""
-        logits = torch.stack(list(outputs)).float()
-        return F.cross_entropy(logits, torch.tensor([r.target for r in rows], device=logits.device), weights)
+    def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
+        """A unit is a row, its value the class; with class weights it counts as much as its class."""
+        classes = [row.target for row in rows]
+        return Targets(torch.arange(len(rows)), torch.tensor(classes), shares(classes, weights))
+
+    def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
+        """Cross-entropy."""
+        return F.cross_entropy(outputs, value, reduction="none")
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base

@@ -24,7 +24,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import SpecError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Task
+from inlay.tasks import NOTHING, Answer, Example, Row, Targets, Task, at_units
 from inlay.tasks._text import text_example, text_rows
 
 _IGNORED = -100
@@ -37,6 +37,7 @@ class MLM(Task):
 
     kind = "mlm"
     measures = ("perplexity",)
+    loss_options = ()
     per_token = True
     head = "transform"
 
@@ -81,31 +82,32 @@ class MLM(Task):
             out.append(replace(row, ids=ids.tolist(), target=target.tolist()))
         return out
 
-    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
-        """Cross-entropy over the hidden tokens."""
-        logits, targets = _hidden(outputs, rows, base)
-        return F.cross_entropy(logits, targets, reduction="sum") / max(1, len(targets))  # there may be none to hide
+    def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
+        """A unit is a hidden token, its value what stood there; there may be none to hide."""
+        tokens = torch.tensor([token for row in rows for token in row.target], dtype=torch.long)
+        (at,) = torch.where(tokens != _IGNORED)
+        return Targets(at, tokens[at], torch.full((len(at),), 1 / max(1, len(at))))
+
+    def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
+        """Cross-entropy over the vocabulary."""
+        words, bias = words_of(base)
+        states = outputs[:, : words.shape[1]]
+        states = states.masked_fill(states <= NOTHING, 0.0)  # its product with the words may not be finite in fp16
+        # the transform comes out in the head's dtype, which may be wider than the base's, and answers are on the CPU
+        logits = states.to(words) @ words.T
+        logits = (logits if bias is None else logits + bias).float()
+        return F.cross_entropy(logits, value.to(logits.device), reduction="none")
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
         """The summed loss, and over how many tokens."""
-        logits, targets = _hidden(outputs, rows, base)
-        return {"loss": F.cross_entropy(logits, targets, reduction="sum").item(), "tokens": len(targets)}
+        flat, found = torch.cat(list(outputs)), self.targets(rows)
+        losses = self.losses(at_units(flat, found.at.to(flat.device)), found.value, base)
+        return {"loss": losses.sum().item(), "tokens": len(losses)}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Perplexity of the hidden tokens."""
         tokens = sum(a["tokens"] for a in answers)
         mean = sum(a["loss"] for a in answers) / tokens if tokens else math.inf
         return {"perplexity": metrics.perplexity(mean)}
-
-
-def _hidden(outputs: Sequence[Tensor], rows: Sequence[Row], base: Base) -> tuple[Tensor, Tensor]:
-    """Logits over the vocabulary [n, words] and targets [n], for the hidden tokens alone."""
-    words, bias = words_of(base)
-    # the transform comes out in the head's dtype, which may be wider than the base's, and answers are on the CPU
-    states = torch.cat(list(outputs)).to(words)
-    targets = torch.tensor([t for row in rows for t in row.target], device=states.device)
-    chosen = targets != _IGNORED
-    logits = states[chosen] @ words.T
-    return (logits if bias is None else logits + bias).float(), targets[chosen]

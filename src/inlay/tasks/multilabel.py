@@ -18,7 +18,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Task, Unusable, in_natural_order
+from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, in_natural_order
 from inlay.tasks._text import best_temperature, pooled, text_example, text_rows
 
 
@@ -29,6 +29,7 @@ class Multilabel(Task):
 
     kind = "multilabel"
     measures = ("f1_micro", "f1_macro", "accuracy")
+    loss_options = ()
 
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"
@@ -62,11 +63,18 @@ class Multilabel(Task):
 
         return text_rows(tokenizer, examples, limit, self.long == "windows", target)
 
-    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
-        """Binary cross-entropy."""
-        logits = torch.stack(list(outputs)).float()
-        targets = torch.tensor([r.target for r in rows], device=logits.device)
-        return F.binary_cross_entropy_with_logits(logits, targets, weights)
+    def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
+        """A unit is a row, its value [labels, 2]: for each label whether it is given, and how much it counts."""
+        given = torch.tensor([row.target for row in rows])
+        counts = torch.ones_like(given) if weights is None else torch.tensor(weights).expand_as(given)
+        weight = torch.full((len(rows),), 1 / max(1, given.numel()))
+        return Targets(torch.arange(len(rows)), torch.stack((given, counts), -1), weight)
+
+    def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
+        """Binary cross-entropy, the sum over labels: one beyond a run's own counts 0."""
+        given, counts = value.unbind(-1)
+        logits = outputs[:, : given.shape[1]]
+        return F.binary_cross_entropy_with_logits(logits, given, counts, reduction="none").sum(-1)
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base

@@ -22,7 +22,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import InlayError, SpecError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Task, Unusable, as_text
+from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, as_text, first_tokens
 from inlay.tasks._text import overlapping
 
 _WINDOW = 384
@@ -35,6 +35,7 @@ class QA(Task):
 
     kind = "qa"
     measures = ("f1", "exact")
+    loss_options = ()
     per_token = True
 
     max_length: int | None = option(None, "longest window in tokens, question included; auto is at most 384")
@@ -73,13 +74,18 @@ class QA(Task):
             rows += self._windows(tokenizer, index, example, limit)
         return rows
 
-    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
+    def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
+        """A unit is a row, and looks at all its tokens; its value is (start, end)."""
+        at = torch.full((len(rows), max((len(row.ids) for row in rows), default=0)), -1)
+        for i, (first, row) in enumerate(zip(first_tokens(rows), rows, strict=True)):
+            at[i, : len(row.ids)] = torch.arange(first, first + len(row.ids))
+        weight = torch.full((len(rows),), 1 / max(1, len(rows)))
+        return Targets(at, torch.tensor([row.target for row in rows]), weight)
+
+    def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Over all tokens of a window."""
-        losses = []
-        for out, row in zip(outputs, rows, strict=True):
-            target = torch.tensor(row.target, device=out.device)
-            losses.append(F.cross_entropy(out.float().T, target))  # [2, tokens]
-        return torch.stack(losses).mean()
+        both = outputs[..., :2].transpose(1, 2).flatten(0, 1)  # [units * 2, tokens]
+        return F.cross_entropy(both, value.flatten(), reduction="none").view_as(value).mean(-1)
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base

@@ -19,7 +19,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Task, Unusable, as_text
+from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, as_text
 from inlay.tasks._text import pooled, text_example, text_rows
 
 
@@ -30,6 +30,7 @@ class Regression(Task):
 
     kind = "regression"
     measures = ("spearman", "pearson", "rmse", "mae")
+    loss_options = ()
 
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"
@@ -62,10 +63,14 @@ class Regression(Task):
 
         return text_rows(tokenizer, examples, limit, self.long == "windows", target)
 
-    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
-        """Mean squared error."""
-        values = torch.stack(list(outputs)).float()[:, 0]
-        return F.mse_loss(values, torch.tensor([r.target for r in rows], device=values.device))
+    def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
+        """A unit is a row, its value the standardised target."""
+        value = torch.tensor([row.target for row in rows])
+        return Targets(torch.arange(len(rows)), value, torch.full((len(rows),), 1 / max(1, len(rows))))
+
+    def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
+        """Squared error."""
+        return F.mse_loss(outputs[:, 0], value, reduction="none")
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base

@@ -24,7 +24,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import DataError, InlayError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Task, Unusable, in_natural_order, needed
+from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, first_tokens, in_natural_order, needed, shares
 from inlay.tasks._text import best_temperature
 
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[^\w\s]")
@@ -40,6 +40,7 @@ class Tagging(Task):
 
     kind = "tagging"
     measures = ("accuracy", "f1", "precision", "recall")
+    loss_options = ()
     per_token = True
 
     temperature: float = option(1.0, "what logits are divided by; fitted on validation rows")
@@ -83,13 +84,16 @@ class Tagging(Task):
                 rows.append(Row(ids, types, target, index, firsts))
         return rows
 
-    def loss(self, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base, weights: Tensor | None = None) -> Tensor:
-        """Cross-entropy over the words of all rows."""
-        logits = _at_words(outputs, rows).float()
-        targets = torch.tensor([t for r in rows for t in r.target], device=logits.device)
-        if not len(targets):  # every word is made of characters that the tokenizer drops
-            return logits.sum()
-        return F.cross_entropy(logits, targets, weights)
+    def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
+        """A unit is a word, at its first piece; there is none where the tokenizer drops all characters."""
+        at = [first + piece for first, row in zip(first_tokens(rows), rows, strict=True) for piece, _ in row.aux]
+        classes = [tag for row in rows for tag in row.target]
+        value = torch.tensor(classes, dtype=torch.long)
+        return Targets(torch.tensor(at, dtype=torch.long), value, shares(classes, weights))
+
+    def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
+        """Cross-entropy."""
+        return F.cross_entropy(outputs, value, reduction="none")
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base

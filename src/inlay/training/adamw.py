@@ -8,6 +8,7 @@ Weight decay pulls a *difference* to zero, that is, towards the pretrained weigh
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,10 +49,43 @@ class AdamW:
     def __init__(self, forward: Forward):
         self.forward = forward
         self._moments: dict[int, _Moments] = {}
+        self._bounds: tuple[Any, Tensor] = (None, torch.empty(0))
+        self._room: tuple[Tensor, Tensor] | None = None
+
+    def plan(self, settings: Mapping[int, Settings]) -> dict[str, Tensor]:
+        """The numbers of a step, for the device: settings [slots, 4], and with kernels which chunks are a slot's."""
+        limits = [math.inf if one.clip is None else one.clip for one in settings.values()]
+        rows = [(limit, *_factors(one)) for limit, one in zip(limits, settings.values(), strict=True)]
+        tables = {"settings": torch.tensor(rows, dtype=torch.float32)}
+        if self.forward.kernels:
+            key = (self.forward.bank.version, tuple(settings))
+            if self._bounds[0] != key:
+                counts = [self._count(slot) for slot in settings]
+                self._bounds = key, torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32)
+            tables["bounds"] = self._bounds[1]
+        return tables
+
+    def make_room(self, settings: Mapping[int, Settings]) -> None:
+        """Memory for the next recording of a step, which may not take any while it is made."""
+        shape = (sum(self._count(slot) for slot in settings), 6)
+        host = torch.empty(shape, dtype=torch.long, pin_memory=True)
+        self._room = host, torch.empty(shape, dtype=torch.long, device=self.forward.bank.device)
 
     @torch.no_grad()
-    def step(self, settings: Mapping[int, Settings]) -> None:
-        """Step the slots that are named, from the gradients that are there."""
+    def step(self, settings: Mapping[int, Settings], tables: Mapping[str, Tensor] | None = None) -> object:
+        """Step the slots that are named, from the gradients that are there.
+
+        Args:
+            tables: what `plan` made of the settings, on the device.
+
+        Returns what must be kept as long as a recording of this step.
+        """
+        if tables is not None and "bounds" in tables:
+            return self._fused(settings, tables)
+        self._plain(settings)
+        return None
+
+    def _plain(self, settings: Mapping[int, Settings]) -> None:
         runs = [_Run(group, low, high, slots) for group, low, high, slots in self._runs(settings)]
         scale = self._clipping(settings, runs)
         for run in runs:
@@ -62,11 +96,57 @@ class AdamW:
                 _update_stacks(self._views(stacks, run.low, run.high), own, scale.of[places])
         for slot, parameters in self._weights(settings):
             named = {name: p for name, p in parameters.items() if p.grad is not None}
-            one = settings[slot]
-            _update_tensors(self._views(list(named.values())), one, scale.of[scale.place[slot]])
-            if one.decay_weights:  # the difference has decayed; the base's own part has not
-                for name, p in named.items():
-                    p.sub_(self.forward.base.model.get_parameter(name).to(p), alpha=one.lr * one.weight_decay)
+            _update_tensors(self._views(list(named.values())), settings[slot], scale.of[scale.place[slot]])
+            self._decay_base(named, settings[slot])
+
+    def _fused(self, settings: Mapping[int, Settings], tables: Mapping[str, Tensor]) -> object:
+        from inlay.training import fused
+
+        parts = []
+        number = {slot: i for i, slot in enumerate(settings)}
+        for group in self.forward.bank.groups.values():
+            mine = [(entry, number[slot]) for slot, entry in group.entry_of.items() if slot in number]
+            for stack in (s for s in group.stacks.values() if mine and s.requires_grad):
+                parts.append(fused.rows(self._four(stack), *zip(*mine, strict=True)))
+        for slot, parameters in self._weights(settings):
+            parts += [
+                fused.rows([t.unsqueeze(0) for t in self._four(p)], [0], [number[slot]]) for p in parameters.values()
+            ]
+        chunks = torch.cat(parts)
+        chunks = chunks[torch.argsort(chunks[:, -1], stable=True)]
+        if self._room is None:
+            device = chunks.to(self.forward.bank.device)
+        else:
+            (room, device), self._room = self._room, None
+            chunks = room.copy_(chunks)
+            device.copy_(chunks, non_blocking=True)
+        fused.step(device, tables["bounds"], tables["settings"], (BETA1, BETA2), EPSILON)
+        for slot, parameters in self._weights(settings):
+            self._decay_base(parameters, settings[slot])
+        return chunks, device
+
+    def _four(self, stack: Tensor) -> list[Tensor]:
+        """Value, gradient and moments; a stack whose gradient is missing has one of zeros."""
+        moments = self._of(stack)
+        grad = torch.zeros_like(stack) if stack.grad is None else stack.grad.contiguous()
+        stack.grad = grad  # kept until the kernels have read it
+        return [stack.data, grad, moments.first, moments.second]
+
+    def _count(self, slot: int) -> int:
+        from inlay.training.fused import chunks_of
+
+        bank = self.forward.bank
+        groups = {id(g): g for g in bank.slot(slot).groups.values()}.values()
+        stacks = [s[0] for group in groups for s in group.stacks.values() if s.requires_grad]
+        if slot in self.forward.weights:
+            stacks += self.forward.weights[slot].parameters()
+        return sum(chunks_of(s.numel()) for s in stacks)
+
+    def _decay_base(self, parameters: Mapping[str, Tensor], one: Settings) -> None:
+        """The difference has decayed; with `decay_weights` the base's own part decays too."""
+        if one.decay_weights:
+            for name, p in parameters.items():
+                p.sub_(self.forward.base.model.get_parameter(name).to(p), alpha=one.lr * one.weight_decay)
 
     def forget(self, slot: int) -> None:
         """A slot starts anew. All of its entry is cleared: whoever was there before may have been wider."""

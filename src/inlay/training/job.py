@@ -112,17 +112,16 @@ class Job:
         random = generator(run.seed, "draw", self.at)
         return stage.task.draw([stage.rows[i] for i in chosen], tokenizer, random)
 
-    def weights(self, device: torch.device) -> Tensor | None:
+    @property
+    def weights(self) -> Sequence[float] | None:
         """Class weights for the loss."""
-        given = self.data.weights if self.stage.kind != "text" else None
-        return None if given is None else torch.tensor(given, device=device)
+        return self.data.weights if self.stage.kind != "text" else None
 
-    def took_step(self, loss: float) -> None:
-        """Count a step; a loss that is not a number ends the run."""
+    def note(self, loss: float, step: int) -> None:
+        """Keep the loss of a step; one that is not a number ends the run."""
         if not math.isfinite(loss):
-            raise RunError(f"the loss of {self.name} is {loss} at step {self.at + 1}; try a lower learning rate")
+            raise RunError(f"the loss of {self.name} is {loss} at step {step}; try a lower learning rate")
         self.losses.append(loss)
-        self.step += 1
 
     @property
     def is_due(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from inlay.engine.host import Host
 from inlay.errors import AdapterError, InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
-from inlay.training import state
+from inlay.training import compiling, state
 from inlay.training.adamw import Settings
 from inlay.training.cache import Cache
 from inlay.training.checkpoint import Checkpoint
@@ -32,10 +32,11 @@ from inlay.training.interrupt import Interrupt
 from inlay.training.job import Job
 from inlay.training.memory import slots_for
 from inlay.training.slots import Slots, slot_name
+from inlay.training.step import Part
 
 Event = dict[str, Any]
-"""What callbacks are told: {"event": "step", "run": ...}; events are begin, step, eval, stage, done, failed, slots and
-saved."""
+"""What callbacks are told: {"event": "step", "run": ...}; events are begin, step, eval, stage, done, failed, slots,
+compiled and saved."""
 Callback = Callable[[Event], None]
 
 
@@ -75,13 +76,15 @@ class Loop:
         self._saved = time.monotonic()
         self._interrupt = Interrupt()
         self._cache = Cache(host)
+        self._taken: _Taken | None = None
 
     def run(self) -> None:
         """Until every run is done or has failed. An interrupt waits for the step, and saves."""
         try:
-            with self._interrupt:
+            with self._interrupt, compiling.compiled(self.host, self.jobs, self.most):
                 while self._fill():
-                    if self._step():
+                    if self._step() and any(job.is_due or job.is_over for job in self.active):
+                        self._settle()
                         self._evaluate([job for job in self.active if job.is_due])
                         for job in [job for job in self.active if job.is_over]:
                             self._guard(job, self._advance)
@@ -96,6 +99,7 @@ class Loop:
         """Write a checkpoint, between two steps."""
         if self.checkpoint is None:
             return
+        self._settle()
         for job in list(self.active):  # one that has diverged could not be loaded again, nor its neighbours with it
             self._guard(job, self.slots.refuse_diverged)
         state.write(self.checkpoint, self.jobs, self.slots, self.most)
@@ -136,47 +140,43 @@ class Loop:
 
     def _step(self) -> bool:
         """One step of every active run; False if there was no room for it."""
-        began = time.perf_counter()
+        began, graphs = time.perf_counter(), compiling.graphs()
         tokenizer = load_tokenizer(self.host.base)
         rows = {job.index: job.batch(tokenizer) for job in self.active}
+        batch = self._cache.batch([(job, self.host.slot(slot_name(job)), rows[job.index]) for job in self.active])
         losses = None
         with contextlib.suppress(torch.OutOfMemoryError):
-            losses = self._backward(rows)
+            losses = self.slots.step([_part(job, rows[job.index]) for job in self.active], batch)
         if losses is None:  # the error is gone by now, and with it the failed batch that it kept alive
             self._make_room()
             return False
-        optimiser = self.slots.optimiser
-        optimiser.step(dict(zip(self.slots.numbers(), map(_settings, self.active), strict=True)))
-        optimiser.zero_grad()
-        seconds = (time.perf_counter() - began) / len(self.active)
-        for job, loss in zip(list(self.active), losses.tolist(), strict=True):
-            lr = job.lr
-            self._guard(job, functools.partial(_took_step, loss))
-            job.seconds += seconds
-            if job.state != "failed":
-                self._tell("step", job, step=job.at, loss=loss, lr=lr)
+        if compiling.graphs() > graphs:
+            self._tell("compiled", None, seconds=time.perf_counter() - began)
+        before, self._taken = self._taken, _Taken([(job, job.at + 1, job.lr) for job in self.active], losses)
+        for job in self.active:
+            job.step += 1
+            job.seconds += (time.perf_counter() - began) / len(self.active)
+        if losses.is_cuda:  # the device is at work on this step; by now it has done the one before
+            self._note(before)
+        else:
+            self._settle()
         return True
 
-    def _backward(self, rows: Mapping[int, Sequence[Row]]) -> Tensor:
-        """Forward and backward of one mixed batch: [active] losses, without the gates' penalties."""
-        names = [slot_name(job) for job in self.active for _ in rows[job.index]]
-        batch = self._cache.batch([(job, self.host.slot(slot_name(job)), rows[job.index]) for job in self.active])
-        steps = {slot_name(job): (job.data.run.seed, job.at) for job in self.active}
-        quiet = [slot_name(job) for job in self.active if not job.data.run.dropout]
-        logits = iter(self.host.logits(batch, names, self.host.keys(steps, quiet)))
-        losses, total = [], torch.zeros((), device=self.host.base.device)
-        for job in self.active:
-            outputs = [next(logits) for _ in rows[job.index]]
-            base = self.host.base
-            loss = job.stage.task.loss(outputs, rows[job.index], base, job.weights(base.device))
-            losses.append(loss.detach())
-            penalty = self.host.penalty(slot_name(job))
-            total = total + (loss if penalty is None else loss + penalty)
-        total.backward()  # type: ignore[no-untyped-call]
-        return torch.stack(losses)
+    def _settle(self) -> None:
+        """Wait for the losses of the newest step."""
+        taken, self._taken = self._taken, None
+        self._note(taken)
+
+    def _note(self, taken: _Taken | None) -> None:
+        for (job, step, lr), loss in zip(taken.steps, taken.losses(), strict=True) if taken else ():
+            if job in self.active:
+                self._guard(job, functools.partial(_note_loss, loss, step))
+                if job.state != "failed":
+                    self._tell("step", job, step=step, loss=loss, lr=lr)
 
     def _make_room(self) -> None:
         """Memory ran out before anything was changed: half as many runs at once."""
+        self._settle()
         self.slots.optimiser.zero_grad()
         torch.cuda.empty_cache()
         if len(self.active) == 1:
@@ -264,17 +264,38 @@ class Loop:
                 self._interrupt.pending = True
 
 
-def _took_step(loss: float, job: Job) -> None:
-    job.took_step(loss)
+class _Taken:
+    """A step whose losses have not been looked at yet: on CUDA they come when the device has done it."""
+
+    def __init__(self, steps: Sequence[tuple[Job, int, float]], losses: Tensor):
+        self.steps = steps
+        """(run, step, learning rate)"""
+        self._losses = losses
+        self._done: Any = None
+        if losses.is_cuda:
+            self._losses = torch.empty(losses.shape, pin_memory=True).copy_(losses, non_blocking=True)
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._done.record()
+
+    def losses(self) -> list[float]:
+        """The loss of every run."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._losses.tolist()
+
+
+def _note_loss(loss: float, step: int, job: Job) -> None:
+    job.note(loss, step)
 
 
 def _does_not_fit(job: Job) -> None:
     raise RunError(f"one step of {job.name} does not fit into memory; try a smaller batch_size or max_length")
 
 
-def _settings(job: Job) -> Settings:
+def _part(job: Job, rows: Sequence[Row]) -> Part:
     run = job.data.run
-    return Settings(job.step + 1, job.lr, run.weight_decay, run.clip, run.decay == "weights")
+    settings = Settings(job.step + 1, job.lr, run.weight_decay, run.clip, run.decay == "weights")
+    return Part(slot_name(job), job.stage.task, rows, settings, (run.seed, job.at), run.dropout, job.weights)
 
 
 def _place(job: Job) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from inlay.library.adapter import Adapter
 from inlay.training import layout
 from inlay.training.adamw import AdamW
 from inlay.training.job import Job
+from inlay.training.step import Step
 
 
 class Snapshot(NamedTuple):
@@ -32,6 +33,7 @@ class Slots:
     def __init__(self, host: Host):
         self.host = host
         self.optimiser = AdamW(host.forward)
+        self.step = Step(host, self.optimiser)
         self.active: list[Job] = []
         self.aside: dict[int, Snapshot] = {}
         """Runs by their index that wait with something done already."""
@@ -116,7 +118,7 @@ class Slots:
     def take_places(self, places: layout.Layout, snapshots: Mapping[int, Snapshot]) -> None:
         """Move the active runs to the places they had in the bank, with their moments."""
         layout.restore(self.host.forward.bank, self.numbers(), places)
-        self.optimiser = AdamW(self.host.forward)
+        self.optimiser = self.step.optimiser = AdamW(self.host.forward)
         for job, slot in zip(self.active, self.numbers(), strict=True):
             self.optimiser.write(slot, snapshots[job.index].first, snapshots[job.index].second)
 

@@ -1,0 +1,299 @@
+"""Attention over a packed batch of short rows, one program per row and head.
+
+A row's keys and values are read once and its scores never leave the chip, so the time is that of reading q, k, v and
+writing the result. Blocks are small (32 tokens) and the loops over them end where the row ends: what is computed
+follows the row's own length, not the longest row's. Rows of any length come out right, but from some 128 tokens on
+other kernels are faster (`takes`).
+
+The backward pass recomputes the probabilities from each query's logsumexp. The one program owns all gradients of its
+row and head, so nothing is added up between programs and results are the same in every run.
+
+Importing this module needs triton.
+"""
+
+# ruff: noqa: N803, N806 (compile-time arguments and pointers are capitals)
+# mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LONGEST = 128
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_LOG2E = tl.constexpr(1.4426950408889634)
+_LN2 = tl.constexpr(0.6931471805599453)
+_FAR = tl.constexpr(-1e30)
+"""The score of a key that may not be seen. Finite, so that a block in which a query sees nothing makes no NaN: what it
+adds is wiped out by the first key that the query does see, and every query sees itself."""
+
+
+def takes(q: Tensor, longest: int) -> bool:
+    """Whether `attention` can, and fast, on CUDA: q [tokens, heads, d], the longest row's length."""
+    return q.dtype in _DTYPES and q.shape[-1] in (16, 32, 64, 128) and longest <= LONGEST
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int, scale: float, causal: bool = False, window: int = -1
+) -> Tensor:
+    """Every token attends to its own row: [tokens, heads, d] -> the same shape, contiguous.
+
+    Args:
+        q: queries; like k and v it may be a view with any strides, as long as the last dimension is contiguous.
+        k: keys, of the same shape.
+        v: values, of the same shape.
+        cu: int32 [rows + 1]; row r owns the tokens cu[r] to cu[r + 1] - 1. Rows may be empty. The last one must end at
+            the last token: no program writes the tokens after it.
+        longest: at least the longest row's length; it chooses the block size and nothing else.
+        scale: of the scores.
+        causal: whether a token sees only itself and those before it.
+        window: how far away a token may be to be seen; negative for any distance.
+    """
+    out: Tensor = _forward(q, k, v, cu, longest, scale, causal, window)[0]
+    return out
+
+
+@triton.jit
+def _seen(query, key, length, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+    """[queries, keys] whether a query may see a key."""
+    seen = (query < length)[:, None] & (key < length)[None, :]
+    distance = query[:, None] - key[None, :]
+    if CAUSAL:
+        seen = seen & (distance >= 0)
+    if WINDOW:
+        seen = seen & (tl.abs(distance) <= window)
+    return seen
+
+
+@triton.jit
+def _tile(base, first, length, stride, D: tl.constexpr, BLOCK: tl.constexpr):
+    """[BLOCK, D] of a row's tokens from `first` on; zeros after the row's end."""
+    token = first + tl.arange(0, BLOCK)
+    return tl.load(base + token[:, None] * stride + tl.arange(0, D)[None, :], mask=(token < length)[:, None], other=0.0)
+
+
+@triton.jit
+def _put(base, values, first, length, stride, D: tl.constexpr, BLOCK: tl.constexpr):
+    token = first + tl.arange(0, BLOCK)
+    at = base + token[:, None] * stride + tl.arange(0, D)[None, :]
+    tl.store(at, values.to(base.dtype.element_ty), mask=(token < length)[:, None])
+
+
+@triton.jit(do_not_specialize=["tokens", "window"])
+def _attend(
+    Q, K, V, OUT, LSE, CU, tokens, heads, q_token, q_head, k_token, k_head, v_token, v_head, scale, window,
+    D: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    start = tl.load(CU + row).to(tl.int64)
+    length = (tl.load(CU + row + 1) - start).to(tl.int32)
+    Q += start * q_token + head * q_head
+    K += start * k_token + head * k_head
+    V += start * v_token + head * v_head
+    OUT += (start * heads + head) * D
+    LSE += head.to(tl.int64) * tokens + start
+    for i in range(0, length, BLOCK):
+        query = i + tl.arange(0, BLOCK)
+        q = _tile(Q, i, length, q_token, D, BLOCK)
+        most = tl.full([BLOCK], _FAR, tl.float32)
+        total = tl.zeros([BLOCK], tl.float32)
+        summed = tl.zeros([BLOCK, D], tl.float32)
+        low, high = 0, length
+        if WINDOW:
+            low = tl.maximum(0, i - window) // BLOCK * BLOCK
+            high = tl.minimum(length, i + BLOCK + window)
+        if CAUSAL:
+            high = tl.minimum(high, i + BLOCK)
+        for j in range(low, high, BLOCK):
+            k = _tile(K, j, length, k_token, D, BLOCK)
+            v = _tile(V, j, length, v_token, D, BLOCK)
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * _LOG2E)
+            scores = tl.where(_seen(query, j + tl.arange(0, BLOCK), length, window, CAUSAL, WINDOW), scores, _FAR)
+            higher = tl.maximum(most, tl.max(scores, 1))
+            p = tl.exp2(scores - higher[:, None])
+            fade = tl.exp2(most - higher)
+            total = total * fade + tl.sum(p, 1)
+            summed = summed * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+            most = higher
+        _put(OUT, summed / total[:, None], i, length, heads * D, D, BLOCK)
+        tl.store(LSE + query, (most + tl.log2(total)) * _LN2, mask=query < length)
+
+
+@triton.jit
+def _scores_back(
+    q, k, v, g, lse, delta, i, j, length, scale, window,
+    BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """[queries, keys] the probabilities of a block, and the gradient of its scaled scores times the scale."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * _LOG2E)
+    step = tl.arange(0, BLOCK)
+    seen = _seen(i + step, j + step, length, window, CAUSAL, WINDOW)
+    p = tl.exp2(tl.where(seen, scores - lse[:, None] * _LOG2E, _FAR))
+    dp = tl.dot(g, tl.trans(v), input_precision="ieee")
+    ds = p * (dp - delta[:, None]) * scale
+    return p.to(q.dtype), ds.to(q.dtype)
+
+
+@triton.jit
+def _queries(Q, G, OUT, LSE, i, length, q_token, g_token, heads, D: tl.constexpr, BLOCK: tl.constexpr):
+    """What the backward pass needs of a block of queries: q, gradient, logsumexp, delta."""
+    q = _tile(Q, i, length, q_token, D, BLOCK)
+    g = _tile(G, i, length, g_token, D, BLOCK)
+    out = _tile(OUT, i, length, heads * D, D, BLOCK)
+    query = i + tl.arange(0, BLOCK)
+    lse = tl.load(LSE + query, mask=query < length, other=0.0)
+    return q, g, lse, tl.sum(g.to(tl.float32) * out.to(tl.float32), 1)
+
+
+@triton.jit(do_not_specialize=["tokens", "window"])
+def _attend_back(
+    Q, K, V, G, OUT, LSE, CU, DQ, DK, DV, tokens, heads,
+    q_token, q_head, k_token, k_head, v_token, v_head, g_token, g_head, scale, window,
+    D: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    start = tl.load(CU + row).to(tl.int64)
+    length = (tl.load(CU + row + 1) - start).to(tl.int32)
+    Q += start * q_token + head * q_head
+    K += start * k_token + head * k_head
+    V += start * v_token + head * v_head
+    G += start * g_token + head * g_head
+    own = (start * heads + head) * D
+    OUT += own
+    DQ += own
+    DK += own
+    DV += own
+    LSE += head.to(tl.int64) * tokens + start
+    for j in range(0, length, BLOCK):
+        k = _tile(K, j, length, k_token, D, BLOCK)
+        v = _tile(V, j, length, v_token, D, BLOCK)
+        dk = tl.zeros([BLOCK, D], tl.float32)
+        dv = tl.zeros([BLOCK, D], tl.float32)
+        low, high = 0, length
+        if WINDOW:
+            low = tl.maximum(0, j - window) // BLOCK * BLOCK
+            high = tl.minimum(length, j + BLOCK + window)
+        if CAUSAL:
+            low = j
+        for i in range(low, high, BLOCK):
+            q, g, lse, delta = _queries(Q, G, OUT, LSE, i, length, q_token, g_token, heads, D, BLOCK)
+            p, ds = _scores_back(q, k, v, g, lse, delta, i, j, length, scale, window, BLOCK, CAUSAL, WINDOW)
+            dv += tl.dot(tl.trans(p), g, input_precision="ieee")
+            dk += tl.dot(tl.trans(ds), q, input_precision="ieee")
+            if length <= BLOCK:  # the usual row: its queries' gradient needs no second pass
+                _put(DQ, tl.dot(ds, k, input_precision="ieee"), i, length, heads * D, D, BLOCK)
+        _put(DK, dk, j, length, heads * D, D, BLOCK)
+        _put(DV, dv, j, length, heads * D, D, BLOCK)
+    if length > BLOCK:
+        for i in range(0, length, BLOCK):
+            q, g, lse, delta = _queries(Q, G, OUT, LSE, i, length, q_token, g_token, heads, D, BLOCK)
+            dq = tl.zeros([BLOCK, D], tl.float32)
+            low, high = 0, length
+            if WINDOW:
+                low = tl.maximum(0, i - window) // BLOCK * BLOCK
+                high = tl.minimum(length, i + BLOCK + window)
+            if CAUSAL:
+                high = tl.minimum(high, i + BLOCK)
+            for j in range(low, high, BLOCK):
+                k = _tile(K, j, length, k_token, D, BLOCK)
+                v = _tile(V, j, length, v_token, D, BLOCK)
+                p, ds = _scores_back(q, k, v, g, lse, delta, i, j, length, scale, window, BLOCK, CAUSAL, WINDOW)
+                dq += tl.dot(ds, k, input_precision="ieee")
+            _put(DQ, dq, i, length, heads * D, D, BLOCK)
+
+
+def _constants(q: Tensor, longest: int, causal: bool, window: int) -> dict[str, Any]:
+    return {
+        "D": q.shape[2],
+        "BLOCK": 16 if longest <= 16 else 32,
+        "CAUSAL": causal,
+        "WINDOW": window >= 0,
+    }
+
+
+def _launch(q: Tensor, backward: bool) -> dict[str, int]:
+    """Few warps per program: a block is small, and what hides the memory's latency is many programs side by side."""
+    if q.dtype == torch.float32:  # no tensor cores: more threads, or registers spill
+        return {"num_warps": 8 if backward else 4, "num_stages": 1}
+    narrow = q.shape[2] <= 64
+    if backward:
+        return {"num_warps": 2 if narrow else 4, "num_stages": 1} | ({"maxnreg": 168} if narrow else {})
+    return {"num_warps": 1 if narrow else 4, "num_stages": 2}
+
+
+def _rowwise(x: Tensor) -> Tensor:
+    """The kernels take any strides but the last."""
+    return x if x.stride(2) == 1 else x.contiguous()
+
+
+@torch.library.custom_op("inlay::short_attention", mutates_args=())
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int, scale: float, causal: bool, window: int
+) -> tuple[Tensor, Tensor]:
+    """The result and [heads, tokens] the logsumexp of each query's scores."""
+    assert q.shape == k.shape == v.shape, "queries, keys and values have one shape"
+    assert cu.dtype == torch.int32, "boundaries are int32"
+    tokens, heads, _ = q.shape
+    q, k, v = _rowwise(q), _rowwise(k), _rowwise(v)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = q.new_empty(heads, tokens, dtype=torch.float32)
+    programs = (cu.numel() - 1) * heads
+    if programs > 0 and tokens > 0:
+        strides = [n for t in (q, k, v) for n in t.stride()[:2]]
+        with torch.cuda.device_of(q):
+            _attend[(programs,)](
+                q, k, v, out, lse, cu, tokens, heads, *strides, scale, window,
+                **_constants(q, longest, causal, window), **_launch(q, backward=False),
+            )  # fmt: skip
+    return out, lse
+
+
+@_forward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int, scale: float, causal: bool, window: int
+) -> tuple[Tensor, Tensor]:
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    return out, q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
+
+
+@torch.library.custom_op("inlay::short_attention_backward", mutates_args=())
+def _backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
+    longest: int, scale: float, causal: bool, window: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    tokens, heads, _ = q.shape
+    q, k, v, grad = _rowwise(q), _rowwise(k), _rowwise(v), _rowwise(grad)
+    dq, dk, dv = (torch.empty_like(out) for _ in range(3))
+    programs = (cu.numel() - 1) * heads
+    if programs > 0 and tokens > 0:
+        strides = [n for t in (q, k, v, grad) for n in t.stride()[:2]]
+        with torch.cuda.device_of(q):
+            _attend_back[(programs,)](
+                q, k, v, grad, out, lse, cu, dq, dk, dv, tokens, heads, *strides, scale, window,
+                **_constants(q, longest, causal, window), **_launch(q, backward=True),
+            )  # fmt: skip
+    return dq, dk, dv
+
+
+@_backward.register_fake
+def _(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
+    longest: int, scale: float, causal: bool, window: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return torch.empty_like(out), torch.empty_like(out), torch.empty_like(out)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, cu, *ctx.rest = inputs
+    ctx.save_for_backward(q, k, v, *output, cu)
+
+
+def _gradients(ctx: Any, grad: Tensor, of_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+    return (*_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None)
+
+
+_forward.register_autograd(_gradients, setup_context=_save)

@@ -1,0 +1,94 @@
+"""CUDA graphs: work that comes again in the same shape is recorded once and replayed, without Python in between.
+
+The first time, work runs as it is, which also warms it up; the second time it is recorded. What a recording gives lives
+in its own memory and holds until the next run: copy what must stay.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.bank.tables import Tables
+
+Run = Callable[[dict[str, Tensor]], Any]
+_MOST = 128
+"""Recordings that are kept."""
+
+
+@dataclass
+class _Recording:
+    buffer: Tensor
+    graph: torch.cuda.CUDAGraph
+    found: Any
+
+
+class Graphs:
+    """Recordings by shape."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.on = device.type == "cuda"
+        """Whether to record at all."""
+        self._seen: OrderedDict[Hashable, _Recording | None] = OrderedDict()
+        self._version: Hashable = None
+        self._pool: Any = None
+
+    def run(
+        self,
+        version: Hashable,
+        shape: Hashable,
+        tables: Tables,
+        run: Run,
+        before: Callable[[], None] | None = None,
+    ) -> Any:
+        """Run work on its tables, from a recording if there is one.
+
+        Args:
+            version: recordings of another version are dropped: the tensors they use have moved.
+            shape: what the work depends on beside the numbers in its tables; None if it cannot be recorded.
+            before: to be done before a recording, which can neither wait nor take memory by itself.
+        """
+        if version != self._version:
+            self.clear()
+            self._version = version
+        if not self.on or shape is None:
+            return run(tables.to(self.device))
+        if shape not in self._seen:
+            self._remember(shape, None)
+            return run(tables.to(self.device))
+        recording = self._seen[shape]
+        if recording is None:
+            if before is not None:
+                before()
+            recording = self._record(shape, tables, run)
+        self._seen.move_to_end(shape)
+        recording.buffer.copy_(tables.pack(), non_blocking=True)
+        recording.graph.replay()
+        return recording.found
+
+    def clear(self) -> None:
+        """Forget all recordings."""
+        self._seen.clear()
+        self._pool = None
+
+    def _record(self, shape: Hashable, tables: Tables, run: Run) -> _Recording:
+        buffer = tables.pack().to(self.device)
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, pool=self._pool):
+            found = run(tables.unpack(buffer))
+        self._pool = self._pool or graph.pool()
+        recording = _Recording(buffer, graph, found)
+        self._remember(shape, recording)
+        return recording
+
+    def _remember(self, shape: Hashable, recording: _Recording | None) -> None:
+        self._seen[shape] = recording
+        while len(self._seen) > _MOST:
+            self._seen.popitem(last=False)

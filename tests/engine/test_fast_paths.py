@@ -1,0 +1,136 @@
+"""Every fast path against the plain one: kernels, compiled layers, and on CUDA recordings.
+
+Without a GPU kernels run in Triton's interpreter, and layers are compiled as far as the graph: that is where it would
+break, or be compiled again for every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from interpreted import CUDA, DEVICE
+
+import inlay
+from inlay.bank import wiring
+from inlay.engine.predict import batch_of
+from inlay.tasks import Row, parse
+from inlay.training.adamw import AdamW, Settings
+from inlay.training.step import Part, Step
+
+ALL = [
+    "houlsby:size=16", "lora:rank=4", "adapterbias", "bitfit", "norms", "houlsby:parallel=true,size=8",
+    "houlsby:layers=1,size=16", "houlsby:size=4,activation=mish,depth=2,inner_norm=true", "frozen",
+]  # fmt: skip
+FEW = ["houlsby:size=16", "lora:rank=4", "adapterbias", "norms:layers=1", "bitfit"]
+POOLS = ["cls", "mean", "pooler", "tokens"]
+
+
+def host(methods: Sequence[str], kernels: bool, seed: int = 0) -> inlay.Host:
+    made = tiny.host("bert", num_hidden_layers=2, hidden_size=32, max_position_embeddings=140)
+    made.base.model.to(DEVICE)
+    made = made if made.base.device == made.forward.bank.device else inlay.Host(_closed(made))
+    made.forward.kernels = kernels
+    made.graphs.on = False
+    for i, method in enumerate(methods):
+        made.add(f"a{i}", method, labels=2 + i % 2, pool=POOLS[i % len(POOLS)], seed=seed + i)
+        tiny.shake(made, f"a{i}")
+    return made
+
+
+def _closed(made: inlay.Host) -> torch.nn.Module:
+    made.close()
+    return made.base.model
+
+
+def rows(count: int, seed: int, longest: int = 12) -> list[Row]:
+    random = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(2, longest, (count,), generator=random).tolist()
+    return [Row(torch.randint(5, 60, (n,), generator=random).tolist(), None, int(n % 2)) for n in sizes]
+
+
+def answers(made: inlay.Host, seed: int = 1, longest: int = 12) -> torch.Tensor:
+    names = [f"a{i}" for i in range(len(made.names))] * 2
+    with torch.no_grad():
+        found = made.logits(batch_of(rows(len(names), seed, longest)), names)
+    return torch.cat([logits.flatten() for logits in found]).cpu()
+
+
+def train(made: inlay.Host, steps: int, first: int = 0) -> torch.Tensor:
+    """[steps, runs] the losses of all adapters but those that answer for tokens."""
+    step, task = Step(made, AdamW(made.forward)), parse("classification")
+    losses = []
+    for t in range(first, first + steps):
+        parts = [
+            Part(name, task, rows(2, 100 * t + i), Settings(t + 1, 1e-2, 0.01, 1.0), (i, t), dropout=i != 1)
+            for i, name in enumerate(made.names)
+            if made._record(name).pool != "tokens"
+        ]
+        losses.append(step(parts, batch_of([row for p in parts for row in p.rows])).cpu().clone())
+    return torch.stack(losses)
+
+
+def test_kernels_give_what_segments_give():
+    plain, fast = host(ALL, False), host(ALL, True)
+    torch.testing.assert_close(answers(fast), answers(plain), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(train(fast, 2), train(plain, 2), atol=1e-5, rtol=1e-5)
+    for name in plain.names:
+        for key, value in plain.read(name).items():
+            far = (fast.read(name)[key] - value).abs()  # where a gradient is all but 0, Adam makes much of rounding
+            assert far.mean() < 1e-5, f"{name} {key}"
+    wrong = host(ALL, True, seed=50)  # the control
+    assert not torch.allclose(answers(wrong), answers(plain), atol=1e-2)
+
+
+def test_rows_too_long_for_short_attention():
+    plain, fast = host(FEW[:2], False), host(FEW[:2], True)
+    torch.testing.assert_close(answers(fast, longest=139), answers(plain, longest=139), atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Counts how often layers are compiled."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("inductor" if CUDA else "aot_eager")
+    call = torch.compile(wiring._call, fullgraph=True, backend=counter)
+    monkeypatch.setattr(wiring, "_compile", lambda: call)
+    return counter
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_compiled_layers_are_compiled_once(compiled):
+    plain, fast = host(FEW, False), host(FEW, True)
+    fast.forward.compiled = True
+    torch.testing.assert_close(answers(fast), answers(plain), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(train(fast, 1), train(plain, 1), atol=1e-5, rtol=1e-5)
+    assert 0 < compiled.frame_count <= 3, "one for serving; for training one for the first layer and one for the rest"
+    before = compiled.frame_count
+    for made in (plain, fast):
+        for i in range(5, 9):  # the stacks grow
+            made.add(f"a{i}", FEW[0], labels=2, pool="cls", seed=i)
+    torch.testing.assert_close(answers(fast, 7, 60), answers(plain, 7, 60), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(train(fast, 1, 1), train(plain, 1, 1), atol=1e-5, rtol=1e-5)
+    assert compiled.frame_count == before, "compiled again for another batch, or for a new task"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs CUDA")
+def test_recordings_give_what_was_recorded():
+    plain, fast = host(FEW, True), host(FEW, True)
+    fast.graphs.on = True
+    for seed in (1, 1, 1, 2, 2, 3):
+        torch.testing.assert_close(answers(fast, seed), answers(plain, seed), atol=1e-5, rtol=1e-5)
+    again = [train(made, 3) for _ in range(2) for made in (plain, fast)]
+    torch.testing.assert_close(again[1], again[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(again[3], again[2], atol=1e-5, rtol=1e-5)
+    assert sum(1 for one in fast.graphs._seen.values() if one) >= 2, "nothing was recorded"
+    fast.unload("a0")
+    plain.unload("a0")
+    for made in (plain, fast):
+        made.add("a0", "houlsby:size=32", labels=2, seed=9)
+    torch.testing.assert_close(answers(fast), answers(plain), atol=1e-5, rtol=1e-5)
