@@ -53,7 +53,7 @@ def ours(
     q: Tensor, k: Tensor, v: Tensor, grad: Tensor, lengths: Sequence[int], scale: float, causal: bool, window: int
 ) -> list[Tensor]:
     q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
-    out = attention(q, k, v, boundaries(lengths), max(lengths), scale, causal, window)
+    out = attention(q, k, v, boundaries(lengths), scale, causal, window)
     return [out.detach(), *torch.autograd.grad(out, (q, k, v), grad)]
 
 
@@ -156,7 +156,7 @@ def test_a_diverged_row_does_not_reach_its_neighbours(which: int):
 
 def test_the_operator_is_registered_as_torch_wants_it():
     q, k, v, _ = numbers([3, 17], 16)
-    arguments = (*(t.requires_grad_() for t in (q, k, v)), boundaries([3, 17]), 17, 0.25, True, 5)
+    arguments = (*(t.requires_grad_() for t in (q, k, v)), boundaries([3, 17]), 0.25, True, 5)
     torch.library.opcheck(torch.ops.inlay.short_attention.default, arguments)
 
 
@@ -165,7 +165,7 @@ def test_compiled():
     for lengths in ([3, 17, 40], [8, 0, 1, 35]):
         q, k, v, grad = numbers(lengths, 16)
         q, k, v = (t.requires_grad_() for t in (q, k, v))
-        out = compiled(q, k, v, boundaries(lengths), 40, 0.25, True, 5)
+        out = compiled(q, k, v, boundaries(lengths), 0.25, True, 5)
         found = [out.detach(), *torch.autograd.grad(out, (q, k, v), grad)]
         assert far(found, exact(q, k, v, grad, lengths, 0.25, True, 5)) < 2e-6
 
@@ -188,7 +188,7 @@ def test_in_a_cuda_graph():
     cu = boundaries(many)
 
     def run() -> list[Tensor]:
-        out = attention(q, k, v, cu, 128, 0.125)
+        out = attention(q, k, v, cu, 0.125)
         return [out, *torch.autograd.grad(out, (q, k, v), grad)]
 
     side = torch.cuda.Stream()

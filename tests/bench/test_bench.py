@@ -132,13 +132,13 @@ def test_training_takes_the_steps_it_says(base: str, monkeypatch: pytest.MonkeyP
     from inlay.training import loop
 
     taken: dict[str, int] = {}
-    step = loop._took_step
+    note = loop._note_loss
 
-    def count(loss: float, job: Any) -> None:
+    def count(loss: float, step: int, job: Any) -> None:
         taken[job.data.run.method] = taken.get(job.data.run.method, 0) + 1
-        step(loss, job)
+        note(loss, step, job)
 
-    monkeypatch.setattr(loop, "_took_step", count)
+    monkeypatch.setattr(loop, "_note_loss", count)
     compare(settings(base, "train", runs=3, repeats=2, steps=2, warmup=1))
     assert taken == {
         "lora": 3 * (1 + 3 * 2),

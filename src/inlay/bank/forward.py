@@ -78,7 +78,7 @@ class Forward:
 
     def __init__(self, base: Base):
         self.base = base
-        self.wiring = Wiring(base.model, base.sites)
+        self.wiring = Wiring(base.model, base.sites, fuse=base.sites.arch.packable)
         self.bank = Bank(base.device)
         self.weights: dict[int, WeightSlot] = {}
         """Weight-level adapters by slot; their heads are in the bank under the same number."""

@@ -14,8 +14,10 @@ from torch import Tensor
 from inlay.bank import kernel_ops
 from inlay.bank.route import Act, Layer, Route
 
-BLOCK = 64
-"""Tokens of a tile."""
+
+def block_for(tokens: int) -> int:
+    """Tokens of a tile: few where there are few, so that all of the device has work."""
+    return 16 if tokens <= 2048 else 32 if tokens <= 8192 else 64
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,15 @@ class Spread:
     bounds: Tensor
     """[places + 1] place s owns the tokens from bounds[s] up to bounds[s + 1]."""
     tiles: Tensor
-    """[n, 3] (first token, how many, place): at most BLOCK tokens of one place; those of 0 tokens are padding."""
+    """[n, 3] (first token, how many, place): at most `block` tokens of one place; those of 0 tokens are padding."""
     place: Tensor
     """[tokens] the place of every token; -1 for padding."""
+    block: int
 
     @classmethod
     def of(cls, tables: Mapping[str, Tensor]) -> Spread:
         """From what `Segments.tables` has made."""
-        return cls(tables["bounds"], tables["tiles"], tables["place"])
+        return cls(tables["bounds"], tables["tiles"], tables["place"], block_for(tables["place"].shape[0]))
 
 
 class KernelRoute(Route):
@@ -47,7 +50,7 @@ class KernelRoute(Route):
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """One kernel."""
         s = self.spread
-        return kernel_ops.linear(x, weight, bias, self.entry, s.tiles, s.bounds, BLOCK)
+        return kernel_ops.linear(x, weight, bias, self.entry, s.tiles, s.bounds, s.block)
 
     def vector(self, p: Tensor, like: Tensor) -> Tensor:
         """A gather; its gradient is a sum over each place."""
@@ -58,4 +61,4 @@ class KernelRoute(Route):
         s = self.spread
         if name not in kernel_ops.FUSED:
             return super().bottleneck(x, down, up, act, name)
-        return kernel_ops.bottleneck(x, *down, *up, name, self.entry, s.tiles, s.bounds, BLOCK)
+        return kernel_ops.bottleneck(x, *down, *up, name, self.entry, s.tiles, s.bounds, s.block)

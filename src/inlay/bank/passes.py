@@ -59,8 +59,8 @@ class Pass(ABC):
         """The layers' inputs so far, if a delta wants them."""
         self.sublayer_input: dict[str, Tensor] = {}
         """The newest input of attention and of the feed-forward, if a delta wants it."""
-        self.fused: dict[str, Tensor] = {}
-        """Results of a fused projection that have not been asked for yet."""
+        self.fused: dict[str, Any] = {}
+        """Results of a fused product that have not been asked for yet."""
         self.weights: Mapping[str, Tensor] = {}
         """Base parameters that are replaced in this pass."""
         self.begin: tuple[int, Tensor] | None = None
@@ -204,9 +204,9 @@ class BankPass(Pass):
 
 def kernel_tables(bank: Bank, segments: Segments, size: int, places: int, at: Iterable[str]) -> dict[str, Tensor]:
     """What kernels need to know of a batch: its runs, and the entries of every route at these sites."""
-    from inlay.bank.kernel_route import BLOCK
+    from inlay.bank.kernel_route import block_for
 
-    tables = segments.tables(size, places, BLOCK)
+    tables = segments.tables(size, places, block_for(size))
     for mount in (mount for site in at for mount in bank.mounts.get(site, ())):
         if mount.route not in tables:
             found = segments.entries(mount.entry_of, places)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +36,11 @@ _OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
 class Wiring:
     """The overrides in one model. `current` is the pass under way; without one the model is as it was."""
 
-    def __init__(self, model: nn.Module, sites: Sites):
+    def __init__(self, model: nn.Module, sites: Sites, fuse: bool = False):
+        """
+        Args:
+            fuse: compute queries, keys and values in one product, where they are three.
+        """
         self.model = model
         self.sites = sites
         self.current: Pass | None = None
@@ -45,6 +49,7 @@ class Wiring:
         self._undo: list[Callable[[], None]] = []
         refuse_in_use(model)
         model.__dict__[IN_USE] = True
+        self._fused = dict(self._fuse()) if fuse else {}
         self._install()
 
     @contextmanager
@@ -113,18 +118,28 @@ class Wiring:
         self.override(self.model.get_submodule(site.path), functools.partial(self._output, site))
         self._places = _number_places(paths, self.sites, next(self.model.parameters()).device)
 
+    def _fuse(self) -> Iterator[tuple[str, Callable[[Tensor, dict[str, Any]], Tensor]]]:
+        for layer in range(self.sites.layers):
+            found = [self.sites.at(kind, layer) for kind in ("attn.q", "attn.k", "attn.v")]
+            three = {site.path: self.model.get_submodule(site.path) for site in found if site is not None}
+            if len(three) == 3 and all(type(module) is nn.Linear for module in three.values()):
+                product = FusedProduct({path: m for path, m in three.items() if isinstance(m, nn.Linear)})
+                self._undo.append(product.undo)
+                yield from ((path, functools.partial(product, kind)) for kind, path in enumerate(three))
+
     def _leaf(self, sites: list[Site], plain: Call) -> Call:
         """A projection or norm; several sites if it is fused."""
         path = sites[0].dropout
         dropout = None if path is None else self.model.get_submodule(path)
         inside = sites[0].layer is not None
+        fused = self._fused.get(sites[0].path)
         place = None if path is None else self._within(path)
         # attn.v, not attn.q: DeBERTa calls q and k on its relative embeddings too
         opens = next((_OPENS[site.kind] for site in sites if site.kind in _OPENS), None)
 
         def forward(x: Tensor) -> Tensor:
             state = self.current
-            y: Tensor = plain(x)
+            y: Tensor = plain(x) if state is None or fused is None or state.weights else fused(x, state.fused)
             if state is None:
                 return y if dropout is None else F.dropout(y, _p(dropout), dropout.training)
             here = state.here if inside else state.outside
@@ -231,6 +246,34 @@ class Wiring:
             return out
 
         return forward
+
+
+class FusedProduct:
+    """Several projections of one input as one product. Their weights become parts of one tensor; none is copied."""
+
+    def __init__(self, modules: Mapping[str, nn.Linear]):
+        self._modules = list(modules.values())
+        self.sizes = [module.out_features for module in self._modules]
+        self.weight = torch.cat([module.weight.data for module in self._modules])
+        biases = [module.bias.data for module in self._modules if module.bias is not None]
+        self.bias = torch.cat(biases) if len(biases) == len(self._modules) else None
+        for module, weight in zip(self._modules, self.weight.split(self.sizes), strict=True):
+            module.weight.data = weight
+
+    def __call__(self, kind: int, x: Tensor, kept: dict[str, Any]) -> Tensor:
+        """The result of one of them; those of the others are kept until they are asked for, with the same input."""
+        if kept.get("x") is not x:
+            kept["x"] = x
+            kept["y"] = F.linear(x, self.weight, self.bias).split(self.sizes, -1)
+        y: Tensor = kept["y"][kind]
+        if kind == len(self.sizes) - 1:
+            kept.clear()
+        return y
+
+    def undo(self) -> None:
+        """Give every projection a weight of its own again."""
+        for module in self._modules:
+            module.weight.data = module.weight.data.clone()
 
 
 def change(state: Pass, here: Here, site: Site, stage: str, x: Tensor, y: Tensor) -> Tensor:

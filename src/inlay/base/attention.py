@@ -110,8 +110,8 @@ def attention(
     q, k, v = (t.squeeze(0).transpose(0, 1) for t in (query, key, value))  # [tokens, heads, d]
     if inlay_rows.back_end == "short":
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-        rows = (inlay_rows.boundaries, inlay_rows.longest)
-        out = torch.ops.inlay.short_attention(q, k, v, *rows, scale, causal, -1 if window is None else window)[0]
+        ends = inlay_rows.boundaries
+        out = torch.ops.inlay.short_attention(q, k, v, ends, scale, causal, -1 if window is None else window)[0]
     elif inlay_rows.back_end == "varlen":
         out = _varlen(q, k, v, inlay_rows, scaling, causal, window)
     else:

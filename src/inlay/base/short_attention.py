@@ -24,6 +24,8 @@ import triton.language as tl
 from torch import Tensor
 
 LONGEST = 128
+_FEW = 2112
+"""Programs: sixteen for each multiprocessor of a large GPU."""
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -38,7 +40,7 @@ def takes(q: Tensor, longest: int) -> bool:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int, scale: float, causal: bool = False, window: int = -1
+    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool = False, window: int = -1
 ) -> Tensor:
     """Every token attends to its own row: [tokens, heads, d] -> the same shape, contiguous.
 
@@ -48,12 +50,11 @@ def attention(
         v: values, of the same shape.
         cu: int32 [rows + 1]; row r owns the tokens cu[r] to cu[r + 1] - 1. Rows may be empty. The last one must end at
             the last token: no program writes the tokens after it.
-        longest: at least the longest row's length; it chooses the block size and nothing else.
         scale: of the scores.
         causal: whether a token sees only itself and those before it.
         window: how far away a token may be to be seen; negative for any distance.
     """
-    out: Tensor = _forward(q, k, v, cu, longest, scale, causal, window)[0]
+    out: Tensor = _forward(q, k, v, cu, scale, causal, window)[0]
     return out
 
 
@@ -206,17 +207,24 @@ def _attend_back(
             _put(DQ, dq, i, length, heads * D, D, BLOCK)
 
 
-def _constants(q: Tensor, longest: int, causal: bool, window: int) -> dict[str, Any]:
+def _constants(q: Tensor, rows: int, causal: bool, window: int) -> dict[str, Any]:
     return {
         "D": q.shape[2],
-        "BLOCK": 16 if longest <= 16 else 32,
+        "BLOCK": 64 if _is_few(q, rows) else 32,
         "CAUSAL": causal,
         "WINDOW": window >= 0,
     }
 
 
-def _launch(q: Tensor, backward: bool) -> dict[str, int]:
+def _is_few(q: Tensor, rows: int) -> bool:
+    """Whether there are too few programs to hide each other's latency."""
+    return q.element_size() == 2 and q.shape[2] <= 64 and rows * q.shape[1] <= _FEW
+
+
+def _launch(q: Tensor, rows: int, backward: bool) -> dict[str, int]:
     """Few warps per program: a block is small, and what hides the memory's latency is many programs side by side."""
+    if _is_few(q, rows):
+        return {"num_warps": 4, "num_stages": 1 if backward else 2}
     if q.dtype == torch.float32:  # no tensor cores: more threads, or registers spill
         return {"num_warps": 8 if backward else 4, "num_stages": 1}
     narrow = q.shape[2] <= 64
@@ -232,7 +240,7 @@ def _rowwise(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("inlay::short_attention", mutates_args=())
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int, scale: float, causal: bool, window: int
+    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int
 ) -> tuple[Tensor, Tensor]:
     """The result and [heads, tokens] the logsumexp of each query's scores."""
     assert q.shape == k.shape == v.shape, "queries, keys and values have one shape"
@@ -247,14 +255,14 @@ def _forward(
         with torch.cuda.device_of(q):
             _attend[(programs,)](
                 q, k, v, out, lse, cu, tokens, heads, *strides, scale, window,
-                **_constants(q, longest, causal, window), **_launch(q, backward=False),
+                **_constants(q, cu.numel() - 1, causal, window), **_launch(q, cu.numel() - 1, backward=False),
             )  # fmt: skip
     return out, lse
 
 
 @_forward.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, longest: int, scale: float, causal: bool, window: int
+    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int
 ) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     return out, q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
@@ -263,7 +271,7 @@ def _(
 @torch.library.custom_op("inlay::short_attention_backward", mutates_args=())
 def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
-    longest: int, scale: float, causal: bool, window: int,
+    scale: float, causal: bool, window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     tokens, heads, _ = q.shape
     q, k, v, grad = _rowwise(q), _rowwise(k), _rowwise(v), _rowwise(grad)
@@ -274,7 +282,7 @@ def _backward(
         with torch.cuda.device_of(q):
             _attend_back[(programs,)](
                 q, k, v, grad, out, lse, cu, dq, dk, dv, tokens, heads, *strides, scale, window,
-                **_constants(q, longest, causal, window), **_launch(q, backward=True),
+                **_constants(q, cu.numel() - 1, causal, window), **_launch(q, cu.numel() - 1, backward=True),
             )  # fmt: skip
     return dq, dk, dv
 
@@ -282,7 +290,7 @@ def _backward(
 @_backward.register_fake
 def _(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
-    longest: int, scale: float, causal: bool, window: int,
+    scale: float, causal: bool, window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return torch.empty_like(out), torch.empty_like(out), torch.empty_like(out)
 
@@ -293,7 +301,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _gradients(ctx: Any, grad: Tensor, of_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-    return (*_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None)
+    return (*_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_save)

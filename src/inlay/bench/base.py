@@ -44,7 +44,7 @@ def folder_of(shape: str, base: str | None, scratch: Path) -> str:
 
 def host_on(folder: str, device: str) -> Host:
     """A host on that folder, ready to train on rows of ids."""
-    host = Host(folder, device=device)
+    host = Host(folder, device=device, compile=device == "cuda")
     if not _has_tokenizer(folder):
         host.base.tokenizer = _NoTokenizer()
     return host
