@@ -1,7 +1,8 @@
 """Tiny random models of every architecture in the table, and small batches for them.
 
 Weights are shaken, so that biases and norms matter and a wrong placement shows. INLAY_TEST_DEVICE=cuda and
-INLAY_TEST_DTYPE=bfloat16 run the same tests elsewhere, with tolerances that fit the dtype.
+INLAY_TEST_DTYPE=bfloat16 run the same tests elsewhere, with tolerances that fit the dtype. INLAY_TEST_KERNELS=1 takes
+the kernels' path without a GPU, in Triton's interpreter: slow.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from torch import nn
 import inlay
 from inlay.data.batch import Batch
 
+if os.environ.get("INLAY_TEST_KERNELS"):
+    import interpreted  # noqa: F401
+
 DEVICE = torch.device(os.environ.get("INLAY_TEST_DEVICE", "cpu"))
 DTYPE = getattr(torch, os.environ.get("INLAY_TEST_DTYPE", "float32"))
 EXACT = torch.float32 == DTYPE
+KERNELS = bool(os.environ.get("INLAY_TEST_KERNELS"))
 VOCABULARY = 60
 _SIZE: dict[str, Any] = {
     "hidden_size": 16,
@@ -74,7 +79,9 @@ def model(name: str, seed: int = 0, **changes: Any) -> nn.Module:
 
 def host(name: str = "bert", seed: int = 0, **changes: Any) -> inlay.Host:
     """A host on a tiny random model."""
-    return inlay.Host(model(name, seed, **changes), device=DEVICE, dtype=DTYPE)
+    made = inlay.Host(model(name, seed, **changes), device=DEVICE, dtype=DTYPE)
+    made.forward.kernels = KERNELS or made.forward.kernels
+    return made
 
 
 WORDS = (

@@ -119,6 +119,16 @@ def test_the_document(command: list[str], own: dict[str, Any], base: str, tmp_pa
     assert 5 <= found["tokens_per_row"] <= 16
 
 
+@pytest.mark.parametrize("command", ["serve", "mixed"])
+def test_int8(command: str, base: str, tmp_path: Path):
+    file = tmp_path / "found.json"
+    done = call(command, "--method", "lora", *SMALL, "--base", base, "--int8", "--json", str(file))
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(file.read_text())
+    assert found["settings"]["int8"] is True
+    assert "threads), int8" in " ".join(done.output.split())
+
+
 def test_several_sizes_are_several_results(base: str, tmp_path: Path):
     file = tmp_path / "found.json"
     small = [*SMALL[2:], "--rows", "4", "--base", base]

@@ -83,6 +83,13 @@ def test_other_rows_have_other_metrics(place: Place, task: str):
     assert other["metrics"] != pytest.approx(place.documents[task]["metrics"]["validation"], rel=1e-3)
 
 
+def test_in_int8_the_metrics_are_nearly_the_same(place: Place):
+    exact = place.eval("regression", place.root / "regression-val.jsonl")["metrics"]
+    small = place.eval("regression", place.root / "regression-val.jsonl", "--int8")["metrics"]
+    assert small != exact
+    assert small == pytest.approx(exact, abs=0.15)
+
+
 def test_what_people_see(place: Place):
     done = place.call("eval", "classification", place.root / "classification-val.jsonl")
     assert (done.exit_code, done.stderr) == (0, "")

@@ -137,6 +137,26 @@ def test_the_adapters_differ(place: Place):
     assert len({one["score"] for one in answers(place, "sms", *TEXTS)}) == len(TEXTS)
 
 
+def test_int8_answers_nearly_the_same_and_only_if_asked(place: Place):
+    exact, small = (answers(place, "sms,stars", *TEXTS, *flags) for flags in ((), ("--int8",)))
+    host = inlay.Host(place.base, int8=True)
+    for name in ("sms", "stars"):
+        host.load(place.host.adapter(name), name)
+    assert small == host.predict([(name, text) for text in TEXTS for name in ("sms", "stars")])
+    for one, other in zip(exact, small, strict=True):
+        key = "value" if one["task"] == "stars" else "score"
+        assert one[key] != other[key]
+        assert one[key] == pytest.approx(other[key], abs=0.1)
+
+
+def test_a_resumed_output_is_int8_or_not(place: Place, tmp_path: Path):
+    out = tmp_path / "out.jsonl"
+    parts.open_parts(out, ["text"], {"input": "x", "--int8": True})
+    assert "--int8 was True, is not given" in fails(
+        place, "sms", "--file", many(tmp_path), "--text", "text", "--out", out, "--resume"
+    )
+
+
 def test_stdin_is_a_text_per_line(place: Place):
     expected = answers(place, "sms,ner", *TEXTS)
     assert answers(place, "sms,ner", stdin="\n\n".join(TEXTS)) == expected

@@ -8,6 +8,7 @@ import torch
 
 import inlay
 from contract.cases import ARCHS, PAIRS, REFUSED, full_host, specs_for
+from inlay.bank.delta import WeightMethod
 from inlay.base.fingerprint import fingerprints
 from inlay.errors import SpecError
 
@@ -41,7 +42,10 @@ def test_identity_at_start(name, spec):
     host.add("a", spec)
     base, fresh = host.hidden(batch, [None] * 5), host.hidden(batch, ["a"] * 5)
     if inlay.parse_method(spec).identity_at_start:
-        assert torch.equal(base.states, fresh.states)
+        if tiny.DEVICE.type == "cuda" and isinstance(inlay.parse_method(spec), WeightMethod):
+            tiny.assert_close(fresh.states, base.states)  # its three projections are three products, not one
+        else:
+            assert torch.equal(base.states, fresh.states)
         return
     host.add("z", spec + ("," if ":" in spec else ":") + "init=0")
     assert torch.equal(base.states, host.hidden(batch, ["z"] * 5).states)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 import torch
 
@@ -69,3 +71,29 @@ def test_a_batch_that_makes_no_sense_is_refused(rows, types, problem):
     with pytest.raises(InlayError) as caught:
         Batch.of(rows, types)
     assert str(caught.value) == problem
+
+
+def window(numbers: list[int], code: str) -> memoryview:
+    """As rows that runs share have them, in the middle of others."""
+    return memoryview(array(code, [99, *numbers, 99]))[1:-1].toreadonly()
+
+
+@pytest.mark.parametrize("which", [(0, 1, 2), (1,), (0, 2), ()])
+def test_windows_and_lists_give_the_same_batch(which):
+    rows = [window(row, "i") if i in which else row for i, row in enumerate(ROWS)]
+    types = [window(row, "B") if i in which else row for i, row in enumerate(TYPES)]
+    batch = Batch.of(rows, types)
+    assert rows_of(batch) == ROWS
+    assert types_of(batch) == TYPES
+    assert batch.types is not None
+    assert batch.ids.dtype == batch.types.dtype == torch.long
+
+
+def test_windows_of_other_forms_are_read_too():
+    others = [
+        memoryview(array("q", [5, 0, 6, 0, 7]))[::2],
+        memoryview(array("h", [8])),
+        memoryview(array("i", [9, 10])),
+    ]
+    assert rows_of(Batch.of(others)) == ROWS
+    assert rows_of(Batch.of([memoryview(array("i", [5, 0, 6, 0, 7]))[::2], others[2]])) == [ROWS[0], ROWS[2]]

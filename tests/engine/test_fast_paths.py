@@ -46,6 +46,11 @@ def _closed(made: inlay.Host) -> torch.nn.Module:
     return made.base.model
 
 
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    rounding = 5e-5 if tiny.EXACT else 5e-2
+    torch.testing.assert_close(found, expected, atol=rounding, rtol=rounding)
+
+
 def rows(count: int, seed: int, longest: int = 12) -> list[Row]:
     random = torch.Generator().manual_seed(seed)
     sizes = torch.randint(2, longest, (count,), generator=random).tolist()
@@ -75,19 +80,29 @@ def train(made: inlay.Host, steps: int, first: int = 0) -> torch.Tensor:
 
 def test_kernels_give_what_segments_give():
     plain, fast = host(ALL, False), host(ALL, True)
-    torch.testing.assert_close(answers(fast), answers(plain), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(train(fast, 2), train(plain, 2), atol=1e-5, rtol=1e-5)
+    close(answers(fast), answers(plain))
+    close(train(fast, 2), train(plain, 2))
     for name in plain.names:
         for key, value in plain.read(name).items():
             far = (fast.read(name)[key] - value).abs()  # where a gradient is all but 0, Adam makes much of rounding
-            assert far.mean() < 1e-5, f"{name} {key}"
+            assert far.mean() < (1e-5 if tiny.EXACT else 1e-2), f"{name} {key}"
     wrong = host(ALL, True, seed=50)  # the control
     assert not torch.allclose(answers(wrong), answers(plain), atol=1e-2)
 
 
+def test_a_batch_that_fills_its_bucket():
+    """There is no token beyond it for rows of padding to point at."""
+    plain, fast = host(FEW[:1], False), host(FEW[:1], True)
+    full = batch_of([Row([5] * 12)] * 9 + [Row([6] * 20)])
+    names = ["a0"] * 10
+    with torch.no_grad():
+        found, expected = (torch.stack(made.logits(full, names)).cpu() for made in (fast, plain))
+    close(found, expected)
+
+
 def test_rows_too_long_for_short_attention():
     plain, fast = host(FEW[:2], False), host(FEW[:2], True)
-    torch.testing.assert_close(answers(fast, longest=139), answers(plain, longest=139), atol=1e-5, rtol=1e-5)
+    close(answers(fast, longest=139), answers(plain, longest=139))
 
 
 @pytest.fixture
@@ -106,15 +121,15 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_compiled_layers_are_compiled_once(compiled):
     plain, fast = host(FEW, False), host(FEW, True)
     fast.forward.compiled = True
-    torch.testing.assert_close(answers(fast), answers(plain), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(train(fast, 1), train(plain, 1), atol=1e-5, rtol=1e-5)
+    close(answers(fast), answers(plain))
+    close(train(fast, 1), train(plain, 1))
     assert 0 < compiled.frame_count <= 3, "one for serving; for training one for the first layer and one for the rest"
     before = compiled.frame_count
     for made in (plain, fast):
         for i in range(5, 9):  # the stacks grow
             made.add(f"a{i}", FEW[0], labels=2, pool="cls", seed=i)
-    torch.testing.assert_close(answers(fast, 7, 60), answers(plain, 7, 60), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(train(fast, 1, 1), train(plain, 1, 1), atol=1e-5, rtol=1e-5)
+    close(answers(fast, 7, 60), answers(plain, 7, 60))
+    close(train(fast, 1, 1), train(plain, 1, 1))
     assert compiled.frame_count == before, "compiled again for another batch, or for a new task"
 
 
@@ -124,13 +139,13 @@ def test_recordings_give_what_was_recorded():
     plain, fast = host(FEW, True), host(FEW, True)
     fast.graphs.on = True
     for seed in (1, 1, 1, 2, 2, 3):
-        torch.testing.assert_close(answers(fast, seed), answers(plain, seed), atol=1e-5, rtol=1e-5)
-    again = [train(made, 3) for _ in range(2) for made in (plain, fast)]
-    torch.testing.assert_close(again[1], again[0], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(again[3], again[2], atol=1e-5, rtol=1e-5)
+        close(answers(fast, seed), answers(plain, seed))
+    again = [train(made, 3) for _ in range(2) for made in (plain, fast)]  # the second time with another optimiser
+    close(again[1], again[0])
+    close(again[3], again[2])
     assert sum(1 for one in fast.graphs._seen.values() if one) >= 2, "nothing was recorded"
     fast.unload("a0")
     plain.unload("a0")
     for made in (plain, fast):
         made.add("a0", "houlsby:size=32", labels=2, seed=9)
-    torch.testing.assert_close(answers(fast), answers(plain), atol=1e-5, rtol=1e-5)
+    close(answers(fast), answers(plain))

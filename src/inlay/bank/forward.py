@@ -78,7 +78,7 @@ class Forward:
 
     def __init__(self, base: Base):
         self.base = base
-        self.wiring = Wiring(base.model, base.sites, fuse=base.sites.arch.packable)
+        self.wiring = Wiring(base.model, base.sites, base.sites.arch.packable, base.products)
         self.bank = Bank(base.device)
         self.weights: dict[int, WeightSlot] = {}
         """Weight-level adapters by slot; their heads are in the bank under the same number."""
@@ -98,8 +98,7 @@ class Forward:
         """
         self._check(batch, slots, keys, packed)
         packed = self.base.sites.arch.packable if packed is None else packed
-        passes = self._passes(slots)
-        return [self._plan(batch, rows, slots, keys, packed, len(passes) == 1) for rows in passes]
+        return [self._plan(batch, rows, slots, keys, packed) for rows in self._passes(slots)]
 
     def run(self, plan: Plan, tables: Mapping[str, Tensor]) -> Tensor:
         """[tokens, d]: one pass, with its tables on the device."""
@@ -189,14 +188,11 @@ class Forward:
             found |= kernel_tables(self.bank, segments, size, bucket(len(segments.runs), 4), at)
         return found
 
-    def _plan(
-        self, batch: Batch, rows: Sequence[int], slots: Sequence[int], keys: Keys | None, packed: bool, single: bool
-    ) -> Plan:
+    def _plan(self, batch: Batch, rows: Sequence[int], slots: Sequence[int], keys: Keys | None, packed: bool) -> Plan:
         own, some = [slots[i] for i in rows], batch.take(rows)
         alone = self._alone(own[0])
         if packed:
-            roomy = self.kernels and single and not alone and batch.states is None
-            layout = packed_layout(self.base, some, self.kernels, roomy)
+            layout = packed_layout(self.base, some, self.kernels, roomy=self.kernels and batch.states is None)
         else:
             layout = padded_layout(self.base, some)
         tables = layout.tables | self.tables(own, layout.counts, None, layout.tokens, () if alone else self._sites)

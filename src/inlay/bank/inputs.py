@@ -76,9 +76,10 @@ def packed_layout(base: Base, batch: Batch, kernels: bool, roomy: bool) -> Layou
         rows += [0] * (room - len(rows))
     lengths = torch.tensor(rows)
     ends = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    steps = torch.arange(tokens) - torch.repeat_interleave(ends[:-1], lengths)[:tokens]
     tables = {
         "ids": _filled(batch.ids, size, _padding(base)),
-        "positions": torch.arange(size) - torch.repeat_interleave(ends[:-1], lengths) + first_position(base),
+        "positions": _filled(steps, size, 0) + first_position(base),  # of padding: any that there is
         "ends": ends,
     }
     by = back_end(base.model, longest, kernels)

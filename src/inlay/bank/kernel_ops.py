@@ -15,30 +15,20 @@ chosen by rule and never tuned by trial. Import this module only where there is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 from torch import Tensor
 
 from inlay.bank import kernels
+from inlay.bank.activations import ACTIVATIONS
 
 FUSED = ("gelu", "relu", "tanh", "swish", "leaky_relu", "identity")
 """Activations that `bottleneck` has in its kernel."""
 WIDEST = 256
 """The widest bottleneck that stays on the chip, with tiles of 64 tokens; with 128 it is half of that."""
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "relu": F.relu,
-    "tanh": torch.tanh,
-    "swish": F.silu,
-    "leaky_relu": F.leaky_relu,
-    "mish": F.mish,
-    "identity": lambda x: x,
-}
 _PROGRAMS = 256
 """A long sum is cut until about so many programs work on it: two for each multiprocessor."""
 _LEAST_PARTS = 4
@@ -134,7 +124,7 @@ def bottleneck(
         out: Tensor
         out, _ = bottleneck_forward(x, down, down_bias, up, up_bias, activation, entry, tiles, bounds, block)
         return out
-    h = _ACTIVATIONS[activation](linear(x, down, down_bias, entry, tiles, bounds, block))
+    h = ACTIVATIONS[activation](linear(x, down, down_bias, entry, tiles, bounds, block))
     return linear(h, up, up_bias, entry, tiles, bounds, block)
 
 
@@ -269,7 +259,7 @@ def _bottleneck_backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tens
         ddown, ddown_bias = weight_grad(x, dh, entry, bounds, capacity, True, down.dtype)
         ddown_bias = ddown_bias.to(down_dtype)
     if any(ctx.needs_input_grad[3:5]):
-        act = _ACTIVATIONS[activation](h)  # one pass over [T, m]; in the kernel, every block of it would repeat it
+        act = ACTIVATIONS[activation](h)  # one pass over [T, m]; in the kernel, every block of it would repeat it
         dup, dup_bias = weight_grad(act, grad, entry, bounds, capacity, True, up.dtype)
         dup_bias = dup_bias.to(up_dtype)
     return dx, ddown, ddown_bias, dup, dup_bias, None, None, None, None, None

@@ -151,11 +151,6 @@ class BankPass(Pass):
         dropped = keyed_dropout(flat, self.tables["key"], self.tables["local"], here.places[place], p)
         return dropped.view(y.shape)
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the pass does the same for every batch of its size: no parameters of its own, no state."""
-        return not self._tensors and not self.alone and not self.weights and self.begin is None
-
     def route(self, mount: Mount) -> Route | None:
         """Who uses which entry of a mount; None if none of its slots is in this batch."""
         if mount.route not in self._routes:

@@ -23,7 +23,9 @@ from inlay.bank.noise import number
 from inlay.bank.passes import Here, Pass, Reached
 from inlay.bank.route import Route
 from inlay.bank.weights import call_with
+from inlay.base.joint import joint
 from inlay.base.load import IN_USE, refuse_in_use
+from inlay.base.products import Product
 from inlay.base.sites import Site, Sites
 
 Call = Callable[..., Any]
@@ -36,10 +38,11 @@ _OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
 class Wiring:
     """The overrides in one model. `current` is the pass under way; without one the model is as it was."""
 
-    def __init__(self, model: nn.Module, sites: Sites, fuse: bool = False):
+    def __init__(self, model: nn.Module, sites: Sites, fuse: bool = False, own: Mapping[str, Product] | None = None):
         """
         Args:
             fuse: compute queries, keys and values in one product, where they are three.
+            own: path of a projection -> the base's own product there, if it has one (int8).
         """
         self.model = model
         self.sites = sites
@@ -49,7 +52,7 @@ class Wiring:
         self._undo: list[Callable[[], None]] = []
         refuse_in_use(model)
         model.__dict__[IN_USE] = True
-        self._fused = dict(self._fuse()) if fuse else {}
+        self._fused = dict(self._fuse(own or {})) if fuse else {}
         self._install()
 
     @contextmanager
@@ -118,14 +121,11 @@ class Wiring:
         self.override(self.model.get_submodule(site.path), functools.partial(self._output, site))
         self._places = _number_places(paths, self.sites, next(self.model.parameters()).device)
 
-    def _fuse(self) -> Iterator[tuple[str, Callable[[Tensor, dict[str, Any]], Tensor]]]:
-        for layer in range(self.sites.layers):
-            found = [self.sites.at(kind, layer) for kind in ("attn.q", "attn.k", "attn.v")]
-            three = {site.path: self.model.get_submodule(site.path) for site in found if site is not None}
-            if len(three) == 3 and all(type(module) is nn.Linear for module in three.values()):
-                product = FusedProduct({path: m for path, m in three.items() if isinstance(m, nn.Linear)})
-                self._undo.append(product.undo)
-                yield from ((path, functools.partial(product, kind)) for kind, path in enumerate(three))
+    def _fuse(self, own: Mapping[str, Product]) -> Iterator[tuple[str, Callable[[Tensor, dict[str, Any]], Tensor]]]:
+        for three in joint(self.model, self.sites):
+            product = FusedProduct(three, own.get(next(iter(three))))
+            self._undo.append(product.undo)
+            yield from ((path, functools.partial(product, kind)) for kind, path in enumerate(three))
 
     def _leaf(self, sites: list[Site], plain: Call) -> Call:
         """A projection or norm; several sites if it is fused."""
@@ -251,24 +251,30 @@ class Wiring:
 class FusedProduct:
     """Several projections of one input as one product. Their weights become parts of one tensor; none is copied."""
 
-    def __init__(self, modules: Mapping[str, nn.Linear]):
-        self._modules = list(modules.values())
-        self.sizes = [module.out_features for module in self._modules]
+    def __init__(self, modules: Mapping[str, nn.Linear], own: Product | None = None):
+        self._modules = list(modules.values()) if own is None else []
+        self._own = own
+        self.sizes = [module.out_features for module in modules.values()]
+        if own is None:
+            self._join()
+
+    def _join(self) -> None:
         self.weight = torch.cat([module.weight.data for module in self._modules])
         biases = [module.bias.data for module in self._modules if module.bias is not None]
         self.bias = torch.cat(biases) if len(biases) == len(self._modules) else None
-        for module, weight in zip(self._modules, self.weight.split(self.sizes), strict=True):
+        for module, weight in zip(self._modules, torch.split(self.weight, self.sizes), strict=True):
             module.weight.data = weight
 
     def __call__(self, kind: int, x: Tensor, kept: dict[str, Any]) -> Tensor:
         """The result of one of them; those of the others are kept until they are asked for, with the same input."""
         if kept.get("x") is not x:
             kept["x"] = x
-            kept["y"] = F.linear(x, self.weight, self.bias).split(self.sizes, -1)
-        y: Tensor = kept["y"][kind]
+            y = F.linear(x, self.weight, self.bias) if self._own is None else self._own(x)
+            kept["y"] = torch.split(y, self.sizes, -1)
+        part: Tensor = kept["y"][kind]
         if kind == len(self.sizes) - 1:
             kept.clear()
-        return y
+        return part
 
     def undo(self) -> None:
         """Give every projection a weight of its own again."""

@@ -18,6 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from inlay.base import caches
+
 ATTACHED = "inlay_adapter"
 """Where an attached adapter's tensors live in a model; they are not part of the base."""
 _CHUNK = 1 << 24
@@ -51,7 +53,10 @@ def cached(model: nn.Module, folder: Path | None) -> tuple[str, str]:
     facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files]
     facts_of_model = [str(next(model.parameters()).dtype), sorted(model.state_dict())]
     key = hashlib.sha256(json.dumps([facts, facts_of_model]).encode()).hexdigest()
-    cache = _cache_folder() / key
+    place = caches.folder("fingerprints")
+    if place is None:
+        return fingerprints(model)
+    cache = place / key
     if cache.is_file() and (match := _CACHED.fullmatch(cache.read_text())):
         return match[1], match[2]
     found = fingerprints(model)
@@ -74,8 +79,3 @@ def _chunks(tensor: Tensor) -> Iterator[bytes]:
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
     for part in torch.split(flat, _CHUNK):
         yield part.cpu().numpy().tobytes()
-
-
-def _cache_folder() -> Path:
-    root = os.environ.get("INLAY_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "inlay" / "fingerprints"

@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from inlay.base import arch, attention
 from inlay.base.fingerprint import cached, fingerprints, identity, weight_files
+from inlay.base.int8 import Int8
+from inlay.base.prepack import Prepacked
+from inlay.base.products import Product, replace_products
 from inlay.base.sites import Sites, config_of, resolve
 from inlay.errors import BaseError, SlotError
 
@@ -47,6 +50,8 @@ class Base:
     """The pooler's own fingerprint, if there is one."""
     mlm_head: dict[str, Tensor] | None = field(default=None, repr=False)
     """The checkpoint's own masked-language head, looked up when first needed."""
+    products: dict[str, Product] = field(default_factory=dict, repr=False)
+    """Path of a projection -> its product, in int8 or prepacked; queries, keys and values may share one."""
 
     @property
     def device(self) -> torch.device:
@@ -58,8 +63,15 @@ class Base:
         """What the weights, and so the activations, are stored as."""
         return _first(self.model).dtype
 
+    @property
+    def serving_only(self) -> str:
+        """`int8` or `prepack` if the layers run so, which is for serving alone; else nothing."""
+        return next(iter(self.products.values())).kind if self.products else ""
+
     def verify(self) -> None:
         """Hash the weights again; an error says that something has changed them."""
+        if any(p.is_meta for p in self.model.parameters()):
+            raise BaseError(f"{self.name} has released its weights; load it without {self.serving_only} to verify")
         now = fingerprints(self.model)
         if self.running != now:
             raise BaseError(f"the weights of {self.name} have changed: were {self.running[0]}, are {now[0]}")
@@ -74,6 +86,8 @@ def load(
     *,
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
+    int8: bool = False,
+    prepack: bool = False,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> Base:
@@ -82,6 +96,9 @@ def load(
     Args:
         device, dtype: where and in what to run; by default CUDA in bf16 if there is one, else the CPU in fp32. An
             object stays where and as it is.
+        int8, prepack: run the layers' projections in int8, or in fp32 with weights laid out for it: on the CPU (the
+            default device then), for serving alone. What is loaded by name releases the plain weights and stays so;
+            an object keeps them, and `restore` brings them back.
         trust_remote_code: run Python code that comes with the checkpoint. Off unless asked for.
         allow_pickle: also read `.bin` weights, which can run code when loaded. Off unless asked for.
     """
@@ -99,7 +116,7 @@ def load(
         model = _read(where, trust_remote_code, allow_pickle)
         folder = Path(where) if Path(where).is_dir() else _snapshot(name)
         stored = cached(model, folder)
-        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = torch.device(device or ("cuda" if torch.cuda.is_available() and not (int8 or prepack) else "cpu"))
         dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     row = arch.find(config_of(model).model_type)
     sites = resolve(model, row)
@@ -112,7 +129,21 @@ def load(
     if row.packable:
         attention.register()
         set_attention(model, attention.NAME)
+    try:
+        serve_only(base, int8, prepack, release=not isinstance(source, nn.Module))
+    except BaseError:
+        restore()
+        raise
     return base
+
+
+def serve_only(base: Base, int8: bool, prepack: bool, release: bool = False) -> None:
+    """Change a base's projections as asked; nothing if it is not asked, or is so already."""
+    if int8 and prepack:
+        raise BaseError("int8 and prepack exclude each other; int8 is the faster one, prepack is exact")
+    kind = Int8 if int8 else Prepacked
+    if (int8 or prepack) and base.serving_only != kind.kind:
+        replace_products(base, kind, release)
 
 
 def load_tokenizer(base: Base) -> Any:

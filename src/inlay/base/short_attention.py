@@ -261,9 +261,7 @@ def _forward(
 
 
 @_forward.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int
-) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     return out, q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import output
+from inlay.cli import options, output
 from inlay.errors import RunError
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def serve(
     seed: Seed = 0,
     device: Device = None,
     threads: Threads = None,
+    int8: options.Int8 = False,
     peft_python: PeftPython = None,
     peft_path: PeftPath = None,
     adapters_python: AdaptersPython = None,
@@ -142,6 +143,7 @@ def mixed(
     seed: Seed = 0,
     device: Device = None,
     threads: Threads = None,
+    int8: options.Int8 = False,
     peft_python: PeftPython = None,
     peft_path: PeftPath = None,
     adapters_python: AdaptersPython = None,
@@ -232,6 +234,7 @@ def _title(found: Mapping[str, Any]) -> str:
         "mixed": f"a batch of {s['rows']} rows of {_count(s['tasks'], 'task')}, {s['loaded']} loaded",
     }[s["work"]]
     where = f"{s['base'] or s['shape']} on {s['device']} ({found['machine']['device']}, {s['threads']} threads)"
+    where += ", int8" * s["int8"]
     return f"{s['method']}: {what}, {found['tokens_per_row']:.0f} tokens a row; {where}"
 
 

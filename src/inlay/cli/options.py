@@ -20,6 +20,9 @@ Base = Annotated[
 TrainedBase = Annotated[
     str | None, typer.Option("--base", metavar="B", help="A hub name or a folder.  [default: as trained]")
 ]
+Int8 = Annotated[
+    bool, typer.Option("--int8", help="Run the base in int8: faster on the CPU, with slightly other scores.")
+]
 Library = Annotated[
     str | None,
     typer.Option(

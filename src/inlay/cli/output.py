@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
+from inlay.base import caches
+from inlay.cli.memory import keep_memory
 from inlay.errors import InlayError
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ GAP = 3
 
 _ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
+    "TOKENIZERS_PARALLELISM": "true",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TRANSFORMERS_VERBOSITY": "error",
 }
@@ -41,6 +43,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; only a bug shows a traceback."""
+        keep_memory()
         try:
             with quiet():
                 return super().invoke(ctx)
@@ -55,6 +58,9 @@ def quiet() -> Iterator[None]:
     # before torch and transformers are imported; what the user has set stays
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # long spins crawl as soon as another process has a core
+    compiled = caches.folder("compiled")
+    if compiled is not None:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     before = logging.root.manager.disable

@@ -80,7 +80,7 @@ def plan_heads(
     size = bucket(n, 8) if forward.kernels else n
     counts = torch.zeros(size, dtype=torch.long)
     counts[:n] = torch.tensor(lengths)
-    first = counts.cumsum(0) - counts
+    first = (counts.cumsum(0) - counts).where(counts > 0, 0)  # of a row of padding: any token that there is
     tables = {"first": first, "last": (first + counts - 1).clamp(min=0), "counts": counts}
     kinds = [POOLS.index(pools[slot]) for slot in slots] + [0] * (size - n)
     tables["pool"] = torch.tensor(kinds)

@@ -87,7 +87,9 @@ def plan_work(
 def states_of(forward: Forward, work: Work, tables: Mapping[str, Tensor]) -> Tensor:
     """[tokens, d] the last hidden states, in the order rows are run; there may be padding at the end."""
     found = [forward.run(plan, part(tables, str(i))) for i, plan in enumerate(work.plans)]
-    return found[0] if len(found) == 1 else torch.cat(found)
+    if len(found) == 1:
+        return found[0]
+    return torch.cat([states[: sum(plan.lengths)] for plan, states in zip(work.plans, found, strict=True)])
 
 
 def outputs_of(forward: Forward, work: Work, tables: Mapping[str, Tensor]) -> list[Output]:

@@ -11,7 +11,6 @@ output; `depth` adds hidden layers [size, size]; `inner_norm` normalises the ada
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inlay.bank.activations import ACTIVATIONS
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors, bucket
 from inlay.bank.route import Route
 from inlay.base.sites import Site, Sites
@@ -27,16 +27,6 @@ from inlay.errors import SpecError, suggest
 from inlay.methods.norms import layer_norms
 from inlay.registry import methods
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "relu": F.relu,
-    "tanh": torch.tanh,
-    "swish": F.silu,
-    "leaky_relu": F.leaky_relu,
-    "mish": F.mish,
-    "identity": lambda x: x,
-}
-"""All have f(0) = 0: padded units then stay zero through training."""
 _NOT_ZERO_AT_ZERO = ("sigmoid", "softplus", "exp", "softmax", "logsigmoid", "hardsigmoid")
 
 

@@ -63,6 +63,7 @@ class Row:
     """Token ids of one example, or of one window of it."""
 
     ids: Sequence[int]
+    """A list, or a window (a memoryview) on the ids of many rows."""
     types: Sequence[int] | None = None
     target: Any = None
     """What the loss compares with; its form is the task's own."""
@@ -105,12 +106,16 @@ class Task(ABC):
     """A head that no other can replace."""
     loss_options: ClassVar[tuple[str, ...] | None] = None
     """The options that `losses` reads; None for all. Runs that agree in them share one call."""
+    encode_options: ClassVar[tuple[str, ...] | None] = None
+    """The options that `encode` reads beside its arguments; None for all. Runs that agree in them may share rows."""
 
     max_length: int | None = option(None, "longest row in tokens; auto is what the base takes, at most 512")
 
     def __init_subclass__(cls) -> None:
         if "losses" in cls.__dict__ and "loss_options" not in cls.__dict__:
             cls.loss_options = None  # not its parent's
+        if "encode" in cls.__dict__ and "encode_options" not in cls.__dict__:
+            cls.encode_options = None
 
     def __post_init__(self) -> None:
         if self.max_length is not None and self.max_length < 4:
@@ -158,6 +163,12 @@ class Task(ABC):
         """Tasks with equal keys have the same `losses`."""
         options = self.loss_options
         return (type(self), self if options is None else tuple(getattr(self, name) for name in options))
+
+    @property
+    def encode_key(self) -> tuple[Any, ...]:
+        """Tasks of one type with equal keys make the same rows of the same examples."""
+        options = self.encode_options
+        return (self,) if options is None else tuple(getattr(self, name) for name in options)
 
     @abstractmethod
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:

@@ -35,36 +35,60 @@ def text_rows(
         chunk = examples[begin:end]
         pairs = [e.pair for e in chunk] if chunk[0].pair is not None else None
         encoded = tokenizer([e.shown() for e in chunk], pairs, **options)
+        parts = [[_row(encoded, i)] for i in range(len(chunk))]
+        long = [i for i, ((ids, _),) in enumerate(parts) if len(ids) > limit]
+        for i, found in zip(long, overlapping(tokenizer, [chunk[i] for i in long], limit, limit // 4), strict=True):
+            parts[i] = [_row(*window) for window in found]
         for i, example in enumerate(chunk):
-            own = _row(encoded, i)
-            parts = [own] if len(own[0]) <= limit else list(_rows(overlapping(tokenizer, example, limit, limit // 4)))
-            rows += [Row(ids, types, target(example), begin + i) for ids, types in parts]
+            rows += [Row(ids, types, target(example), begin + i) for ids, types in parts[i]]
     return rows
 
 
-def overlapping(tokenizer: Any, example: Example, limit: int, stride: int) -> Any:
-    """Windows over a text, or over the second text of a pair: the tokenizer's own answer, with offsets.
+def overlapping(
+    tokenizer: Any, examples: Sequence[Example], limit: int, stride: int
+) -> Iterator[list[tuple[Any, int]]]:
+    """Windows over each text, or over the second text of a pair: (the tokenizer's answer, with offsets; number in it).
 
     The first text of a pair is in every window. It gets no more than half the room, and is cut if it needs more.
     """
-    text, is_pair = example.shown(), example.pair is not None
-    room = limit - tokenizer.num_special_tokens_to_add(pair=is_pair)
-    if is_pair:
-        options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
-        spans, most = tokenizer(text, **options)["offset_mapping"], room // 2
-        if len(spans) > most:
-            text = text[: spans[most - 1][1]] if most else ""
-            spans = tokenizer(text, **options)["offset_mapping"]  # a word cut short may have other pieces
-        room -= len(spans)
-    return tokenizer(
-        text,
-        example.pair,
-        truncation="only_second" if is_pair else "only_first",
-        max_length=limit,
-        stride=max(0, min(stride, room // 2)),
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-    )
+    for begin, end in _runs(examples):
+        chunk, texts = examples[begin:end], [e.shown() for e in examples[begin:end]]
+        is_pair = chunk[0].pair is not None
+        rooms = [limit - tokenizer.num_special_tokens_to_add(pair=is_pair)] * len(chunk)
+        if is_pair:
+            texts, rooms = _first_texts(tokenizer, texts, rooms[0])
+        found: list[list[tuple[Any, int]]] = [[] for _ in chunk]
+        alike: dict[int, list[int]] = {}
+        for i, room in enumerate(rooms):
+            alike.setdefault(max(0, min(stride, room // 2)), []).append(i)
+        for own_stride, members in alike.items():  # nearly always one: a tokenizer is fast with many texts at once
+            encoded = tokenizer(
+                [texts[i] for i in members],
+                [chunk[i].pair for i in members] if is_pair else None,
+                truncation="only_second" if is_pair else "only_first",
+                max_length=limit,
+                stride=own_stride,
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+            )
+            for number, member in enumerate(encoded["overflow_to_sample_mapping"]):
+                found[members[member]].append((encoded, number))
+        yield from found
+
+
+def _first_texts(tokenizer: Any, texts: Sequence[str], room: int) -> tuple[list[str], list[int]]:
+    """First texts of pairs, cut at half the room, and the room that each leaves."""
+    options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
+    out, most = list(texts), room // 2
+    spans = tokenizer(out, **options)["offset_mapping"]
+    left = [room - len(own) for own in spans]
+    long = [i for i, own in enumerate(spans) if len(own) > most]
+    for i in long:
+        out[i] = out[i][: spans[i][most - 1][1]] if most else ""
+    again = tokenizer([out[i] for i in long], **options)["offset_mapping"] if long else []
+    for i, own in zip(long, again, strict=True):
+        left[i] = room - len(own)  # a word cut short may have other pieces
+    return out, left
 
 
 def _runs(examples: Sequence[Example]) -> Iterator[tuple[int, int]]:
@@ -79,10 +103,6 @@ def _runs(examples: Sequence[Example]) -> Iterator[tuple[int, int]]:
 def _row(encoded: Any, i: int) -> tuple[list[int], list[int] | None]:
     types = encoded.get("token_type_ids")
     return encoded["input_ids"][i], None if types is None else types[i]
-
-
-def _rows(encoded: Any) -> Iterator[tuple[list[int], list[int] | None]]:
-    return (_row(encoded, i) for i in range(len(encoded["input_ids"])))
 
 
 def pooled(outputs: Sequence[Tensor]) -> Tensor:

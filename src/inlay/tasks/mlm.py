@@ -38,6 +38,7 @@ class MLM(Task):
     kind = "mlm"
     measures = ("perplexity",)
     loss_options = ()
+    encode_options = ()
     per_token = True
     head = "transform"
 
@@ -68,7 +69,7 @@ class MLM(Task):
         """Hide tokens; the target is what stood there."""
         out = []
         for row in rows:
-            ids, target = torch.tensor(row.ids), torch.full((len(row.ids),), _IGNORED)
+            ids, target = torch.tensor(list(row.ids)), torch.full((len(row.ids),), _IGNORED)
             may = torch.tensor(row.aux, dtype=torch.long)
             chosen = may[torch.rand(len(may), generator=random) < self.share]
             if not len(chosen) and len(may):

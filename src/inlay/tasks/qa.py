@@ -36,6 +36,7 @@ class QA(Task):
     kind = "qa"
     measures = ("f1", "exact")
     loss_options = ()
+    encode_options = ("max_length", "stride")
     per_token = True
 
     max_length: int | None = option(None, "longest window in tokens, question included; auto is at most 384")
@@ -70,8 +71,11 @@ class QA(Task):
         """aux is [(token, first character, last character + 1)] of the context; the target (start, end) in tokens."""
         rows: list[Row] = []
         limit = limit if self.max_length is not None else min(limit, _WINDOW)
-        for index, example in enumerate(examples):
-            rows += self._windows(tokenizer, index, example, limit)
+        for example in examples:
+            if example.pair is None:
+                raise InlayError(f"the question {example.text[:60]!r} needs a context to find its answer in")
+        for index, windows in enumerate(overlapping(tokenizer, examples, limit, self.stride)):
+            rows += [_window(encoded, number, index, examples[index]) for encoded, number in windows]
         return rows
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
@@ -109,20 +113,16 @@ class QA(Task):
         """F1 and exact match."""
         return metrics.qa([[text for text, _ in e.target] for e in examples], [a["answer"] for a in answers])
 
-    def _windows(self, tokenizer: Any, index: int, example: Example, limit: int) -> list[Row]:
-        if example.pair is None:
-            raise InlayError(f"the question {example.text[:60]!r} needs a context to find its answer in")
-        encoded = overlapping(tokenizer, example, limit, self.stride)
-        rows = []
-        types = encoded.get("token_type_ids")
-        for i, ids in enumerate(encoded["input_ids"]):
-            inside = [
-                (token, *_trimmed(example.pair, *encoded["offset_mapping"][i][token]))
-                for token, part in enumerate(encoded.sequence_ids(i))
-                if part == 1
-            ]
-            rows.append(Row(ids, None if types is None else types[i], _target(example, inside), index, inside))
-        return rows
+
+def _window(encoded: Any, number: int, index: int, example: Example) -> Row:
+    offsets, types, context = encoded["offset_mapping"][number], encoded.get("token_type_ids"), example.pair or ""
+    inside = [
+        (token, *_trimmed(context, *offsets[token]))
+        for token, part in enumerate(encoded.sequence_ids(number))
+        if part == 1
+    ]
+    ids = encoded["input_ids"][number]
+    return Row(ids, None if types is None else types[number], _target(example, inside), index, inside)
 
 
 def _trimmed(context: str, start: int, end: int) -> tuple[int, int]:

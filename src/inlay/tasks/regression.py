@@ -31,6 +31,7 @@ class Regression(Task):
     kind = "regression"
     measures = ("spearman", "pearson", "rmse", "mae")
     loss_options = ()
+    encode_options = ("long", "mean", "scale")
 
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Self
@@ -30,7 +30,12 @@ from inlay.tasks._text import best_temperature
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[^\w\s]")
 """Kana and Han stand alone; else letters and digits together, and punctuation alone."""
 _OPTIONS = {"return_offsets_mapping": True}
+_CHUNK = 1000
+"""Sentences that a tokenizer sees at once: short enough for memory, long enough to be fast."""
 _JOINERS = "\u200c\u200d"
+
+Window = tuple[list[int], list[int] | None, list[tuple[int, int]]]
+"""Ids, types, first pieces."""
 
 
 @tasks.register("tagging")
@@ -41,6 +46,7 @@ class Tagging(Task):
     kind = "tagging"
     measures = ("accuracy", "f1", "precision", "recall")
     loss_options = ()
+    encode_options = ()
     per_token = True
 
     temperature: float = option(1.0, "what logits are divided by; fitted on validation rows")
@@ -73,15 +79,18 @@ class Tagging(Task):
     def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
         """aux is [(piece, word)]: where each word's first piece stands; the target has one number for each."""
         number = {label: i for i, label in enumerate(labels)}
-        rows: list[Row] = []
-        for index, example in enumerate(examples):
-            unknown = set(example.target or ()) - set(labels)
+        for example in examples:
+            unknown = set(example.target or ()) - number.keys()
             if unknown:
                 raise DataError(f"{example.place}: the tag {min(unknown)!r} is not one of {', '.join(labels)}")
-            words = example.words or tuple(example.text[a:b] for a, b in _found(example.text)) or (example.text,)
-            for ids, types, firsts in _windows(tokenizer, words, limit):
-                target = None if example.target is None else [number[example.target[w]] for _, w in firsts]
-                rows.append(Row(ids, types, target, index, firsts))
+        rows: list[Row] = []
+        for begin in range(0, len(examples), _CHUNK):
+            chunk = examples[begin : begin + _CHUNK]
+            for index, windows in enumerate(_windows(tokenizer, [_words(e) for e in chunk], limit)):
+                tags = chunk[index].target
+                for ids, types, firsts in windows:
+                    target = None if tags is None else [number[tags[w]] for _, w in firsts]
+                    rows.append(Row(ids, types, target, begin + index, firsts))
         return rows
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
@@ -152,42 +161,85 @@ def _found(text: str) -> list[tuple[int, int]]:
     return [m.span() for m in _WORDS.finditer(letters)]
 
 
-def _windows(
-    tokenizer: Any, words: Sequence[str], limit: int
-) -> list[tuple[list[int], list[int] | None, list[tuple[int, int]]]]:
-    """Rows of at most `limit` tokens that cover all words, cut between words: ids, types, first pieces.
+def _words(example: Example) -> Sequence[str]:
+    return example.words or tuple(example.text[a:b] for a, b in _found(example.text)) or (example.text,)
+
+
+def _windows(tokenizer: Any, sentences: Sequence[Sequence[str]], limit: int) -> list[list[Window]]:
+    """Rows of at most `limit` tokens that cover all words of each sentence, cut between words.
 
     The words go in as a text with spaces, because many tokenizers write a word in a text unlike one that stands alone.
     """
     if not tokenizer.is_fast:
         raise InlayError("tagging needs a fast tokenizer, which knows the word of every piece")
+    out: list[list[Window]] = [[] for _ in sentences]
+    everything = [(i, 0, len(words)) for i, words in enumerate(sentences)]
+    for (i, *_), window in zip(everything, _encoded(tokenizer, sentences, everything, limit), strict=True):
+        if len(window[0]) < limit:  # nothing was cut
+            out[i].append(window)
+    long = [i for i, windows in enumerate(out) if not windows]
     room = limit - tokenizer.num_special_tokens_to_add()
-    size, word = [0] * len(words), 0
-    whole = tokenizer(" ".join(words), **_OPTIONS, add_special_tokens=False, verbose=False)
-    for found in _word_of_piece(words, whole):
-        word = word if found is None else found
-        size[word] += 1
-    out, start = [], 0
-    while start < len(words):
-        end, used = start + 1, size[start]
-        while end < len(words) and used + size[end] <= room:
-            end, used = end + 1, used + size[end]
-        encoded = tokenizer(" ".join(words[start:end]), **_OPTIONS, truncation=True, max_length=limit)
-        firsts: dict[int, int] = {}
-        for piece, found in enumerate(_word_of_piece(words[start:end], encoded)):
-            if found is not None:
-                firsts.setdefault(start + found, piece)
-        out.append((encoded["input_ids"], encoded.get("token_type_ids"), [(p, w) for w, p in firsts.items()]))
-        # a word at the start of a row can be longer than within a text, and then the last ones have no place
-        start = next((w for w in range(start + 1, end) if size[w] and w not in firsts), end)
+    sizes = _sizes(tokenizer, {i: sentences[i] for i in long})
+    waiting = [(i, 0) for i in long]
+    while waiting:  # the next row of every sentence that is not at its end
+        parts = [(i, start, _end(sizes[i], start, room)) for i, start in waiting]
+        waiting = []
+        for (i, start, end), window in zip(parts, _encoded(tokenizer, sentences, parts, limit), strict=True):
+            out[i].append(window)
+            has = {word for _, word in window[2]}
+            # a word at the start of a row can be longer than within a text, and then the last ones have no place
+            following = next((w for w in range(start + 1, end) if sizes[i][w] and w not in has), end)
+            waiting += [(i, following)] if following < len(sentences[i]) else []
     return out
 
 
-def _word_of_piece(words: Sequence[str], encoded: Any) -> list[int | None]:
+def _encoded(
+    tokenizer: Any, sentences: Sequence[Sequence[str]], parts: Sequence[tuple[int, int, int]], limit: int
+) -> Iterator[Window]:
+    """A window for each (sentence, first word, last word + 1), cut at the limit; words are numbered as in the sentence.
+
+    Sentences go to the tokenizer all at once, which is faster.
+    """
+    texts = [" ".join(sentences[i][start:end]) for i, start, end in parts]
+    encoded = tokenizer(texts, **_OPTIONS, truncation=True, max_length=limit)
+    types = encoded.get("token_type_ids")
+    for n, (i, start, end) in enumerate(parts):
+        firsts: dict[int, int] = {}
+        for piece, found in enumerate(_word_of_piece(sentences[i][start:end], encoded, n)):
+            if found is not None:
+                firsts.setdefault(start + found, piece)
+        own = None if types is None else types[n]
+        yield encoded["input_ids"][n], own, [(piece, word) for word, piece in firsts.items()]
+
+
+def _sizes(tokenizer: Any, sentences: Mapping[int, Sequence[str]]) -> dict[int, list[int]]:
+    """How many pieces each word has within its whole sentence."""
+    if not sentences:
+        return {}
+    texts = [" ".join(words) for words in sentences.values()]
+    encoded = tokenizer(texts, **_OPTIONS, add_special_tokens=False, verbose=False)
+    sizes = {}
+    for n, (i, words) in enumerate(sentences.items()):
+        sizes[i], word = [0] * len(words), 0
+        for found in _word_of_piece(words, encoded, n):
+            word = word if found is None else found
+            sizes[i][word] += 1
+    return sizes
+
+
+def _end(size: Sequence[int], start: int, room: int) -> int:
+    """Where a row that starts with this word ends: it has one word at least."""
+    end, used = start + 1, size[start]
+    while end < len(size) and used + size[end] <= room:
+        end, used = end + 1, used + size[end]
+    return end
+
+
+def _word_of_piece(words: Sequence[str], encoded: Any, n: int) -> list[int | None]:
     """The word of every piece of these words with a space between them; None for special tokens and mere spaces."""
     starts = list(accumulate((len(word) + 1 for word in words), initial=0))
     found: list[int | None] = []
-    for (start, end), part in zip(encoded["offset_mapping"], encoded.sequence_ids(), strict=True):
+    for (start, end), part in zip(encoded["offset_mapping"][n], encoded.sequence_ids(n), strict=True):
         word = bisect_right(starts, end - 1) - 1  # by its last character: some count the space in front with a piece
         outside = part is None or start == end or end == starts[word + 1]
         found.append(None if outside else word)

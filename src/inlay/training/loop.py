@@ -94,6 +94,7 @@ class Loop:
                         raise KeyboardInterrupt
         finally:
             self.slots.clear()
+            self.host.graphs.clear()  # recordings of steps hold much memory, and nobody will ask for them again
 
     def save(self) -> None:
         """Write a checkpoint, between two steps."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from inlay.heads.pool import choose as choose_pool
 from inlay.methods.finetune import Finetune
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
+from inlay.training.encoded import Encoder, content
 from inlay.training.run import Run
 
 _SAMPLE = 200
@@ -38,6 +38,7 @@ class Part:
 
     examples: list[Example]
     rows: list[Row]
+    """Runs with the same data have the same list."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +86,16 @@ def prepare(run: Run, host: Host) -> Prepared:
     if isinstance(bad, Skipped) and bad.count:
         notes.append(f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}")
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
-
-    def rows(examples: Sequence[Example]) -> list[Row]:
-        return task.encode(tokenizer, examples, labels, limit)
+    encoder = Encoder(task, tokenizer, labels, limit)
+    # another seed splits the same examples in another way
+    pool = known if not held_out and len(train) + len(validation) == len(known) else None
 
     def fixed(rows: list[Row]) -> list[Row]:  # the noise that engine.predict has, so that `eval` gives the same
-        return task.draw(rows, tokenizer, torch.Generator().manual_seed(0))
+        has_noise = type(task).draw is not Task.draw
+        return task.draw(rows, tokenizer, torch.Generator().manual_seed(0)) if has_noise else rows
 
     # nobody learns from test rows, so they may have labels of their own
-    tested = Part(test, fixed(rows([replace(e, target=None) for e in test]))) if test else None
+    tested = Part(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
     notes += _new_labels(test, labels)
     return Prepared(
         run,
@@ -102,14 +104,14 @@ def prepare(run: Run, host: Host) -> Prepared:
         columns,
         labels or ("word",),
         _metric(run, task, sources["train"].hints, labels),
-        Part(train, rows(train)),
-        Part(validation, fixed(rows(validation))),
+        Part(train, encoder.rows(train, pool)),
+        Part(validation, fixed(encoder.rows(validation, pool))),
         tested,
-        _texts(run, tokenizer, host, train) if run.pretrain_on_text else None,
+        _texts(run, tokenizer, host, train, pool) if run.pretrain_on_text else None,
         _weights(run, train, labels),
-        _look(task, train, validation, test, tokenizer, limit),
+        _look(task, train, validation, test, encoder.lengths(train, pool), limit),
         notes,
-        _hash([*train, *validation, *test]),
+        content([*train, *validation, *test]),
     )
 
 
@@ -243,11 +245,12 @@ def _split(
     return [known[i] for i in train], [known[i] for i in validation], notes
 
 
-def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example]) -> Part:
+def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example], pool: list[Example] | None) -> Part:
     """The same texts without their labels."""
-    task = parse_task("mlm")
-    texts = [Example(e.shown(), e.pair, place=e.place) for e in train]
-    return Part(texts, task.encode(tokenizer, texts, (), row_limit(host, run.max_length)))
+    bare = {id(e): Example(e.shown(), e.pair, place=e.place) for e in pool or train}
+    texts = [bare[id(e)] for e in train]
+    encoder = Encoder(parse_task("mlm"), tokenizer, (), row_limit(host, run.max_length))
+    return Part(texts, encoder.rows(texts, list(bare.values()) if pool else None))
 
 
 def _weights(run: Run, train: list[Example], labels: Sequence[str]) -> list[float] | None:
@@ -262,22 +265,16 @@ def _weights(run: Run, train: list[Example], labels: Sequence[str]) -> list[floa
 
 
 def _look(
-    task: Task, train: list[Example], validation: list[Example], test: list[Example], tokenizer: Any, limit: int
+    task: Task,
+    train: list[Example],
+    validation: list[Example],
+    test: list[Example],
+    lengths: list[int],
+    limit: int,
 ) -> describe.Look:
     def texts(examples: list[Example]) -> list[tuple[str, str | None]]:
         return [(e.shown(), e.pair) for e in examples]
 
     classes = [e.target for e in train] if task.kind == "classification" else None
-    pairs = [e.pair for e in train] if train[0].pair is not None else None
-    whole = tokenizer([e.shown() for e in train], pairs, truncation=False, verbose=False)["input_ids"]
     others = {"validation": texts(validation), "test": texts(test)}
-    return describe.look(
-        texts(train), classes, [len(ids) for ids in whole], limit, {k: v for k, v in others.items() if v}
-    )
-
-
-def _hash(examples: Sequence[Example]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for e in examples:
-        digest.update(repr((e.text, e.pair, e.words, e.target)).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    return describe.look(texts(train), classes, lengths, limit, {k: v for k, v in others.items() if v})

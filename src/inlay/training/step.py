@@ -58,7 +58,7 @@ class Step:
         more |= {"step " + name: table for name, table in self.optimiser.plan(settings).items()}
         work = replace(work, tables=Tables(work.tables.parts | more))
         if shape is not None:
-            shape = ("step", work.shape(host.forward), losses.shape, tuple(settings))
+            shape = ("step", id(self.optimiser), work.shape(host.forward), losses.shape, tuple(settings))
 
         def run(tables: dict[str, Tensor]) -> tuple[Tensor, object]:
             return self._run(parts, settings, work, losses, tables)
@@ -79,7 +79,7 @@ class Step:
         found = self.backward(parts, work, losses, tables)
         kept = self.optimiser.step(settings, part(tables, "step"))
         self.optimiser.zero_grad()
-        return found, kept
+        return found, (self.optimiser, kept)  # a recording writes to the moments of this optimiser
 
     def backward(self, parts: Sequence[Part], work: Work, losses: Losses, tables: Mapping[str, Tensor]) -> Tensor:
         """[runs] the losses; their gradients are then in the bank. Nothing else has changed."""

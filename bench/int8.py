@@ -1,0 +1,86 @@
+"""What int8 costs: adapters trained on the fp32 base, then asked on that base and on the same base in int8.
+
+    python bench/int8.py --data sms.tsv GLUE/CoLA GLUE/MRPC --methods "houlsby:size=64;lora" --epochs 3
+
+Both are asked about the rows that were held out, or about a folder's own validation rows. `same` is the share of rows
+with the same label; speed is that of these rows, tokenizing excluded, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+import inlay
+from inlay.engine.evaluate import score
+from inlay.engine.predict import run_rows
+from inlay.tasks import Answer
+from inlay.training.prepare import Part, prepare
+
+TURNS = 2
+
+
+def ask(host: inlay.Host, name: str, part: Part) -> tuple[dict[str, float], list[Answer], float]:
+    """All metrics, the answers, and rows per second."""
+    began = time.perf_counter()
+    outputs = run_rows(host, part.rows, [name] * len(part.rows))
+    seconds = time.perf_counter() - began
+    metrics, answers = score(host, name, part.examples, part.rows, outputs)
+    return metrics, answers, len(part.rows) / seconds
+
+
+def compare(exact: inlay.Host, small: inlay.Host, run: inlay.Run, result: inlay.Result) -> dict[str, Any]:
+    """One trained adapter on both bases."""
+    part = prepare(run, exact).validation
+    for host in (exact, small):
+        host.load(result.adapter, "x")
+    found: dict[str, list[Any]] = {"fp32": [], "int8": []}
+    for _ in range(TURNS):
+        for key, host in (("fp32", exact), ("int8", small)):
+            found[key].append(ask(host, "x", part))
+    for host in (exact, small):
+        host.unload("x")
+    (one, first, _), (two, second, _) = found["fp32"][0], found["int8"][0]
+    same = sum(_said(a) == _said(b) for a, b in zip(first, second, strict=True)) / len(first)
+    rates = {f"{key}_rows_per_second": max(rate for _, _, rate in asked) for key, asked in found.items()}
+    about = {"data": run.data, "method": result.method, "rows": len(first), "metric": result.metric}
+    return {**about, "fp32": one[result.metric], "int8": two[result.metric], "same": same, **rates}
+
+
+def _said(answer: Answer) -> str:
+    """What an answer says, without its score."""
+    plain = {key: value for key, value in answer.items() if key not in ("score", "scores")}
+    return json.dumps(plain, default=str, sort_keys=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="+", required=True, help="labelled files, or folders with splits")
+    parser.add_argument("--base", default=None)
+    parser.add_argument("--methods", default="houlsby:size=64;lora", help="specs with ; between them")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--train-size", default=None, help="train on so many rows only")
+    parser.add_argument("--lr", type=float, default=None, help="of all methods; each its own by default")
+    parser.add_argument("--metric", default=None)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    exact, small = inlay.Host(given.base, device="cpu"), inlay.Host(given.base, int8=True)
+    print("| data | method | rows | metric | fp32 | int8 | same | rows/s fp32 | rows/s int8 |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    settings = {name: getattr(given, name) for name in ("epochs", "batch_size", "train_size", "lr", "metric", "seed")}
+    for data in given.data:
+        runs = [inlay.Run(data=data, method=method, **settings) for method in given.methods.split(";")]
+        for run, result in zip(runs, inlay.train(exact, runs), strict=True):
+            row = compare(exact, small, run, result)
+            values = f"{row['fp32']:.4f} | {row['int8']:.4f} | {row['same']:.2%}"
+            rates = f"{row['fp32_rows_per_second']:.0f} | {row['int8_rows_per_second']:.0f}"
+            about = f"{data} | `{row['method']}` | {row['rows']} | {row['metric']}"
+            print(f"| {about} | {values} | {rates} |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

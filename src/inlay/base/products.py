@@ -1,0 +1,163 @@
+"""Other ways to compute the projections of a base's layers, for serving alone: `int8.py` and `prepack.py`.
+
+`forward` is overridden on the modules, below whatever the wiring puts there. A product keeps its weight in a form of
+its own, so it has no gradients, and adapters that change the base's weights cannot reach it.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from inlay.base.joint import joint
+from inlay.base.sites import stores_in_out
+from inlay.errors import BaseError
+
+if TYPE_CHECKING:
+    from inlay.base.load import Base
+
+
+class Product(ABC):
+    """`x W' + b` with a weight that nobody else sees."""
+
+    kind: ClassVar[str]
+    """What a base is called that runs on it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        """
+        Args:
+            weight: fp32 [out, in].
+        """
+        self.out = len(weight)
+        self._bias = None if bias is None else bias.detach().clone()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: fp32 [..., in] -> fp32 [..., out]."""
+        if x.requires_grad and torch.is_grad_enabled():
+            return _Forward.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
+        return self.compute(x)
+
+    @abstractmethod
+    def compute(self, x: Tensor) -> Tensor:
+        """The product, without a gradient."""
+
+
+class _Forward(torch.autograd.Function):
+    """Lets a pass that records gradients through; only asking for them is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, product: Product) -> Tensor:
+        ctx.kind = product.kind
+        return product.compute(x.detach())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise BaseError(f"{ctx.kind} is for serving: it has no gradients; train on a host without {ctx.kind}")
+
+
+def replace_products(base: Base, make: type[Product], release: bool) -> None:
+    """Compute the projections of a base's layers with such products, until `base.restore()`.
+
+    Args:
+        release: give the plain weights back. There is no way back then: the base stays as it is.
+    """
+    _refuse(base, make)
+    projections = dict(_projections(base))
+    if not projections:
+        raise BaseError(f"{base.name} has no projections that {make.kind} could compute")
+    undo = []
+    for group in _groups(base, projections):
+        product = _product(list(group.values()), make)
+        first = 0
+        for path, module in group.items():
+            last = first + len(_weight(module))
+            undo.append(_override(module, functools.partial(_part, product, first, last)))
+            base.products[path] = product
+            first = last
+            if release:
+                module.weight = nn.Parameter(_plain(module).to("meta"), requires_grad=False)
+    if release:
+        return
+    restore = base.restore
+
+    def undo_all() -> None:
+        for one in undo:
+            one()
+        base.products, base.restore = {}, restore
+        restore()
+
+    base.restore = undo_all
+
+
+def _refuse(base: Base, make: type[Product]) -> None:
+    if base.products:
+        raise BaseError(f"{base.name} runs in {base.serving_only} already")
+    if base.device.type != "cpu" or base.dtype != torch.float32:
+        here = f"{base.device.type} in {str(base.dtype).removeprefix('torch.')}"
+        raise BaseError(
+            f"{make.kind} is for the CPU in float32, and {base.name} is on {here}; load it without {make.kind}"
+        )
+    try:
+        make(torch.ones(2, 2), None)(torch.ones(1, 2))
+    except (AttributeError, NotImplementedError, RuntimeError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise BaseError(f"this build of torch cannot do {make.kind} on the CPU ({first}); load without it") from None
+
+
+def _projections(base: Base) -> Iterator[tuple[str, nn.Module]]:
+    for layer in base.sites.layer_paths:
+        for path, module in base.model.get_submodule(layer).named_modules():
+            if type(module) is nn.Linear or stores_in_out(module):
+                yield f"{layer}.{path}", module
+
+
+def _groups(base: Base, projections: Mapping[str, nn.Module]) -> Iterator[Mapping[str, nn.Module]]:
+    """Each projection alone, but queries, keys and values as one where the wiring computes them so."""
+    together = list(joint(base.model, base.sites)) if base.sites.arch.packable else []
+    yield from together
+    for path, module in projections.items():
+        if not any(path in group for group in together):
+            yield {path: module}
+
+
+def _product(modules: list[nn.Module], make: type[Product]) -> Product:
+    weights = [_weight(module) for module in modules]
+    biases = [getattr(module, "bias", None) for module in modules]
+    if all(bias is None for bias in biases):
+        return make(torch.cat(weights), None)
+    pairs = zip(biases, weights, strict=True)
+    return make(torch.cat(weights), torch.cat([torch.zeros(len(w)) if b is None else b.data for b, w in pairs]))
+
+
+def _weight(module: nn.Module) -> Tensor:
+    """[out, in], however the module keeps it."""
+    weight = _plain(module)
+    return weight.T.contiguous() if stores_in_out(module) else weight
+
+
+def _plain(module: nn.Module) -> Tensor:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight.data
+
+
+def _part(product: Product, first: int, last: int, x: Tensor) -> Tensor:
+    y = product(x)
+    return y if last - first == product.out else y[..., first:last]
+
+
+def _override(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+    before = module.__dict__.get("forward")
+    module.forward = forward
+
+    def undo() -> None:
+        del module.forward
+        if before is not None:
+            module.forward = before
+
+    return undo
