@@ -14,6 +14,8 @@ import tiny
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SMALL = shlex.split("--rows 4 --lengths short --repeats 1 --steps 1 --warmup 1 --shape minilm")
+"""What a benchmark is given here in addition."""
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -57,7 +59,8 @@ def test_commands_run_one_after_the_other(page, reader):
     for body in _blocks(page, "toml"):
         (reader / body.splitlines()[0].removeprefix("# ")).write_text(body)
     for command in _commands(page):
-        assert _run(["-m", "inlay.cli.main", *shlex.split(command)[1:]], reader) or "--out" in command, command
+        small = SMALL if command.startswith("inlay bench") else []
+        assert _run(["-m", "inlay.cli.main", *shlex.split(command)[1:], *small], reader) or "--out" in command, command
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
