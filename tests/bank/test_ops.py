@@ -329,3 +329,35 @@ def test_a_diverged_entry_does_not_reach_its_neighbours(name: str):
         assert not grad[2].isfinite().all()
         assert not grad[[0, 3]].any()
     assert x.grad[:6].isfinite().all()
+
+
+@examples
+@given(case=cases())
+def test_chopped_segments_give_what_the_reference_gives(case: Case):
+    """Whatever the segments are; whether it pays is another matter."""
+    route = case.route
+    x, weight, bias = linear_inputs(case, torch.float64)
+    assert x is not None
+    assert weight is not None
+    chopped = ops.Chopped(route.segments, route.tokens, x.device)
+    for b in (bias, None):
+        found = ops.linear_chopped(x, weight, b, chopped)
+        torch.testing.assert_close(found, ops.linear_reference(x, weight, b, route.segments), atol=1e-5, rtol=1e-5)
+
+
+def test_a_route_of_many_short_segments_is_chopped_without_gradients(monkeypatch):
+    calls = []
+    real = ops.linear_chopped
+    monkeypatch.setattr(ops, "linear_chopped", lambda *a: calls.append(1) or real(*a))
+    segments = [(3 * i, 3 * i + 2 + i % 2, 1 + i % 4) for i in range(10)]
+    x, weight = draw_normal(1, 30, 8), draw_normal(2, 5, 8, 16)
+    route = Route(segments, 30)
+    with torch.no_grad():
+        found = route.linear(x, weight)
+    assert calls == [1]
+    torch.testing.assert_close(route.linear(x, weight), found)
+    assert calls == [1]
+    with torch.no_grad():
+        Route(segments[:4], 30).linear(x, weight)  # too few
+        Route([*segments[:9], (27, 30, 0), (30, 300, 2)], 300).linear(draw_normal(1, 300, 8), weight)  # one long
+    assert calls == [1]

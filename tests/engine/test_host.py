@@ -678,3 +678,11 @@ def test_a_pooling_that_is_not_known_is_not_guessed(tmp_path):
     host = inlay.Host(tmp_path, device="cpu")
     assert_refused(SpecError, ["1_Pooling", "choose"], lambda: host.add("a", "lora", labels=2))
     host.add("a", "lora", labels=2, pool="mean")
+
+
+def test_a_base_that_was_given_back_serves_another_host():
+    first = tiny.host("bert")
+    batch = tiny.batch(4)
+    expected = first.hidden(batch, [None] * 4).states
+    first.close()
+    assert torch.equal(inlay.Host(first.base).hidden(batch, [None] * 4).states, expected)

@@ -295,11 +295,11 @@ def weight_kernel(
             tl.store(dw_parts_ptr + row * d_in * d_out + at, acc, mask=there)
         if db_ptr is not None:
             total = tl.sum(sums, 0)
-            mine = (o < d_out) & (in_block == 0)
-            if row < 0:
-                tl.store(db_ptr + entry * d_out + o, total.to(db_ptr.dtype.element_ty), mask=mine)
-            else:
-                tl.store(db_parts_ptr + row * d_out + o, total, mask=mine)
+            if in_block == 0:
+                if row < 0:
+                    tl.store(db_ptr + entry * d_out + o, total.to(db_ptr.dtype.element_ty), mask=o < d_out)
+                else:
+                    tl.store(db_parts_ptr + row * d_out + o, total, mask=o < d_out)
 
 
 @triton.jit(do_not_specialize=SIZES)

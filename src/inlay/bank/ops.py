@@ -8,6 +8,7 @@ gradient, whatever (finite) numbers are stored there. Back ends, all equal to `r
 
     reference  gathers each token's own matrix; short and slow, the oracle of the tests
     segments   one product per segment; the CPU's path
+    chopped    one batched product over many short segments; the CPU's without gradients
     kernels    CUDA with Triton (kernel_ops.py)
     grouped    one grouped product over all segments; CUDA in half precision without Triton, where fp32 takes segments
 
@@ -98,6 +99,36 @@ class SegmentLinear(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias[entry] += part.sum(0, dtype=grad_bias.dtype)
         return grad_x, grad_weight, grad_bias, None
+
+
+class Chopped:
+    """Many short segments, padded to one length: one batched product for all of them, without gradients."""
+
+    def __init__(self, segments: Sequence[Segment], tokens: int, device: torch.device):
+        mine = [segment for segment in segments if segment[2]]
+        starts, ends, self.entry = torch.tensor(mine).to(device).unbind(1)
+        steps = torch.arange(int((ends - starts).max()), device=device)
+        self.tokens = tokens
+        self.inside = starts.unsqueeze(1) + steps < ends.unsqueeze(1)
+        self.at = (starts.unsqueeze(1) + steps).where(self.inside, starts.unsqueeze(1))
+        self.token = self.at[self.inside]
+
+    @staticmethod
+    def pays(segments: Sequence[Segment]) -> bool:
+        """Whether there are enough segments, and of like enough lengths."""
+        sizes = [end - start for start, end, entry in segments if entry]
+        return len(sizes) >= 8 and len(sizes) * max(sizes) <= 2 * sum(sizes) and sum(sizes) <= 128 * len(sizes)
+
+
+def linear_chopped(x: Tensor, weight: Tensor, bias: Tensor | None, chopped: Chopped) -> Tensor:
+    """One batched product; tokens outside every segment get zeros."""
+    matrices = weight.index_select(0, chopped.entry).to(x.dtype)
+    if bias is None:
+        found = torch.bmm(x[chopped.at], matrices)
+    else:
+        found = torch.baddbmm(bias.index_select(0, chopped.entry).unsqueeze(1).to(x.dtype), x[chopped.at], matrices)
+    out = x.new_zeros(x.shape[0], weight.shape[2])
+    return out.index_copy_(0, chopped.token, found[chopped.inside])
 
 
 class SegmentVector(torch.autograd.Function):

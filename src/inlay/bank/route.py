@@ -10,6 +10,7 @@ On CUDA the same is said in tensors (`kernel_route.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ class Route:
         self.span: tuple[int, int] | None = (start, start + tokens)
         """The tokens of the batch that the route is about; None for all."""
         self._tiles: ops.Tiles | None = None
+        self._chopped: ops.Chopped | Literal[False] | None = False
+        """False until it is known whether it pays."""
 
     @classmethod
     def uniform(cls, entry: int) -> Route:
@@ -46,6 +49,8 @@ class Route:
         segments = self._cover(x.shape[0])
         if _takes_grouped(x, weight):
             return ops.linear_grouped(x, weight, bias, self._tiled(x.device))
+        if not torch.is_grad_enabled() and (chopped := self._chops(x.device)) is not None:
+            return ops.linear_chopped(x, weight, bias, chopped)
         return ops.SegmentLinear.apply(x, weight, bias, segments)  # type: ignore[no-untyped-call, no-any-return]
 
     def vector(self, p: Tensor, like: Tensor) -> Tensor:
@@ -65,6 +70,11 @@ class Route:
         if self._tiles is None or self._tiles.entry.device != device:
             self._tiles = ops.Tiles(self.segments, self.tokens, device)
         return self._tiles
+
+    def _chops(self, device: torch.device) -> ops.Chopped | None:
+        if self._chopped is False:
+            self._chopped = ops.Chopped(self.segments, self.tokens, device) if ops.Chopped.pays(self.segments) else None
+        return self._chopped
 
     def _cover(self, tokens: int) -> Sequence[Segment]:
         assert tokens == self.tokens, f"the route has {self.tokens} tokens, the tensor {tokens}"

@@ -123,18 +123,23 @@ def load(
     restore, was = _remember(model), _first(model).dtype
     model.to(device=device, dtype=dtype)
     running = stored if _first(model).dtype == was else cached(model, folder)
-    model.eval()
-    model.requires_grad_(False)
     base = Base(model, sites, name, stored[0], folder, None, restore, running, stored[1])
-    if row.packable:
-        attention.register()
-        set_attention(model, attention.NAME)
+    ready(base)
     try:
         serve_only(base, int8, prepack, release=not isinstance(source, nn.Module))
     except BaseError:
         restore()
         raise
     return base
+
+
+def ready(base: Base) -> None:
+    """Freeze a base and let it run packed rows, as loading does, and as a host does with one that was given back."""
+    base.model.eval()
+    base.model.requires_grad_(False)
+    if base.sites.arch.packable:
+        attention.register()
+        set_attention(base.model, attention.NAME)
 
 
 def serve_only(base: Base, int8: bool, prepack: bool, release: bool = False) -> None:

@@ -27,7 +27,7 @@ from inlay.bank.forward import Forward, Hidden, in_order
 from inlay.bank.inputs import longest_row
 from inlay.bank.noise import Keys
 from inlay.bank.weights import WeightSlot
-from inlay.base.load import Base, load, load_tokenizer, serve_only
+from inlay.base.load import Base, load, load_tokenizer, ready, serve_only
 from inlay.data.batch import Batch
 from inlay.engine.answer import Output, by_row
 from inlay.engine.graphs import Graphs, Run
@@ -71,6 +71,7 @@ class Host:
             flags = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
             base = load(base, device=device, dtype=dtype, int8=int8, prepack=prepack, **flags)
         else:
+            ready(base)
             serve_only(base, int8, prepack)
         self.base = base
         self.forward = Forward(base)
@@ -179,6 +180,7 @@ class Host:
 
     def close(self) -> None:
         """Take Inlay out of the model again: it then computes what it did before, bit for bit."""
+        self.graphs.clear()
         if self.forward.wiring.remove():
             self.base.restore()
 
