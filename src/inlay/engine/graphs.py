@@ -6,6 +6,7 @@ in its own memory and holds until the next run: copy what must stay.
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Graphs:
         self.on = device.type == "cuda"
         """Whether to record at all."""
         self._seen: OrderedDict[Hashable, _Recording | None] = OrderedDict()
+        self._never: set[Hashable] = set()
         self._version: Hashable = None
         self._pool: Any = None
 
@@ -62,11 +64,9 @@ class Graphs:
         if shape not in self._seen:
             self._remember(shape, None)
             return run(tables.to(self.device))
-        recording = self._seen[shape]
+        recording = self._seen[shape] or self._record(shape, tables, run, before)
         if recording is None:
-            if before is not None:
-                before()
-            recording = self._record(shape, tables, run)
+            return run(tables.to(self.device))
         self._seen.move_to_end(shape)
         recording.buffer.copy_(tables.pack(), non_blocking=True)
         recording.graph.replay()
@@ -75,18 +75,37 @@ class Graphs:
     def clear(self) -> None:
         """Forget all recordings."""
         self._seen.clear()
+        self._never.clear()
         self._pool = None
 
-    def _record(self, shape: Hashable, tables: Tables, run: Run) -> _Recording:
+    def _record(
+        self, shape: Hashable, tables: Tables, run: Run, before: Callable[[], None] | None
+    ) -> _Recording | None:
+        """None for work that turns out not to be recordable: a task from outside may wait for the device, say."""
+        if shape in self._never:
+            return None
+        if before is not None:
+            before()
+        try:
+            recording = self._capture(tables, run)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._never.add(shape)
+            reason = str(error).strip().partition("\n")[0]
+            warnings.warn(f"this work cannot be recorded, and runs step by step: {reason}", stacklevel=2)
+            return None
+        self._remember(shape, recording)
+        return recording
+
+    def _capture(self, tables: Tables, run: Run) -> _Recording:
         buffer = tables.pack().to(self.device)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, pool=self._pool):
             found = run(tables.unpack(buffer))
         self._pool = self._pool or graph.pool()
-        recording = _Recording(buffer, graph, found)
-        self._remember(shape, recording)
-        return recording
+        return _Recording(buffer, graph, found)
 
     def _remember(self, shape: Hashable, recording: _Recording | None) -> None:
         self._seen[shape] = recording

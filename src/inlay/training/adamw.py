@@ -114,7 +114,8 @@ class AdamW:
             ]
         chunks = torch.cat(parts)
         chunks = chunks[torch.argsort(chunks[:, -1], stable=True)]
-        if self._room is None:
+        if self._room is None or not torch.cuda.is_current_stream_capturing():
+            self._room = None
             device = chunks.to(self.forward.bank.device)
         else:
             (room, device), self._room = self._room, None

@@ -76,6 +76,7 @@ class Step:
         losses: Losses,
         tables: Mapping[str, Tensor],
     ) -> tuple[Tensor, object]:
+        self.optimiser.zero_grad()  # a recording that failed may have left some
         found = self.backward(parts, work, losses, tables)
         kept = self.optimiser.step(settings, part(tables, "step"))
         self.optimiser.zero_grad()
