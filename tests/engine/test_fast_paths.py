@@ -15,7 +15,7 @@ import torch
 from interpreted import CUDA, DEVICE
 
 import inlay
-from inlay.bank import wiring
+from inlay.bank import compiled as compiling
 from inlay.engine.predict import batch_of
 from inlay.tasks import Row, parse
 from inlay.training.adamw import AdamW, Settings
@@ -112,8 +112,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("inductor" if CUDA else "aot_eager")
-    call = torch.compile(wiring._call, fullgraph=True, backend=counter)
-    monkeypatch.setattr(wiring, "_compile", lambda: call)
+    call = torch.compile(compiling._call, fullgraph=True, backend=counter)
+    monkeypatch.setattr(compiling, "_compile", lambda: call)
     return counter
 
 
@@ -131,6 +131,23 @@ def test_compiled_layers_are_compiled_once(compiled):
     close(answers(fast, 7, 60), answers(plain, 7, 60))
     close(train(fast, 1, 1), train(plain, 1, 1))
     assert compiled.frame_count == before, "compiled again for another batch, or for a new task"
+
+
+def test_a_layer_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
+    tried = []
+
+    def refuses(*_: Any) -> Any:
+        tried.append(1)
+        raise torch._dynamo.exc.Unsupported("a break in the graph\nand more", case_name="x")
+
+    monkeypatch.setattr(compiling, "_compile", lambda: refuses)
+    monkeypatch.setattr(compiling, "_refused", set())
+    plain, fast = host(FEW[:2], False), host(FEW[:2], True)
+    fast.forward.compiled = True
+    with pytest.warns(UserWarning, match="BertLayer cannot be compiled, and runs as it is: a break in the graph"):
+        close(answers(fast), answers(plain))
+    close(answers(fast, 2), answers(plain, 2))
+    assert tried == [1]
 
 
 @pytest.mark.gpu

@@ -18,7 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from inlay.bank.compiled import Call, compiled_layer
 from inlay.bank.delta import Delta, Signal, Tensors
+from inlay.bank.joined import FusedProduct
 from inlay.bank.noise import number
 from inlay.bank.passes import Here, Pass, Reached
 from inlay.bank.route import Route
@@ -28,9 +30,6 @@ from inlay.base.load import IN_USE, refuse_in_use
 from inlay.base.products import Product
 from inlay.base.sites import Site, Sites
 
-Call = Callable[..., Any]
-_SIZES_VARY = {"force_parameter_static_shapes": False, "force_nn_module_property_static_shapes": False}
-"""For the compiler, which takes the sizes of parameters and of what it finds in modules for fixed: stacks grow."""
 _OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
 """Projections whose input is the input of their sublayer."""
 
@@ -248,40 +247,6 @@ class Wiring:
         return forward
 
 
-class FusedProduct:
-    """Several projections of one input as one product. Their weights become parts of one tensor; none is copied."""
-
-    def __init__(self, modules: Mapping[str, nn.Linear], own: Product | None = None):
-        self._modules = list(modules.values()) if own is None else []
-        self._own = own
-        self.sizes = [module.out_features for module in modules.values()]
-        if own is None:
-            self._join()
-
-    def _join(self) -> None:
-        self.weight = torch.cat([module.weight.data for module in self._modules])
-        biases = [module.bias.data for module in self._modules if module.bias is not None]
-        self.bias = torch.cat(biases) if len(biases) == len(self._modules) else None
-        for module, weight in zip(self._modules, torch.split(self.weight, self.sizes), strict=True):
-            module.weight.data = weight
-
-    def __call__(self, kind: int, x: Tensor, kept: dict[str, Any]) -> Tensor:
-        """The result of one of them; those of the others are kept until they are asked for, with the same input."""
-        if kept.get("x") is not x:
-            kept["x"] = x
-            y = F.linear(x, self.weight, self.bias) if self._own is None else self._own(x)
-            kept["y"] = torch.split(y, self.sizes, -1)
-        part: Tensor = kept["y"][kind]
-        if kind == len(self.sizes) - 1:
-            kept.clear()
-        return part
-
-    def undo(self) -> None:
-        """Give every projection a weight of its own again."""
-        for module in self._modules:
-            module.weight.data = module.weight.data.clone()
-
-
 def change(state: Pass, here: Here, site: Site, stage: str, x: Tensor, y: Tensor) -> Tensor:
     """Add every delta of a stage at a site."""
     for delta, tensors, route in here.actions.get(site.kind, ()):
@@ -337,20 +302,3 @@ def _number_places(
     for (where, path, _), one in zip(names, numbers.unbind(), strict=True):
         found[where][path] = one
     return found
-
-
-def compiled_layer(plain: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A layer's call as compiled code, one for all layers: what differs between them are tensors."""
-    states = args[0] if args else kwargs["hidden_states"]
-    torch._dynamo.mark_dynamic(states, 1)
-    with torch._dynamo.config.patch(_SIZES_VARY):
-        return _compile()(plain, args, kwargs)
-
-
-@functools.cache
-def _compile() -> Call:
-    return torch.compile(_call, fullgraph=True, dynamic=None)
-
-
-def _call(plain: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return plain(*args, **kwargs)

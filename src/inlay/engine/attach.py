@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from inlay.bank.compiled import Call
 from inlay.bank.delta import Method, SlotMethod, WeightMethod, parse, penalty_of
 from inlay.bank.noise import Keys
 from inlay.bank.passes import Action, UniformPass, drawn
 from inlay.bank.route import Route
 from inlay.bank.weights import WeightSlot, call_with
-from inlay.bank.wiring import Call, Wiring
+from inlay.bank.wiring import Wiring
 from inlay.base import arch
 from inlay.base.fingerprint import ATTACHED, fingerprints, identity
 from inlay.base.load import Base
