@@ -78,7 +78,9 @@ class Forward:
 
     def __init__(self, base: Base):
         self.base = base
-        self.wiring = Wiring(base.model, base.sites, base.sites.arch.packable, base.products)
+        # on the CPU one product gains nothing (MKL), and three keep weight-level adapters equal to the last bit
+        fuse = base.sites.arch.packable and (base.device.type == "cuda" or bool(base.products))
+        self.wiring = Wiring(base.model, base.sites, fuse=fuse, own=base.products)
         self.bank = Bank(base.device)
         self.weights: dict[int, WeightSlot] = {}
         """Weight-level adapters by slot; their heads are in the bank under the same number."""
