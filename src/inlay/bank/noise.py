@@ -74,16 +74,6 @@ def mix(h: Tensor) -> Tensor:
     return h
 
 
-def mix_int(h: int) -> int:
-    """`mix` of one Python number, for keys that are made on the host; signed."""
-    first, second = MULTIPLIERS
-    h &= 0xFFFFFFFF
-    h = ((h ^ (h >> 16)) * first) & 0xFFFFFFFF
-    h = ((h ^ (h >> 15)) * second) & 0xFFFFFFFF
-    h ^= h >> 16
-    return h - 2**32 if h >= 2**31 else h
-
-
 def keep_lanes(key: Tensor, local: Tensor, place: Tensor, width: int) -> Tensor:
     """16 random bits for every element, as signed numbers: int16 [tokens, width].
 

@@ -104,11 +104,10 @@ class SegmentLinear(torch.autograd.Function):
 class Chopped:
     """Many short segments, padded to one length: one batched product for all of them, without gradients."""
 
-    def __init__(self, segments: Sequence[Segment], tokens: int, device: torch.device):
+    def __init__(self, segments: Sequence[Segment], device: torch.device):
         mine = [segment for segment in segments if segment[2]]
         starts, ends, self.entry = torch.tensor(mine).to(device).unbind(1)
         steps = torch.arange(int((ends - starts).max()), device=device)
-        self.tokens = tokens
         self.inside = starts.unsqueeze(1) + steps < ends.unsqueeze(1)
         self.at = (starts.unsqueeze(1) + steps).where(self.inside, starts.unsqueeze(1))
         self.token = self.at[self.inside]

@@ -73,7 +73,7 @@ class Route:
 
     def _chops(self, device: torch.device) -> ops.Chopped | None:
         if self._chopped is False:
-            self._chopped = ops.Chopped(self.segments, self.tokens, device) if ops.Chopped.pays(self.segments) else None
+            self._chopped = ops.Chopped(self.segments, device) if ops.Chopped.pays(self.segments) else None
         return self._chopped
 
     def _cover(self, tokens: int) -> Sequence[Segment]:
