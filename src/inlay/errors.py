@@ -6,6 +6,8 @@ InlayError
 ├── ArchError      the model's architecture is unknown, or lacks a site
 ├── SlotError      a slot is unknown, taken, or used in a way it cannot be
 ├── AdapterError   an adapter's tensors or file do not fit
+├── LibraryError   a library, or a name in it, cannot be found, read or written
+│   └── DamagedError  what is stored is not what its card says
 ├── DataError      an input file or one of its rows is wrong; the message starts with file and line
 └── RunError       a run's settings are wrong, or it cannot go on
 
@@ -41,6 +43,14 @@ class SlotError(InlayError):
 
 class AdapterError(InlayError):
     """An adapter's tensors or file do not fit."""
+
+
+class LibraryError(InlayError):
+    """A library, or a name in it, cannot be found, read or written."""
+
+
+class DamagedError(LibraryError):
+    """What is stored is not what its card says."""
 
 
 class DataError(InlayError):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from inlay.cli.main import app
 from inlay.engine import evaluate
-from inlay.library.folder import Library
+from inlay.library.library import Library
 
 ROWS: dict[str, Sequence[Mapping[str, Any]]] = {
     "classification": work.texts(30),

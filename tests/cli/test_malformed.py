@@ -14,7 +14,7 @@ from data.malformed import GOOD, MALFORMED, SCORES, UD, WORDS, Malformed, lines,
 from typer.testing import CliRunner
 
 from inlay.cli.main import app
-from inlay.library.folder import Library
+from inlay.library.library import Library
 
 
 @pytest.fixture(scope="module")

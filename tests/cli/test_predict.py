@@ -33,7 +33,7 @@ from inlay.cli.texts import of_lines
 from inlay.data.record import stop
 from inlay.engine.host import Host
 from inlay.errors import DataError
-from inlay.library.folder import Library
+from inlay.library.library import Library
 from inlay.tasks import parse as parse_task
 
 TASKS = {
@@ -72,7 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         host.add(name, method, task=task, labels=labels, seed=seed)
         tiny.shake(host, name, seed)
         library.put(host.adapter(name), base_name=base)
-    return Place(base, library.root, host)
+    return Place(base, library.local, host)
 
 
 def call(place: Place, *arguments: Any, stdin: str | bytes | None = None) -> Any:
@@ -537,7 +537,7 @@ def test_a_resumed_command_takes_the_version_it_began_with(
     place: Place, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch
 ):
     library = Library(tmp_path / "library")
-    own = Place(place.base, library.root, place.host)
+    own = Place(place.base, library.local, place.host)
     library.put(place.host.adapter("sms"), base_name=place.base)
     asked = ["sms", "--file", many(tmp_path), "--text", "text", "--out"]
     answers(own, *asked, tmp_path / "whole.csv")
@@ -658,7 +658,7 @@ def test_bytes_that_are_no_text_are_named_by_their_line(place: Place):
 
 def test_adapters_that_cannot_be_asked(place: Place, tmp_path: Path):
     library = Library(tmp_path / "library")
-    own = Place(place.base, library.root, place.host)
+    own = Place(place.base, library.local, place.host)
     other = inlay.Host(tiny.save_text_model(tmp_path / "other", intermediate_size=20))
     for host, name, more in (
         (place.host, "bare", {}),

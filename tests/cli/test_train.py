@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import inlay
 from inlay.cli.main import app
 from inlay.cli.progress import Progress, clock, decimals
-from inlay.library.folder import Library
+from inlay.library.library import Library
 from inlay.training.run import Run, data_name
 from inlay.training.step import Step
 
@@ -331,7 +331,7 @@ def test_an_interrupt_finishes_the_step_and_says_how_to_go_on(
     resumed = place.train(*asked, "--resume")
     assert resumed["history"] == whole["history"]
     assert place.library.find("mine").sha256 == digest
-    assert not (place.library.root / "runs" / "mine").exists()
+    assert not (place.library.local / "runs" / "mine").exists()
 
 
 def test_restart_forgets_what_was_done(place: Place, interrupts: list[int]):
@@ -365,7 +365,7 @@ def test_a_run_that_fails_leaves_nothing_behind(place: Place):
     asked = [place.write(work.texts(30)), "--lr", 1e30, "--clip", 1e30, "--name", "mine", "--save-every", 0]
     assert "try a lower learning rate" in place.fails(*asked, "--method", "lora")
     assert place.library.names() == []
-    assert not (place.library.root / "runs" / "mine").exists()
+    assert not (place.library.local / "runs" / "mine").exists()
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------

@@ -121,6 +121,64 @@ def test_saving_replaces_what_was_there(tmp_path):
     assert inlay.Adapter.read(path).seed == 2
 
 
+def test_bytes_are_the_file(tmp_path):
+    path = adapter().save(tmp_path / "a")
+    assert adapter().content() == path.read_bytes()
+    assert_same(inlay.Adapter.of(adapter().content(), "here"), adapter())
+
+
+def test_what_cannot_be_written_is_refused():
+    with pytest.raises(AdapterError, match="meaning cannot be written"):
+        replace(adapter(), about={"a": object()}).content()
+    stack = torch.zeros(4)
+    with pytest.raises(AdapterError, match="meaning cannot be written"):
+        replace(adapter(), tensors={"a": stack, "b": stack}).content()
+
+
+# --- half the bytes ---------------------------------------------------------------------------------------------
+
+
+def test_in_half_precision_and_back(tmp_path):
+    half = adapter().to("float16")
+    floating = {name for name, tensor in tensors().items() if tensor.is_floating_point()}
+    assert {name for name, tensor in half.tensors.items() if tensor.dtype == torch.float16} == floating
+    assert torch.equal(half.tensors["positions#index"], tensors()["positions#index"])
+    assert replace(half, tensors={}) == replace(adapter(), tensors={})
+    found = inlay.Adapter.read(half.save(tmp_path / "a"))
+    assert_same(found, half)
+    whole = found.to("float32")
+    assert whole.tensors["single"].dtype == torch.float32
+    assert torch.allclose(whole.tensors["single"], tensors()["single"], rtol=1e-3)
+    assert_same(whole.to("float16"), half)
+
+
+def test_half_precision_halves_the_file():
+    big = replace(adapter(), tensors={"a": torch.zeros(10_000)})
+    assert len(big.to("float16").content()) < 0.55 * len(big.content())
+
+
+@pytest.mark.parametrize("number", [65520.0, -1e5, 3e38])
+def test_numbers_that_half_precision_cannot_hold_are_an_error(number):
+    large = replace(adapter(), tensors={"fine": torch.ones(2), "up": torch.tensor([1.0, number])})
+    with pytest.raises(AdapterError) as caught:
+        large.to("float16")
+    for part in ("meaning", "float16", "up has numbers up to", f"{abs(number):g}", "65504 is the largest"):
+        assert part in str(caught.value)
+    with pytest.raises(AdapterError, match="float32"):
+        replace(large, tensors={"up": torch.tensor([1e300], dtype=torch.float64)}).to("float32")
+
+
+def test_the_largest_and_the_smallest_that_half_precision_holds():
+    edge = replace(adapter(), tensors={"a": torch.tensor([65504.0, -65504.0, 1e-30, float("inf")])})
+    assert edge.to("float16").tensors["a"].tolist() == [65504.0, -65504.0, 0.0, float("inf")]
+
+
+@pytest.mark.parametrize("dtype", ["float61", "int8", "float64", "bfloat16", ""])
+def test_other_types_are_refused(dtype):
+    with pytest.raises(AdapterError, match="valid: float16, float32"):
+        adapter().to(dtype)
+
+
 # --- atomic -------------------------------------------------------------------------------------------------
 
 
@@ -131,12 +189,11 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatc
         adapter().save(path)
     before = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
 
-    def half_way(tensors: object, file: Any, metadata: object) -> None:
-        Path(file).write_bytes(b"half of it")
+    def full(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("safetensors.torch.save_file", half_way)
-    with pytest.raises((OSError, AdapterError), match="the disk is full"):
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(AdapterError, match="the disk is full"):
         replace(adapter(), seed=9).save(path)
     assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before
 
@@ -144,13 +201,12 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatc
 def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path, monkeypatch):
     seen: list[bool] = []
 
-    def watching(tensors: Any, file: Any, metadata: Any) -> None:
-        save_file(tensors, file, metadata=metadata)
+    def watching(handle: int) -> None:
         seen.append((tmp_path / "a").exists())
 
-    monkeypatch.setattr("safetensors.torch.save_file", watching)
+    monkeypatch.setattr("os.fsync", watching)
     adapter().save(tmp_path / "a")
-    assert seen == [False]
+    assert seen == [False, True], "before the file is synced, and before its folder is"
     assert_same(inlay.Adapter.read(tmp_path / "a"), adapter())
 
 

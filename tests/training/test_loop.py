@@ -13,7 +13,7 @@ import torch
 from training import work
 
 import inlay
-from inlay.errors import AdapterError, RunError
+from inlay.errors import AdapterError, LibraryError, RunError
 from inlay.training import loop as loop_module
 from inlay.training.job import Job
 from inlay.training.loop import Loop
@@ -530,7 +530,7 @@ def test_the_head_is_counted_as_it_is(rows, settings):
 
 def test_a_name_that_cannot_be_kept_is_refused_before_the_training(tmp_path):
     events: list[Event] = []
-    with pytest.raises(AdapterError, match="bad name!"):
+    with pytest.raises(LibraryError, match="bad name!"):
         inlay.train(work.host(), work.run(), name="bad name!", callbacks=[events.append])
     assert events == []
 

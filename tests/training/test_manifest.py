@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from inlay.cli.main import app
 from inlay.errors import RunError
-from inlay.library.folder import Library
+from inlay.library.library import Library
 from inlay.training.loop import Loop
 from inlay.training.manifest import read_manifest
 
@@ -208,7 +208,7 @@ def test_good_tasks_are_kept_and_bad_ones_named(base, mixed):
     assert f"torn failed: {mixed.parent / 'torn.jsonl'}:2: not JSON" in summary
     assert "diverges failed: the loss of diverges is " in summary
     assert f"3 of 5 tasks trained, kept in {library.root}\n" in summary
-    assert not any((library.root / "runs").iterdir())
+    assert not any((library.local / "runs").iterdir())
 
 
 def test_the_document_has_every_task_in_order(base, mixed):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from inlay.engine.host import Host
-    from inlay.library.folder import Library
+    from inlay.library.library import Library
     from inlay.training.result import Result
     from inlay.training.run import Run
 
@@ -103,10 +103,10 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
     import torch
 
     from inlay.engine.host import Host
-    from inlay.library.folder import Library
+    from inlay.library.library import Library
 
     host, library = Host(BASE, device="cpu", dtype=torch.float32), Library(out / "library")
-    size, kept = host.base.sites.size, str(library.root)
+    size, kept = host.base.sites.size, library.root
     screen.print(f"base: {host.base.name}, {size:,} parameters, frozen")
     adapters, before, same = _one_after_the_other(host, out, quick, screen, library)
     mixed, as_alone = _mixed(host, list(adapters))

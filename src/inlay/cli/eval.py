@@ -43,7 +43,7 @@ def evaluate(
 ) -> None:
     """Evaluate an adapter on labelled data."""
     from inlay.data.record import Skipped, stop
-    from inlay.library.folder import Library
+    from inlay.library.library import Library
 
     screen = output.console(as_json)
     store = Library(library)

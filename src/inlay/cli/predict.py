@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from inlay.data.record import Bad
     from inlay.engine.host import Host
     from inlay.library.adapter import Adapter
-    from inlay.library.folder import Entry, Library
+    from inlay.library.library import Entry, Library
     from inlay.tasks import Answer, Example, Task
 
 COLUMNS: Mapping[str, Sequence[str]] = {
@@ -92,7 +92,7 @@ def predict(
         raise typer.BadParameter("--resume and --overwrite are for --out")
     from inlay.cli import parts
     from inlay.data.record import Skipped, stop
-    from inlay.library.folder import Library
+    from inlay.library.library import Library
 
     if out is not None:
         _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from inlay.cli import output
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
@@ -189,7 +187,7 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
         screen.print(f"use it: inlay predict {result.name} {text}{other}", style="dim", soft_wrap=True)
 
 
-def show_summary(screen: Console, results: Sequence[Result], library: Path) -> None:
+def show_summary(screen: Console, results: Sequence[Result], library: str) -> None:
     """How good the runs of a manifest are, and why some failed."""
     tested = any("test" in result.metrics for result in results)
     columns = ("task", "method", "parameters", "metric", "validation", *(["test"] if tested else []))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inlay.engine.host import Host
-    from inlay.library.folder import Library
+    from inlay.library.library import Library
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.logs import Log
     from inlay.training.prepare import Prepared
@@ -93,6 +93,7 @@ def train(
         list[str] | None,
         typer.Option(metavar="KIND:WHERE", help="jsonl:F, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT."),
     ] = None,
+    half: Annotated[bool, typer.Option("--half", help="Keep the adapter in fp16: half the bytes.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -103,11 +104,11 @@ def train(
     screen = output.console(as_json)
     runs, folder = _runs(data, name, manifest, given)
     from inlay.cli.progress import show_result, show_summary
-    from inlay.library.folder import Library
+    from inlay.library.library import Library
     from inlay.training.checkpoint import Checkpoint
 
     store = Library(library)
-    checkpoint = Checkpoint(store.root / "runs" / folder)
+    checkpoint = Checkpoint(store.local / "runs" / folder)
     _settle(checkpoint, resume, restart)
     if resume and not checkpoint.exists:
         screen.print("nothing to resume: starting from the beginning", style="yellow")
@@ -116,7 +117,7 @@ def train(
         host = _host(base, compile, screen)
         prepared, problems = _prepare(runs, host, screen, many=manifest is not None)
         results = _train(host, prepared, slots, checkpoint, resume, save_every, logs, screen)
-    kept = _keep(host, runs, results, problems, store)
+    kept = _keep(host, runs, results, problems, store, half)
     checkpoint.remove()
     if manifest is not None:
         show_summary(screen, kept, store.root)
@@ -258,6 +259,7 @@ def _keep(
     results: Mapping[int, Result],
     problems: Mapping[int, str],
     store: Library,
+    half: bool,
 ) -> list[Result]:
     """Put what was trained into the library."""
     from inlay.training.api import failed, keep
@@ -265,5 +267,5 @@ def _keep(
     kept: list[Result] = []
     for i, run in enumerate(runs):
         result = results[i] if i in results else failed(run, i, problems[i])
-        kept.append(keep(result, store, host.base.name) if result.ok else result)
+        kept.append(keep(result, store, host.base, half) if result.ok else result)
     return kept

@@ -122,7 +122,9 @@ class Host:
         """Load an adapter, under its own name by default; it must belong to this base, and every tensor must fit."""
         mine = self.base.identity("+pooler:" in adapter.base)
         if adapter.base != mine:
-            raise AdapterError(f"this adapter belongs to the base {adapter.base}, not to {self.base.name} ({mine})")
+            said = adapter.base_name or adapter.about.get("base_name")
+            own = f"{said} ({adapter.base})" if said else adapter.base
+            raise AdapterError(f"this adapter belongs to the base {own}, not to {self.base.name} ({mine})")
         method = parse(adapter.method)
         params = method.params(self.base.sites)
         if not any(n in adapter.tensors for n, p in params.items() if p.role == "gate"):
@@ -205,6 +207,14 @@ class Host:
     def labels(self, name: str) -> tuple[str, ...]:
         """The names of an adapter's outputs."""
         return self._record(name).labels
+
+    def head(self, name: str) -> str | None:
+        """The kind of an adapter's head; None if it has none."""
+        return self._record(name).head
+
+    def pool(self, name: str) -> str:
+        """How an adapter's head pools rows."""
+        return self._record(name).pool
 
     def predict(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,16 +62,20 @@ class Loaded:
     def fit(self, base: Base, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors a slot needs, from those an adapter stores; an error names the first that does not fit."""
         needed = self.params(base)
-        constants = {n for n, p in needed.items() if p.role == "constant"}
-        fresh = self.method.initial(base.sites, self.seed) if constants else {}
+        constants = [n for n, p in needed.items() if p.role == "constant"]
         known = set(needed) | {n + suffix for n in needed for suffix in (sparse.INDEX, sparse.VALUE)}
         extra = sorted(set(tensors) - known)
         if extra:
             raise AdapterError(f"the adapter has a tensor that {self.spec} does not: {extra[0]}")
+        full = sum(math.prod(p.shape) for n, p in needed.items() if n + sparse.INDEX in tensors)
+        if full > base.sites.size:  # a few bytes may stand for any number of zeros
+            raise AdapterError(f"the adapter would unpack to {full:,} numbers; the whole base has {base.sites.size:,}")
         fitted: dict[str, Tensor] = {}
         for name, param in needed.items():
+            if name in constants:
+                continue
             is_sparse = name + sparse.INDEX in tensors
-            dense = fresh[name] if name in constants else sparse.decode(tensors, name, param.shape)
+            dense = sparse.decode(tensors, name, param.shape)
             if dense is None and param.role == "gate" and isinstance(self.method, WeightMethod):
                 continue
             if dense is None:
@@ -83,7 +88,9 @@ class Loaded:
                 fitted |= {name + s: tensors[name + s] for s in (sparse.INDEX, sparse.VALUE)}
             else:
                 fitted[name] = dense
-        return fitted
+        # last, when everything fits: a spec alone may ask for more than there is memory
+        fresh = self.method.initial(base.sites, self.seed) if constants else {}
+        return fitted | {name: fresh[name] for name in constants}
 
 
 def label_names(labels: Sequence[str] | int) -> tuple[str, ...]:

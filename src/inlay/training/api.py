@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
 
+from inlay.base.load import Base
 from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
-from inlay.library.folder import Library, check_name
+from inlay.library.library import Library, check_name
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
 from inlay.training.loop import Callback, Loop
@@ -98,7 +99,7 @@ def train(
     results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
     for i, run in enumerate(many):
         if results[i].ok and library is not None:
-            results[i] = keep(results[i], library, host.base.name)
+            results[i] = keep(results[i], library, host.base)
         if results[i].ok and run.name:
             host.load(results[i].adapter, run.name)
     if place is not None:
@@ -140,15 +141,16 @@ def train_prepared(
     return results
 
 
-def keep(result: Result, library: Library, base_name: str) -> Result:
-    """Put a result's adapter into a library, with what a card should say beside it."""
+def keep(result: Result, library: Library, base: Base, half: bool = False) -> Result:
+    """Put a result's adapter into a library, with what a card should say beside it; in fp16 if asked."""
     more: dict[str, Any] = {
-        "base_name": os.path.abspath(base_name) if os.path.isdir(base_name) else base_name,
+        "base_name": os.path.abspath(base.name) if os.path.isdir(base.name) else base.name,
+        "base_parameters": base.sites.size,
         "parameters": result.parameters,
         "seconds": round(result.seconds, 2),
     }
-    entry = library.put(result.adapter, **more)
-    return replace(result, version=entry.version, library=str(library.root))
+    entry = library.put(result.adapter.to("float16") if half else result.adapter, **more)
+    return replace(result, version=entry.version, library=library.root)
 
 
 def run_name(run: Run, index: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from inlay.errors import AdapterError, RunError, suggest
+from inlay.errors import LibraryError, RunError, suggest
 
 Size = int | float | str
 
@@ -63,11 +63,11 @@ class Run(BaseModel):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        from inlay.library.folder import check_name
+        from inlay.library.library import check_name
 
         try:
             return check_name(name) if name else name
-        except AdapterError as error:  # now, and not when the adapter is trained and cannot be kept
+        except LibraryError as error:  # now, and not when the adapter is trained and cannot be kept
             raise ValueError(str(error)) from None
 
     def config(self) -> dict[str, Any]:

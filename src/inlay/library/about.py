@@ -1,0 +1,199 @@
+"""A card in words: what an adapter does, how large and how good it is, how it was trained and how it is used.
+
+Only cards are read here, never tensors, so that thousands of adapters can be listed at once. A card may come from
+elsewhere and say anything: what has the wrong type counts as not said.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Card = Mapping[str, Any]
+
+_FP32 = 4
+"""Bytes of a parameter of a full model, and of the base it is compared with."""
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_DOES = {
+    "classification": "Gives {pair} one of {labels} labels",
+    "multilabel": "Gives {pair} any of {labels} labels",
+    "regression": "Gives {pair} a number",
+    "tagging": "Gives every word of a text one of {labels} tags",
+    "qa": "Finds the answer to a question in a text",
+    "mlm": "Fills masked words in a text",
+}
+
+
+def section(card: Card, key: str) -> Card:
+    """A part of a card that has fields of its own; empty if the card has no such part."""
+    found = card.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def labels(card: Card) -> list[str]:
+    """The label names."""
+    found = card.get("labels")
+    return [str(label) for label in found] if isinstance(found, list | tuple) else []
+
+
+def metrics(card: Card) -> dict[str, dict[str, float]]:
+    """split -> metric -> value."""
+    splits = {str(split): found for split, found in section(card, "metrics").items() if isinstance(found, Mapping)}
+    numbers = {
+        split: {str(name): float(value) for name, value in found.items() if isinstance(value, int | float)}
+        for split, found in splits.items()
+    }
+    return {split: found for split, found in numbers.items() if found}
+
+
+def size(number: float) -> str:
+    """`14.2 MB`; a thousand, not 1024, is the step."""
+    for unit in _UNITS:
+        if number < 999.95 or unit == _UNITS[-1]:
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+
+
+def kind(card: Card) -> str:
+    """The task's name, without its options."""
+    return str(card.get("task") or "").partition(":")[0]
+
+
+def method_name(card: Card) -> str:
+    """The method's name, without its options."""
+    return str(card.get("method") or "").partition(":")[0]
+
+
+def does(card: Card) -> str:
+    """What it does, in a sentence without its full stop."""
+    if not kind(card):
+        return "Has no head: it gives hidden states"
+    pair = "two texts" if reads_pairs(card) else "a text"
+    said = _DOES.get(kind(card), "Answers the task {task}")
+    return said.format(pair=pair, labels=len(labels(card)), task=kind(card))
+
+
+def reads_pairs(card: Card) -> bool:
+    """Whether it was trained on two texts."""
+    return kind(card) == "qa" or bool(section(card, "columns").get("pair"))
+
+
+def base_name(card: Card) -> str:
+    """The base's name if the card has one, else its fingerprint, cut short."""
+    return str(card.get("base_name") or short(card.get("base")))
+
+
+def short(digest: object) -> str:
+    """The first twelve digits of a hash are enough for people."""
+    return str(digest or "").removeprefix("sha256:")[:12]
+
+
+def share(card: Card) -> float | None:
+    """Of the base's parameters."""
+    found = section(card, "parameters").get("share_of_base")
+    return float(found) if isinstance(found, int | float) else None
+
+
+def deciding(card: Card) -> tuple[str, str, float] | None:
+    """The metric that chose the best state, where it was measured, and its value."""
+    metric, found = str(card.get("metric") or ""), metrics(card)
+    split = next((split for split in ("validation", *found) if metric in found.get(split, {})), None)
+    return None if split is None else (metric, split, found[split][metric])
+
+
+def data_name(card: Card) -> str:
+    """What it was trained on, without the folders of the machine it was trained on."""
+    data = str(section(card, "config").get("data") or "")
+    windows = len(data) > 2 and data[1] == ":"
+    parts = [part for part in (data.replace("\\", "/") if windows else data).split("/") if part]
+    if not (windows or data.startswith(("/", ".", "~")) or len(parts) > 2) or not parts:
+        return data  # a file here, or a dataset of the hub
+    return "/".join(parts[-2:]) if parts[-1].partition(".")[0] in ("train", "data") else parts[-1]
+
+
+_ASIDE = ("data", "name")
+_FLAGS = {("stratify", False): "--plain", ("dropout", False): "--no-dropout"}
+
+
+def train_command(card: Card, data: str | None = None) -> str:
+    """The command that trains it again; empty if the card does not say how."""
+    config = section(card, "config")
+    if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
+        return ""
+    words = ["inlay", "train", data or str(config["data"]), "--name", str(config.get("name") or card.get("name"))]
+    for key, value in config.items():
+        if key in _ASIDE:
+            continue
+        option = f"--{key.replace('_', '-')}"
+        words += [_FLAGS.get((key, value), option)] if isinstance(value, bool) else [option, str(value)]
+    named = str(card.get("base_name") or "")
+    return shlex.join([*words, *(["--base", named] if named else [])])
+
+
+def predict_command(card: Card, ref: str) -> str:
+    """How it is asked on the command line; empty where it has no answers."""
+    if kind(card) in ("", "mlm"):
+        return ""
+    question = '"a question" --pair "a text"' if kind(card) == "qa" else '"a text"'
+    other = ' --pair "another text"' if reads_pairs(card) and kind(card) != "qa" else ""
+    return f"inlay predict {ref} {question}{other}"
+
+
+def snippet(card: Card, source: str, ref: str) -> str:
+    """How it is asked in Python; `source` is the expression that gives the adapter."""
+    named = str(card.get("base_name") or "")
+    lines = ["import inlay", "", f"host = inlay.Host({_quoted(named) if named else ''})"]
+    lines += [f"host.load({source}, {_quoted(ref)})"]
+    asked = '("a question", "a text")' if kind(card) == "qa" else '"a text"'
+    asked = '("a text", "another text")' if reads_pairs(card) and kind(card) != "qa" else asked
+    if kind(card) not in ("", "mlm"):
+        lines += [f"print(host.predict([({_quoted(ref)}, {asked})]))"]
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the tasks of one base take together, beside it."""
+
+    base: str
+    tasks: int
+    bytes: int
+    base_bytes: int | None
+    """None where no card says how large the base is."""
+
+    @property
+    def line(self) -> str:
+        """`12 tasks: 14.2 MB beside one base of 90.9 MB = 1.16x; 12 full models: 12x (1.1 GB)`."""
+        one = self.tasks == 1
+        begin = f"{self.tasks:,} task{'' if one else 's'}: {size(self.bytes)} beside"
+        if not self.base_bytes:
+            return f"{begin} their base, whose size no card says"
+        times = 1 + self.bytes / self.base_bytes
+        shown = f"{times:.2f}x" if times >= 1.005 else f"{times:.4f}x"
+        full = f"{self.tasks:,} full model{'' if one else 's'}: {self.tasks:,}x ({size(self.tasks * self.base_bytes)})"
+        return f"{begin} one base of {size(self.base_bytes)} = {shown}; {full}"
+
+
+def costs(cards: Iterable[tuple[Card, int]]) -> list[Cost]:
+    """What cards, each with its bytes, cost together: one for every base, the one with most tasks first.
+
+    A full model is counted in fp32, as the base beside it is: 4 bytes for every parameter.
+    """
+    groups: dict[str, list[tuple[Card, int]]] = {}
+    for card, number in cards:
+        groups.setdefault(str(card.get("base") or "").partition("+")[0], []).append((card, number))
+    found = []
+    for group in groups.values():
+        sizes = [card["base_parameters"] for card, _ in group if isinstance(card.get("base_parameters"), int)]
+        named = next((base_name(card) for card, _ in group if card.get("base_name")), base_name(group[0][0]))
+        whole = _FP32 * max(sizes) if sizes else None
+        found.append(Cost(os.path.basename(named) or named, len(group), sum(n for _, n in group), whole))
+    return sorted(found, key=lambda cost: -cost.tasks)

@@ -1,0 +1,127 @@
+"""Aliases: names for versions that can be moved, `sms@prod`.
+
+An alias is a series of small numbered files, one per move; the highest number counts. So a move is one new file, no
+two movers overwrite each other, and the history is there to go back in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from inlay.errors import DamagedError, LibraryError, suggest
+from inlay.library.names import check_alias
+from inlay.library.shelf import Shelf
+from inlay.library.storage import Storage
+
+if TYPE_CHECKING:
+    from inlay.library.library import Library
+
+LIMIT = 4096
+
+
+class Move(NamedTuple):
+    """Where an alias pointed from some time on."""
+
+    version: int | None
+    """None: it was removed."""
+    at: str
+
+
+class DamagedAlias(NamedTuple):
+    """An alias that cannot be read."""
+
+    ref: str
+    path: str
+    error: LibraryError
+
+
+def target(storage: Storage, name: str, alias: str, shelf: Shelf) -> int | None:
+    """Where one alias points; None if there is no such alias."""
+    one = Shelf(moves={alias: shelf.moves[alias]} if alias in shelf.moves else {})
+    return current(storage, name, one).get(alias)
+
+
+def move_path(name: str, alias: str, number: int) -> str:
+    """Where a move of an alias is kept."""
+    return f"adapters/{name}/aliases/{alias}/{number}.json"
+
+
+def current(storage: Storage, name: str, shelf: Shelf) -> dict[str, int]:
+    """Where every alias of a name points; a damaged one raises."""
+    damaged: list[DamagedAlias] = []
+    found = current_of_all(storage, {name: shelf}, damaged)
+    for one in damaged:
+        raise one.error
+    return found.get(name, {})
+
+
+def current_of_all(
+    storage: Storage, shelves: Mapping[str, Shelf], damaged: list[DamagedAlias]
+) -> dict[str, dict[str, int]]:
+    """Where every alias of every name points; those that cannot be read are added to a list."""
+    last = {(n, a): move_path(n, a, moves[-1]) for n, shelf in shelves.items() for a, moves in shelf.moves.items()}
+    contents = storage.read_all(last.values(), LIMIT) if last else {}
+    found: dict[str, dict[str, int]] = {}
+    for (name, alias), path in last.items():
+        try:
+            move = decode(contents.get(path), storage.where(path))
+        except LibraryError as error:
+            damaged.append(DamagedAlias(f"{name}@{alias}", storage.where(path), error))
+            continue
+        if move.version is not None:
+            found.setdefault(name, {})[alias] = move.version
+    return found
+
+
+def history(storage: Storage, name: str, alias: str, shelf: Shelf) -> list[Move]:
+    """Every move, oldest first."""
+    numbers = shelf.moves.get(check_alias(alias))
+    if numbers is None:
+        raise LibraryError(f"{name} has no alias {alias!r}: {suggest(alias, shelf.moves)}")
+    paths = [move_path(name, alias, number) for number in numbers]
+    contents = storage.read_all(paths, LIMIT)
+    return [decode(contents.get(path), storage.where(path)) for path in paths]
+
+
+def move(library: Library, name: str, alias: str, version: int | None) -> None:
+    """Point an alias to a version; None removes it."""
+    check_alias(alias)
+    shelf = library._shelf(name)
+    if version is not None:
+        version = library.resolve(name, str(version), shelf)
+    before = current(library.storage, name, shelf).get(alias)
+    if before is None and version is None:
+        raise LibraryError(f"{name} has no alias {alias!r}: {suggest(alias, current(library.storage, name, shelf))}")
+    if before == version:
+        return
+    number = _write(library.storage, name, alias, shelf, version)
+    if version is not None and version not in library._shelf(name).versions:  # removed in between
+        shelf.moves.setdefault(alias, []).append(number)
+        _write(library.storage, name, alias, shelf, before)
+        raise LibraryError(f"{name}@{version} was removed a moment ago; {alias} stays where it was")
+
+
+def _write(storage: Storage, name: str, alias: str, shelf: Shelf, version: int | None) -> int:
+    number = max(shelf.moves.get(alias, [0]))
+    content = json.dumps({"version": version, "at": datetime.now(UTC).isoformat(timespec="seconds")}).encode()
+    while True:
+        number += 1
+        if storage.create(move_path(name, alias, number), content):
+            return number
+
+
+def decode(content: bytes | LibraryError | None, where: str) -> Move:
+    """A move from the bytes of its file."""
+    if isinstance(content, LibraryError):
+        raise content
+    try:
+        found = json.loads((content or b"").decode("utf-8"))
+        version, at = found["version"], found["at"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DamagedError(f"{where} is damaged: it does not say where the alias points") from None
+    if not (version is None or (type(version) is int and version > 0)) or not isinstance(at, str):
+        raise DamagedError(f"{where} is damaged: it does not say where the alias points")
+    return Move(version, at)

@@ -1,0 +1,171 @@
+"""A card: what is known of one version without reading its tensors. JSON, one small file per version.
+
+A card ends with a digest of itself, so an edit by hand is noticed. The digest is no secret: who edits on purpose can
+make a new one, so `compare` holds a card against what is written in the adapter's own file, which its hash protects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from inlay.errors import DamagedError, LibraryError
+from inlay.library.adapter import Adapter
+from inlay.version import __version__
+
+LIMIT = 4 * 1024 * 1024
+"""Bytes of the longest card."""
+GONE = b'{"removed": true}\n'
+"""What lies in the place of a card that was removed. It keeps the number from being taken again, for ever."""
+_HASH = re.compile(r"[0-9a-f]{64}")
+_SAME = ("name", "method", "task", "base", "labels", "head", "pool", "seed")
+_KINDS: dict[str, Any] = {
+    "name": str,
+    "version": int,
+    "sha256": str,
+    "bytes": int,
+    "created": str,
+    "method": str,
+    "task": str,
+    "base": str,
+    "labels": list,
+    "head": str | None,
+    "pool": str,
+    "seed": int,
+    "parents": list,
+}
+_RESERVED = frozenset({"inlay", "digest", *_KINDS})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One version of one adapter in a library."""
+
+    name: str
+    version: int
+    sha256: str
+    bytes: int
+    card: Mapping[str, Any]
+    """Everything known about it without reading its tensors."""
+    aliases: tuple[str, ...] = field(default=(), compare=False)
+    """Which aliases pointed to it when it was found."""
+
+    @property
+    def ref(self) -> str:
+        """`sms@3`."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def parents(self) -> list[str]:
+        """What it was made from: refs or hashes."""
+        return list(self.card.get("parents", ()))
+
+
+def blob_path(sha256: str) -> str:
+    """Where an adapter's file is."""
+    return f"blobs/{sha256}.safetensors"
+
+
+def hash_of(path: str) -> str | None:
+    """Which blob a path is; None of any other path."""
+    sha256 = path.rpartition("/")[2].removesuffix(".safetensors")
+    return sha256 if path.endswith(f"/{sha256}.safetensors") and _HASH.fullmatch(sha256) else None
+
+
+def card_path(name: str, version: int) -> str:
+    """Where the card of a version is."""
+    return f"adapters/{name}/{version}.json"
+
+
+def make(
+    adapter: Adapter, sha256: str, size: int, more: Mapping[str, Any], parents: Sequence[str] | None
+) -> dict[str, Any]:
+    """What a card says of an adapter, whatever its number will be."""
+    taken = sorted(_RESERVED & set(more))
+    if taken:
+        raise LibraryError(f"a card says {taken[0]!r} itself; call what you want to add to it something else")
+    if isinstance(parents, str):
+        parents = [parents]
+    # what came with the adapter may be anyone's: it must not stand in for what the card itself says
+    about = {key: value for key, value in adapter.about.items() if key != "history" and key not in _RESERVED}
+    known = adapter.about.get("parents", []) if parents is None else parents
+    return {
+        "sha256": sha256,
+        "bytes": size,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "inlay": __version__,
+        "method": adapter.method,
+        "task": adapter.task,
+        "base": adapter.base,
+        "labels": list(adapter.labels),
+        "head": adapter.head,
+        "pool": adapter.pool,
+        "seed": adapter.seed,
+        "parents": [str(parent) for parent in known] if isinstance(known, list | tuple) else [],
+        **about,
+        **more,
+    }
+
+
+def encode(card: Mapping[str, Any], name: str, version: int) -> bytes:
+    """A card as the bytes of its file."""
+    try:
+        whole = json.loads(json.dumps({"name": name, "version": version, **card}))
+        text = json.dumps({**whole, "digest": _digest(whole)}, indent=2, ensure_ascii=False)
+        content = (text + "\n").encode("utf-8")
+    except (TypeError, ValueError) as error:
+        raise LibraryError(f"the card of {name} cannot be written: {error}") from None
+    if len(content) > LIMIT:
+        raise LibraryError(f"the card of {name} has {len(content):,} bytes; at most {LIMIT:,} are possible")
+    return content
+
+
+def decode(content: bytes, name: str, version: int, where: str) -> Entry:
+    """The entry of a card's file, which must be what was written for this name and version."""
+    card = _document(content, where)
+    wrong = [key for key, kind in _KINDS.items() if key not in card or not _is(card[key], kind)]
+    wrong += [key for key in ("labels", "parents") if not wrong and not all(isinstance(one, str) for one in card[key])]
+    if wrong:
+        raise DamagedError(f"{where} is not a card: {wrong[0]} is {repr(card.get(wrong[0]))[:100]}")
+    if (card["name"], card["version"]) != (name, version):
+        raise DamagedError(f"{where} is the card of {card['name'][:100]!r} {card['version']}, not of {name} {version}")
+    if not _HASH.fullmatch(card["sha256"]) or card["bytes"] < 0:
+        raise DamagedError(f"{where} is not a card: it does not name a file by its SHA-256 and size")
+    if card.get("digest") != _digest(card):
+        raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest is another)")
+    return Entry(name, version, card["sha256"], card["bytes"], card)
+
+
+def compare(entry: Entry, adapter: Adapter, where: str) -> None:
+    """Refuse a card that says something else than the adapter's own file."""
+    for key in _SAME:
+        inside = getattr(adapter, key)
+        inside = list(inside) if key == "labels" else inside
+        if entry.card[key] != inside:
+            said, true = (repr(value)[:100] for value in (entry.card[key], inside))
+            raise DamagedError(f"{entry.ref} is damaged: {key} is {said} in {where}, but {true} in the adapter itself")
+
+
+def _digest(card: Mapping[str, Any]) -> str:
+    own = {key: value for key, value in card.items() if key != "digest"}
+    text = json.dumps(own, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)  # True is an int
+
+
+def _document(content: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{where} is not a card: {error}") from None
+    if not isinstance(found, dict):
+        raise DamagedError(f"{where} is not a card: it is not an object")
+    return found

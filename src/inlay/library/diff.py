@@ -1,0 +1,213 @@
+"""Two adapters side by side: their cards field by field, their weights place by place.
+
+A place is what has its own row of parameters: `layers.0.attn.out`, `head`. Sparse tensors (`name#index`,
+`name#value`) are compared as the dense ones they stand for, without being made dense where both are sparse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from inlay.errors import AdapterError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_INDEX, _VALUE = "#index", "#value"
+_OWN = frozenset("name version sha256 digest bytes created seconds history".split())
+"""Fields of a card that say nothing about the adapter itself."""
+_TWICE = frozenset(f"config.{key}" for key in ("name", "method", "seed", "head", "pool"))
+"""What a card says elsewhere, too."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place's parameters in both adapters."""
+
+    name: str
+    norm_a: float | None
+    """None where A has nothing there."""
+    norm_b: float | None
+    difference: float | None
+    """The norm of B - A, relative to that of A; None where they cannot be compared."""
+    cosine: float | None
+    note: str = ""
+    """Why they cannot be compared."""
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What is different, and how much."""
+
+    fields: dict[str, tuple[Any, Any]]
+    """Path in the card -> (in A, in B), where they differ; None where one has no such field."""
+    places: list[Place]
+    total: Place
+    """All places that both have in the same shape, as one."""
+    same_weights: bool
+    """Equal names, shapes and values, whatever the dtype."""
+
+
+def cards(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The fields in which two cards differ, by path: `metrics.validation.accuracy`."""
+    flat_a, flat_b = _flat(a), _flat(b)
+    paths = [path for path in dict.fromkeys([*flat_a, *flat_b]) if path.partition(".")[0] not in _OWN]
+    return {
+        path: (flat_a.get(path), flat_b.get(path))
+        for path in paths
+        if path not in _TWICE and flat_a.get(path) != flat_b.get(path)
+    }
+
+
+def weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[list[Place], Place, bool]:
+    """Every place, all of them as one, and whether they are equal."""
+    grouped: dict[str, list[str]] = {}
+    for name in sorted({*_names(a), *_names(b)}, key=_in_order):
+        grouped.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    sums: dict[str, _Sums] = {place: _place_sums(a, b, names) for place, names in grouped.items()}
+    places = [one.place(place) for place, one in sums.items()]
+    shared = _Sums()
+    for one in sums.values():
+        if one.comparable:
+            shared = shared + one
+    same = all(one.comparable and one.dd == 0 for one in sums.values())
+    return places, shared.place("all"), same
+
+
+def compare(
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], card_a: Mapping[str, Any], card_b: Mapping[str, Any]
+) -> Diff:
+    """Compare two adapters, tensors and cards."""
+    return Diff(cards(card_a, card_b), *weights(a, b))
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums of squares and products; they add up over tensors."""
+
+    aa: float = 0.0
+    bb: float = 0.0
+    ab: float = 0.0
+    dd: float = 0.0
+    in_a: bool = False
+    in_b: bool = False
+    note: str = ""
+
+    @property
+    def comparable(self) -> bool:
+        return self.in_a and self.in_b and not self.note
+
+    def __add__(self, other: _Sums) -> _Sums:
+        return _Sums(
+            self.aa + other.aa,
+            self.bb + other.bb,
+            self.ab + other.ab,
+            self.dd + other.dd,
+            self.in_a or other.in_a,
+            self.in_b or other.in_b,
+            self.note or other.note,
+        )
+
+    def place(self, name: str) -> Place:
+        norm_a = self.aa**0.5 if self.in_a else None
+        norm_b = self.bb**0.5 if self.in_b else None
+        difference = cosine = None
+        if self.comparable:
+            difference = 0.0 if self.dd == 0 else (self.dd / self.aa) ** 0.5 if self.aa else float("inf")
+            cosine = max(-1.0, min(1.0, self.ab / (self.aa * self.bb) ** 0.5)) if self.aa and self.bb else None
+        return Place(name, norm_a, norm_b, difference, cosine, self.note)
+
+
+def _place_sums(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: list[str]) -> _Sums:
+    total = _Sums()
+    for name in names:
+        total = total + _tensor_sums(_Stored.of(a, name), _Stored.of(b, name))
+    lacking = [name.rpartition(".")[2] for name in names for side in (a, b) if _Stored.of(side, name) is None]
+    if total.in_a and total.in_b and lacking and not total.note:
+        return total + _Sums(note=f"only one has {', '.join(dict.fromkeys(lacking))}")
+    return total
+
+
+def _tensor_sums(a: _Stored | None, b: _Stored | None) -> _Sums:
+    if a is None or b is None:
+        one = a or b
+        assert one is not None
+        square = _dot(one.value, one.value)
+        return _Sums(aa=square, in_a=True) if a else _Sums(bb=square, in_b=True)
+    aa, bb = _dot(a.value, a.value), _dot(b.value, b.value)
+    pair = _aligned(a, b)
+    if pair is None:
+        return _Sums(aa, bb, in_a=True, in_b=True, note=f"shapes {_shape(a.value)} and {_shape(b.value)}")
+    x, y = pair
+    return _Sums(aa, bb, _dot(x, y), _dot(x - y, x - y), in_a=True, in_b=True)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor as it is stored: dense, or values at positions of the flattened one."""
+
+    value: Tensor
+    index: Tensor | None = None
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], name: str) -> _Stored | None:
+        if name in tensors:
+            return cls(tensors[name].double())
+        if name + _INDEX not in tensors or name + _VALUE not in tensors:
+            return None
+        index, value = tensors[name + _INDEX], tensors[name + _VALUE]
+        if index.shape != value.shape or index.dim() != 1 or (len(index) and int(index.min()) < 0):
+            raise AdapterError(f"the sparse tensor {name} needs as many positions as values")
+        return cls(value.double(), index.long())
+
+
+def _aligned(a: _Stored, b: _Stored) -> tuple[Tensor, Tensor] | None:
+    """Both as vectors over the same positions; None if their shapes differ."""
+    import torch
+
+    if a.index is None and b.index is None:
+        return (a.value, b.value) if a.value.shape == b.value.shape else None
+    if a.index is not None and b.index is not None:
+        where, at = torch.unique(torch.cat([a.index, b.index]), return_inverse=True)
+        x, y = a.value.new_zeros(len(where)), a.value.new_zeros(len(where))
+        x[at[: len(a.index)]], y[at[len(a.index) :]] = a.value, b.value
+        return x, y
+    return (_dense(a, b), b.value.flatten()) if a.index is not None else (a.value.flatten(), _dense(b, a))
+
+
+def _dense(sparse: _Stored, like: _Stored) -> Tensor:
+    flat, index = like.value.new_zeros(like.value.numel()), sparse.index
+    assert index is not None
+    if len(index) and int(index.max()) >= len(flat):
+        raise AdapterError(f"a sparse tensor has positions outside its {len(flat)} elements")
+    flat[index] = sparse.value
+    return flat
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    return float(a.flatten().dot(b.flatten()))
+
+
+def _names(tensors: Mapping[str, Tensor]) -> list[str]:
+    return list(dict.fromkeys(name.removesuffix(_INDEX).removesuffix(_VALUE) for name in tensors))
+
+
+def _in_order(name: str) -> tuple[bool, list[tuple[int, str]]]:
+    """Layer 2 before layer 10, and the head after all of them."""
+    return name.startswith("head"), [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "1"
+
+
+def _flat(card: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in card.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return found

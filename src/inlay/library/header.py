@@ -1,0 +1,66 @@
+"""What a safetensors file says it holds, checked before anything is made of it.
+
+A file is 8 bytes that give the length of its header, the header (JSON), and the tensors. A length may claim anything,
+so it is compared with the file before it is believed; pickles, archives and web pages end here too.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from inlay.errors import AdapterError
+
+LIMIT = 16 * 1024 * 1024
+"""Bytes of the longest header: some hundred thousand tensors, and their card."""
+_NOT_OURS = {
+    b"\x80": "a Python pickle, which Inlay never opens",
+    b"PK": "a zip archive, as PyTorch's own files are; Inlay never opens pickles",
+    b"\x93NUMPY": "a NumPy file",
+    b"\x1f\x8b": "compressed; Inlay's files are not",
+    b"<": "a page, not a file of tensors",
+    b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself",
+}
+
+
+def metadata_of(content: bytes, source: object) -> dict[str, Any]:
+    """The header's texts; an error if it is no header, is absurdly long, or tells of another file's tensors."""
+    if len(content) < 8:
+        raise _wrong(source, f"it has {len(content)} bytes")
+    length = int.from_bytes(content[:8], "little")
+    if length > LIMIT or length > len(content) - 8:
+        known = next((what for start, what in _NOT_OURS.items() if content.startswith(start)), None)
+        most = min(LIMIT, len(content) - 8)
+        raise _wrong(source, f"it is {known}" if known else f"its header claims {length:,} bytes of at most {most:,}")
+    try:
+        header = json.loads(content[8 : 8 + length].decode("utf-8"), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(source, f"its header cannot be read: {error}") from None
+    if not isinstance(header, dict):
+        raise _wrong(source, "its header is not an object")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise _wrong(source, "its metadata is not an object")
+    end = max((_end(source, name, tensor) for name, tensor in header.items()), default=0)
+    if end != len(content) - 8 - length:
+        raise _wrong(source, f"its tensors take {end:,} bytes, and the file has {len(content) - 8 - length:,} for them")
+    return metadata
+
+
+def _end(source: object, name: str, tensor: Any) -> int:
+    offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(o) is int and o >= 0 for o in offsets):
+        raise _wrong(source, f"its header does not say where {name} is")
+    end: int = offsets[1]
+    return end
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _wrong(source: object, what: str) -> AdapterError:
+    return AdapterError(f"{source} is not an adapter: {what}")

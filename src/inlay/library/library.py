@@ -1,0 +1,273 @@
+"""A library: adapters with names, versions and aliases, in a folder or at any URL that fsspec knows.
+
+    blobs/<sha256>.safetensors                 the adapters, each once, named by their content
+    adapters/<name>/<version>.json             a card for every version: which blob, and what is in it
+    adapters/<name>/aliases/<alias>/<n>.json   every move of an alias; the highest number is where it points
+    trash/<name>/<version>.json                cards of removed versions, until `gc`
+
+Nothing is locked. What is written appears whole or not at all, and a number (of a version, of an alias's move) belongs
+to whoever creates its file first, so writers at the same time lose nothing, and readers see the state before or after.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import AdapterError, DamagedError, LibraryError, suggest
+from inlay.library import aliases, cards, trash
+from inlay.library.adapter import Adapter
+from inlay.library.aliases import Move
+from inlay.library.cards import Entry, blob_path, card_path
+from inlay.library.names import check_name, number_of, split_ref
+from inlay.library.shelf import Shelf, read_shelves
+from inlay.library.storage import Folder, open_storage
+from inlay.library.trash import Freed
+from inlay.library.verify import Problem, check_library
+
+__all__ = ["Entry", "Freed", "Library", "Move", "Problem", "check_name", "default_root"]
+
+_TRIES = 5
+"""How often a name is looked up again because it changed meanwhile."""
+
+
+def default_root() -> str:
+    """`INLAY_LIBRARY`, else a folder among the user's data."""
+    return os.environ.get("INLAY_LIBRARY") or os.path.join(data_folder(), "inlay")
+
+
+def data_folder() -> str:
+    """Where this user's programs keep data."""
+    return os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+
+
+class Library:
+    """Adapters by name, version and alias: `sms` (the newest), `sms@3`, `sms@prod`."""
+
+    def __init__(self, root: str | os.PathLike[str] | None = None):
+        self.root, self.storage = open_storage(default_root() if root is None else os.fspath(root))
+
+    @property
+    def local(self) -> Path:
+        """A folder of this machine for what is nobody else's, such as checkpoints: beside the adapters if it can be."""
+        if isinstance(self.storage, Folder):
+            return self.storage.root
+        return Path(data_folder(), "inlay", "urls", hashlib.sha256(self.root.encode()).hexdigest()[:16])
+
+    def put(
+        self, adapter: Adapter, name: str | None = None, *, parents: Sequence[str] | None = None, **more: Any
+    ) -> Entry:
+        """Add an adapter as the next version of its name; the newest again if nothing has changed.
+
+        The blob is written first, so a card never stands for nothing, and looked for once more when the card is there:
+        a `gc` that ran in between may have seen a blob without a card.
+
+        Args:
+            parents: what it was made from (refs or hashes); by default what the adapter says itself.
+            more: what else the card should say; JSON.
+        """
+        name = check_name(adapter.name if name is None else name)
+        adapter = replace(adapter, name=name)
+        if adapter.base_name:
+            more.setdefault("base_name", adapter.base_name)
+        content = adapter.content()
+        sha256 = hashlib.sha256(content).hexdigest()
+        card = cards.make(adapter, sha256, len(content), more, parents)
+        cards.encode(card, name, 1)  # a card that cannot be written is noticed before anything is
+        self.storage.replace(blob_path(sha256), content)
+        entry = self._take(name, card)
+        found = self.storage.stat(blob_path(sha256))
+        if found is None or found.size != len(content):
+            self.storage.replace(blob_path(sha256), content)
+        return entry
+
+    def get(self, ref: str) -> Adapter:
+        """An adapter, its content checked against its hash and what it says against its card."""
+        return self.read(self.find(ref))
+
+    def read(self, entry: Entry) -> Adapter:
+        """The adapter of an entry, checked as in `get`."""
+        where = self.storage.where(blob_path(entry.sha256))
+        try:
+            adapter = Adapter.of(self.blob(entry), where)
+        except AdapterError as error:
+            raise DamagedError(f"{entry.ref} is damaged: {error}") from None
+        cards.compare(entry, adapter, self.storage.where(card_path(entry.name, entry.version)))
+        return replace(adapter, base_name=str(entry.card.get("base_name") or ""))
+
+    def blob(self, entry: Entry) -> bytes:
+        """The bytes of an entry's file, checked against their hash."""
+        path = blob_path(entry.sha256)
+        where = self.storage.where(path)
+        try:
+            content = self.storage.read(path, entry.bytes)
+        except FileNotFoundError:
+            raise DamagedError(f"{entry.ref} cannot be read: {where} is missing") from None
+        except LibraryError as error:
+            raise type(error)(f"{entry.ref}: {error}") from None
+        if hashlib.sha256(content).hexdigest() != entry.sha256:
+            raise DamagedError(f"{entry.ref} is damaged: {where} is not what its name says")
+        return content
+
+    def find(self, ref: str) -> Entry:
+        """The entry of `name` (its newest version), `name@version` or `name@alias`."""
+        name, which = split_ref(ref)
+        for _ in range(_TRIES):
+            shelf = self._shelf(name)
+            entry = self._entry(name, self.resolve(name, which, shelf), shelf)
+            if entry is not None:
+                return entry
+        raise LibraryError(f"{ref} was removed a moment ago")
+
+    def resolve(self, name: str, which: str | None, shelf: Shelf | None = None) -> int:
+        """The number of a version that is given as such, by an alias, or not at all (the newest)."""
+        shelf = self._shelf(name) if shelf is None else shelf
+        if not shelf.versions and shelf.removed:
+            raise LibraryError(f"{name} was removed; if no gc has run since, it can be restored")
+        if not shelf.versions:
+            raise LibraryError(f"there is no adapter {name!r} in {self.root}: {suggest(name, self.names())}")
+        version = shelf.versions[-1] if which is None else number_of(which)
+        for _ in range(_TRIES):
+            if which is not None and number_of(which) is None:
+                version = aliases.target(self.storage, name, which, shelf)
+            if version is None or version in shelf.versions:
+                break
+            shelf = self._shelf(name)  # a listing takes a while: what an alias points to may be newer
+            if version in shelf.versions or which == str(version):
+                break
+        if version is not None and version in shelf.versions:
+            return version
+        if version in shelf.removed:
+            raise LibraryError(f"{name}@{version} was removed; if no gc has run since, it can be restored")
+        valid = [*map(str, shelf.versions), *sorted(self._named(name, shelf))]
+        raise LibraryError(f"{name} has no version {which!r}; valid: {', '.join(valid) or 'none'}")
+
+    def names(self) -> builtins.list[str]:
+        """All names."""
+        return sorted(name for name, shelf in read_shelves(self.storage).items() if shelf.versions)
+
+    def versions(self, name: str) -> builtins.list[int]:
+        """All versions of a name, ascending."""
+        return self._shelf(check_name(name)).versions
+
+    def list(self, all_versions: bool = False, damaged: builtins.list[Problem] | None = None) -> builtins.list[Entry]:
+        """The newest version of every adapter, or all versions, by name.
+
+        Args:
+            damaged: a list that gets what is wrong with cards and aliases that cannot be read; without it the first
+                such card raises.
+        """
+        shelves = read_shelves(self.storage)
+        wanted = [(name, v) for name, s in sorted(shelves.items()) for v in (s.versions if all_versions else s.newest)]
+        found = []
+        contents = self.storage.read_all((card_path(*one) for one in wanted), cards.LIMIT)
+        unclear: builtins.list[aliases.DamagedAlias] = []
+        named = aliases.current_of_all(self.storage, shelves, unclear)
+        if damaged is not None:
+            damaged += [Problem(one.ref, one.path, str(one.error)) for one in unclear]
+        for name, version in wanted:
+            path = card_path(name, version)
+            content = contents.get(path, cards.GONE)
+            if content == cards.GONE:  # removed since
+                continue
+            try:
+                entry = _decoded(content, name, version, self.storage.where(path))
+            except LibraryError as error:
+                if damaged is None:
+                    raise
+                damaged.append(Problem(f"{name}@{version}", self.storage.where(path), str(error)))
+                continue
+            mine = tuple(sorted(alias for alias, v in named.get(name, {}).items() if v == version))
+            found.append(replace(entry, aliases=mine))
+        return found
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """Where the aliases of a name point."""
+        return aliases.current(self.storage, check_name(name), self._shelf(name))
+
+    def alias(self, name: str, alias: str, version: int | None) -> None:
+        """Point an alias to a version, in one step: whoever asks sees the old one or the new. None removes it."""
+        aliases.move(self, check_name(name), alias, version)
+
+    def alias_history(self, name: str, alias: str) -> builtins.list[Move]:
+        """Every move of an alias, oldest first."""
+        return aliases.history(self.storage, check_name(name), alias, self._shelf(name))
+
+    def remove(self, ref: str) -> builtins.list[Entry]:
+        """Move a version, or with a plain name all of them, into the trash; refused while an alias points there."""
+        return trash.remove(self, ref)
+
+    def removed(self) -> builtins.list[Entry]:
+        """What is in the trash."""
+        return trash.removed(self)
+
+    def restore(self, ref: str) -> builtins.list[Entry]:
+        """Take a version, or with a plain name all of them, out of the trash."""
+        return trash.restore(self, ref)
+
+    def gc(self, dry_run: bool = False, grace: float = trash.GRACE) -> Freed:
+        """Empty the trash, and delete blobs that no card names and files that a killed writer left.
+
+        Args:
+            grace: what is younger than this many seconds may belong to a writer at work, and stays.
+        """
+        return trash.gc(self, dry_run, grace)
+
+    def verify(self, ref: str | None = None) -> builtins.list[Problem]:
+        """Check everything, or what a ref names, down to the bytes; returns what is wrong."""
+        return check_library(self, ref)
+
+    def _shelf(self, name: str) -> Shelf:
+        return read_shelves(self.storage, name).get(name, Shelf())
+
+    def _entry(self, name: str, version: int, shelf: Shelf) -> Entry | None:
+        """The entry of a version; None if it is not there any more."""
+        path = card_path(name, version)
+        try:
+            content = self.storage.read(path, cards.LIMIT)
+        except FileNotFoundError:
+            content = cards.GONE
+        if content == cards.GONE:
+            return None
+        entry = cards.decode(content, name, version, self.storage.where(path))
+        return replace(entry, aliases=tuple(sorted(a for a, v in self._named(name, shelf).items() if v == version)))
+
+    def _named(self, name: str, shelf: Shelf) -> dict[str, int]:
+        """Where the aliases of a name point, without those that are damaged."""
+        return aliases.current_of_all(self.storage, {name: shelf}, []).get(name, {})
+
+    def _take(self, name: str, card: dict[str, Any]) -> Entry:
+        """The newest version if it has this content already; else a card under the next number that is free."""
+        shelf = self._shelf(name)
+        same = self._same(name, shelf.newest, card["sha256"], shelf)
+        version = shelf.highest
+        while same is None:
+            version += 1
+            if number_of(str(version)) is None:
+                raise LibraryError(f"{name} has no number left for another version")
+            content = cards.encode(card, name, version)
+            if self.storage.create(card_path(name, version), content):
+                return cards.decode(content, name, version, self.storage.where(card_path(name, version)))
+            same = self._same(name, [version], card["sha256"], shelf)  # another writer was faster, with the same?
+        return same
+
+    def _same(self, name: str, versions: Iterable[int], sha256: str, shelf: Shelf) -> Entry | None:
+        for version in versions:
+            try:
+                entry = self._entry(name, version, shelf)
+            except LibraryError:  # damaged: the adapter goes under a number of its own
+                continue
+            if entry is not None and entry.sha256 == sha256:
+                return entry
+        return None
+
+
+def _decoded(content: bytes | LibraryError, name: str, version: int, where: str) -> Entry:
+    if isinstance(content, LibraryError):
+        raise content
+    return cards.decode(content, name, version, where)

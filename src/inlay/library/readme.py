@@ -1,0 +1,232 @@
+"""The model card, README.md: written at export, from an adapter's card alone.
+
+Its first lines are YAML for the hub, so that it is found by its base, its task and its metrics. Strings there are
+written as JSON wherever YAML could take them for something else. Licences are not guessed. Folders of the machine that
+trained it are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from inlay.library import about
+from inlay.library.about import Card
+
+_PIPELINES = {
+    "classification": "text-classification",
+    "multilabel": "text-classification",
+    "regression": "text-classification",
+    "tagging": "token-classification",
+    "qa": "question-answering",
+    "mlm": "fill-mask",
+}
+_MODELS = {
+    "classification": "AutoModelForSequenceClassification",
+    "multilabel": "AutoModelForSequenceClassification",
+    "regression": "AutoModelForSequenceClassification",
+    "tagging": "AutoModelForTokenClassification",
+    "qa": "AutoModelForQuestionAnswering",
+}
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(/[A-Za-z0-9_.-]+)?")
+_TAKEN = frozenset("true false yes no on off null y n".split())
+_REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?")
+_LABELS = 40
+"""So many labels are named; of more, the first ones."""
+
+
+def readme(card: Card, *, repo: str | None = None, peer: str | None = None, license: str | None = None) -> str:
+    """A model card in Markdown, with the hub's front matter.
+
+    Args:
+        card: what a library knows about the adapter.
+        repo: where it can be pulled from; without one, it is used from its folder.
+        peer: `peft` or `adapterhub` if the folder is written for one of them.
+        license: an identifier the hub knows; left out unless given.
+    """
+    lines = ["---", *_yaml(_front(card, peer, license)), "---", "", f"# {_plain(_name(card))}", ""]
+    use = _use(card, repo) if peer is None else _use_in(peer, card)
+    for part in (_what(card), use, _metrics(card), _labels(card), _training(card), _limits(card)):
+        found = list(part)
+        lines += [*found, ""] if found else []
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _front(card: Card, peer: str | None, license: str | None) -> dict[str, Any]:
+    named, tags = about.base_name(card), ["inlay", "adapter", about.method_name(card), about.kind(card)]
+    library = {"peft": "peft", "adapterhub": "adapter-transformers"}.get(peer or "", "inlay")
+    hub = named if named and _REPO.fullmatch(named) and card.get("base_name") and not os.path.isdir(named) else None
+    found: dict[str, Any] = {"license": license} if license else {}
+    found |= {"base_model": hub, "base_model_relation": "adapter"} if hub else {}
+    found |= {"library_name": library}
+    found |= {"pipeline_tag": _PIPELINES[about.kind(card)]} if about.kind(card) in _PIPELINES else {}
+    found |= {"tags": list(dict.fromkeys(_line(tag) for tag in tags if tag))}
+    results = [_result(card, split, one) for split, one in about.metrics(card).items() if one]
+    return found | ({"model-index": [{"name": _name(card), "results": results}]} if results else {})
+
+
+def _result(card: Card, split: str, found: Mapping[str, float]) -> dict[str, Any]:
+    data = _line(about.data_name(card)) or "unknown"
+    return {
+        "task": {"type": _PIPELINES.get(about.kind(card), _line(about.kind(card)) or "other")},
+        "dataset": {"name": data, "type": data, "split": _line(split)},
+        "metrics": [{"type": _line(name), "value": round(value, 6)} for name, value in found.items() if _finite(value)],
+    }
+
+
+def _what(card: Card) -> Iterator[str]:
+    counts = about.section(card, "parameters")
+    share = about.share(card)
+    much = f", {share:.2%} of its base" if share is not None else ""
+    trained = f"{counts['adapter']:,} trained parameters{much}; " if isinstance(counts.get("adapter"), int) else ""
+    yield (
+        f"{about.does(card)}. An adapter for {_base(card)}, which stays as it is: {trained}"
+        f"{about.size(_int(card.get('bytes')))} with its head. Method {_code(card.get('method'))}, "
+        f"Inlay {_plain(card.get('inlay') or '?')}."
+    )
+
+
+def _base(card: Card) -> str:
+    named = about.base_name(card)
+    if card.get("base_name") and _REPO.fullmatch(named) and "/" in named:
+        return f"[{named}](https://huggingface.co/{named})"
+    return _code(os.path.basename(named) or named)
+
+
+def _use(card: Card, repo: str | None) -> Iterator[str]:
+    name = _name(card)
+    get = f"inlay library pull {repo}" if repo else f"inlay library import . --name {name}"
+    commands = [get, about.predict_command(card, name)]
+    yield from ("## Use it", "", "```", *(command for command in commands if command), "```", "", "```python")
+    source = f'inlay.Library().get("{name}")' if repo else 'inlay.Adapter.read("adapter.safetensors")'
+    yield from (*about.snippet(_without_folders(card), source, name).splitlines(), "```")
+    if repo is None:
+        yield from ("", "Both in this folder. Any number of other adapters of this base can be loaded beside it.")
+
+
+def _use_in(peer: str, card: Card) -> Iterator[str]:
+    """In Python with the library the folder was written for."""
+    named, count = about.base_name(_without_folders(card)), len(about.labels(card)) or 1
+    model = _MODELS.get(about.kind(card), "AutoModel")
+    if peer == "peft":
+        given = f", num_labels={count}" if model.endswith("Classification") else ""
+        lines = ["from peft import PeftModel", f"from transformers import {model}", ""]
+        lines += [f'model = {model}.from_pretrained("{named}"{given})', 'model = PeftModel.from_pretrained(model, ".")']
+    else:
+        lines = ["from adapters import AutoAdapterModel", "", f'model = AutoAdapterModel.from_pretrained("{named}")']
+        lines += ['model.load_adapter(".", set_active=True)']
+    yield from ("## Use it", "", "```python", *lines, "```")
+
+
+def _metrics(card: Card) -> Iterator[str]:
+    found = about.metrics(card)
+    if not found:
+        return
+    names = list(dict.fromkeys(name for one in found.values() for name in one))
+    yield from ("## Metrics", "", f"| | {' | '.join(map(_plain, found))} |", f"|---|{'---|' * len(found)}")
+    for name in names:
+        values = (f"{one[name]:.4f}" if name in one else "" for one in found.values())
+        yield f"| {_plain(name)} | {' | '.join(values)} |"
+    if card.get("metric") and "validation" in found:
+        metric = _plain(card["metric"])
+        yield from ("", f"{metric} on the validation rows chose the best state, so there it flatters a little.")
+
+
+def _labels(card: Card) -> Iterator[str]:
+    names = about.labels(card)
+    if names and about.kind(card) in ("classification", "multilabel", "tagging"):
+        more = f" and {len(names) - _LABELS} more" if len(names) > _LABELS else ""
+        yield from ("## Labels", "", ", ".join(_code(name) for name in names[:_LABELS]) + more)
+
+
+def _training(card: Card) -> Iterator[str]:
+    data = about.data_name(card)
+    facts = [f"Data: {_code(data)}" if data else "", f"hash {_code(card['data'])}" if card.get("data") else ""]
+    columns = about.section(card, "columns")
+    facts += [", ".join(f"{_plain(role)} from {_code(name)}" for role, name in columns.items() if name)]
+    how = [f"seed {_int(card.get('seed'))}"]
+    best = about.section(card, "best")
+    how += [f"best after {_int(best.get('step'))} steps"] if best else []
+    how += [f"{card['seconds']:.0f} s" if isinstance(card.get("seconds"), int | float) else ""]
+    yield from ("## How it was trained", "")
+    if any(facts):
+        yield f"{', '.join(fact for fact in facts if fact)}."
+    yield f"{', '.join(one for one in how if one).capitalize()}. Settings that are not named are the defaults."
+    command = about.train_command(_without_folders(card), data)
+    if command:
+        yield from ("", "```", _line(command), "```")
+    parents = card.get("parents")
+    if isinstance(parents, Sequence) and not isinstance(parents, str) and parents:
+        yield from ("", f"It descends from {', '.join(_code(parent) for parent in parents)}.")
+
+
+def _limits(card: Card) -> Iterator[str]:
+    yield from ("## Limits", "")
+    yield f"- It belongs to this base alone (fingerprint {_code(about.short(card.get('base')))}); another is refused."
+    if about.metrics(card):
+        yield "- The metrics are of rows like those it was trained on. Texts of another kind may be answered worse."
+    if about.kind(card) in ("classification", "multilabel", "tagging"):
+        yield "- It knows no label but those above, and answers with them whatever the text is."
+    yield "- Whatever the base has learned from its own data, biases included, is still in it."
+
+
+def _without_folders(card: Card) -> dict[str, Any]:
+    """What is in a folder of some machine is called by its last part."""
+    named = str(card.get("base_name") or "")
+    config = dict(about.section(card, "config"))
+    config |= {key: os.path.basename(str(config[key])) for key in ("val", "test") if config.get(key)}
+    return {**card, "config": config, "base_name": named if _REPO.fullmatch(named) else os.path.basename(named)}
+
+
+def _name(card: Card) -> str:
+    return _line(card.get("name") or "adapter")
+
+
+def _line(text: object) -> str:
+    """Text on one line, without what is not to be seen."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+
+
+def _plain(text: object) -> str:
+    """Text that Markdown takes as it is."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", _line(text)) if not _PLAIN.fullmatch(_line(text)) else _line(text)
+
+
+def _code(text: object) -> str:
+    shown = _line(text).replace("`", "'").replace("|", "¦")
+    return f"`{shown}`" if shown else "` `"
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0
+
+
+def _yaml(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """A mapping of strings, numbers, lists and mappings, in block style."""
+    for key, one in value.items():
+        if isinstance(one, Mapping):
+            yield f"{indent}{key}:"
+            yield from _yaml(one, f"{indent}  ")
+        elif isinstance(one, list):
+            yield f"{indent}{key}:"
+            for item in one:
+                if isinstance(item, Mapping):
+                    first, *rest = _yaml(item, f"{indent}  ")
+                    yield from (f"{indent}- {first.strip()}", *rest)
+                else:
+                    yield f"{indent}- {_scalar(item)}"
+        else:
+            yield f"{indent}{key}: {_scalar(one)}"
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _TAKEN:
+        return value
+    return json.dumps(value, ensure_ascii=False)

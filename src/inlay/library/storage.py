@@ -1,0 +1,236 @@
+"""The few things a library asks of a place: read, create, replace, list, remove, move.
+
+Paths are relative, with `/`. What is written is seen whole or not at all, and of two that create the same path one is
+told that it is taken: everything else in a library rests on these two. `Folder` keeps them through a kill and a power
+cut; a URL (`inlay.library.url`) as well as its store does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from inlay.errors import DamagedError, LibraryError
+
+PART = ".part-"
+"""How the names of files begin that are being written; what was killed leaves them behind."""
+
+
+class File(NamedTuple):
+    """One stored file."""
+
+    path: str
+    size: int
+    modified: float
+    """Seconds since 1970."""
+
+
+class Storage(Protocol):
+    """A place that keeps files. A missing file is a FileNotFoundError, anything else that fails a LibraryError."""
+
+    def where(self, path: str) -> str:
+        """The full path, for people."""
+        ...
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        """A file's content; a file of more than `limit` bytes is refused before it is read."""
+        ...
+
+    def read_all(self, paths: Iterable[str], limit: int) -> dict[str, bytes | LibraryError]:
+        """Many small files at once; missing ones are left out."""
+        ...
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a new file; False if the path is taken."""
+        ...
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write a file, in the place of what is there."""
+        ...
+
+    def list(self, folder: str, parts: bool = False) -> list[File]:
+        """All files below a folder; none if there is no such folder. `parts`: also those that are being written."""
+        ...
+
+    def stat(self, path: str) -> File | None:
+        """One file, or None."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Delete a file; nothing happens if it is not there."""
+        ...
+
+    def move(self, old: str, new: str) -> None:
+        """Rename a file, over what is there."""
+        ...
+
+
+def open_storage(root: str) -> tuple[str, Storage]:
+    """The place of a folder or URL, and its plain name."""
+    if root.startswith("file://"):
+        root = unquote(urlsplit(root).path)
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)", root):
+        return root, Folder(Path(root))
+    from inlay.library.url import Url
+
+    return root.rstrip("/"), Url(root)
+
+
+class Folder:
+    """A folder of this machine.
+
+    A file is written beside its place, synced, and then given its name: by a link where the name must be free (unlike
+    a rename, a link fails if it is taken), by a rename where it may be replaced. The folder is synced after that.
+    """
+
+    def __init__(self, root: Path):
+        self.root = root
+
+    def where(self, path: str) -> str:
+        """The full path, for people."""
+        return os.path.join(self.root, path)
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        """A file's content; a file of more than `limit` bytes is refused before it is read."""
+        try:
+            return read_file(self.where(path), limit)
+        except FileNotFoundError:
+            raise
+        except (OSError, MemoryError) as error:
+            raise LibraryError(f"cannot read {self.where(path)}: {error}") from None
+
+    def read_all(self, paths: Iterable[str], limit: int) -> dict[str, bytes | LibraryError]:
+        """Many small files at once; missing ones are left out."""
+        found: dict[str, bytes | LibraryError] = {}
+        for path in paths:
+            try:
+                found[path] = self.read(path, limit)
+            except FileNotFoundError:
+                continue
+            except LibraryError as error:
+                found[path] = error
+        return found
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Write a new file; False if the path is taken."""
+        with self._written(path, content) as part:
+            try:
+                os.link(part, self.root / path)
+            except FileExistsError:
+                return False
+            _sync(part.parent)
+        return True
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write a file, in the place of what is there."""
+        with self._written(path, content) as part:
+            part.replace(self.root / path)
+            _sync(part.parent)
+
+    def list(self, folder: str, parts: bool = False) -> list[File]:
+        """All files below a folder; links to folders are not followed."""
+        try:
+            return list(_walk(str(self.root / folder), folder, parts))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise LibraryError(f"cannot read {self.where(folder)}: {error}") from None
+
+    def stat(self, path: str) -> File | None:
+        """One file, or None."""
+        try:
+            found = os.stat(self.root / path)
+        except OSError:
+            return None
+        return File(path, found.st_size, found.st_mtime)
+
+    def remove(self, path: str) -> None:
+        """Delete a file; nothing happens if it is not there."""
+        try:
+            (self.root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise LibraryError(f"cannot delete {self.where(path)}: {error}") from None
+
+    def move(self, old: str, new: str) -> None:
+        """Rename a file, over what is there."""
+        target = self.root / new
+        try:
+            _make(target.parent)
+            (self.root / old).replace(target)
+            _sync(target.parent)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise LibraryError(f"cannot move {self.where(old)}: {error}") from None
+
+    @contextlib.contextmanager
+    def _written(self, path: str, content: bytes) -> Iterator[Path]:
+        """A file beside its place, whole and synced; it is gone afterwards."""
+        target, part = self.root / path, None
+        try:
+            _make(target.parent)
+            handle, name = tempfile.mkstemp(prefix=PART, dir=target.parent)
+            part = Path(name)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(part, 0o644)  # a temporary file is its owner's alone
+            yield part
+        except OSError as error:
+            raise LibraryError(f"cannot write {target}: {error}") from None
+        finally:
+            if part is not None:
+                with contextlib.suppress(OSError):
+                    part.unlink(missing_ok=True)
+
+
+def read_file(path: str | Path, limit: int | None = None) -> bytes:
+    """The content of a plain file: not of a pipe, which would never end, and not of one that is too long."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError("it is not a plain file")
+        if limit is not None and found.st_size > limit:
+            raise DamagedError(f"{path} is damaged: it has {found.st_size:,} bytes, at most {limit:,} are right")
+        return file.read() if limit is None else file.read(limit + 1)
+
+
+def _walk(folder: str, name: str, parts: bool) -> Iterator[File]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = f"{name}/{entry.name}" if name else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):
+                    yield from _walk(entry.path, path, parts)
+            elif parts or not entry.name.startswith(PART):
+                with contextlib.suppress(FileNotFoundError):  # gone since
+                    found = entry.stat(follow_symlinks=False)
+                    yield File(path, found.st_size, found.st_mtime)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder so that it is still there after a power cut."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    if missing or not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+    for one in reversed(missing):
+        _sync(one.parent)
+
+
+def _sync(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

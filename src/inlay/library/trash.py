@@ -1,0 +1,191 @@
+"""Removing: into the trash, back out of it, and for good.
+
+A removed card is copied into the trash, then a tombstone takes its place; killed in between, the version is simply
+still there. The tombstone stays for ever, so a number never means another adapter.
+
+`gc` runs beside writers. A writer puts a blob before its card, so a blob without a card may be one that is just being
+put: a young one stays. An old one is set aside, the cards are read once more, and only what still nobody names is
+deleted. A writer that was slower than all that looks for its blob after its card is written, and writes it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from inlay.errors import DamagedError, LibraryError, suggest
+from inlay.library import cards, shelf
+from inlay.library.cards import Entry, blob_path, card_path
+from inlay.library.names import split_ref
+from inlay.library.storage import PART, File
+
+if TYPE_CHECKING:
+    from inlay.library.library import Library
+
+GRACE = 3600.0
+"""Seconds a blob may be without a card: longer than any put takes."""
+_FOLDERS = ("blobs", "adapters", "trash", "aside")
+
+
+class Freed(NamedTuple):
+    """What `gc` deleted, or would delete."""
+
+    files: int
+    bytes: int
+
+
+def trash_path(name: str, version: int) -> str:
+    """Where the card of a removed version is."""
+    return f"trash/{name}/{version}.json"
+
+
+def remove(library: Library, ref: str) -> list[Entry]:
+    """Move versions into the trash; also damaged ones, of which little is then known."""
+    name, which = split_ref(ref)
+    found = library._shelf(name)
+    chosen = library.resolve(name, which, found)
+    versions = list(found.versions) if which is None else [chosen]
+    _refuse_aliased(library, name, versions)
+    entries = []
+    for version in versions:
+        path = card_path(name, version)
+        content = library.storage.read(path)
+        entries.append(_whatever(library, content, name, version))
+        library.storage.replace(trash_path(name, version), content)
+        library.storage.replace(path, cards.GONE)
+    try:
+        _refuse_aliased(library, name, versions)  # one may have been moved here in between
+    except LibraryError:
+        for version in versions:
+            restore(library, f"{name}@{version}")
+        raise
+    return entries
+
+
+def removed(library: Library) -> list[Entry]:
+    """What is in the trash."""
+    found = list(_in_trash(library))
+    contents = library.storage.read_all((file.path for *_, file in found), cards.LIMIT)
+    known = [(contents.get(file.path), name, version) for name, version, file in found]
+    return [_whatever(library, content, name, version) for content, name, version in known if content is not None]
+
+
+def restore(library: Library, ref: str) -> list[Entry]:
+    """Take versions out of the trash."""
+    name, which = split_ref(ref)
+    there = {str(version): version for owner, version, _ in _in_trash(library) if owner == name}
+    chosen = list(there.values()) if which is None else [there[which]] if which in there else []
+    if not chosen:
+        raise LibraryError(f"{ref} is not in the trash: {suggest(ref, (f'{name}@{v}' for v in there))}")
+    entries = []
+    for version in chosen:
+        path = trash_path(name, version)
+        content = library.storage.read(path, cards.LIMIT)
+        entry = cards.decode(content, name, version, library.storage.where(path))
+        library.storage.replace(card_path(name, version), content)
+        if library.storage.stat(blob_path(entry.sha256)) is None:
+            library.storage.replace(card_path(name, version), cards.GONE)
+            raise LibraryError(f"{entry.ref} cannot be restored: its content was deleted")
+        library.storage.remove(path)
+        entries.append(entry)
+    return entries
+
+
+def gc(library: Library, dry_run: bool, grace: float) -> Freed:
+    """Delete what is in the trash, what no card names, and what killed writers left behind."""
+    storage, old = library.storage, time.time() - grace
+    parts = [
+        file
+        for folder in _FOLDERS
+        for file in storage.list(folder, parts=True)
+        if file.path.rpartition("/")[2].startswith(PART) and file.modified < old
+    ]
+    blobs = _blobs(library, "blobs")
+    trash = list(_in_trash(library))
+    named = _named(library)
+    since = _removed_since(library, trash)
+    doomed = {
+        sha256: file
+        for sha256, file in blobs.items()
+        if sha256 not in named and (file.modified < old or file.modified <= since.get(sha256, 0.0))
+    }
+    if not dry_run:
+        for file in (*parts, *(file for *_, file in trash)):
+            storage.remove(file.path)
+        doomed = _delete(library, doomed)
+    files = [*parts, *(file for *_, file in trash), *doomed.values()]
+    return Freed(len(files), sum(file.size for file in files))
+
+
+def _delete(library: Library, doomed: dict[str, File]) -> dict[str, File]:
+    """Set blobs aside, look at the cards again, and delete those that still no card names."""
+    storage = library.storage
+    for sha256, file in list(doomed.items()):
+        try:
+            storage.move(file.path, _aside(sha256))
+        except FileNotFoundError:  # another gc was faster
+            del doomed[sha256]
+    left = _blobs(library, "aside")
+    named = _named(library) if left else set()
+    for sha256 in left.keys() & named:
+        storage.move(_aside(sha256), blob_path(sha256))
+    for sha256 in left.keys() - named:
+        storage.remove(_aside(sha256))
+    return {sha256: file for sha256, file in (doomed | left).items() if sha256 not in named}
+
+
+def _blobs(library: Library, folder: str) -> dict[str, File]:
+    files = [(cards.hash_of(file.path), file) for file in library.storage.list(folder)]
+    return {sha256: file for sha256, file in files if sha256 is not None}
+
+
+def _aside(sha256: str) -> str:
+    return f"aside/{sha256}.safetensors"
+
+
+def _named(library: Library) -> set[str]:
+    """The blobs that cards name. A card that cannot be read might name any of them, so it stops everything."""
+    try:
+        return {entry.sha256 for entry in library.list(all_versions=True)}
+    except DamagedError as error:
+        raise DamagedError(f"nothing is deleted while a card cannot be read: {error}; remove it first") from None
+
+
+def _removed_since(library: Library, trash: list[tuple[str, int, File]]) -> dict[str, float]:
+    """When the blobs of what is in the trash were last in use; who puts one again makes it younger than that."""
+    contents = library.storage.read_all((file.path for *_, file in trash), cards.LIMIT)
+    since: dict[str, float] = {}
+    for name, version, file in trash:
+        sha256 = _whatever(library, contents.get(file.path, b""), name, version).sha256
+        if sha256:
+            since[sha256] = max(file.modified, since.get(sha256, 0.0))
+    return since
+
+
+def _in_trash(library: Library) -> Iterator[tuple[str, int, File]]:
+    """Removed versions; not copies that were made a moment before their card goes, or comes back."""
+    files = library.storage.list("trash")
+    live = shelf.read_shelves(library.storage) if files else {}
+    for file in sorted(files):
+        found = shelf.parse(file.path)
+        if found is not None and found[1] is None:
+            name, _, version = found
+            if name not in live or version not in live[name].versions:
+                yield name, version, file
+
+
+def _whatever(library: Library, content: bytes | LibraryError, name: str, version: int) -> Entry:
+    """The entry of a card, or an empty one if it is damaged."""
+    try:
+        if isinstance(content, LibraryError):
+            raise DamagedError
+        return cards.decode(content, name, version, library.storage.where(card_path(name, version)))
+    except DamagedError:
+        return Entry(name, version, "", 0, {"name": name, "version": version})
+
+
+def _refuse_aliased(library: Library, name: str, versions: list[int]) -> None:
+    held = {alias: v for alias, v in library.aliases(name).items() if v in versions}
+    for alias, version in sorted(held.items()):
+        raise LibraryError(f"{name}@{version} is what {name}@{alias} points to; move or remove the alias first")

@@ -1,0 +1,141 @@
+"""Checking a library down to the bytes: every file is one that a library writes, and says what the others say."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from inlay.errors import LibraryError
+from inlay.library import aliases, cards, shelf
+from inlay.library.cards import blob_path, card_path
+from inlay.library.names import split_ref
+
+if TYPE_CHECKING:
+    from inlay.library.library import Library
+    from inlay.library.shelf import Shelf
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong in a library."""
+
+    ref: str
+    """`sms@3`, or empty where it is not known whose it is."""
+    path: str
+    message: str
+
+
+def check_library(library: Library, ref: str | None) -> list[Problem]:
+    """Everything that is wrong, or what is wrong with one name or version."""
+    if ref is None:
+        return list(_everything(library))
+    name, which = split_ref(ref)
+    found = library._shelf(name)
+    if which is not None or not (found.versions or found.moves):
+        return list(_card(library, name, library.resolve(name, which, found)))
+    return list(_name(library, name, found))
+
+
+def _everything(library: Library) -> Iterator[Problem]:
+    storage = library.storage
+    for folder in ("adapters", "trash"):
+        for file in sorted(storage.list(folder)):
+            found = shelf.parse(file.path)
+            if found is None or (folder == "trash" and found[1] is not None):
+                yield Problem("", storage.where(file.path), f"{storage.where(file.path)} is not a library's file")
+            elif folder == "trash":
+                yield from _card(library, found[0], found[2], file.path)
+    for name, found_shelf in sorted(shelf.read_shelves(storage).items()):
+        yield from _name(library, name, found_shelf)
+    yield from _blobs(library)
+
+
+def _name(library: Library, name: str, found: Shelf) -> Iterator[Problem]:
+    for version in found.versions:
+        yield from _card(library, name, version)
+    for version in gaps([*found.versions, *found.removed]):  # numbers are taken in order, and stay taken
+        where = library.storage.where(card_path(name, version))
+        if library.storage.stat(card_path(name, version)) is None:
+            yield Problem(f"{name}@{version}", where, f"{name}@{version} is lost: {where} is missing")
+    for alias, numbers in sorted(found.moves.items()):
+        yield from _alias(library, name, alias, numbers)
+
+
+def _alias(library: Library, name: str, alias: str, numbers: list[int]) -> Iterator[Problem]:
+    ref, storage = f"{name}@{alias}", library.storage
+    paths = [aliases.move_path(name, alias, number) for number in numbers]
+    contents = storage.read_all(paths, aliases.LIMIT)
+    version: int | None = None
+    for path in paths:
+        try:
+            version = aliases.decode(contents.get(path), storage.where(path)).version
+        except LibraryError as error:
+            version = None
+            yield Problem(ref, storage.where(path), str(error))
+    if version is not None and _dangles(library, name, alias):
+        message = f"{ref} points to version {version}, which is not there"
+        yield Problem(ref, storage.where(paths[-1]), message)
+    for number in gaps(numbers):
+        where = storage.where(aliases.move_path(name, alias, number))
+        yield Problem(ref, where, f"{ref} has lost a part of its history: {where} is missing")
+
+
+def gaps(numbers: Iterable[int]) -> Iterator[int]:
+    """The first number of every gap in 1, 2, 3, ...: one may be longer than all the rest."""
+    before = 0
+    for number in sorted(numbers):
+        if number > before + 1:
+            yield before + 1
+        before = number
+
+
+def _dangles(library: Library, name: str, alias: str) -> bool:
+    """Whether an alias points to nothing, and not only seems to because it was moved meanwhile."""
+    try:
+        library.resolve(name, alias)
+    except LibraryError:
+        return alias in library.aliases(name)
+    return False
+
+
+def _card(library: Library, name: str, version: int, path: str | None = None) -> Iterator[Problem]:
+    """What is wrong with a version: its card, its blob, or that they do not belong together."""
+    path = card_path(name, version) if path is None else path
+    content = _content(library, path)
+    if content is None:
+        return
+    where = library.storage.where(path)
+    try:
+        if isinstance(content, LibraryError):
+            raise content
+        entry = cards.decode(content, name, version, where)
+        where = library.storage.where(blob_path(entry.sha256))
+        library.read(entry)
+    except LibraryError as error:
+        if _content(library, path) is not None:  # else it was removed while it was being read
+            yield Problem(f"{name}@{version}", where, str(error))
+
+
+def _content(library: Library, path: str) -> bytes | LibraryError | None:
+    """What is in a card's file; None if the version was removed."""
+    content = library.storage.read_all([path], cards.LIMIT).get(path, cards.GONE)
+    return None if content == cards.GONE else content
+
+
+def _blobs(library: Library) -> Iterator[Problem]:
+    """Blobs that no card names, of which nothing else is checked."""
+    named = {entry.sha256 for entry in [*library.list(all_versions=True, damaged=[]), *library.removed()]}
+    for file in sorted(library.storage.list("blobs")):
+        sha256, where = cards.hash_of(file.path), library.storage.where(file.path)
+        if sha256 is None:
+            yield Problem("", where, f"{where} is not a library's file")
+        elif sha256 not in named:
+            try:
+                content = library.storage.read(file.path)
+            except FileNotFoundError:
+                continue
+            except LibraryError as error:
+                yield Problem("", where, str(error))
+                continue
+            if hashlib.sha256(content).hexdigest() != sha256:
+                yield Problem("", where, f"{where} is damaged: it is not what its name says")
