@@ -13,6 +13,8 @@ VARIANTS = [
     "houlsby:share=sublayers,size=8",
     "houlsby:share=2,size=8,norms=true",
     "houlsby:size=4,parallel=true,depth=2,inner_norm=true",
+    "houlsby:size=6,where=ffn,normed=true",
+    "houlsby:size=8,normed=true,share=sublayers,inner_norm=true",
     "adapterbias:share=v",
     "adapterbias:share=both",
     "adapterbias:alpha=false",
@@ -23,8 +25,12 @@ VARIANTS = [
 ]
 SPECS = sorted(methods.names()) + VARIANTS
 ARCHS = arch.names()
-REFUSED = {("llama", "bitfit"), ("modernbert", "bitfit")}
-"""No biases to train."""
+_NORMED = [spec for spec in VARIANTS if "normed=true" in spec]
+REFUSED = {(name, "bitfit"): "has no biases" for name in ("llama", "modernbert")}
+"""No biases to train, or norms at another place: the reason."""
+REFUSED |= {
+    (name, spec): "norms that follow" for name in ARCHS for spec in _NORMED if arch.find(name).norm_place == "before"
+}
 
 
 def specs_for(name: str) -> list[str]:

@@ -23,7 +23,7 @@ def plain(kind: str, h: Tensor, p: dict[str, Tensor]) -> Tensor:
         return F.layer_norm(inner, inner.shape[-1:], 1 + p["head.scale"], p["head.shift"], eps=1e-12)
     if kind != "linear":
         inner = h @ p["head.dense"] + p["head.dense_bias"]
-        h = inner.tanh() if kind == "tanh2" else F.gelu(inner)
+        h = {"tanh2": torch.tanh, "mlp": F.gelu, "relu2": F.relu}[kind](inner)
     return h @ p["head.weight"] + p["head.bias"]
 
 
@@ -45,7 +45,7 @@ def rows_of(host: Any, names: list[str]) -> list[Tensor]:
 
 
 def test_all_heads_in_one_batch(host):
-    names = ["linear", "transform", "tanh2", "transform again", "mlp", "transform"]
+    names = ["linear", "transform", "tanh2", "transform again", "mlp", "relu2"]
     assert set(names) == set(host.names)
     with torch.no_grad():
         found = host.logits(BATCH, names)

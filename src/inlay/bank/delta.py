@@ -30,6 +30,7 @@ from inlay.errors import SpecError
 from inlay.registry import methods
 
 Tensors = Mapping[str, Tensor]
+Stage = Literal["projection", "sublayer", "input"]
 Uniform = Callable[[str, Tensor], Tensor]
 """(tensor name, tensor) -> uniform noise of its shape."""
 
@@ -73,8 +74,10 @@ class Signal:
 class Delta(ABC):
     """One kind of change at a site. Subclasses are frozen dataclasses: their fields are the static options."""
 
-    stage: ClassVar[Literal["projection", "sublayer"]] = "projection"
-    """`projection`: part of the projection, before its dropout. `sublayer`: after it, before the residual."""
+    stage: ClassVar[Stage] = "projection"
+    """`projection`: part of the projection, before its dropout. `sublayer`: after it, before the residual. `input`, at
+    a norm: added to what the norm is given; the signal's x is what the norm would make of it, y what it is given.
+    """
 
     @property
     def wants(self) -> frozenset[str]:

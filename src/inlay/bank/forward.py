@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from inlay.bank.bank import BASE, Bank
 from inlay.bank.inputs import Layout, longest_row, packed_layout, padded_layout
 from inlay.bank.noise import Keys
 from inlay.bank.ops import has_kernels
-from inlay.bank.passes import BankPass, Reached, kernel_tables, noise_tables
+from inlay.bank.passes import BankPass, Pass, Reached, kernel_tables, noise_tables
 from inlay.bank.route import Segments
 from inlay.bank.tables import Tables, bucket
 from inlay.bank.weights import WeightSlot, call_with
@@ -104,12 +105,16 @@ class Forward:
 
     def run(self, plan: Plan, tables: Mapping[str, Tensor]) -> Tensor:
         """[tokens, d]: one pass, with its tables on the device."""
-        state = self.state(plan, tables)
+        states = self.call(self.state(plan, tables), plan.layout.inputs(self.base, tables))
+        return states if "valid" not in tables else states[tables["valid"]]
+
+    def call(self, state: Pass, inputs: Mapping[str, Any]) -> Tensor:
+        """[tokens, d]: the model under a pass, with its own arguments; the states of padding are there too."""
         model = self.base.model
         with self.wiring.running(state):
-            out = call_with(state.weights, model, model.forward, (), plan.layout.inputs(self.base, tables))
+            out = call_with(state.weights, model, model.forward, (), inputs)
         states: Tensor = out.last_hidden_state.flatten(0, 1)
-        return states if "valid" not in tables else states[tables["valid"]]
+        return states
 
     def state(self, plan: Plan, tables: Mapping[str, Tensor]) -> BankPass:
         """The pass that a plan means."""

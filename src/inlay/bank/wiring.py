@@ -138,10 +138,14 @@ class Wiring:
 
         def forward(x: Tensor) -> Tensor:
             state = self.current
-            y: Tensor = plain(x) if state is None or fused is None or state.weights else fused(x, state.fused)
             if state is None:
+                y: Tensor = plain(x)
                 return y if dropout is None else F.dropout(y, _p(dropout), dropout.training)
             here = state.here if inside else state.outside
+            for site in sites:
+                if any(delta.stage == "input" for delta, *_ in here.actions.get(site.kind, ())):
+                    x = change(state, here, site, "input", plain(x), x)
+            y = plain(x) if fused is None or state.weights else fused(x, state.fused)
             if opens is not None and "sublayer_input" in state.wants:
                 state.sublayer_input[opens] = x
             for site in sites:

@@ -3,6 +3,7 @@
     linear   W h + b
     tanh2    W2 tanh(W1 h + b1) + b2    W1 [d, d]; two layers, as in the third and fourth papers
     mlp      W2 gelu(W1 h + b1) + b2    W1 [d, d]
+    relu2    W2 relu(W1 h + b1) + b2    W1 [d, d]; DistilBERT's own
     transform   LN(gelu(W h + b))       as wide as the word embeddings, which it is compared with (tasks/mlm.py)
 
 A head is a delta at the pseudo-site `head`, so heads of all kinds and label counts stack in the bank like
@@ -26,7 +27,12 @@ from inlay.errors import SpecError, suggest
 ROWS, TOKENS = "head", "head.tokens"
 """The pseudo-sites: one vector per row, or one per token."""
 
-_INNER: dict[str, Callable[[Tensor], Tensor] | None] = {"linear": None, "tanh2": torch.tanh, "mlp": F.gelu}
+_INNER: dict[str, Callable[[Tensor], Tensor] | None] = {
+    "linear": None,
+    "tanh2": torch.tanh,
+    "mlp": F.gelu,
+    "relu2": F.relu,
+}
 KINDS = (*_INNER, "transform")
 
 

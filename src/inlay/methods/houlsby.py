@@ -6,20 +6,25 @@
 W is normal with standard deviation `init`, cut at two of them: near-identity, not identity. The norms of the
 adapted layers train too, unless adapters are shared. `parallel=true` reads the sublayer's input instead of its
 output; `depth` adds hidden layers [size, size]; `inner_norm` normalises the adapter's input (all: section 3.6).
+
+`normed=true` is the place of Pfeiffer et al. (2021), who have it after the feed-forward alone (`where=ffn`) and leave
+the norms as they are. It reads what the layer's own norm makes of the sum s of sublayer and residual:
+
+    LN(s + W2 act(W1 LN(s) + b1) + b2)
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from inlay.bank.activations import ACTIVATIONS
-from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors, bucket
+from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Stage, Tensors, bucket
 from inlay.bank.route import Route
 from inlay.base.sites import Site, Sites
 from inlay.config import option
@@ -34,7 +39,7 @@ _NOT_ZERO_AT_ZERO = ("sigmoid", "softplus", "exp", "softmax", "logsigmoid", "har
 class Bottleneck(Delta):
     """Down, activation, up."""
 
-    stage = "sublayer"
+    stage: ClassVar[Stage] = "sublayer"
 
     size: int
     activation: str
@@ -72,7 +77,7 @@ class Bottleneck(Delta):
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
         """linear, act, linear."""
         act = ACTIVATIONS[self.activation]
-        h = at.y
+        h = at.x if self.stage == "input" else at.y
         if self.parallel:
             assert at.sublayer_input is not None
             h = at.sublayer_input
@@ -88,6 +93,13 @@ class Bottleneck(Delta):
         return route.linear(h, *up)
 
 
+@dataclass(frozen=True)
+class NormedBottleneck(Bottleneck):
+    """The same at a norm: it reads what the norm would give, and changes what the norm is given."""
+
+    stage = "input"
+
+
 @methods.register("houlsby")
 @dataclass(frozen=True, kw_only=True)
 class Houlsby(SlotMethod):
@@ -100,10 +112,11 @@ class Houlsby(SlotMethod):
     init: float = option(0.01, "standard deviation of the initial weights")
     where: Literal["both", "attn", "ffn"] = option("both", "after which sublayer")
     share: str = option("none", "none, sublayers (one adapter per layer), or n (one for n consecutive layers)")
-    norms: bool | None = option(None, "train the norms of the adapted layers; auto: unless adapters are shared")
+    norms: bool | None = option(None, "train the norms of the adapted layers; auto: unless shared or normed")
     parallel: bool = option(False, "read the sublayer's input instead of its output")
     depth: int = option(1, "hidden layers in the adapter")
     inner_norm: bool = option(False, "normalise the adapter's input")
+    normed: bool = option(False, "read the layer's own norm of sublayer and residual, where norms follow (Pfeiffer)")
 
     def check(self) -> None:
         """Sizes, and an activation that keeps padded units at zero."""
@@ -122,14 +135,21 @@ class Houlsby(SlotMethod):
             raise SpecError(f"houlsby: activation={self.activation} is not valid: {hint}")
         if self.share not in ("none", "sublayers") and not re.fullmatch(r"[1-9]\d*", self.share):
             raise SpecError(f"houlsby: share={self.share} is not valid: expected none, sublayers, or a number from 1")
+        for key in ("parallel", "norms"):
+            if self.normed and getattr(self, key):
+                raise SpecError(f"houlsby: {key}=true is not valid with normed=true: set one of them")
 
     def parts(self, sites: Sites) -> list[Part]:
         """Bottlenecks at the chosen outputs, and the norms of their layers."""
         layers = sites.choose_layers(self.layers)
-        delta = Bottleneck(self.size, self.activation, self.depth, self.inner_norm, self.parallel, self.init)
-        kinds = {"both": ("attn.out", "ffn.out"), "attn": ("attn.out",), "ffn": ("ffn.out",)}[self.where]
+        if self.normed and sites.arch.norm_place != "after":
+            raise SpecError(f"houlsby: normed=true needs norms that follow sublayers, not {sites.arch.model_type}'s")
+        kind = NormedBottleneck if self.normed else Bottleneck
+        delta = kind(self.size, self.activation, self.depth, self.inner_norm, self.parallel, self.init)
+        places = ("attn", "ffn") if self.where == "both" else (self.where,)
+        kinds = tuple(f"{place}.{'norm' if self.normed else 'out'}" for place in places)
         parts = [Part(s, delta, self._row(s, layers)) for s in sites.select(kinds, layers)]
-        with_norms = self.share == "none" if self.norms is None else self.norms
+        with_norms = self.share == "none" and not self.normed if self.norms is None else self.norms
         return parts + (layer_norms(sites, layers) if with_norms else [])
 
     def _row(self, site: Site, layers: tuple[int, ...]) -> str:

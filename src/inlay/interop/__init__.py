@@ -1,0 +1,1 @@
+"""Other libraries' files, the hub, and graphs for other runtimes: adapters in and out."""

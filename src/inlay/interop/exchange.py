@@ -1,0 +1,121 @@
+"""What every conversion does at its ends: make an adapter of tensors, and take one apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.bank.delta import Method, parse
+from inlay.base.load import Base
+from inlay.engine.loaded import Loaded
+from inlay.errors import AdapterError, InlayError
+from inlay.heads.pool import choose
+from inlay.library.adapter import Adapter
+from inlay.tasks import parse as parse_task
+
+
+@dataclass(frozen=True)
+class HeadParts:
+    """A head as an adapter has it."""
+
+    kind: str
+    pool: str
+    task: str
+    labels: tuple[str, ...]
+    tensors: Mapping[str, Tensor]
+    """weight [d, labels], bias; with an inner layer dense [d, d] and dense_bias."""
+
+
+def assemble(
+    base: Base, spec: str, tensors: Mapping[str, Tensor], head: HeadParts | None, name: str, about: dict[str, Any]
+) -> Adapter:
+    """An adapter of this base; every tensor is checked as loading it into a host would."""
+    full = dict(tensors)
+    fields: dict[str, Any] = {}
+    if head is not None:
+        full |= {f"head.{key}": tensor for key, tensor in head.tensors.items()}
+        fields = {"head": head.kind, "pool": head.pool, "labels": head.labels, "task": head.task}
+    uses_pooler = fields.get("pool") == "pooler" or any(key.startswith("pooler") for key in full)
+    adapter = Adapter(spec, base.identity(uses_pooler), full, name=name, about=about, **fields)
+    _loaded(adapter, base).fit(base, full)
+    return adapter
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An adapter that is to be written for another library."""
+
+    method: Method
+    tensors: dict[str, Tensor]
+    """float32, dense, and without the head's."""
+    head: HeadParts | None
+    """As the other library decodes it: calibration and the scale of a regression are part of its weights."""
+    dtype: torch.dtype
+
+    def stored(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors in the adapter's own dtype, each with memory of its own: some may be shared."""
+        found = {name: t.to(self.dtype).clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+        large = next((name for name, t in found.items() if not torch.isfinite(t).all()), None)
+        if large is not None:
+            raise AdapterError(f"{large} has numbers too large for {self.dtype}; export the adapter in float32")
+        return found
+
+
+def open_adapter(adapter: Adapter, base: Base) -> Opened:
+    """Take an adapter apart; an error says that it is not one of this base."""
+    mine = base.identity("+pooler:" in adapter.base)
+    if adapter.base != mine:
+        raise AdapterError(f"this adapter belongs to the base {adapter.base}, not to {base.name} ({mine})")
+    record = _loaded(adapter, base)
+    fitted = {name: tensor.detach().cpu().float() for name, tensor in record.fit(base, adapter.tensors).items()}
+    own = {name.removeprefix("head."): fitted.pop(name) for name in list(fitted) if name.startswith("head.")}
+    head = None
+    if adapter.head is not None:
+        head = HeadParts(adapter.head, record.pool, adapter.task, tuple(adapter.labels), _as_answered(adapter, own))
+    kinds = {tensor.dtype for tensor in adapter.tensors.values() if tensor.is_floating_point()}
+    return Opened(record.method, fitted, head, kinds.pop() if len(kinds) == 1 else torch.float32)
+
+
+def without_head(adapter: Adapter) -> Adapter:
+    """The same adapter without its head: for a library that has no such head."""
+    tensors = {name: tensor for name, tensor in adapter.tensors.items() if not name.startswith("head.")}
+    return replace(adapter, tensors=tensors, head=None, pool="auto", labels=(), task="")
+
+
+def layers_text(layers: Sequence[int], count: int) -> str:
+    """A `layers=` option: `all`, `0+2-3`."""
+    if len(layers) == count or not layers:
+        return "all"
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and runs[-1][1] == layer - 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _loaded(adapter: Adapter, base: Base) -> Loaded:
+    try:
+        method = parse(adapter.method)
+        pool = adapter.pool if adapter.head is None else choose(adapter.pool, base)
+        task = parse_task(adapter.task) if adapter.task else None
+        method.params(base.sites)
+    except InlayError as error:
+        raise AdapterError(f"this adapter does not fit {base.name}: {error}") from None
+    return Loaded(0, method.finished(), adapter.method, adapter.seed, adapter.head, pool, tuple(adapter.labels), task)
+
+
+def _as_answered(adapter: Adapter, head: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A head whose plain softmax, sigmoid or value is what Inlay answers."""
+    task = parse_task(adapter.task) if adapter.task else None
+    factor = getattr(task, "scale", 1.0) / getattr(task, "temperature", 1.0)
+    shift = getattr(task, "mean", 0.0)
+    found = dict(head)
+    if "weight" in head and (factor != 1 or shift != 0):
+        found |= {"weight": head["weight"] * factor, "bias": head["bias"] * factor + shift}
+    return found

@@ -1,0 +1,188 @@
+"""Read and write the files of other libraries: JSON, safetensors, and torch's own format without running any of it.
+
+What is read comes from strangers. Every file has a limit, a `.bin` is a zip of stored (not compressed) parts that
+only torch's restricted unpickler sees, and no tensor may claim more numbers than its file has bytes for.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.errors import AdapterError
+
+_JSON_LIMIT = 4 << 20
+_WEIGHTS_LIMIT = 8 << 30
+_HEADER_LIMIT = 16 << 20
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        if path.stat().st_size > _JSON_LIMIT:
+            raise AdapterError(f"{path} has more than {_JSON_LIMIT:,} bytes, which is too many for settings")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise AdapterError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise AdapterError(f"{path} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise AdapterError(f"{path} holds a {type(found).__name__}, not settings by name")
+    return found
+
+
+def peek(path: Path) -> dict[str, Any]:
+    """A JSON object, or nothing where there is none that can be read."""
+    try:
+        return read_json(path) if path.is_file() else {}
+    except AdapterError:
+        return {}
+
+
+def read_tensors(folder: Path, safe: str, pickled: str) -> dict[str, Tensor]:
+    """The weights in a folder, float32: the safetensors file if there is one, else the other."""
+    path = folder / safe if (folder / safe).is_file() else folder / pickled
+    if not path.is_file():
+        raise AdapterError(f"{folder} has neither {safe} nor {pickled}")
+    size = path.stat().st_size
+    if size > _WEIGHTS_LIMIT:
+        raise AdapterError(f"{path} has {size:,} bytes; more than {_WEIGHTS_LIMIT:,} is no adapter")
+    found = _safetensors(path, size) if path.name == safe else _torch(path)
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor) and isinstance(name, str)}
+    if len(tensors) < len(found):
+        raise AdapterError(f"{path} holds something other than tensors by name")
+    wrong = next((name for name, t in tensors.items() if t.dtype not in _FLOATS or t.layout != torch.strided), None)
+    if wrong is not None:
+        raise AdapterError(f"{path}: {wrong} holds {tensors[wrong].dtype}, not plain floating-point numbers")
+    if sum(t.numel() * t.element_size() for t in tensors.values()) > size:
+        raise AdapterError(f"{path}: its tensors claim more numbers than the file has bytes for")
+    return {name: _finite(path, name, value) for name, value in tensors.items()}
+
+
+def _finite(path: Path, name: str, value: Tensor) -> Tensor:
+    number = value.detach().to(torch.float32)
+    if not torch.isfinite(number).all():
+        raise AdapterError(f"{path}: {name} has numbers that are not finite")
+    return number.contiguous()
+
+
+def _safetensors(path: Path, size: int) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+    if header > min(size, _HEADER_LIMIT):
+        raise AdapterError(f"{path} is not a safetensors file: its header claims {header:,} bytes")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise AdapterError(f"{path} is not a safetensors file: {error}") from None
+
+
+def _torch(path: Path) -> dict[Any, Any]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise AdapterError(
+            f"{path} is not a file of torch's zip format ({error}); save it again as safetensors"
+        ) from None
+    if any(p.compress_type != zipfile.ZIP_STORED or p.file_size != p.compress_size for p in parts):
+        raise AdapterError(f"{path} has compressed parts, which torch does not write; it is refused")
+    if sum(p.file_size for p in parts) > path.stat().st_size:
+        raise AdapterError(f"{path} claims to hold more than it has bytes for; it is refused")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a stranger's bytes provoke
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise AdapterError(f"{path} cannot be read without running code from it: {first}") from None
+    if not isinstance(found, dict):
+        raise AdapterError(f"{path} holds a {type(found).__name__}, not tensors by name")
+    return dict(found)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files, each whole or not at all."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            part = folder / f".{name}.{os.getpid()}"
+            try:
+                part.write_bytes(content)
+                part.replace(folder / name)
+            finally:
+                part.unlink(missing_ok=True)
+    except OSError as error:
+        raise AdapterError(f"cannot write {folder}: {error}") from None
+
+
+def as_json(settings: Mapping[str, Any]) -> bytes:
+    """Settings as people read them."""
+    return (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode()
+
+
+def as_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Weights as peft and adapters read them."""
+    from safetensors.torch import save
+
+    return bytes(save({name: t.contiguous() for name, t in tensors.items()}, metadata={"format": "pt"}))
+
+
+def as_torch(tensors: Mapping[str, Tensor]) -> bytes:
+    """Weights in torch's own format, which its restricted unpickler reads."""
+    buffer = io.BytesIO()
+    torch.save(dict(tensors), buffer)
+    return buffer.getvalue()
+
+
+def plain_name(text: object, otherwise: str) -> str:
+    """A name that a library takes, from one that may be anything."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(text or otherwise)).strip("-")[:80]
+    return name or "imported"
+
+
+@dataclass
+class Keys:
+    """Tensors of a file that are taken one by one; what is left at the end was not understood."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    base: str
+    """The base's name, for messages."""
+    taken: set[str] = field(default_factory=set)
+
+    def take(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """One that must be there, in this shape if one is given."""
+        if key not in self.tensors:
+            raise AdapterError(f"{self.path} lacks {key}")
+        found = self.tensors[key]
+        if shape is not None and tuple(found.shape) != shape:
+            raise AdapterError(f"{self.path}: {key} is {tuple(found.shape)}, but {shape} on {self.base}")
+        self.taken.add(key)
+        return found
+
+    def left(self) -> list[str]:
+        """The keys that nobody took."""
+        return sorted(set(self.tensors) - self.taken)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.tensors
+
+    def finish(self) -> None:
+        """Refuse what nobody took."""
+        rest = self.left()
+        if rest:
+            more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
+            raise AdapterError(f"{self.path} holds {rest[0]}{more}, which has no place in an adapter of {self.base}")

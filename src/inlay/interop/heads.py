@@ -1,0 +1,189 @@
+"""The heads of transformers' own classes, as a table: which modules, on what, and what Inlay calls it.
+
+peft trains and saves the modules of such a class; so does adapters, if it was given one. A head that is not in the
+table (ModernBERT's, which normalises; multiple choice) is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.base.load import Base
+from inlay.base.sites import config_of
+from inlay.errors import AdapterError
+from inlay.interop.exchange import HeadParts
+from inlay.tasks import parse as parse_task
+
+ROWS, TOKENS, SPANS = "SequenceClassification", "TokenClassification", "QuestionAnswering"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One kind of head of one class."""
+
+    auto: str
+    """The class is the model's name, For, and this."""
+    kind: str
+    pool: str
+    out: str
+    """The module that gives the logits."""
+    dense: str = ""
+    """The module before it, if there is one."""
+    bias: bool = True
+
+    def names(self) -> set[str]:
+        """The tensors of a state dict that it consists of."""
+        modules = [self.out, self.dense] if self.dense else [self.out]
+        both = {f"{module}.{name}" for module in modules for name in ("weight", "bias")}
+        return both if self.bias else both - {f"{self.out}.bias"}
+
+
+_TANH = Layout(ROWS, "tanh2", "cls", "classifier.out_proj", "classifier.dense")
+_LAST = Layout(ROWS, "linear", "last", "score", bias=False)
+_ROWS: dict[str, tuple[Layout, ...]] = {
+    "bert": (
+        Layout(ROWS, "linear", "pooler", "classifier"),
+        Layout(ROWS, "tanh2", "cls", "classifier", "bert.pooler.dense"),
+    ),
+    "albert": (
+        Layout(ROWS, "linear", "pooler", "classifier"),
+        Layout(ROWS, "tanh2", "cls", "classifier", "albert.pooler"),
+    ),
+    "roberta": (_TANH,),
+    "xlm-roberta": (_TANH,),
+    "mpnet": (_TANH,),
+    "electra": (Layout(ROWS, "mlp", "cls", "classifier.out_proj", "classifier.dense"),),
+    "distilbert": (Layout(ROWS, "relu2", "cls", "classifier", "pre_classifier"),),
+    "deberta-v2": (Layout(ROWS, "mlp", "cls", "classifier", "pooler.dense"),),
+    "gpt2": (_LAST,),
+    "llama": (_LAST,),
+    "qwen2": (_LAST,),
+}
+"""A pooler that was trained too is the inner layer of a head."""
+_TOKENS = {name: "score" if name in ("llama", "qwen2") else "classifier" for name in _ROWS}
+
+
+def layouts(base: Base) -> tuple[Layout, ...]:
+    """The heads that the classes of a base's kind have."""
+    name = base.sites.arch.model_type
+    if name not in _ROWS:
+        return ()
+    rows = _ROWS[name]
+    if name == "deberta-v2" and getattr(config_of(base.model), "pooler_hidden_act", "gelu") != "gelu":
+        rows = ()
+    return (*rows, Layout(TOKENS, "linear", "tokens", _TOKENS[name]), Layout(SPANS, "linear", "tokens", "qa_outputs"))
+
+
+def read_head(
+    tensors: Mapping[str, Tensor], auto: str | None, base: Base, config: Mapping[str, Any], where: object
+) -> HeadParts:
+    """A head from the state dict of one of these classes.
+
+    Args:
+        auto: what the class is for, if that is known.
+        config: a model's config that may name the labels.
+    """
+    fits = [one for one in layouts(base) if one.names() == set(tensors) and auto in (None, one.auto)]
+    if len({one.auto for one in fits}) > 1:
+        kinds = " or ".join(one.auto for one in fits)
+        raise AdapterError(
+            f"{where}: {_some(tensors)} may be the head for {kinds}; its settings do not say (task_type)"
+        )
+    if not fits:
+        expected = " or ".join(_some(one.names()) for one in layouts(base) if auto in (None, one.auto))
+        kind = f"for {auto} " if auto else ""
+        raise AdapterError(
+            f"{where}: {_some(tensors)} is not a head {kind}that Inlay has on {base.sites.arch.model_type}; "
+            f"expected {expected or 'none'}"
+        )
+    layout = fits[0]
+    weight = _turned(tensors[f"{layout.out}.weight"])
+    count = weight.shape[-1] if weight.dim() else 0
+    found = {"weight": weight, "bias": tensors.get(f"{layout.out}.bias", torch.zeros(count))}
+    if layout.dense:
+        found |= {"dense": _turned(tensors[f"{layout.dense}.weight"]), "dense_bias": tensors[f"{layout.dense}.bias"]}
+    task, labels = meaning(
+        layout.auto, count, names_of(config, count) or names_of(config_of(base.model).to_dict(), count)
+    )
+    if config.get("problem_type") == "multi_label_classification" and task == "classification":
+        task = "multilabel"
+    return head_parts(layout.kind, layout.pool, task, labels, found)
+
+
+def head_parts(kind: str, pool: str, task: str, labels: tuple[str, ...], tensors: Mapping[str, Tensor]) -> HeadParts:
+    """A head, with tensors that own their memory."""
+    return HeadParts(kind, pool, task, labels, {name: tensor.contiguous() for name, tensor in tensors.items()})
+
+
+def meaning(auto: str, count: int, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The task and the labels of so many outputs."""
+    labels = tuple(names) or tuple(str(i) for i in range(count))
+    if auto == SPANS:
+        if count != 2:
+            raise AdapterError(f"a head for questions has 2 outputs, start and end, not {count}")
+        return "qa", ("start", "end")
+    if auto == TOKENS:
+        return "tagging", labels
+    return ("regression", ("value",)) if count == 1 else ("classification", labels)
+
+
+def names_of(config: Mapping[str, Any], count: int) -> list[str]:
+    """Label names in a config, unless they are missing, do not match, or are LABEL_0, LABEL_1 ..."""
+    found = config.get("id2label")
+    if not isinstance(found, Mapping) and isinstance(config.get("label2id"), Mapping):
+        found = {str(number): label for label, number in config["label2id"].items()}
+    if not isinstance(found, Mapping):
+        return []
+    names = [found.get(i, found.get(str(i))) for i in range(count)]
+    if len(found) != count or not all(isinstance(name, str) and name for name in names) or len(set(names)) < count:
+        return []
+    return [] if names == [f"LABEL_{i}" for i in range(count)] else [str(name) for name in names]
+
+
+def write_head(head: HeadParts, base: Base) -> tuple[Layout, dict[str, Tensor]]:
+    """A head as one of these classes has it; an error says why none of them can."""
+    per_token = head.pool == "tokens"
+    spans = per_token and parse_task(head.task or "tagging").kind == "qa"
+    auto = SPANS if spans else TOKENS if per_token else ROWS
+    of_class = [one for one in layouts(base) if one.auto == auto]
+    layout = next((one for one in of_class if (one.kind, one.pool) == (head.kind, head.pool)), None)
+    name = f"{type(base.model).__name__.removesuffix('Model')}For{auto}"
+    if layout is None:
+        has = " or ".join(f"head={one.kind} on pool={one.pool}" for one in of_class) or "no such head"
+        raise AdapterError(f"{name} cannot have head={head.kind} on pool={head.pool}: it has {has}")
+    if not layout.bias and head.tensors["bias"].abs().max() > 0:
+        raise AdapterError(f"{name} has a head without a bias, and this adapter's has one")
+    named = {"weight": f"{layout.out}.weight", "bias": f"{layout.out}.bias"}
+    if layout.dense:
+        named |= {"dense": f"{layout.dense}.weight", "dense_bias": f"{layout.dense}.bias"}
+    keep = layout.names()
+    return layout, {key: _turned(head.tensors[own]) for own, key in named.items() if key in keep}
+
+
+def model_config(head: HeadParts, auto: str, base: Base) -> dict[str, Any]:
+    """The config of a model with this head: its labels are not kept elsewhere."""
+    config = copy.deepcopy(config_of(base.model))
+    config.id2label = dict(enumerate(head.labels))
+    config.label2id = {label: i for i, label in enumerate(head.labels)}
+    config.architectures = [f"{type(base.model).__name__.removesuffix('Model')}For{auto}"]
+    problems = {"multilabel": "multi_label_classification", "regression": "regression"}
+    if auto == ROWS:
+        kind = parse_task(head.task or "classification").kind
+        config.problem_type = problems.get(kind, "single_label_classification")
+    found: dict[str, Any] = {key: value for key, value in config.to_dict().items() if not key.startswith("_")}
+    return found
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    """A matrix the other way round; a vector as it is."""
+    return (tensor.T if tensor.dim() == 2 else tensor).contiguous()
+
+
+def _some(keys: Iterable[str]) -> str:
+    return ", ".join(sorted(keys)[:4]) + (" ..." if len(set(keys)) > 4 else "")

@@ -1,0 +1,107 @@
+"""LoRA between libraries. Others have a rank and a scale for every matrix, Inlay one of each for the adapter.
+
+A smaller rank is filled up with zeros, another scale goes into `up`, and a site that others leave out in some layers
+is zero there: all exact. A fused projection (GPT-2's queries, keys and values) is one matrix to others and three
+sites here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from inlay.base.sites import Site, Sites
+from inlay.errors import AdapterError
+from inlay.interop.exchange import layers_text
+from inlay.methods.lora import Lora
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is added to one projection: scale * up down x."""
+
+    down: Tensor
+    """[rank, d_in], as others have it."""
+    up: Tensor
+    """[d_out, rank]"""
+    scale: float
+
+
+def leaves(sites: Sites) -> dict[str, list[Site]]:
+    """Path of a projection -> its sites; several if it is fused."""
+    found: dict[str, list[Site]] = {}
+    for site in sites:
+        if site.norm is None:
+            found.setdefault(site.path, []).append(site)
+    return found
+
+
+def width(sites: list[Site]) -> int:
+    """How many outputs a projection has."""
+    return sites[0].d_out if sites[0].columns is None else max(s.columns[1] for s in sites if s.columns)
+
+
+def to_inlay(changes: Mapping[str, Change], sites: Sites) -> tuple[str, dict[str, Tensor]]:
+    """Changes by path -> a spec and its tensors."""
+    parts: dict[str, tuple[Site, Change]] = {}
+    for path, change in changes.items():
+        for site in leaves(sites)[path]:
+            rows = change.up if site.columns is None else change.up[slice(*site.columns)]
+            parts[site.name] = (site, Change(change.down, rows, change.scale))
+    rank = max(change.down.shape[0] for change in changes.values())
+    common = next((change.scale for change in changes.values() if change.scale > 0), 1.0)
+    alpha = float(f"{common * rank:.12g}")
+    layers = sorted({site.layer for site, _ in parts.values() if site.layer is not None})
+    order = dict.fromkeys(site.kind for site in sites)
+    kinds = [kind for kind in order if any(site.kind == kind for site, _ in parts.values())]
+    method = Lora(rank=rank, alpha=alpha, sites="+".join(kinds), layers=layers_text(layers, sites.layers))
+    tensors: dict[str, Tensor] = {}
+    for part in method.parts(sites):
+        site = part.site
+        down, up = torch.zeros(site.d_in, rank), torch.zeros(rank, site.d_out)
+        if site.name in parts:
+            change = parts[site.name][1]
+            ratio = change.scale / (alpha / rank)
+            own = change.down.shape[0]
+            down[:, :own] = change.down.T
+            up[:own] = change.up.T if abs(ratio - 1) < 1e-9 else change.up.T * ratio
+        tensors |= {f"{site.name}.down": down, f"{site.name}.up": up}
+    return method.spec, tensors
+
+
+def from_inlay(method: Lora, tensors: Mapping[str, Tensor], sites: Sites) -> dict[str, Change]:
+    """An adapter's changes by path; those of one path are joined, with one block of rank for every different `down`."""
+    chosen = {part.site.name: part.site for part in method.parts(sites)}
+    found: dict[str, Change] = {}
+    scale = method.alpha / method.rank
+    for path, at in leaves(sites).items():
+        mine = [site for site in at if site.name in chosen]
+        if not mine:
+            continue
+        downs: list[Tensor] = []
+        blocks: list[Tensor] = []
+        for site in mine:
+            down, up = tensors[f"{site.name}.down"].T, tensors[f"{site.name}.up"].T
+            first, last = site.columns or (0, site.d_out)
+            same = next((i for i, other in enumerate(downs) if torch.equal(other, down)), None)
+            if same is None:
+                same = len(downs)
+                downs.append(down)
+                blocks.append(torch.zeros(width(at), down.shape[0]))
+            blocks[same][first:last] = up
+        found[path] = Change(torch.cat(downs), torch.cat(blocks, 1), scale)
+    return found
+
+
+def checked(change: Change, sites: list[Site], where: str) -> Change:
+    """A change whose matrices fit their projection and each other."""
+    rank = change.down.shape[0] if change.down.dim() == 2 else 0
+    for tensor, shape in ((change.down, (rank, sites[0].d_in)), (change.up, (width(sites), rank))):
+        if tuple(tensor.shape) != shape or not rank:
+            wanted = f"[rank, {sites[0].d_in}] and [{width(sites)}, rank]"
+            shapes = f"{tuple(change.down.shape)} and {tuple(change.up.shape)}"
+            raise AdapterError(f"{where}: the matrices are {shapes}, but {wanted} on this base")
+    return change
