@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import bench, demo, eval, info, params, predict, train
+from inlay.cli import bench, demo, eval, export, info, library, params, predict, train
 from inlay.cli.output import Commands
 
 app = typer.Typer(
@@ -31,6 +31,8 @@ app.command("eval")(eval.evaluate)
 app.command("predict")(predict.predict)
 app.command("params")(params.params)
 app.command("info")(info.info)
+app.add_typer(library.app, name="library")
+app.add_typer(export.app, name="export")
 app.add_typer(bench.app, name="bench")
 
 

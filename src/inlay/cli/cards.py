@@ -1,0 +1,250 @@
+"""Cards for people: a table of many, a page of one, and two side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from inlay.cli import output
+from inlay.cli.progress import clock, decimals
+from inlay.library import about
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.library.about import Card
+    from inlay.library.cards import Entry
+    from inlay.library.diff import Diff, Place
+
+_NAMES = 9
+"""Width of the names on a page."""
+_GAP = 2
+_RIGHT = ("labels", "size", "share")
+_METHOD = 32
+_LESS = ("labels", "when", "share", "task", "alias")
+"""What a list does without first, second ... where there is no room."""
+_ASIDE = ("data", "name", "method", "task", "head", "pool", "seed")
+"""Settings that a page shows elsewhere."""
+
+
+def show_list(
+    screen: Console, entries: Sequence[Entry], newest: Sequence[Entry], named: Mapping[str, Mapping[str, int]]
+) -> None:
+    """A row for every entry, and what the newest of every name cost together.
+
+    Args:
+        named: name -> alias -> version; `prod=1` stands beside another version if that one has no row of its own.
+    """
+    shown = {entry.ref for entry in entries}
+    rows = [_row(entry) for entry in entries]
+    for entry, row in zip(entries, rows, strict=True):
+        others = [f"{a}={v}" for a, v in sorted(named.get(entry.name, {}).items()) if f"{entry.name}@{v}" not in shown]
+        row["alias"] = " ".join([*entry.aliases, *others])
+    columns = [name for name in rows[0] if name != "alias" or any(row[name] for row in rows)]
+    widths = {name: max(len(row[name]) for row in [*rows, {name: name}]) for name in columns}
+    for name in _LESS:  # a narrow terminal shows less, rather than broken lines
+        if sum(widths.values()) + _GAP * (len(widths) - 1) > screen.width:
+            widths.pop(name, None)
+    screen.print(_aligned({name: name for name in widths}, widths), style="bold", soft_wrap=True)
+    screen.print("─" * min(screen.width, sum(widths.values()) + _GAP * (len(widths) - 1)))
+    screen.print("\n".join(_aligned(row, widths) for row in rows) + "\n", soft_wrap=True)  # a table takes long for many
+    costs = about.costs((entry.card, entry.bytes) for entry in newest)
+    for cost in costs:
+        screen.print(f"{cost.base}: {cost.line}" if len(costs) > 1 else cost.line, soft_wrap=True)
+    if len(entries) > len(newest):
+        stored = sum({entry.sha256: entry.bytes for entry in entries}.values())
+        screen.print(f"all {len(entries):,} versions: {about.size(stored)}", soft_wrap=True)
+
+
+def _aligned(row: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    cells = (row[name].rjust(n) if name in _RIGHT else row[name].ljust(n) for name, n in widths.items())
+    return (" " * _GAP).join(cells).rstrip()
+
+
+def _row(entry: Entry) -> dict[str, str]:
+    card, labels, method = entry.card, len(about.labels(entry.card)), _line(entry.card["method"])
+    return {
+        "adapter": entry.ref,
+        "alias": "",
+        "method": method if len(method) <= _METHOD else f"{method[: _METHOD - 3]}...",
+        "task": _line(about.kind(card)),
+        "labels": f"{labels:,}" if labels else "",
+        "size": about.size(entry.bytes),
+        "share": _share(card),
+        "metric": _deciding(card),
+        "when": _when(card, "%Y-%m-%d"),
+    }
+
+
+def _share(card: Card) -> str:
+    share = about.share(card)
+    return "" if share is None else output.percent(share)
+
+
+def _deciding(card: Card) -> str:
+    found = about.deciding(card)
+    return f"{_line(found[0])} {decimals(found[2])}" if found else ""
+
+
+def _when(card: Card, form: str) -> str:
+    try:
+        return datetime.fromisoformat(str(card.get("created"))).astimezone().strftime(form)
+    except (ValueError, OSError, OverflowError):
+        return ""
+
+
+def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str]], source: str) -> None:
+    """A page about one adapter.
+
+    Args:
+        versions: all there are of its name, ascending, with their aliases.
+        source: the Python expression that gives its library.
+    """
+    card = entry.card
+    title = " ".join([entry.ref, *(f"@{alias}" for alias in entry.aliases)])
+    screen.print(title, style="bold")
+    screen.print(f"{about.does(card)}.\n")
+    _facts(screen, [*_what_it_is(card, entry)])
+    if found := about.metrics(card):
+        _metrics(screen, card, found)
+    _section(screen, "Training")
+    _facts(screen, [*_training(card)])
+    lineage = [*_lineage(entry, versions)]
+    if lineage:
+        _section(screen, "Lineage")
+        _facts(screen, lineage)
+    _section(screen, "Use it")
+    ref = entry.name if entry.version == max(versions) else entry.ref
+    if command := about.predict_command(card, ref):
+        screen.print(f"  $ {command}\n", soft_wrap=True)
+    for line in about.snippet(card, f'{source}.get("{ref}")', entry.name).splitlines():
+        screen.print(f"  {_line(line)}", soft_wrap=True, style="dim")
+
+
+def _what_it_is(card: Card, entry: Entry) -> Iterator[tuple[str, str]]:
+    counts = about.section(card, "parameters")
+    if names := about.labels(card):
+        yield "labels", ", ".join(_line(name) for name in names)
+    trained = f": {counts['adapter']:,} trained parameters" if isinstance(counts.get("adapter"), int) else ""
+    trained += f", {_share(card)} of the base" if trained and _share(card) else ""
+    trained += f", and {counts['head']:,} in the head" if trained and isinstance(counts.get("head"), int) else ""
+    yield "size", f"{about.size(entry.bytes)}{trained}"
+    yield "method", _line(card["method"])
+    yield "task", _line(card["task"])
+    if card.get("head"):
+        yield "head", f"{card['head']} over {card['pool']}" if card.get("pool") else str(card["head"])
+    count = card.get("base_parameters")
+    large = f", {count:,} parameters" if isinstance(count, int) else ""
+    yield "base", f"{_line(about.base_name(card))}{large} ({about.short(card.get('base'))})"
+    yield "file", entry.sha256
+
+
+def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) -> None:
+    _section(screen, "Metrics")
+    splits = [_line(split) for split in found]
+    table = output.table("", *splits, right=splits)
+    for name in dict.fromkeys(name for one in found.values() for name in one):
+        marked = f"  {_line(name)} *" if name == card.get("metric") else f"  {_line(name)}"
+        table.add_row(marked, *(decimals(one[name]) if name in one else "" for one in found.values()))
+    screen.print(table)
+    if about.deciding(card):
+        screen.print("  * chose the best state", style="dim")
+
+
+def _training(card: Card) -> Iterator[tuple[str, str]]:
+    if data := about.section(card, "config").get("data"):
+        yield "data", _line(data)
+    if card.get("data"):
+        yield "its hash", _line(card["data"])
+    if columns := {k: v for k, v in about.section(card, "columns").items() if v}:
+        yield "columns", ", ".join(f"{role} from {_line(name)}" for role, name in columns.items())
+    config = {k: v for k, v in about.section(card, "config").items() if k not in _ASIDE}
+    if about.section(card, "config"):
+        other = "else" if config else ""
+        given = ", ".join(f"{key} {_line(value)}" for key, value in config.items())
+        yield "settings", f"{given}; " * bool(given) + f"everything {other} by default".replace("  ", " ")
+    yield "seed", str(card.get("seed", ""))
+    best = about.section(card, "best")
+    if isinstance(best.get("step"), int) and isinstance(best.get("epoch"), int | float):
+        yield "best", f"after {best['step']:,} steps (epoch {best['epoch']:.1f})"
+    took = f" in {clock(card['seconds'])}" if isinstance(card.get("seconds"), int | float) else ""
+    yield "made", f"{_when(card, '%Y-%m-%d %H:%M')}{took}, with Inlay {_line(card.get('inlay', '?'))}"
+    if command := about.train_command(card):
+        yield "again", command
+
+
+def _lineage(entry: Entry, versions: Mapping[int, Sequence[str]]) -> Iterator[tuple[str, str]]:
+    if len(versions) > 1:
+        shown = {v: " ".join([str(v), *(f"@{alias}" for alias in named)]) for v, named in versions.items()}
+        yield "versions", ", ".join(f"[{one}]" if v == entry.version else one for v, one in shown.items())
+    if entry.parents:
+        yield "from", ", ".join(_line(parent) for parent in entry.parents)
+    if entry.card.get("source"):
+        yield "source", _line(entry.card["source"])
+
+
+def _section(screen: Console, title: str) -> None:
+    screen.print(f"\n{title}", style="bold")
+
+
+def _facts(screen: Console, facts: Sequence[tuple[str, str]]) -> None:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", min_width=_NAMES, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(f"  {name}", _line(value))
+    screen.print(table)
+
+
+def _line(value: Any) -> str:
+    """A value on one line, without what a terminal would act on."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
+
+
+def show_diff(screen: Console, a: Entry, b: Entry, found: Diff) -> None:
+    """The fields of the cards that differ, then the weights."""
+    _section(screen, "Cards")
+    if found.fields:
+        table = output.table("", a.ref, b.ref, "change", keep=("",))
+        for path, (one, other) in found.fields.items():
+            table.add_row(f"  {_line(path)}", _shown(one), _shown(other), _change(one, other))
+        screen.print(table)
+    else:
+        screen.print("  say the same")
+    _section(screen, "Weights")
+    if found.same_weights:
+        screen.print("  are the same")
+        return
+    table = output.table("", f"|{a.ref}|", f"|{b.ref}|", "difference", "cosine", "", right=("difference", "cosine"))
+    for place in (*found.places, *([found.total] if found.total.difference is not None else [])):
+        table.add_row(f"  {_line(place.name)}", *_cells(place), style="bold" if place is found.total else None)
+    screen.print(table)
+    screen.print("  norms; difference: the norm of what was added, relative to the first", style="dim")
+
+
+def _cells(place: Place) -> list[str]:
+    numbers = (place.norm_a, place.norm_b)
+    far = (
+        "" if place.difference is None else "new" if math.isinf(place.difference) else output.percent(place.difference)
+    )
+    cosine = "" if place.cosine is None else decimals(place.cosine)
+    return [*("-" if n is None else f"{n:.4g}" for n in numbers), far, cosine, place.note]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return _line(", ".join(map(str, value)) if isinstance(value, list) else value)
+
+
+def _change(one: Any, other: Any) -> str:
+    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other)]
+    if not all(numbers):
+        return ""
+    return f"{other - one:+,}" if isinstance(other - one, int) else f"{other - one:+.4g}"

@@ -1,0 +1,126 @@
+"""`inlay export`: adapters for programs that do not know Inlay, as an ONNX graph or as a plain model.
+
+Both commands run what they have written against the host before it gets its name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inlay.cli import options, output
+from inlay.errors import AdapterError
+
+if TYPE_CHECKING:
+    from inlay.engine.host import Host
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Write adapters for other programs: ONNX, or a plain model."
+)
+
+Tokenizer = Annotated[bool, typer.Option("--tokenizer/--no-tokenizer", help="Write the base's tokenizer too.")]
+
+
+@app.command()
+def onnx(
+    tasks: Annotated[str, typer.Option(metavar="NAMES", help="Adapters, in the order of their ids: sms,topic@2")],
+    out: Annotated[Path, typer.Option(metavar="F", help="The graph: F.onnx.")],
+    opset: Annotated[int, typer.Option(min=18, metavar="N", help="The version of ONNX's operators.")] = 18,
+    external_data: Annotated[
+        bool, typer.Option("--external-data", help="Weights in a file beside it, as always over 2 GB.")
+    ] = False,
+    tokenizer: Tokenizer = True,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    base: options.TrainedBase = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """One ONNX graph of many tasks: the base once, and a task_id for every row."""
+    names = [name for name in (part.strip() for part in tasks.split(",")) if name]
+    if not names:
+        raise typer.BadParameter("--tasks names no adapter; expected one such as sms, or several: sms,topic@2")
+    screen = output.console(as_json)
+    host = _host(names, base, library)
+    from inlay.interop.onnx import export
+
+    screen.print(f"tracing {host.base.name}; this takes a while", style="dim", soft_wrap=True)
+    done = export(host, names, out, opset=opset, tokenizer=tokenizer, external_data=external_data, overwrite=overwrite)
+    table = output.table("task_id", "task", "output", "labels", right=("task_id",))
+    for task in done.tasks:
+        table.add_row(str(task["id"]), task["name"], task["output"], _few(task["labels"]))
+    screen.print(table)
+    screen.print(
+        f"\n{out}: {_size(done.bytes)} (base {_size(done.base_bytes)}, "
+        f"{len(names)} task{'s' * (len(names) > 1)} {_size(done.adapter_bytes)})",
+        soft_wrap=True,
+    )
+    if done.files[1:]:
+        screen.print(f"beside it: {', '.join(done.files[1:])}", style="dim", soft_wrap=True)
+    screen.print(f"largest difference from the host in ONNX Runtime: {done.difference:.1e}")
+    if as_json:
+        sizes = {"bytes": done.bytes, "base_bytes": done.base_bytes, "adapter_bytes": done.adapter_bytes}
+        found = {"out": str(out), "files": done.files, **sizes, "opset": opset, "difference": done.difference}
+        output.document({**found, "tasks": done.tasks})
+
+
+@app.command()
+def merged(
+    name: Annotated[str, typer.Argument(metavar="REF", help="An adapter: sms, sms@2 or sms@prod.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder.")],
+    without_head: Annotated[bool, typer.Option("--without-head", help="The encoder alone.")] = False,
+    tokenizer: Tokenizer = True,
+    base: options.TrainedBase = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """A plain Hugging Face model with the adapter in its weights, where that is exact: lora, bitfit, norms, finetune,
+    diffprune.
+    """
+    host = _host([name], base, library)
+    from inlay.interop.merge import merge
+
+    done = merge(host, name, out, without_head=without_head, tokenizer=tokenizer)
+    screen = output.console(as_json)
+    screen.print(f"{out}: {done.model}, {_size(done.bytes)}", soft_wrap=True)
+    screen.print(f"largest difference from the host in transformers: {done.difference:.1e}")
+    if as_json:
+        found = {"out": str(out), "model": done.model, "bytes": done.bytes, "difference": done.difference}
+        output.document({"name": name, **found})
+
+
+def _host(names: list[str], base: str | None, library: str | None) -> Host:
+    """The base in fp32 on the CPU, with these adapters under the names they were asked by."""
+    from inlay.library.library import Library
+
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise AdapterError(f"{twice} is asked for twice")
+    store = Library(library)
+    entries = {name: store.find(name) for name in names}
+    adapters = {name: store.get(entry.ref) for name, entry in entries.items()}
+    said = next((str(entry.card["base_name"]) for entry in entries.values() if entry.card.get("base_name")), None)
+    import torch
+
+    from inlay.engine.host import Host
+
+    host = Host(base or said, device="cpu", dtype=torch.float32)
+    for name, adapter in adapters.items():
+        try:
+            host.load(adapter, name)
+        except AdapterError as error:
+            hint = "" if base else "; if it belongs to another base, name that with --base"
+            raise AdapterError(f"{name}: {error}{hint}") from None
+    return host
+
+
+def _few(labels: list[str]) -> str:
+    shown = ", ".join(labels[:6])
+    return shown if len(labels) <= 6 else f"{shown} ... ({len(labels)})"
+
+
+def _size(count: int) -> str:
+    if count < 10**6:
+        return f"{count / 1e3:.1f} kB"
+    return f"{count / 1e6:.1f} MB" if count < 10**9 else f"{count / 1e9:.2f} GB"

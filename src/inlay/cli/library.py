@@ -1,0 +1,244 @@
+"""`inlay library`: what is there, what it costs, which one is used, and what goes.
+
+Everything here but `verify` and `diff` reads cards alone and never imports torch, so that a thousand adapters are
+listed in a second. Moving adapters in and out is in `cli/exchange.py`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inlay.cli import exchange, options, output
+from inlay.errors import LibraryError
+
+if TYPE_CHECKING:
+    from inlay.library.cards import Entry
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Adapters with names, versions and aliases: sms, sms@3, sms@prod."
+)
+Ref = Annotated[str, typer.Argument(metavar="REF", help="An adapter: sms (the newest), sms@3 or sms@prod.")]
+
+
+@app.command("list")
+def list_(
+    all_versions: Annotated[bool, typer.Option("--all", help="All versions, not only the newest.")] = False,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """List adapters, and what all of them cost together."""
+    from inlay.cli.cards import show_list
+    from inlay.library.aliases import current_of_all
+    from inlay.library.library import Library, Problem
+    from inlay.library.shelf import read_shelves
+
+    screen, store = output.console(as_json), Library(library)
+    problems: list[Problem] = []
+    entries = store.list(all_versions=all_versions, damaged=problems)
+    newest = list({entry.name: entry for entry in entries}.values())  # ascending: the last one stays
+    if entries:
+        show_list(screen, entries, newest, current_of_all(store.storage, read_shelves(store.storage), []))
+    elif not problems:
+        screen.print(f"no adapters in {store.root} yet; inlay train FILE makes one", soft_wrap=True)
+    for problem in problems:
+        screen.print(f"{problem.ref}: {problem.message}", style="red", soft_wrap=True)
+    if as_json:
+        output.document([_document(entry) for entry in entries])
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(ref: Ref, library: options.Library = None, as_json: output.AsJson = False) -> None:
+    """Show one adapter: what it does, how good it is, how it was trained, how to use it."""
+    from inlay.cli.cards import show_card
+    from inlay.library.library import Library
+
+    store = Library(library)
+    entry = store.find(ref)
+    source = f"inlay.Library({'' if library is None else repr(library)})".replace("'", '"')
+    named = store.aliases(entry.name)
+    versions = {v: [alias for alias in sorted(named) if named[alias] == v] for v in store.versions(entry.name)}
+    show_card(output.console(as_json), entry, versions, source)
+    if as_json:
+        output.document(_document(entry))
+
+
+@app.command()
+def verify(
+    ref: Annotated[str | None, typer.Argument(metavar="REF", help="This adapter alone.", show_default=False)] = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Check that everything is as it was written, down to the last bit."""
+    from inlay.library.library import Library
+
+    screen, store = output.console(as_json), Library(library)
+    problems = store.verify(ref)
+    for problem in problems:
+        screen.print(f"{problem.ref or problem.path}: {problem.message}", style="red", soft_wrap=True)
+    if not problems:
+        screen.print(f"{ref or store.root} is as it was written", soft_wrap=True)
+    if as_json:
+        output.document({"ok": not problems, "problems": [_plain(problem) for problem in problems]})
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="An adapter: sms@2.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another: sms@3, or one of another name.")],
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Compare two adapters: their cards field by field, their weights layer by layer."""
+    from inlay.cli.cards import show_diff
+    from inlay.library.diff import compare
+    from inlay.library.library import Library
+
+    store = Library(library)
+    one, other = store.find(a), store.find(b)
+    found = compare(store.read(one).tensors, store.read(other).tensors, one.card, other.card)
+    show_diff(output.console(as_json), one, other, found)
+    if as_json:
+        output.document({"a": one.ref, "b": other.ref, **asdict(found)})
+
+
+@app.command()
+def alias(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An adapter's name.")],
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="What one of its versions is called, such as prod.")],
+    version: Annotated[
+        str | None, typer.Argument(metavar="VERSION", help="A number or another alias.  [default: the newest]")
+    ] = None,
+    back: Annotated[bool, typer.Option("--back", help="Move it to where it pointed before.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias; the version stays.")] = False,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Point an alias to a version, in one step; --back undoes the last move."""
+    from inlay.library.library import Library
+
+    if [version is not None, back, remove].count(True) > 1:
+        raise typer.BadParameter("VERSION, --back and --remove exclude each other")
+    screen, store = output.console(as_json), Library(library)
+    before = store.aliases(name).get(alias)
+    if remove:
+        target = None
+    elif back:
+        target = _before(store.alias_history(name, alias), f"{name}@{alias}")
+    else:
+        target = store.resolve(name, version)
+    store.alias(name, alias, target)
+    was = "" if before in (None, target) else f", was {name}@{before}"
+    screen.print(f"{name}@{alias} is {'removed' if target is None else f'{name}@{target}'}{was}", soft_wrap=True)
+    if as_json:
+        output.document({"name": name, "alias": alias, "version": target, "before": before})
+
+
+def _before(moves: list[Any], shown: str) -> int:
+    """Where an alias pointed before its last move."""
+    version: int | None = moves[-2].version if len(moves) > 1 else None
+    if version is None:
+        raise LibraryError(f"{shown} has pointed nowhere else before; give a version")
+    return version
+
+
+@app.command()
+def rm(
+    refs: Annotated[list[str], typer.Argument(metavar="REF...", help="sms@2, or sms for all its versions.")],
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Remove adapters; until the next gc they can be restored."""
+    from inlay.library.library import Library
+    from inlay.library.names import split_ref
+
+    screen, store = output.console(as_json), Library(library)
+    for ref in refs:
+        store.resolve(*split_ref(ref))  # a wrong name is noticed before anything is removed
+    removed = [entry for ref in dict.fromkeys(refs) for entry in store.remove(ref)]
+    for entry in removed:
+        screen.print(f"{entry.ref} is removed")
+    names = shlex.join(refs)
+    screen.print(f"to get back: inlay library restore {names}{_again(library)}", style="dim", soft_wrap=True)
+    if as_json:
+        output.document({"removed": [entry.ref for entry in removed]})
+
+
+@app.command()
+def restore(
+    refs: Annotated[
+        list[str] | None, typer.Argument(metavar="REF...", help="What to restore.  [default: say what could be]")
+    ] = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Bring removed adapters back; without a name, list what could be."""
+    from inlay.library.library import Library
+
+    screen, store = output.console(as_json), Library(library)
+    if refs:
+        restored = [entry for ref in refs for entry in store.restore(ref)]
+        for entry in restored:
+            screen.print(f"{entry.ref} is back")
+        found = {"restored": [entry.ref for entry in restored]}
+    else:
+        found = {"removed": [entry.ref for entry in store.removed()]}
+        screen.print(f"removed: {', '.join(found['removed']) or 'nothing'}", soft_wrap=True)
+    if as_json:
+        output.document(found)
+
+
+@app.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Delete for good what was removed, and files that no adapter needs."""
+    from inlay.library.about import size
+    from inlay.library.library import Library
+
+    screen, store = output.console(as_json), Library(library)
+    if as_json and not (yes or dry_run):
+        raise typer.BadParameter("--json cannot ask: pass --yes or --dry-run")
+    gone, freed = [entry.ref for entry in store.removed()], store.gc(dry_run=True)
+    what = f"{freed.files:,} file{'' if freed.files == 1 else 's'} ({size(freed.bytes)})"
+    if freed.files and not dry_run:
+        named = f", and with them for good {', '.join(gone)}" if gone else ""
+        if not yes:
+            typer.confirm(f"delete {what}{named}?", abort=True)
+        freed = store.gc()
+        screen.print(f"deleted {what}", soft_wrap=True)
+    elif freed.files:
+        screen.print(f"would delete {what}; removed adapters: {', '.join(gone) or 'none'}", soft_wrap=True)
+    else:
+        screen.print("nothing to delete")
+    if as_json:
+        output.document({"files": freed.files, "bytes": freed.bytes, "removed": gone, "dry_run": dry_run})
+
+
+app.command("export")(exchange.export)
+app.command("import")(exchange.import_)
+app.command("push")(exchange.push)
+app.command("pull")(exchange.pull)
+
+
+def _again(library: str | None) -> str:
+    return "" if library is None else f" --library {shlex.quote(library)}"
+
+
+def _document(entry: Entry) -> dict[str, Any]:
+    return {**entry.card, "aliases": list(entry.aliases)}
+
+
+def _plain(problem: Any) -> Mapping[str, Any]:
+    return {"ref": problem.ref, "path": problem.path, "message": problem.message}

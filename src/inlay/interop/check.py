@@ -1,0 +1,93 @@
+"""What every export has in common: plain weights to start from, rows to try it on, and errors of the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from inlay.bank.inputs import longest_row
+from inlay.base.load import Base, load_tokenizer
+from inlay.base.sites import config_of
+from inlay.data.batch import Batch
+from inlay.engine.host import Host
+from inlay.errors import BaseError, RunError
+
+TEXTS = (
+    "The parcel arrived two days late, but everything in it was fine.",
+    "no",
+    "Congratulations! You have won 2,000 euros: call 0800 123 456 before Friday to claim your prize.",
+    "Ana Silva met Bob in Oslo on 3 June, and they talked about the new library by the river until it was dark.",
+    "I would not watch this film again.",
+    "what is the capital of Peru ?",
+)
+
+
+def plain(base: Base, what: str) -> None:
+    """Refuse a base whose weights are not those of its checkpoint, in fp32 and on the CPU."""
+    if base.serving_only:
+        raise BaseError(f"{base.name} runs in {base.serving_only}; {what} is made from a host without")
+    if base.dtype != torch.float32 or base.device.type != "cpu":
+        runs = f"{str(base.dtype).removeprefix('torch.')} on {base.device}"
+        raise BaseError(f'{base.name} runs in {runs}; {what} is made from Host(..., device="cpu", dtype=torch.float32)')
+
+
+def rows_to_check(host: Host) -> Batch:
+    """Texts of several lengths, as pairs where the base has token types; any tokens if it has no tokenizer."""
+    try:
+        batch = host.batch(TEXTS, TEXTS[::-1] if host.base.sites.arch.token_types else None)
+    except BaseError:
+        return _any_rows(host.base)
+    single = host.batch(TEXTS)
+    types = [b.types if b.types is not None else torch.zeros_like(b.ids) for b in (single, batch)]
+    return Batch(torch.cat([single.ids, batch.ids]), single.lengths + batch.lengths, torch.cat(types))
+
+
+def padded(batch: Batch) -> dict[str, Tensor]:
+    """A batch as a tokenizer gives it: ids, mask and types [rows, longest]."""
+    mask = torch.arange(max(batch.lengths)) < torch.tensor(batch.lengths).unsqueeze(1)
+    types = torch.zeros_like(batch.ids) if batch.types is None else batch.types
+    found = {"attention_mask": mask.long()}
+    for name, values in (("input_ids", batch.ids), ("token_type_ids", types)):
+        found[name] = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(mask, values)
+    return found
+
+
+def largest(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, as a share of the largest number where that is over 1; infinite if one is not finite."""
+    if found.shape != expected.shape or not torch.isfinite(found).all():
+        return float("inf")
+    return (found - expected).abs().max().item() / max(1.0, expected.abs().max().item())
+
+
+def save_tokenizer(base: Base, folder: Path) -> None:
+    """Write a base's tokenizer, without the cutting and padding that its last call has left in it."""
+    tokenizer = load_tokenizer(base)
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    if inner is not None:
+        inner.no_truncation()
+        inner.no_padding()
+    tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A disk's errors as ours."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise RunError(f"cannot write {path}: {error}") from None
+
+
+def _any_rows(base: Base) -> Batch:
+    random = torch.Generator().manual_seed(0)
+    words = range(5, int(config_of(base.model).vocab_size))  # not those that stand for padding
+    lengths = [min(n, longest_row(base) or n) for n in (1, 2, 5, 9, 17)]
+    return Batch.of([torch.randint(words.start, words.stop, (n,), generator=random).tolist() for n in lengths])

@@ -1,0 +1,125 @@
+"""An export: one adapter in a folder of its own, or in a repo of the hub.
+
+    adapter.safetensors   the adapter, exactly as a library stores it
+    card.json             its card, with the file's hash and a digest of itself
+    README.md             the same for people
+
+What comes in is checked as a library checks its own: hash, digest, and that the card says what the file says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import DamagedError, LibraryError
+from inlay.library import cards
+from inlay.library.adapter import Adapter
+from inlay.library.cards import Entry
+from inlay.library.library import Library
+from inlay.library.readme import readme
+
+WEIGHTS, CARD, README = "adapter.safetensors", "card.json", "README.md"
+_OWN = frozenset(
+    "name version inlay digest sha256 bytes created method task base labels head pool seed parents".split()
+)
+"""What a library writes into a card itself."""
+
+
+def files(library: Library, ref: str, dtype: str | None = None, repo: str | None = None) -> dict[str, bytes]:
+    """The files of an export.
+
+    Args:
+        dtype: `float16` or `float32`; as it is stored by default.
+        repo: what its README tells people to pull; without one, to import the folder.
+    """
+    entry = library.find(ref)
+    adapter = library.get(entry.ref)
+    content = (adapter if dtype is None else adapter.to(dtype)).content()
+    sizes = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    card = {key: value for key, value in entry.card.items() if key not in ("name", "version", "digest")} | sizes
+    page = readme({**card, "name": entry.name}, repo=repo)
+    return {WEIGHTS: content, CARD: cards.encode(card, entry.name, entry.version), README: page.encode()}
+
+
+def check(found: Mapping[str, bytes], source: str) -> tuple[Adapter, Entry]:
+    """The adapter in the files of an export, if everything in them fits together."""
+    where = f"{source}/{CARD}"
+    entry = cards.decode(found[CARD], *_claimed(found[CARD], where), where)
+    content = found[WEIGHTS]
+    if len(content) != entry.bytes or hashlib.sha256(content).hexdigest() != entry.sha256:
+        raise DamagedError(f"{source} is damaged: {WEIGHTS} is not the file that its card was written for")
+    adapter = Adapter.of(content, f"{source}/{WEIGHTS}")
+    cards.compare(entry, adapter, where)
+    return adapter, entry
+
+
+def adopt(library: Library, found: Mapping[str, bytes], source: str, name: str | None = None) -> Entry:
+    """Put the adapter of an export into a library, with all that its card says."""
+    adapter, entry = check(found, source)
+    more = {key: value for key, value in entry.card.items() if key not in _OWN and key != "history"}
+    more["source"] = source
+    return library.put(adapter, name or entry.name, parents=entry.parents, **more)
+
+
+def recognises(path: Path) -> bool:
+    """Whether this is the folder of an export."""
+    return (path / CARD).is_file() and (path / WEIGHTS).is_file()
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    """The files of an export from a folder, unchecked."""
+    try:
+        if (folder / CARD).stat().st_size > cards.LIMIT:
+            raise LibraryError(f"{folder / CARD} is not a card: it has more than {cards.LIMIT:,} bytes")
+        return {name: (folder / name).read_bytes() for name in (CARD, WEIGHTS)}
+    except OSError as error:
+        raise LibraryError(f"cannot read {folder}: {error}") from None
+
+
+def write(folder: Path, fill: Callable[[Path], None], force: bool = False) -> list[str]:
+    """Let `fill` write files, which then appear in a folder together; if it fails, none of them does. Returns them.
+
+    Args:
+        force: write into a folder that holds something already.
+    """
+    try:
+        if not force and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise LibraryError(f"{folder} is there already, and not empty: choose another folder, or --force")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as part:
+            fill(Path(part))
+            folder.mkdir(exist_ok=True)
+            paths = sorted(Path(part).iterdir())
+            for path in paths:
+                os.replace(path, folder / path.name)
+            return [path.name for path in paths]
+    except OSError as error:
+        raise LibraryError(f"cannot write {folder}: {error}") from None
+
+
+def fill_with(content: Mapping[str, bytes]) -> Callable[[Path], None]:
+    """What `write` needs, for files that are in memory."""
+
+    def fill(folder: Path) -> None:
+        for name, data in content.items():
+            (folder / name).write_bytes(data)
+
+    return fill
+
+
+def _claimed(content: bytes, where: str) -> tuple[str, int]:
+    """The name and version a card gives itself."""
+    try:
+        document: Any = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{where} is not a card: {error}") from None
+    name, version = (document.get(key) if isinstance(document, dict) else None for key in ("name", "version"))
+    if not isinstance(name, str) or type(version) is not int:
+        raise DamagedError(f"{where} is not a card: it has no name and version")
+    return name, version

@@ -1,0 +1,255 @@
+"""The host's own forward pass as a module of tensors alone, to be traced: every row says by a number whose it is.
+
+Rows come as a tokenizer gives them, padded at their end, and in any order. A row's matrices are gathered from the
+stacks, where the host multiplies runs of rows: slower with many tokens, but there is nothing in it to plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from inlay.bank.bank import Mount
+from inlay.bank.delta import Delta, Signal
+from inlay.bank.inputs import first_position
+from inlay.bank.passes import Action, Here, Pass
+from inlay.bank.route import Route
+from inlay.base.load import Base
+from inlay.base.sites import Site, config_of
+from inlay.engine.host import Host
+from inlay.heads.head import ROWS, TOKENS
+from inlay.heads.pool import POOLS
+from inlay.tasks import NOTHING
+
+
+class RowRoute(Route):
+    """The entry of every row; all rows have the same number of tokens."""
+
+    def __init__(self, entry: Tensor, inside: Tensor | None, length: int):
+        """
+        Args:
+            entry: [rows]; any for a row that is not in the group.
+            inside: [rows] whether it is; None if all are.
+        """
+        super().__init__([], 0)
+        self.span = None
+        self.entry = entry
+        self.inside = None if inside is None else inside.view(-1, 1, 1)
+        self.length = length
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """One batched product over rows."""
+        rows = x.view(self.entry.shape[0], self.length, x.shape[-1])
+        out = rows @ weight.index_select(0, self.entry)
+        if bias is not None:
+            out = out + bias.index_select(0, self.entry).unsqueeze(1)
+        return self._mine(out).flatten(0, 1)
+
+    def vector(self, p: Tensor, like: Tensor) -> Tensor:
+        """The row's vector, for each of its tokens."""
+        own = self._mine(p.index_select(0, self.entry).unsqueeze(1))
+        return own.expand(own.shape[0], self.length, own.shape[2]).flatten(0, 1)
+
+    def _mine(self, out: Tensor) -> Tensor:
+        """Zeros for strangers. An entry of zeros would do too, but one adapter would then take the room of two."""
+        return out if self.inside is None else torch.where(self.inside, out, torch.zeros(()))
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A mount as the graph has it."""
+
+    site: Site
+    delta: Delta
+    tensors: Mapping[str, str]
+    """The delta's tensor name -> the graph's."""
+    entries: str
+    """The graph's tensor [tasks]: the entry of every task."""
+    inside: str | None
+    """The graph's tensor [tasks]: whether the task is in the group; None if all are."""
+
+
+class GraphPass(Pass):
+    """A pass over padded rows of any tasks."""
+
+    def __init__(self, graph: Graph, task_id: Tensor, length: int, pooler: bool = False):
+        super().__init__(graph.wants)
+        self.graph = graph
+        self.task_id = task_id
+        self.length = length
+        self.pooler = pooler
+        self._routes: dict[str, Route] = {}
+
+    def at(self, site: Site) -> Sequence[Action]:
+        """Everything that is mounted there: who is in the batch is not known yet."""
+        if site.kind == "pooler" and not self.pooler:
+            return ()
+        return [self.action(one) for one in self.graph.mounted.get(site.name, ())]
+
+    def action(self, one: Mounted) -> Action:
+        """A mount's delta, its tensors, and the rows' entries in them."""
+        if one.entries not in self._routes:
+            of_row = [
+                None if name is None else self.graph.tensor(name).index_select(0, self.task_id)
+                for name in (one.entries, one.inside)
+            ]
+            assert of_row[0] is not None
+            self._routes[one.entries] = RowRoute(of_row[0], of_row[1], self.length)
+        tensors = {name: self.graph.tensor(own) for name, own in one.tensors.items()}
+        return one.delta, tensors, self._routes[one.entries]
+
+    def drop(self, here: Here, place: str, p: float, training: bool, y: Tensor) -> Tensor:
+        """Nothing: a graph answers."""
+        return y
+
+
+class Graph(nn.Module):
+    """A base and some of a host's adapters: token ids and a task per row in, logits out."""
+
+    def __init__(self, host: Host, names: Sequence[str]):
+        super().__init__()
+        self.base = host.base.model
+        self.adapters = nn.Module()
+        self._host = host
+        self._slots = [host.slot(name) for name in names]
+        self.pools = [host.pool(name) for name in names]
+        self.wants = frozenset(want for slot in self._slots for want in host.forward.bank.slot(slot).wants)
+        self.takes_types = takes_types(host.base)
+        self._routes: dict[tuple[Any, ...], int] = {}
+        self.mounted: dict[str, list[Mounted]] = {}
+        for site, mounts in host.forward.bank.mounts.items():
+            found = [self._mount(mount) for mount in mounts if mount.slots & set(self._slots)]
+            self.mounted |= {site: found} if found else {}
+        widths = [len(host.labels(name)) for name in names]
+        self._keep("task_widths", torch.tensor(widths))
+        self._keep("task_pools", torch.tensor([POOLS.index(pool) for pool in self.pools]))
+        self.outputs = {
+            place: max(width for width, pool in zip(widths, self.pools, strict=True) if (pool == "tokens") == tokens)
+            for place, tokens in ((ROWS, False), (TOKENS, True))
+            if any((pool == "tokens") == tokens for pool in self.pools)
+        }
+        """Which kinds of heads there are, and the most labels of each."""
+
+    def tensor(self, name: str) -> Tensor:
+        """One of the adapters' tensors."""
+        found: Tensor = self.adapters.get_buffer(name)
+        return found
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, task_id: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """ids, mask and types [rows, length], task_id [rows] -> [rows, widest] and [rows, length, widest]."""
+        rows, length = input_ids.shape
+        inputs = _inputs(self._host.base, input_ids, attention_mask, token_type_ids)
+        states = self._host.forward.call(GraphPass(self, task_id, length), inputs)
+        found = []
+        if ROWS in self.outputs:
+            pooled = self._pooled(states.view(rows, length, -1), attention_mask, task_id)
+            found.append(self._answers(ROWS, pooled, task_id, 1).view(rows, -1))
+        if TOKENS in self.outputs:
+            answers = self._answers(TOKENS, states, task_id, length)
+            found.append(answers.masked_fill(attention_mask.unsqueeze(2) == 0, NOTHING))
+        return tuple(found)
+
+    def _pooled(self, states: Tensor, mask: Tensor, task_id: Tensor) -> Tensor:
+        """[rows, d], each row pooled as its task wants."""
+        by_kind = {kind: self._pool(kind, states, mask, task_id) for kind in sorted({*self.pools} - {"tokens"})}
+        (_, pooled), *others = by_kind.items()
+        chosen = self.tensor("task_pools").index_select(0, task_id).unsqueeze(1)
+        for kind, rows in others:
+            pooled = torch.where(chosen == POOLS.index(kind), rows, pooled)
+        return pooled
+
+    def _pool(self, kind: str, states: Tensor, mask: Tensor, task_id: Tensor) -> Tensor:
+        if kind == "mean":
+            weight = mask.to(states.dtype).unsqueeze(2)
+            return (states * weight).sum(1) / weight.sum(1).clamp(min=1.0)
+        if kind == "last":
+            last = (mask.sum(1) - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, states.shape[2])
+            return states.gather(1, last).squeeze(1)
+        first = states[:, 0]
+        return self._pooler(first, task_id) if kind == "pooler" else first
+
+    def _pooler(self, first: Tensor, task_id: Tensor) -> Tensor:
+        host, model = self._host, self._host.base.model
+        site = host.base.sites.at("pooler")
+        assert site is not None
+        activation = model.get_submodule(host.base.sites.arch.pooler_activation)
+        with host.forward.wiring.running(GraphPass(self, task_id, 1, pooler=True)):
+            pooled: Tensor = activation(model.get_submodule(site.path)(first))
+        return pooled
+
+    def _answers(self, place: str, x: Tensor, task_id: Tensor, length: int) -> Tensor:
+        """[rows, length, widest]; a task that is not in a group of heads gets zeros from it, so they add up."""
+        state, widest = GraphPass(self, task_id, length), self.outputs[place]
+        total: Tensor | None = None
+        for one in self.mounted[place]:
+            delta, tensors, route = state.action(one)
+            values = delta.difference(route, tensors, Signal(one.site, x, x))[:, :widest]
+            values = F.pad(values, (0, widest - values.shape[1]))
+            total = values if total is None else total + values
+        assert total is not None
+        widths = self.tensor("task_widths").index_select(0, task_id)
+        is_place = self.tensor("task_pools").index_select(0, task_id) == POOLS.index("tokens")
+        widths = torch.where(is_place if place == TOKENS else ~is_place, widths, 0)
+        beyond = torch.arange(widest) >= widths.unsqueeze(1)
+        return total.view(task_id.shape[0], length, widest).masked_fill(beyond.unsqueeze(1), NOTHING)
+
+    def _mount(self, mount: Mount) -> Mounted:
+        """Keep what the chosen slots have in a mount, and nothing of others."""
+        group = mount.group
+        mine = self._together(mount)
+        index = torch.tensor([group.entry_of[slot] for slot in mine])
+        stacks = {name: stack.detach().index_select(0, index) for name, stack in mount.tensors().items()}
+        prefix = f"{type(group.delta).__name__}{group.number}"
+        names = {
+            name: self._keep(f"{prefix} {mount.names[name]}", stack)
+            for name, stack in group.delta.effective(stacks, None).items()
+        }
+        inside = [slot in mount.slots for slot in self._slots]
+        entries = [mine.index(slot) if here else 0 for slot, here in zip(self._slots, inside, strict=True)]
+        # routes are alike for many mounts, so their tables are named by what they say
+        number = self._routes.setdefault((tuple(entries), tuple(inside)), len(self._routes))
+        route = self._keep(f"entries{number}", torch.tensor(entries))
+        strangers = None if all(inside) else self._keep(f"inside{number}", torch.tensor(inside))
+        return Mounted(mount.site, group.delta, names, route, strangers)
+
+    def _together(self, mount: Mount) -> list[int]:
+        """The chosen slots in any mount that shares a stack with this one, directly or through others."""
+        bank = self._host.forward.bank
+        mounts = [m for found in bank.mounts.values() for m in found if m.group is mount.group]
+        names: set[str] = set()
+        more = set(mount.names.values())
+        while more != names:
+            names = more
+            near = [m for m in mounts if names & set(m.names.values())]
+            more = names.union(*(m.names.values() for m in near))
+        return [slot for slot in self._slots if any(slot in m.slots for m in near)]
+
+    def _keep(self, name: str, tensor: Tensor) -> str:
+        """Once under a name that a module may have: rows that mounts share stay shared."""
+        name = re.sub(r"\W+", "_", name)
+        if not hasattr(self.adapters, name):
+            self.adapters.register_buffer(name, tensor)
+        return name
+
+
+def takes_types(base: Base) -> bool:
+    """Whether token types make a difference; RoBERTa has one, which says nothing."""
+    return base.sites.arch.token_types and int(getattr(config_of(base.model), "type_vocab_size", 0)) > 1
+
+
+def _inputs(base: Base, ids: Tensor, mask: Tensor, types: Tensor | None) -> dict[str, Any]:
+    """The model's arguments; positions are given, since some models would count them from the padding."""
+    found: dict[str, Any] = {"use_cache": False} if base.sites.arch.decoder else {}
+    positions = torch.arange(ids.shape[1]) + first_position(base)
+    found |= {"input_ids": ids, "attention_mask": mask, "position_ids": positions.unsqueeze(0).expand(ids.shape)}
+    if base.sites.arch.token_types:
+        found["token_type_ids"] = torch.zeros_like(ids) if types is None else types
+    return found

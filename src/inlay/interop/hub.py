@@ -1,0 +1,143 @@
+"""The hub: a repo holds one adapter as an export does: `adapter.safetensors`, `card.json`, `README.md`.
+
+Nothing else is ever downloaded, and nothing that is larger than it may be: sizes are asked for first, and a name or a
+branch is pinned to its commit before the first file. What comes back is only bytes; `interop.exported` checks them as a
+library checks its own. A token comes from the argument, `HF_TOKEN`, or `hf auth login`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import LibraryError
+from inlay.interop.exported import CARD, README, WEIGHTS
+
+LIMIT = 4 << 30
+"""Bytes of an adapter; a full fine-tuning of a large encoder has 1.4 GB."""
+_CARD_LIMIT = 4 << 20
+_OURS = frozenset((WEIGHTS, CARD, README, ".gitattributes"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Files in a repo at one commit."""
+
+    repo: str
+    commit: str
+    url: str
+
+
+def push(
+    files: Mapping[str, bytes],
+    repo: str,
+    *,
+    private: bool = False,
+    revision: str | None = None,
+    token: str | None = None,
+    message: str = "An adapter",
+) -> Place:
+    """Write the files of an export into a repo, in one commit; the repo is made if there is none.
+
+    Args:
+        private: whether a new repo is private. A public one that is there already is refused.
+        revision: the branch; `main` by default.
+    """
+    from huggingface_hub import CommitOperationAdd
+
+    api = _api(token)
+    with _explained(repo, revision, "write to"):
+        api.create_repo(repo, private=private or None, exist_ok=True)
+        info = api.model_info(repo)
+        if private and not info.private:
+            raise LibraryError(f"{repo} is there already, and public; make it private on the hub, or choose another")
+        _refuse_other_content(repo, {one.rfilename for one in info.siblings or ()})
+        additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=data) for name, data in files.items()]
+        done = api.create_commit(repo, additions, commit_message=message, revision=revision)
+    return Place(repo, str(done.oid), f"{api.endpoint}/{repo}")
+
+
+def pull(
+    repo: str, *, revision: str | None = None, token: str | None = None, limit: int = LIMIT
+) -> tuple[dict[str, bytes], Place]:
+    """The files of an export from a repo, as they are in one commit, unchecked; and which commit that is.
+
+    Args:
+        revision: a branch, a tag or a commit; `main` by default.
+        limit: the most bytes of the adapter.
+    """
+    api = _api(token)
+    with _explained(repo, revision, "read"):
+        info = api.model_info(repo, revision=revision, files_metadata=True)
+        sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
+        for name, most in ((CARD, _CARD_LIMIT), (WEIGHTS, limit)):
+            _refuse_size(repo, name, sizes, most)
+        with tempfile.TemporaryDirectory(prefix="inlay-pull-") as folder:
+            found = {name: _download(api, repo, name, info.sha, folder) for name in (CARD, WEIGHTS)}
+    return found, Place(repo, str(info.sha), f"{api.endpoint}/{repo}")
+
+
+def _api(token: str | None) -> Any:
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token, library_name="inlay")
+
+
+def _download(api: Any, repo: str, name: str, commit: str, folder: str) -> bytes:
+    return Path(api.hf_hub_download(repo, name, revision=commit, local_dir=folder)).read_bytes()
+
+
+def _refuse_size(repo: str, name: str, sizes: Mapping[str, int], most: int) -> None:
+    if name not in sizes:
+        raise LibraryError(f"{repo} holds no adapter of Inlay's: there is no {name} in it")
+    if sizes[name] > most:
+        raise LibraryError(
+            f"{repo}: {name} has {sizes[name]:,} bytes, more than the {most:,} that are downloaded; "
+            "if that is right, download it yourself and import the folder"
+        )
+
+
+def _refuse_other_content(repo: str, names: set[str]) -> None:
+    others = sorted(names - _OURS)
+    if others and CARD not in names:
+        raise LibraryError(f"{repo} holds something else, for example {others[0]}; choose another repo")
+
+
+@contextmanager
+def _explained(repo: str, revision: str | None, what: str) -> Iterator[None]:
+    """Every failure of the hub as one line that says what to do."""
+    from huggingface_hub import errors
+
+    login = "log in with `hf auth login`, or set HF_TOKEN"
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise LibraryError(f"{repo} is gated: ask for access on its page, then {login}") from None
+    except errors.RepositoryNotFoundError:
+        raise LibraryError(
+            f"there is no repo {repo!r} on the hub that you may {what}; {login} if it is private"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise LibraryError(f"{repo} has no revision {revision!r}") from None
+    except errors.HFValidationError:
+        raise LibraryError(f"{repo!r} is not the name of a repo: expected owner/name") from None
+    except errors.HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", None)
+        if status in (401, 403):
+            raise LibraryError(f"you may not {what} {repo}: {login}") from None
+        raise LibraryError(f"the hub cannot {what} {repo}: {_first(error)}") from None
+    except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
+        raise LibraryError(f"the hub cannot be reached: {_first(error)}") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise LibraryError(f"cannot {what} {repo}: {_first(error)}") from None
+
+
+def _first(error: BaseException) -> str:
+    """The first line of an error, and of what caused it."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return f"{line} {_first(error.__cause__)}" if error.__cause__ is not None else line

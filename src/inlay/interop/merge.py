@@ -1,0 +1,255 @@
+"""Merge an adapter into the base's weights, where that is exact: a plain Hugging Face model comes out of it.
+
+    LoRA                W + (alpha / rank) (down up)^T      BitFit    b + db
+    norms               gamma + dgamma, beta + dbeta        finetune, diffprune    theta + dtheta
+
+Bottlenecks, token-dependent shifts and mixes of layers are no weights of the base, and are refused. A head goes with it
+where transformers has a model with the same one, with a temperature or a regression's scale in its weights: a plain
+softmax, sigmoid or value is then what Inlay answers. What is written has been read back by transformers and run against
+the host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from inlay.bank.delta import Delta
+from inlay.base.load import Base, _quiet
+from inlay.base.sites import Site, config_of, stores_in_out
+from inlay.data.batch import Batch
+from inlay.engine.host import Host
+from inlay.errors import AdapterError, BaseError, InlayError, RunError
+from inlay.interop.check import largest, padded, plain, rows_to_check, save_tokenizer, writing
+from inlay.interop.exchange import HeadParts
+from inlay.interop.heads import model_config, write_head
+from inlay.methods.adapterbias import TokenShift
+from inlay.methods.bitfit import BiasShift
+from inlay.methods.frozen import LayerMix
+from inlay.methods.houlsby import Bottleneck
+from inlay.methods.lora import LowRank
+from inlay.methods.norms import NormShift
+
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was written."""
+
+    folder: Path
+    model: str
+    """The class of transformers that it is."""
+    bytes: int
+    difference: float
+    """The largest between that model, read back, and the host."""
+
+
+def merge(
+    host: Host,
+    name: str,
+    folder: str | os.PathLike[str],
+    *,
+    without_head: bool = False,
+    tokenizer: bool = True,
+) -> Merged:
+    """Write a model of transformers that gives what this adapter gives, or refuse with the reason.
+
+    Args:
+        folder: it must not be there, or be empty. It appears whole and checked, or not at all.
+        without_head: the encoder alone.
+        tokenizer: put the base's tokenizer into it.
+    """
+    folder = Path(folder)
+    plain(host.base, "a merged model")
+    weights = merged_weights(host, name)
+    head = None if without_head else _head(host, name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} is there already; give a new folder")
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            _save(host, name, weights, head, part)
+            del weights
+            if tokenizer:
+                save_tokenizer(host.base, part)
+            model, difference = _compare(host, name, head, part)
+            if not difference <= TOLERANCE:
+                raise InlayError(
+                    f"the merged model differs from {name!r} by {difference:.1e}, more than {TOLERANCE:.0e}: "
+                    "nothing was written"
+                )
+            size = sum(file.stat().st_size for file in part.iterdir())
+            _open_up(part)
+            part.replace(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return Merged(folder, model, size, difference)
+
+
+def merged_weights(host: Host, name: str) -> dict[str, Tensor]:
+    """The base's parameters with an adapter merged into them; those it does not change are the base's own."""
+    base, slot = host.base, host.slot(name)
+    weights = {key: tensor.detach() for key, tensor in base.model.state_dict().items()}
+    if slot in host.forward.weights:
+        return weights | host.forward.weights[slot].effective(base, slot, None)
+    record, tensors = host.forward.bank.slot(slot), host.read(name)
+    head = ("head", "head.tokens")
+    for part in (part for part in record.parts if part.site.kind not in head):
+        rule = _RULES.get(type(part.delta))
+        if rule is None or (isinstance(part.delta, TokenShift) and part.delta.alpha):
+            method = record.method.spec if record.method is not None else "it"
+            raise AdapterError(
+                f"{name!r} cannot be merged: {method} {_reason(part.delta)}; serve it with Inlay instead"
+            )
+        own = {key: tensors[full] for key, full in part.names().items()}
+        rule(base, part.site, own, weights)
+    return weights
+
+
+def _low_rank(base: Base, site: Site, own: Mapping[str, Tensor], weights: dict[str, Tensor]) -> None:
+    change = (own["down"].double() @ own["up"].double()) * own["scale"].double()  # [in, out]
+    leaf = base.model.get_submodule(site.path)
+    _add(weights, f"{site.path}.weight", change if stores_in_out(leaf) else change.T, site, int(stores_in_out(leaf)))
+
+
+def _bias(base: Base, site: Site, own: Mapping[str, Tensor], weights: dict[str, Tensor]) -> None:
+    shift = own["bias"] if "bias" in own else own["v"]
+    if not site.bias:
+        raise AdapterError(f"{site.path} of {base.name} has no bias that a shift could be merged into")
+    _add(weights, f"{site.path}.bias", shift, site)
+
+
+def _norm(base: Base, site: Site, own: Mapping[str, Tensor], weights: dict[str, Tensor]) -> None:
+    for key, name in (("gamma", "weight"), ("beta", "bias")):
+        if key in own:
+            _add(weights, f"{site.path}.{name}", own[key], site)
+
+
+def _add(weights: dict[str, Tensor], name: str, change: Tensor, site: Site, dimension: int = 0) -> None:
+    """Add to a parameter, or to the slice of it that is this site; the base's own tensor stays as it is."""
+    found = weights[name].double().clone()
+    first, last = site.columns or (0, found.shape[dimension])
+    found.narrow(dimension, first, last - first).add_(change)
+    weights[name] = found.float()
+
+
+_RULES: Mapping[type[Delta], Callable[[Base, Site, Mapping[str, Tensor], dict[str, Tensor]], None]] = {
+    LowRank: _low_rank,
+    BiasShift: _bias,
+    NormShift: _norm,
+    TokenShift: _bias,
+}
+
+
+def _reason(delta: Delta) -> str:
+    if isinstance(delta, Bottleneck):
+        return "has an activation between two matrices, which no weight of the base can stand for"
+    if isinstance(delta, TokenShift):
+        return "weighs its shift by the token, which no weight of the base can stand for"
+    if isinstance(delta, LayerMix):
+        return "mixes the states of all layers, which the base's own forward pass does not"
+    return f"has a part that merging does not know ({type(delta).__name__})"
+
+
+def _head(host: Host, name: str) -> HeadParts:
+    """The head, if one of transformers' classes can have it; an error says why not."""
+    hint = "; pass without_head (--without-head) for the encoder alone"
+    kind = host.head(name)
+    if kind is None:
+        raise AdapterError(f"{name!r} has no head{hint}")
+    prefix = "head."
+    tensors = {key.removeprefix(prefix): t for key, t in host.read(name).items() if key.startswith(prefix)}
+    factor, shift = _answered(host, name)
+    tensors |= {key: t * factor for key, t in tensors.items() if key in ("weight", "bias")}
+    if "bias" in tensors:
+        tensors["bias"] = tensors["bias"] + shift
+    head = HeadParts(kind, host.pool(name), host.task(name).spec, host.labels(name), tensors)
+    try:
+        write_head(head, host.base)
+    except AdapterError as error:
+        raise AdapterError(f"the head of {name!r} cannot be merged: {error}{hint}") from None
+    return head
+
+
+def _answered(host: Host, name: str) -> tuple[float, float]:
+    """Factor and shift of the logits that make a plain softmax, sigmoid or value of what Inlay answers."""
+    task = host.task(name)
+    return getattr(task, "scale", 1.0) / getattr(task, "temperature", 1.0), getattr(task, "mean", 0.0)
+
+
+def _save(host: Host, name: str, weights: Mapping[str, Tensor], head: HeadParts | None, folder: Path) -> None:
+    """Write the model: the base itself, or one of transformers' classes around it."""
+    base, model = host.base, host.base.model
+    if head is None:
+        with _quiet():
+            save: Any = model.save_pretrained
+            save(folder, state_dict={key: tensor.contiguous() for key, tensor in weights.items()})
+        return
+    layout, own = write_head(head, base)
+    config = type(config_of(model)).from_dict(model_config(head, layout.auto, base))
+    config.inlay = {"name": name, "task": head.task}
+    with torch.device("meta"), _quiet():
+        whole = _class(layout.auto).from_config(config)
+    state = {f"{whole.base_model_prefix}.{key}": tensor.contiguous() for key, tensor in weights.items()} | own
+    wanted = whole.state_dict().keys()
+    if missing := sorted(wanted - state.keys()):
+        raise BaseError(f"{base.name} lacks {missing[0]}, which {type(whole).__name__} has")
+    whole.load_state_dict({key: state[key] for key in wanted}, assign=True)
+    with _quiet():
+        whole.save_pretrained(folder)
+
+
+def _compare(host: Host, name: str, head: HeadParts | None, folder: Path) -> tuple[str, float]:
+    """Read the folder as anyone would: the class it is, and its largest difference from the host on texts."""
+    batch = rows_to_check(host)
+    names = [name] * len(batch.lengths)
+    kind = None if head is None else write_head(head, host.base)[0].auto
+    with _quiet(), torch.no_grad():
+        model, report = _class(kind).from_pretrained(folder, output_loading_info=True)
+        missing = {key for key in report["missing_keys"] if not key.startswith("pooler")}
+        if missing or report["unexpected_keys"] or report["mismatched_keys"]:
+            raise InlayError(f"transformers does not find the merged weights again: {report}")
+        factor, shift = (1.0, 0.0) if head is None else _answered(host, name)
+        expected = host.hidden(batch, names).rows() if head is None else host.logits(batch, names)
+        found = [_run(model.eval(), batch.take([row])) for row in range(len(names))]
+    return type(model).__name__, max(
+        largest(got, want * factor + shift) for got, want in zip(found, expected, strict=True)
+    )
+
+
+def _run(model: nn.Module, row: Batch) -> Tensor:
+    """A row alone, so that models without padding can take it."""
+    inputs = padded(row)
+    if int(getattr(config_of(model), "type_vocab_size", 0)) < 2:
+        del inputs["token_type_ids"]
+    out: Any = model(**inputs)
+    if "start_logits" in out:
+        return torch.stack([out.start_logits, out.end_logits], -1)[0]
+    found: Tensor = out.logits if "logits" in out else out.last_hidden_state
+    return found[0]
+
+
+def _class(kind: str | None) -> Any:
+    """What loads a model of any architecture, with a head of this kind or without one."""
+    import transformers
+
+    return getattr(transformers, "AutoModel" if kind is None else f"AutoModelFor{kind}")
+
+
+def _open_up(folder: Path) -> None:
+    """Give a temporary folder and its files the rights that any new ones have."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for file in folder.iterdir():
+        file.chmod(0o666 & ~mask)
+    folder.chmod(0o777 & ~mask)
