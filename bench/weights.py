@@ -77,7 +77,7 @@ def main() -> None:
     settings = {name: getattr(given, name) for name in ("epochs", "batch_size", "train_size", "lr", "metric", "seed")}
     for data in given.data:
         runs = [inlay.Run(data=data, method=method, **settings) for method in given.methods.split(";")]
-        own = [f"{r.value:.4f}" for r in inlay.train(small, runs)] if small.base.trains else ["–"] * len(runs)
+        own = [f"{r.value:.4f}" for r in inlay.train(small, runs)] if small.base.trains else ["-"] * len(runs)
         for run, result, trained in zip(runs, inlay.train(exact, runs), own, strict=True):
             row = compare(exact, small, run, result)
             values = f"{row['plain']:.4f} | {row['small']:.4f} | {row['same']:.2%} | {trained}"

@@ -3,11 +3,14 @@
 Both factors are scaled: a weight once, with one scale for every output; an activation with one for every token, found
 as it runs, so that an answer does not depend on the rows beside it. The backward pass is the same product again: the
 gradient token by token, times a second copy of the weight that has one scale for every input. Both copies together are
-as large as the bf16 weight they replace. Sums and results are not fp8. A product differs from that in fp32 by about 4 %.
+as large as the bf16 weight they replace. Sums and results are not fp8. A product differs from that
+in fp32 by about 4 %.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,11 +22,13 @@ from inlay.errors import BaseError
 if TYPE_CHECKING:
     from inlay.base.load import Base
 
-_TINY = 1e-12
-_LARGEST = 448.0
+TINY = 1e-12
+LARGEST = 448.0
 _OLDEST = (8, 9)
 _STEP = 16
 """What the sizes of an fp8 product are multiples of."""
+_WIDE = 1024
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class Fp8(Product):
@@ -34,6 +39,8 @@ class Fp8(Product):
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__(weight, bias)
+        if _HAS_TRITON:
+            importlib.import_module("inlay.base.fp8_kernel")  # registers its operator
         self._forward = _scaled(weight)
         self._backward = _scaled(weight.T)
 
@@ -54,32 +61,42 @@ class Fp8(Product):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out], in the dtype of x."""
-        y: Tensor = _Product.apply(x, self._forward, self._backward, self._bias)  # type: ignore[no-untyped-call]
-        return y
+        return self.parts(x, [self.out])[0]
+
+    def parts(self, x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        """The result cut into parts of these widths."""
+        found: tuple[Tensor, ...] = _Product.apply(x, self._forward, self._backward, self._bias, sizes)  # type: ignore[no-untyped-call]
+        return found
 
     def compute(self, x: Tensor) -> Tensor:
         """The product, without a gradient."""
-        return _times(x, self._forward, self._bias)
+        return _times([x], self._forward, self._bias)
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, there: tuple[Tensor, Tensor], back: tuple[Tensor, Tensor], bias: Tensor | None
-    ) -> Tensor:
+        ctx: Any,
+        x: Tensor,
+        there: tuple[Tensor, Tensor],
+        back: tuple[Tensor, Tensor],
+        bias: Tensor | None,
+        sizes: list[int],
+    ) -> tuple[Tensor, ...]:
         ctx.back = back
-        return _times(x, there, bias)
+        return torch.split(_times([x], there, bias), sizes, -1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _times(grad, ctx.back, None), None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return _times(list(gradients), ctx.back, None), None, None, None, None
 
 
-def _times(x: Tensor, weight: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:
+def _times(parts: list[Tensor], weight: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:
+    """The parts [..., some], side by side, times the weight."""
     numbers, scale = weight
-    flat, own = _scaled(x.reshape(-1, x.shape[-1]))
-    y = product(flat, numbers.T, own, scale.T, bias, x.dtype)
-    return y.view(*x.shape[:-1], numbers.shape[0])
+    rows, own = _scaled(*(part.reshape(-1, part.shape[-1]) for part in parts))
+    y = product(rows, numbers.T, own, scale.T, bias, parts[0].dtype)
+    return y.view(*parts[0].shape[:-1], numbers.shape[0])
 
 
 def product(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -87,7 +104,13 @@ def product(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, bias: Tensor
     return torch._scaled_mm(a, b, a_scale, b_scale, bias, out_dtype=dtype, use_fast_accum=True)
 
 
-def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows as fp8, and each one's scale [n, 1]."""
-    top = x.abs().amax(1, keepdim=True).float().clamp(min=_TINY)
-    return (x.float() * (_LARGEST / top)).to(torch.float8_e4m3fn).contiguous(), top / _LARGEST
+def _scaled(*parts: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as fp8, and each one's scale [n, 1].
+
+    Narrow rows are left to the compiler, which joins it with what comes before; wide ones it would read twice.
+    """
+    if _HAS_TRITON and parts[0].is_cuda and sum(part.shape[1] for part in parts) > _WIDE:
+        return torch.ops.inlay.scaled_rows(list(parts))  # type: ignore[no-any-return]
+    x = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+    top = x.abs().amax(1, keepdim=True).float().clamp(min=TINY)
+    return (x.float() * (LARGEST / top)).to(torch.float8_e4m3fn).contiguous(), top / LARGEST

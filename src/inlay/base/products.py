@@ -44,6 +44,10 @@ class Product(ABC):
             return _Forward.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
         return self.compute(x)
 
+    def parts(self, x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        """The result cut into parts of these widths."""
+        return torch.split(self(x), sizes, -1)
+
     @classmethod
     def refuse(cls, base: Base) -> None:
         """Raise if a base cannot run so: by default, if it is not on the CPU in fp32."""
