@@ -1,10 +1,10 @@
 """What int8 or fp8 weights cost: adapters trained on the plain base, then asked on it and on the same base in that form.
 
-    python bench/weights.py --weights int8 --data sms.tsv GLUE/CoLA GLUE/MRPC --methods "houlsby:size=64;lora" --epochs 3
+    python bench/weights.py --weights int8 --data sms.tsv GLUE/CoLA --methods "houlsby:size=64;lora" --epochs 3
 
 Both are asked about the rows that were held out, or about a folder's own validation rows. `same` is the share of rows
-with the same label; speed is that of these rows, tokenizing excluded, in turns. A form that trains (fp8) also trains the
-same adapters itself: `trained` is what these reach on it.
+with the same label; speed is that of these rows, tokenizing excluded, in turns. A form that trains (fp8) also trains
+the same adapters itself: `trained` is what these reach on it.
 """
 
 from __future__ import annotations

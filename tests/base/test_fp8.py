@@ -145,4 +145,6 @@ def test_the_kernel_makes_the_same_numbers(widths):
     for parts in (list(torch.split(whole, widths, 1)), [part.clone() for part in torch.split(whole, widths, 1)]):
         found, own = scaled_rows(parts)
         assert torch.equal(own.cpu(), scale)
-        assert torch.equal(found.cpu().float(), expected.float())
+        off = found.cpu().float() - expected.float()
+        assert (off != 0).float().mean() < 1e-3  # a number between two neighbours may go to either
+        assert (off.abs() <= 0.125 * expected.float().abs()).all()
