@@ -96,7 +96,7 @@ def test_every_architecture_is_close_to_fp32_and_restored_bit_for_bit(name):
     host = inlay.Host(model)
     expected, fingerprint = states(host), host.base.fingerprint
     host.close()
-    host = inlay.Host(model, int8=True)
+    host = inlay.Host(model, weights="int8")
     assert (host.base.fingerprint, host.base.dtype) == (fingerprint, torch.float32)
     found = states(host)
     assert 1e-4 < apart(found, expected) < 0.06
@@ -112,7 +112,7 @@ def test_without_a_pass_the_model_is_int8_as_well():
     model, ids = tiny.model("bert"), torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         plain = model(ids).last_hidden_state
-        host = inlay.Host(model, int8=True)
+        host = inlay.Host(model, weights="int8")
         through = host.hidden(inlay.Batch.of([[5, 6, 7]]), [None]).states
         assert apart(model(ids).last_hidden_state[0], through) < 1e-5
         assert apart(through, plain[0]) > 1e-4
@@ -121,26 +121,26 @@ def test_without_a_pass_the_model_is_int8_as_well():
 
 
 def test_only_projections_of_layers_change_and_queries_keys_and_values_are_one():
-    host = inlay.Host(tiny.model("bert"), int8=True)
+    host = inlay.Host(tiny.model("bert"), weights="int8")
     assert len(host.base.products) == 3 * 6
     assert len({id(product) for product in host.base.products.values()}) == 3 * 4
     assert all(path.startswith("encoder.layer.") for path in host.base.products)
-    padded = inlay.Host(tiny.model("mpnet"), int8=True)
+    padded = inlay.Host(tiny.model("mpnet"), weights="int8")
     assert len({id(product) for product in padded.base.products.values()}) == 3 * 6
 
 
 def test_a_base_that_is_loaded_already_can_be_made_int8_by_its_host():
     base = load(tiny.model("bert"))
-    host = inlay.Host(base, int8=True)
+    host = inlay.Host(base, weights="int8")
     assert base.products
     expected = states(host)
     host.close()
     assert not base.products
-    assert torch.equal(states(inlay.Host(load(tiny.model("bert"), int8=True))), expected)
+    assert torch.equal(states(inlay.Host(load(tiny.model("bert"), weights="int8"))), expected)
 
 
 def test_loaded_by_name_it_releases_the_weights_and_stays_int8(folder):
-    plain, small = inlay.Host(folder, device="cpu"), inlay.Host(folder, int8=True)
+    plain, small = inlay.Host(folder, device="cpu"), inlay.Host(folder, weights="int8")
     assert small.base.fingerprint == plain.base.fingerprint
     assert 1e-4 < apart(states(small), states(plain)) < 0.06
     layers = sum(m.weight.nbytes for m in plain.base.model.encoder.modules() if isinstance(m, nn.Linear))
@@ -152,7 +152,7 @@ def test_loaded_by_name_it_releases_the_weights_and_stays_int8(folder):
     with torch.no_grad():
         ids = torch.tensor([[5, 6, 7]])
         closed, exact = (host.base.model(ids).last_hidden_state for host in (small, plain))
-    assert small.base.serving_only == "int8"
+    assert small.base.form == "int8"
     assert 1e-4 < apart(closed, exact) < 0.06
 
 
@@ -160,7 +160,7 @@ def test_loaded_by_name_it_releases_the_weights_and_stays_int8(folder):
 
 
 def test_adapters_load_and_route_as_in_fp32(folder):
-    plain, small = inlay.Host(folder, device="cpu"), inlay.Host(folder, int8=True)
+    plain, small = inlay.Host(folder, device="cpu"), inlay.Host(folder, weights="int8")
     for i, method in enumerate(METHODS):
         plain.add(method, method, labels=3)
         tiny.shake(plain, method, seed=i)
@@ -178,7 +178,7 @@ def test_adapters_load_and_route_as_in_fp32(folder):
 
 
 def test_bare_rows_do_not_depend_on_the_rows_beside_them():
-    host, batch = inlay.Host(tiny.model("bert"), int8=True), tiny.batch(6)
+    host, batch = inlay.Host(tiny.model("bert"), weights="int8"), tiny.batch(6)
     with torch.no_grad():
         together = host.hidden(batch, [None] * 6).rows()
         for i, row in enumerate(together):
@@ -190,7 +190,7 @@ def test_bare_rows_do_not_depend_on_the_rows_beside_them():
 
 @pytest.mark.parametrize("method", ["finetune", "finetune:top=1", "diffprune"])
 def test_adapters_of_weights_are_refused(method):
-    host = inlay.Host(tiny.model("bert"), int8=True)
+    host = inlay.Host(tiny.model("bert"), weights="int8")
     with pytest.raises(BaseError, match="changes weights of the base; load it on a host without int8"):
         host.add("x", method, labels=2)
     assert host.names == []
@@ -199,7 +199,7 @@ def test_adapters_of_weights_are_refused(method):
 
 def test_training_is_refused():
     host = tiny.text_host("bert")
-    small = inlay.Host(load(tiny.model("bert", vocab_size=len(host.base.tokenizer))), int8=True)
+    small = inlay.Host(load(tiny.model("bert", vocab_size=len(host.base.tokenizer))), weights="int8")
     small.base.tokenizer = host.base.tokenizer
     with pytest.raises(BaseError, match="for serving; train on a host without int8"):
         inlay.train(small, inlay.Run(data=work.texts(20), method="lora", max_steps=2))
@@ -209,7 +209,7 @@ def test_training_is_refused():
 
 
 def test_a_gradient_is_refused_where_it_is_asked_for():
-    host = inlay.Host(tiny.model("bert"), int8=True)
+    host = inlay.Host(tiny.model("bert"), weights="int8")
     host.add("x", "lora", labels=2)
     logits = host.logits(tiny.batch(2), ["x", "x"])
     with torch.no_grad():
@@ -222,13 +222,13 @@ def test_another_dtype_or_device_is_refused_and_leaves_the_model_alone():
     model = tiny.model("bert").bfloat16()
     before = model.config._attn_implementation
     with pytest.raises(BaseError, match=r"int8 is for the CPU in float32.*cpu in bfloat16"):
-        inlay.Host(model, int8=True)
+        inlay.Host(model, weights="int8")
     assert model.config._attn_implementation == before
     assert all(p.requires_grad for p in model.parameters())
     base = load(tiny.model("bert"))
     base.model.to("meta")
     with pytest.raises(BaseError, match=r"int8 is for the CPU in float32.*meta in float32"):
-        inlay.Host(base, int8=True)
+        inlay.Host(base, weights="int8")
 
 
 def test_a_torch_without_int8_products_is_refused(monkeypatch):
@@ -238,9 +238,9 @@ def test_a_torch_without_int8_products_is_refused(monkeypatch):
     monkeypatch.setattr(Int8, "compute", missing)
     model = tiny.model("bert")
     with pytest.raises(BaseError, match=r"cannot do int8 on the CPU .Didn't find engine for this.; load without it"):
-        inlay.Host(model, int8=True)
+        inlay.Host(model, weights="int8")
     monkeypatch.undo()
-    inlay.Host(model, int8=True)  # nothing was left behind
+    inlay.Host(model, weights="int8")  # nothing was left behind
 
 
 def test_without_vnni_tokens_have_fewer_levels(monkeypatch):
@@ -265,15 +265,15 @@ def test_prepacked_is_equal_to_plain_and_restored_bit_for_bit(name):
     host = inlay.Host(model)
     expected = states(host)
     host.close()
-    host = inlay.Host(model, prepack=True)
-    assert host.base.serving_only == "prepack"
+    host = inlay.Host(model, weights="prepack")
+    assert host.base.form == "prepack"
     tiny.assert_close(states(host), expected)
     host.close()
     assert torch.equal(states(inlay.Host(model)), expected)
 
 
 def test_prepacked_refuses_what_int8_refuses(folder):
-    host = inlay.Host(folder, prepack=True)
+    host = inlay.Host(folder, weights="prepack")
     with pytest.raises(BaseError, match="load it on a host without prepack"):
         host.add("x", "finetune", labels=2)
     host.add("x", "lora", labels=2)
@@ -286,8 +286,8 @@ def test_prepacked_refuses_what_int8_refuses(folder):
     assert held(host.base.model) < held(plain.base.model)
 
 
-def test_int8_and_prepack_exclude_each_other():
-    with pytest.raises(BaseError, match="exclude each other"):
-        inlay.Host(tiny.model("bert"), int8=True, prepack=True)
+def test_one_form_at_a_time_and_only_those_there_are():
+    with pytest.raises(BaseError, match="cannot be kept as 'int4': did you mean int8"):
+        inlay.Host(tiny.model("bert"), weights="int4")
     with pytest.raises(BaseError, match="runs in int8 already"):
-        inlay.Host(load(tiny.model("bert"), int8=True), prepack=True)
+        inlay.Host(load(tiny.model("bert"), weights="int8"), weights="prepack")

@@ -122,10 +122,10 @@ def test_the_document(command: list[str], own: dict[str, Any], base: str, tmp_pa
 @pytest.mark.parametrize("command", ["serve", "mixed"])
 def test_int8(command: str, base: str, tmp_path: Path):
     file = tmp_path / "found.json"
-    done = call(command, "--method", "lora", *SMALL, "--base", base, "--int8", "--json", str(file))
+    done = call(command, "--method", "lora", *SMALL, "--base", base, "--weights", "int8", "--json", str(file))
     assert done.exit_code == 0, done.output
     (found,) = json.loads(file.read_text())
-    assert found["settings"]["int8"] is True
+    assert found["settings"]["weights"] == "int8"
     assert "threads), int8" in " ".join(done.output.split())
 
 

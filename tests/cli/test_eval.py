@@ -85,7 +85,7 @@ def test_other_rows_have_other_metrics(place: Place, task: str):
 
 def test_in_int8_the_metrics_are_nearly_the_same(place: Place):
     exact = place.eval("regression", place.root / "regression-val.jsonl")["metrics"]
-    small = place.eval("regression", place.root / "regression-val.jsonl", "--int8")["metrics"]
+    small = place.eval("regression", place.root / "regression-val.jsonl", "--weights", "int8")["metrics"]
     assert small != exact
     assert small == pytest.approx(exact, abs=0.15)
 

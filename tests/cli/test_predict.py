@@ -138,8 +138,8 @@ def test_the_adapters_differ(place: Place):
 
 
 def test_int8_answers_nearly_the_same_and_only_if_asked(place: Place):
-    exact, small = (answers(place, "sms,stars", *TEXTS, *flags) for flags in ((), ("--int8",)))
-    host = inlay.Host(place.base, int8=True)
+    exact, small = (answers(place, "sms,stars", *TEXTS, *flags) for flags in ((), ("--weights", "int8")))
+    host = inlay.Host(place.base, weights="int8")
     for name in ("sms", "stars"):
         host.load(place.host.adapter(name), name)
     assert small == host.predict([(name, text) for text in TEXTS for name in ("sms", "stars")])
@@ -151,8 +151,8 @@ def test_int8_answers_nearly_the_same_and_only_if_asked(place: Place):
 
 def test_a_resumed_output_is_int8_or_not(place: Place, tmp_path: Path):
     out = tmp_path / "out.jsonl"
-    parts.open_parts(out, ["text"], {"input": "x", "--int8": True})
-    assert "--int8 was True, is not given" in fails(
+    parts.open_parts(out, ["text"], {"input": "x", "--weights": "int8"})
+    assert "--weights was int8, is not given" in fails(
         place, "sms", "--file", many(tmp_path), "--text", "text", "--out", out, "--resume"
     )
 

@@ -47,8 +47,11 @@ def _closed(made: inlay.Host) -> torch.nn.Module:
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    rounding = 5e-5 if tiny.EXACT else 5e-2
-    torch.testing.assert_close(found, expected, atol=rounding, rtol=rounding)
+    if tiny.EXACT:
+        torch.testing.assert_close(found, expected, atol=5e-5, rtol=5e-5)
+    else:  # a step of AdamW makes much of a small gradient's sign, so single numbers may be further apart
+        assert (found.double() - expected.double()).norm() < 0.03 * expected.double().norm()
+        torch.testing.assert_close(found, expected, atol=0.15, rtol=0.15)
 
 
 def rows(count: int, seed: int, longest: int = 12) -> list[Row]:

@@ -286,18 +286,19 @@ def weight_grad(
     block_in, block_out = (_fit(width, 128 if large else 64 if half else 32) for width in (d_in, d_out))
     blocks = triton.cdiv(d_in, block_in) * triton.cdiv(d_out, block_out)
     chunk = _chunk(tokens, places, blocks)
-    dweight, weights = _sums((capacity, d_in, d_out), tokens, chunk, x.device, dtype)
-    dbias, biases = _sums((capacity if wants_bias else 0, d_out), tokens, chunk, x.device, dtype)
+    dweight = _empty((capacity, d_in, d_out), dtype, x.device)
+    dbias = _empty((capacity if wants_bias else 0, d_out), dtype, x.device)
+    parts = _parts(d_in * d_out + wants_bias * d_out, tokens, chunk, x.device)
     with _device(x):
-        kernels.weight_kernel[(blocks, places, triton.cdiv(tokens, chunk))](
+        kernels.weight_kernel[(blocks, places + capacity, max(1, triton.cdiv(tokens, chunk)))](
             x,
             grad,
             dweight,
             dbias if wants_bias else None,
-            weights,
-            biases,
+            parts,
             entry,
             bounds,
+            places,
             chunk,
             d_in,
             d_out,
@@ -310,8 +311,7 @@ def weight_grad(
             num_warps=8 if large else 4,
             num_stages=3 if half else 2,
         )
-        _total(weights, dweight, entry, bounds, chunk)
-        _total(biases, dbias, entry, bounds, chunk)
+        _total(parts, dweight, dbias if wants_bias else None, entry, bounds, chunk)
     return dweight, dbias
 
 
@@ -338,14 +338,16 @@ def segment_sum(grad: Tensor, entry: Tensor, bounds: Tensor, capacity: int) -> T
     places, block_out = entry.shape[0], min(128, triton.next_power_of_2(width))
     blocks = triton.cdiv(width, block_out)
     chunk = _chunk(tokens, places, blocks)
-    out, parts = _sums((capacity, width), tokens, chunk, grad.device, torch.float32)
+    out = _empty((capacity, width), torch.float32, grad.device)
+    parts = _parts(width, tokens, chunk, grad.device)
     with _device(grad):
-        kernels.sum_kernel[(blocks, places, triton.cdiv(tokens, chunk))](
+        kernels.sum_kernel[(blocks, places + capacity, max(1, triton.cdiv(tokens, chunk)))](
             grad,
             out,
             parts,
             entry,
             bounds,
+            places,
             chunk,
             width,
             grad.stride(0),
@@ -353,7 +355,7 @@ def segment_sum(grad: Tensor, entry: Tensor, bounds: Tensor, capacity: int) -> T
             BLOCK_OUT=block_out,
             num_warps=4,
         )
-        _total(parts, out, entry, bounds, chunk)
+        _total(parts, out, None, entry, bounds, chunk)
     return out
 
 
@@ -428,17 +430,14 @@ def _chunk(tokens: int, places: int, blocks: int) -> int:
     return max(_PART, 64 * int(triton.cdiv(tokens, 64 * max(1, parts))))
 
 
-def _sums(
-    shape: tuple[int, ...], tokens: int, chunk: int, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """(the result [E, ...], zero where no place writes; room for the parts of places with more than one)."""
-    rows = 2 * (tokens // chunk + 1) if tokens > chunk and shape[0] else 0
-    return torch.zeros(shape, dtype=dtype, device=device), _empty((rows, *shape[1:]), torch.float32, device)
+def _parts(width: int, tokens: int, chunk: int, device: torch.device) -> Tensor:
+    """Room for the parts of places that have more than one."""
+    return _empty((2 * (tokens // chunk + 1) if tokens > chunk else 0, width), torch.float32, device)
 
 
-def _total(parts: Tensor, out: Tensor, entry: Tensor, bounds: Tensor, chunk: int) -> None:
+def _total(parts: Tensor, out: Tensor, more: Tensor | None, entry: Tensor, bounds: Tensor, chunk: int) -> None:
     """Add up the parts of each place, if there can be any."""
     if parts.shape[0]:
-        size = out[0].numel()
-        grid = (triton.cdiv(size, 1024), entry.shape[0])
-        kernels.total_kernel[grid](parts, out, entry, bounds, chunk, size, BLOCK=1024, num_warps=4)
+        size, rest = out[0].numel(), 0 if more is None else more.shape[1]
+        grid = (triton.cdiv(size + rest, 1024), entry.shape[0])
+        kernels.total_kernel[grid](parts, out, more, entry, bounds, chunk, size, rest, BLOCK=1024, num_warps=4)

@@ -6,9 +6,10 @@ A batch is sorted by slot; the slots present are numbered ("places"), and each o
     tiles [n, 3]    (start, count, place): at most BLOCK tokens of one place; count 0 pads
     entry [S]       each place's entry in the stacks; 0 is "not in this group" and is never read nor written
 
-Kernels over tiles run cdiv(tokens, BLOCK) further programs: they write the zeros of tokens that nobody owns, so
-an output needs no fill before. Sums over a long place are cut into parts, added in order: no atomics, so two runs
-give the same bits. Numbers that change from batch to batch are not specialised: nothing compiles twice.
+Kernels over tiles run cdiv(tokens, BLOCK) further programs: they write the zeros of tokens that nobody owns. Kernels
+over places run one more for each entry, for the zeros of those that no place has. So no output needs a fill before.
+Sums over a long place are cut into parts, added in order: no atomics, so two runs give the same bits. Numbers that
+change from batch to batch are not specialised: nothing compiles twice.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-untyped-def, no-untyped-call"
@@ -230,20 +231,38 @@ def bottleneck_kernel(
 
 
 @triton.jit
-def _share(entry_ptr, bounds_ptr, chunk):
-    """(first, last token of this program's part of its place, the entry to write at, the row to keep a part in).
+def _share(entry_ptr, bounds_ptr, places, chunk):
+    """(first, last token of this program's part, the entry to write at, the row to keep a part in, whether to work).
 
-    Entry 0: nothing to do; row -1: the part is all of the place. No two parts have the same row: parts of a place
-    start `chunk` tokens apart, and only the first part of another place can start between two of them.
+    Row -1: the part is all of the place. No two parts have the same row: parts of a place start `chunk` tokens apart,
+    and only the first part of another place can start between two of them. Programs after those of the places have
+    an entry each, and no tokens: they work if no place has it.
     """
     place = tl.program_id(1)
     part = tl.program_id(2)
-    first = tl.load(bounds_ptr + place)
-    last = tl.load(bounds_ptr + place + 1)
-    start = first + part * chunk
-    entry = tl.load(entry_ptr + place, mask=start < last, other=0).to(tl.int64)
-    row = tl.where(last - first > chunk, 2 * (start // chunk) + (part == 0), -1).to(tl.int64)
-    return start, tl.minimum(start + chunk, last), entry, row
+    if place < places:
+        first = tl.load(bounds_ptr + place)
+        last = tl.load(bounds_ptr + place + 1)
+        start = first + part * chunk
+        end = tl.minimum(start + chunk, last)
+        entry = tl.load(entry_ptr + place, mask=start < last, other=0).to(tl.int64)
+        row = tl.where(last - first > chunk, 2 * (start // chunk) + (part == 0), -1).to(tl.int64)
+        busy = entry != 0
+    else:
+        entry = (place - places).to(tl.int64)
+        having = tl.full((), 0, tl.int32)
+        for s in range(0, places, 128):
+            some = s + tl.arange(0, 128)
+            there = some < places
+            low = tl.load(bounds_ptr + some, mask=there, other=0)
+            high = tl.load(bounds_ptr + some + 1, mask=there, other=0)
+            own = tl.load(entry_ptr + some, mask=there, other=0)
+            having += tl.sum(((own == entry) & (high > low)).to(tl.int32))
+        start = tl.full((), 0, tl.int32)
+        end = tl.full((), 0, tl.int32)
+        row = tl.full((), -1, tl.int64)
+        busy = (part == 0) & ((having == 0) | (entry == 0))
+    return start, end, entry, row, busy
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -252,10 +271,10 @@ def weight_kernel(
     g_ptr,
     dw_ptr,
     db_ptr,
-    dw_parts_ptr,
-    db_parts_ptr,
+    parts_ptr,
     entry_ptr,
     bounds_ptr,
+    places,
     chunk,
     d_in,
     d_out,
@@ -268,10 +287,10 @@ def weight_kernel(
 ):
     """dw [., d_in, d_out] = x' g and db [., d_out] = column sums of g, over one place's tokens.
 
-    A place of more than `chunk` tokens leaves fp32 parts for `total_kernel`.
+    A place of more than `chunk` tokens leaves fp32 parts [., d_in * d_out + d_out] for `total_kernel`.
     """
-    start, end, entry, row = _share(entry_ptr, bounds_ptr, chunk)
-    if entry != 0:
+    start, end, entry, row, busy = _share(entry_ptr, bounds_ptr, places, chunk)
+    if busy:
         blocks = tl.cdiv(d_out, BLOCK_OUT)
         in_block = tl.program_id(0) // blocks
         i = in_block * BLOCK_IN + tl.arange(0, BLOCK_IN)
@@ -279,6 +298,10 @@ def weight_kernel(
         lane = tl.arange(0, BLOCK)
         acc = tl.zeros((BLOCK_IN, BLOCK_OUT), tl.float32)
         sums = tl.zeros((BLOCK, BLOCK_OUT), tl.float32)
+        size = d_in.to(tl.int64) * d_out
+        width = size
+        if db_ptr is not None:
+            width += d_out
         for t in range(start, end, BLOCK):
             rows = (t + lane).to(tl.int64)[:, None]
             there = (t + lane < end)[:, None]
@@ -290,16 +313,16 @@ def weight_kernel(
         at = i.to(tl.int64)[:, None] * d_out + o[None, :]
         there = (i < d_in)[:, None] & (o < d_out)[None, :]
         if row < 0:
-            tl.store(dw_ptr + entry * d_in * d_out + at, acc.to(dw_ptr.dtype.element_ty), mask=there)
+            tl.store(dw_ptr + entry * size + at, acc.to(dw_ptr.dtype.element_ty), mask=there)
         else:
-            tl.store(dw_parts_ptr + row * d_in * d_out + at, acc, mask=there)
+            tl.store(parts_ptr + row * width + at, acc, mask=there)
         if db_ptr is not None:
             total = tl.sum(sums, 0)
             if in_block == 0:
                 if row < 0:
                     tl.store(db_ptr + entry * d_out + o, total.to(db_ptr.dtype.element_ty), mask=o < d_out)
                 else:
-                    tl.store(db_parts_ptr + row * d_out + o, total, mask=o < d_out)
+                    tl.store(parts_ptr + row * width + size + o, total, mask=o < d_out)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -309,6 +332,7 @@ def sum_kernel(
     parts_ptr,
     entry_ptr,
     bounds_ptr,
+    places,
     chunk,
     d,
     g_row,
@@ -316,8 +340,8 @@ def sum_kernel(
     BLOCK_OUT: tl.constexpr,
 ):
     """out [., d] = column sums of g over one place's tokens; parts as in `weight_kernel`."""
-    start, end, entry, row = _share(entry_ptr, bounds_ptr, chunk)
-    if entry != 0:
+    start, end, entry, row, busy = _share(entry_ptr, bounds_ptr, places, chunk)
+    if busy:
         o = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
         lane = tl.arange(0, BLOCK)
         sums = tl.zeros((BLOCK, BLOCK_OUT), tl.float32)
@@ -333,8 +357,8 @@ def sum_kernel(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def total_kernel(parts_ptr, out_ptr, entry_ptr, bounds_ptr, chunk, size, BLOCK: tl.constexpr):
-    """out [E, size] at the entry of each place that was cut = its parts [., size], summed in order."""
+def total_kernel(parts_ptr, out_ptr, more_ptr, entry_ptr, bounds_ptr, chunk, size, more, BLOCK: tl.constexpr):
+    """out [E, size] and more [E, more] at the entry of each place that was cut = its parts, summed in order."""
     place = tl.program_id(1)
     first = tl.load(bounds_ptr + place)
     last = tl.load(bounds_ptr + place + 1)
@@ -344,5 +368,10 @@ def total_kernel(parts_ptr, out_ptr, entry_ptr, bounds_ptr, chunk, size, BLOCK: 
         acc = tl.zeros((BLOCK,), tl.float32)
         for start in range(first, last, chunk):
             row = (2 * (start // chunk) + (start == first)).to(tl.int64)
-            acc += tl.load(parts_ptr + row * size + at, mask=at < size, other=0.0)
+            acc += tl.load(parts_ptr + row * (size + more) + at, mask=at < size + more, other=0.0)
         tl.store(out_ptr + entry * size + at, acc.to(out_ptr.dtype.element_ty), mask=at < size)
+        if more_ptr is not None:
+            rest = at - size
+            tl.store(
+                more_ptr + entry * more + rest, acc.to(more_ptr.dtype.element_ty), mask=(rest >= 0) & (rest < more)
+            )

@@ -17,9 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers.activations import GELUActivation
 
 from inlay.bank.compiled import Call, compiled_layer
 from inlay.bank.delta import Delta, Signal, Tensors
+from inlay.bank.gelu import half_gelu
 from inlay.bank.joined import FusedProduct
 from inlay.bank.noise import number
 from inlay.bank.passes import Here, Pass, Reached
@@ -113,6 +115,8 @@ class Wiring:
             elif isinstance(module, nn.Dropout):
                 paths.append(path)
                 self.override(module, functools.partial(self._dropout, path, module))
+            elif isinstance(module, GELUActivation):
+                self.override(module, self._gelu)
         for index, path in enumerate(self.sites.layer_paths):
             module = self.model.get_submodule(path)
             self.override(module, functools.partial(self._layer, index, path, module))
@@ -181,6 +185,13 @@ class Wiring:
         def forward(x: Tensor) -> Tensor:
             off = self.current is not None and not self.current.attention_dropout
             return x if off else plain(x)
+
+        return forward
+
+    def _gelu(self, plain: Call) -> Call:
+        def forward(x: Tensor) -> Tensor:
+            fast = self.current is not None and self.current.compiled and x.element_size() == 2
+            return half_gelu(x) if fast else plain(x)
 
         return forward
 

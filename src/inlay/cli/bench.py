@@ -81,6 +81,7 @@ def train(
     seed: Seed = 0,
     device: Device = None,
     threads: Threads = None,
+    weights: options.Weights = None,
     peft_python: PeftPython = None,
     peft_path: PeftPath = None,
     adapters_python: AdaptersPython = None,
@@ -110,7 +111,7 @@ def serve(
     seed: Seed = 0,
     device: Device = None,
     threads: Threads = None,
-    int8: options.Int8 = False,
+    weights: options.Weights = None,
     peft_python: PeftPython = None,
     peft_path: PeftPath = None,
     adapters_python: AdaptersPython = None,
@@ -143,7 +144,7 @@ def mixed(
     seed: Seed = 0,
     device: Device = None,
     threads: Threads = None,
-    int8: options.Int8 = False,
+    weights: options.Weights = None,
     peft_python: PeftPython = None,
     peft_path: PeftPath = None,
     adapters_python: AdaptersPython = None,
@@ -234,7 +235,7 @@ def _title(found: Mapping[str, Any]) -> str:
         "mixed": f"a batch of {s['rows']} rows of {_count(s['tasks'], 'task')}, {s['loaded']} loaded",
     }[s["work"]]
     where = f"{s['base'] or s['shape']} on {s['device']} ({found['machine']['device']}, {s['threads']} threads)"
-    where += ", int8" * s["int8"]
+    where += f", {s['weights']}" if s["weights"] else ""
     return f"{s['method']}: {what}, {found['tokens_per_row']:.0f} tokens a row; {where}"
 
 

@@ -37,7 +37,7 @@ def evaluate(
     encoding: options.Encoding = None,
     skip_bad_rows: options.SkipBadRows = False,
     base: options.TrainedBase = None,
-    int8: options.Int8 = False,
+    weights: options.Weights = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -51,7 +51,7 @@ def evaluate(
     sources = _sources(data, per_language, split, format, encoding)
     from inlay.engine.host import Host
 
-    host = Host(base or entry.card.get("base_name"), int8=int8)
+    host = Host(base or entry.card.get("base_name"), weights=weights)
     try:
         host.load(adapter, name)
     except AdapterError as error:

@@ -20,8 +20,14 @@ Base = Annotated[
 TrainedBase = Annotated[
     str | None, typer.Option("--base", metavar="B", help="A hub name or a folder.  [default: as trained]")
 ]
-Int8 = Annotated[
-    bool, typer.Option("--int8", help="Run the base in int8: faster on the CPU, with slightly other scores.")
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="FORM",
+        help="How to keep the base's weights: int8 (CPU) or fp8 (CUDA) are faster, with slightly other scores; prepack "
+        "(CPU) only takes memory.  [default: plainly]",
+    ),
 ]
 Library = Annotated[
     str | None,

@@ -80,7 +80,7 @@ def predict(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Scores without calibration.")] = False,
     base: options.TrainedBase = None,
-    int8: options.Int8 = False,
+    weights: options.Weights = None,
     library: options.Library = None,
     skip_bad_rows: options.SkipBadRows = False,
     as_json: output.AsJson = False,
@@ -107,18 +107,18 @@ def predict(
     how = {"top_k": top_k, "threshold": threshold, "raw": raw}
     found: Any
     if out is None:
-        found = _all(_host(base, int8, chosen), asked, size, how, bad)
+        found = _all(_host(base, weights, chosen), asked, size, how, bad)
         if not as_json:
             answers.show(screen, found, len(chosen), top_k)
     else:
         named = {f"--{role}": name for role, name in given.items()}
         said = {**_input(texts, file), "--format": format, "--encoding": encoding, **named, **how, parts.SIZE: size}
-        said |= {"--int8": True} if int8 else {}
+        said |= {"--weights": weights} if weights else {}
         columns = _columns(chosen, asked)
         store = parts.open_parts(out, columns, _command(chosen, said), resume=resume, overwrite=overwrite)
         if resume and not store.finished and store.summary is None:
             typer.echo("nothing to resume: starting from the beginning", err=True)
-        found = _to_file(store, lambda: _host(base, int8, chosen), asked, size, how, bad)
+        found = _to_file(store, lambda: _host(base, weights, chosen), asked, size, how, bad)
         answers.tell(screen, found)
     if isinstance(bad, Skipped) and bad.count:
         screen.print(f"rows left out: {bad.count:,}; the first: {bad.first[0]}", style="yellow", soft_wrap=True)
@@ -172,12 +172,12 @@ def _find(library: Library, names: str, before: Sequence[str]) -> dict[str, _Cho
     return chosen
 
 
-def _host(base: str | None, int8: bool, chosen: Mapping[str, _Chosen]) -> Host:
+def _host(base: str | None, weights: str | None, chosen: Mapping[str, _Chosen]) -> Host:
     """The base with the adapters on it, each under the name it was asked by."""
     from inlay.engine.host import Host
 
     said = next((str(one.entry.card["base_name"]) for one in chosen.values() if one.entry.card.get("base_name")), None)
-    host = Host(base or said, int8=int8)
+    host = Host(base or said, weights=weights)
     for name, one in chosen.items():
         try:
             host.load(one.adapter, name)

@@ -86,6 +86,7 @@ def train(
     compile: Annotated[
         bool | None, typer.Option("--compile/--no-compile", help="Compile layers (CUDA).  [default: if it pays]")
     ] = None,
+    weights: options.Weights = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Throw away a training that was stopped.")] = False,
     save_every: Annotated[float, typer.Option(min=0, metavar="S", help="Seconds between checkpoints.")] = 60.0,
@@ -114,7 +115,7 @@ def train(
         screen.print("nothing to resume: starting from the beginning", style="yellow")
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(contextlib.closing(one)) for one in _logs(log or ())]
-        host = _host(base, compile, screen)
+        host = _host(base, compile, weights, screen)
         prepared, problems = _prepare(runs, host, screen, many=manifest is not None)
         results = _train(host, prepared, slots, checkpoint, resume, save_every, logs, screen)
     kept = _keep(host, runs, results, problems, store, half)
@@ -178,12 +179,12 @@ def _logs(specs: Sequence[str]) -> Iterator[Log]:
     return (make(spec) for spec in specs)
 
 
-def _host(base: str | None, compile: bool | None, screen: Console) -> Host:
+def _host(base: str | None, compile: bool | None, weights: str | None, screen: Console) -> Host:
     from inlay.engine.host import Host
 
-    host = Host(base, compile=compile)
+    host = Host(base, compile=compile, weights=weights)
     dtype = str(host.base.dtype).removeprefix("torch.")
-    where = host.base.device.type + ("" if dtype == "float32" else f", {dtype}")
+    where = host.base.device.type + ("" if dtype == "float32" else f", {host.base.form or dtype}")
     screen.print(f"base: {host.base.name}, {host.base.sites.size:,} parameters ({where})", soft_wrap=True)
     return host
 

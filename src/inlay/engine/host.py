@@ -27,7 +27,7 @@ from inlay.bank.forward import Forward, Hidden, in_order
 from inlay.bank.inputs import longest_row
 from inlay.bank.noise import Keys
 from inlay.bank.weights import WeightSlot
-from inlay.base.load import Base, load, load_tokenizer, ready, serve_only
+from inlay.base.load import Base, keep_as, load, load_tokenizer, ready
 from inlay.data.batch import Batch
 from inlay.engine.answer import Output, by_row
 from inlay.engine.graphs import Graphs, Run
@@ -51,8 +51,7 @@ class Host:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         compile: bool | None = None,
-        int8: bool = False,
-        prepack: bool = False,
+        weights: str | None = None,
         trust_remote_code: bool = False,
         allow_pickle: bool = False,
     ):
@@ -60,19 +59,19 @@ class Host:
         Args:
             base: a hub name, a folder, a loaded Hugging Face model, or None for all-MiniLM-L6-v2.
             device, dtype: where and in what the base runs; see `inlay.base.load.load`.
-            int8, prepack: run the layers' projections in int8, or in fp32 with weights laid out for it: for serving on
-                the CPU, without training and without adapters that change the base's own weights. Closing restores a
-                model that was given as an object; a base that was loaded by name has released its plain weights, and
-                stays so.
+            weights: how to keep the layers' weights: `int8` or `prepack` (fp32, laid out for products), for serving on
+                the CPU; `fp8`, for training and serving on CUDA in bf16. Adapters that change the base's own weights
+                cannot use any of them. Closing restores a model that was given as an object; a base that was loaded
+                by name has released its plain weights, and stays so.
             compile: run layers as compiled code, where kernels are: CUDA with Triton. It takes some 10 to 60 seconds
                 the first time, and is kept on disk. None compiles for long trainings alone.
         """
         if not isinstance(base, Base):
             flags = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-            base = load(base, device=device, dtype=dtype, int8=int8, prepack=prepack, **flags)
+            base = load(base, device=device, dtype=dtype, weights=weights, **flags)
         else:
             ready(base)
-            serve_only(base, int8, prepack)
+            keep_as(base, weights)
         self.base = base
         self.forward = Forward(base)
         """Slots, the bank and the forward pass: what names stand for."""
@@ -192,7 +191,8 @@ class Host:
 
     def keys(self, steps: Mapping[str, tuple[int, int]], without_dropout: Iterable[str] = ()) -> Keys:
         """Training mode for these adapters: name -> (seed, step)."""
-        if kind := self.base.serving_only:
+        if not self.base.trains:
+            kind = self.base.form
             raise BaseError(f"{self.base.name} runs in {kind}, which is for serving; train on a host without {kind}")
         without = frozenset(self.slot(name) for name in without_dropout)
         return Keys({self.slot(name): key for name, key in steps.items()}, without)
@@ -346,7 +346,7 @@ class Host:
         if name in self._loaded:
             raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")
         method, sites = record.method, self.base.sites
-        if isinstance(method, WeightMethod) and (kind := self.base.serving_only):
+        if isinstance(method, WeightMethod) and (kind := self.base.form):
             raise BaseError(f"{name!r} ({method.name}) changes weights of the base; load it on a host without {kind}")
         parts = record.head_parts(self.base)
         start: Mapping[str, Tensor] = {}

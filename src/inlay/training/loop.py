@@ -237,6 +237,7 @@ class Loop:
             "columns": by_option(data.task.kind, data.columns),
             "history": job.history,
         }
+        about |= {"weights": self.host.base.form} if self.host.base.form else {}
         self.adapters[job.index] = replace(adapter, name=job.name, task=task.spec, about=about)
         if self.checkpoint is not None:
             self.checkpoint.keep(job.index, self.adapters[job.index])

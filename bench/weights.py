@@ -1,9 +1,10 @@
-"""What int8 costs: adapters trained on the fp32 base, then asked on that base and on the same base in int8.
+"""What int8 or fp8 weights cost: adapters trained on the plain base, then asked on it and on the same base in that form.
 
-    python bench/int8.py --data sms.tsv GLUE/CoLA GLUE/MRPC --methods "houlsby:size=64;lora" --epochs 3
+    python bench/weights.py --weights int8 --data sms.tsv GLUE/CoLA --methods "houlsby:size=64;lora" --epochs 3
 
 Both are asked about the rows that were held out, or about a folder's own validation rows. `same` is the share of rows
-with the same label; speed is that of these rows, tokenizing excluded, in turns.
+with the same label; speed is that of these rows, tokenizing excluded, in turns. A form that trains (fp8) also trains
+the same adapters itself: `trained` is what these reach on it.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ def compare(exact: inlay.Host, small: inlay.Host, run: inlay.Run, result: inlay.
     part = prepare(run, exact).validation
     for host in (exact, small):
         host.load(result.adapter, "x")
-    found: dict[str, list[Any]] = {"fp32": [], "int8": []}
+    found: dict[str, list[Any]] = {"plain": [], "small": []}
     for _ in range(TURNS):
-        for key, host in (("fp32", exact), ("int8", small)):
+        for key, host in (("plain", exact), ("small", small)):
             found[key].append(ask(host, "x", part))
     for host in (exact, small):
         host.unload("x")
-    (one, first, _), (two, second, _) = found["fp32"][0], found["int8"][0]
+    (one, first, _), (two, second, _) = found["plain"][0], found["small"][0]
     same = sum(_said(a) == _said(b) for a, b in zip(first, second, strict=True)) / len(first)
     rates = {f"{key}_rows_per_second": max(rate for _, _, rate in asked) for key, asked in found.items()}
     about = {"data": run.data, "method": result.method, "rows": len(first), "metric": result.metric}
-    return {**about, "fp32": one[result.metric], "int8": two[result.metric], "same": same, **rates}
+    return {**about, "plain": one[result.metric], "small": two[result.metric], "same": same, **rates}
 
 
 def _said(answer: Answer) -> str:
@@ -59,6 +60,7 @@ def _said(answer: Answer) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", required=True, help="labelled files, or folders with splits")
+    parser.add_argument("--weights", default="int8", choices=["int8", "fp8"])
     parser.add_argument("--base", default=None)
     parser.add_argument("--methods", default="houlsby:size=64;lora", help="specs with ; between them")
     parser.add_argument("--epochs", type=int, default=3)
@@ -68,16 +70,18 @@ def main() -> None:
     parser.add_argument("--metric", default=None)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    exact, small = inlay.Host(given.base, device="cpu"), inlay.Host(given.base, int8=True)
-    print("| data | method | rows | metric | fp32 | int8 | same | rows/s fp32 | rows/s int8 |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    small = inlay.Host(given.base, weights=given.weights)
+    exact = inlay.Host(given.base, device=small.base.device)
+    print(f"| data | method | rows | metric | plain | {given.weights} | same | trained | rows/s | {given.weights} |")
+    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
     settings = {name: getattr(given, name) for name in ("epochs", "batch_size", "train_size", "lr", "metric", "seed")}
     for data in given.data:
         runs = [inlay.Run(data=data, method=method, **settings) for method in given.methods.split(";")]
-        for run, result in zip(runs, inlay.train(exact, runs), strict=True):
+        own = [f"{r.value:.4f}" for r in inlay.train(small, runs)] if small.base.trains else ["-"] * len(runs)
+        for run, result, trained in zip(runs, inlay.train(exact, runs), own, strict=True):
             row = compare(exact, small, run, result)
-            values = f"{row['fp32']:.4f} | {row['int8']:.4f} | {row['same']:.2%}"
-            rates = f"{row['fp32_rows_per_second']:.0f} | {row['int8_rows_per_second']:.0f}"
+            values = f"{row['plain']:.4f} | {row['small']:.4f} | {row['same']:.2%} | {trained}"
+            rates = f"{row['plain_rows_per_second']:.0f} | {row['small_rows_per_second']:.0f}"
             about = f"{data} | `{row['method']}` | {row['rows']} | {row['metric']}"
             print(f"| {about} | {values} | {rates} |", flush=True)
 
