@@ -228,11 +228,28 @@ class TestKernels:
         inputs = [_input(batch.tokens, d, dtype), *_stacks((6, d, m), (6, m), (6, m, d), (6, d))]
         grad = _random(batch.tokens, d, seed=5).to(dtype)
         found = _gradients(
-            lambda *p: kernel_ops.bottleneck(*p, activation, entry, tiles, bounds, batch.block), inputs, grad
+            lambda *p: kernel_ops.bottleneck(*p, None, activation, entry, tiles, bounds, batch.block), inputs, grad
         )
         assert [t.dtype for t in found[:3]] == [dtype, dtype, torch.float32]
         exact = _exact(_bottleneck_oracle(batch.by_token, ACTIVATIONS[activation]), inputs, grad)
         _compare(found, exact, 3e-5 if dtype == torch.float32 else 2 * TOLERANCE[dtype])
+
+    @everywhere
+    @pytest.mark.parametrize("widest", [kernel_ops.WIDEST, 4])
+    def test_low_rank(self, batch: Batch, widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No biases, a scale of each entry, and another width out than in; with and without the fused kernel."""
+        monkeypatch.setattr(kernel_ops, "WIDEST", widest)
+        entry, tiles, bounds = batch.tables
+        x, (down, up) = _input(batch.tokens, 40, torch.float32), _stacks((6, 40, 8), (6, 8, 72))
+        scale, grad = 0.5 + torch.arange(6.0)[:, None], _random(batch.tokens, 72, seed=5)
+        on = scale.to(DEVICE)
+
+        def run(x: Tensor, down: Tensor, up: Tensor) -> Tensor:
+            return kernel_ops.bottleneck(x, down, None, up, None, on, "identity", entry, tiles, bounds, batch.block)
+
+        linear, own = _linear_oracle(batch.by_token), scale.double()[batch.by_token]
+        exact = _exact(lambda x, down, up: linear(linear(x, down) * own, up), [x, down, up], grad)
+        _compare(_gradients(run, [x, down, up], grad), exact, 3e-5)
 
     @everywhere
     @pytest.mark.parametrize("width", [1, 70])
@@ -287,8 +304,8 @@ class TestKernels:
             _input(batch.tokens, 24, HALF),
             _stacks((6, 24, 8), (6, 8), (6, 8, 24), (6, 24)),
         )
-        out, h = kernel_ops.bottleneck_forward(x, down, down_bias, up, up_bias, "gelu", *tables)
-        dx, dh = kernel_ops.bottleneck_backward(x, h, down, up, "gelu", *tables)
+        out, h = kernel_ops.bottleneck_forward(x, down, down_bias, up, up_bias, None, "gelu", *tables)
+        dx, dh = kernel_ops.bottleneck_backward(x, h, down, up, None, "gelu", *tables)
         assert not any(t.isnan().any() for t in (out, h, dx, dh))
         assert not any(t[batch.by_token == 0].any() for t in (out, h, dx, dh))
 
@@ -308,7 +325,7 @@ class TestKernels:
         grad = _random(batch.tokens, 32, seed=5).to(HALF)
 
         def run(*p: Tensor) -> Tensor:
-            out = kernel_ops.bottleneck(*p, "gelu", entry, tiles, bounds, 16)
+            out = kernel_ops.bottleneck(*p, None, "gelu", entry, tiles, bounds, 16)
             return out + kernel_ops.vector(p[4], entry, bounds, batch.place, HALF)
 
         first, second = _gradients(run, inputs, grad), _gradients(run, inputs, grad)
@@ -333,15 +350,16 @@ class TestCompiler:
             t.nan_to_num(0.0).requires_grad_()
             for t in (_input(batch.tokens, 20, torch.float32), *_stacks((6, 20, 8), (6, 8), (6, 8, 20), (6, 20)))
         )
-        check = torch.library.opcheck
+        check, scale = torch.library.opcheck, torch.rand(6, 1, device=DEVICE)
         check(kernel_ops.linear_forward, (x, weight, bias, entry, tiles, bounds, 16))
         check(kernel_ops.linear_forward, (x, weight, None, entry, tiles, bounds, 16))
-        check(kernel_ops.bottleneck_forward, (x, weight, bias, up, up_bias, "gelu", entry, tiles, bounds, 16))
+        check(kernel_ops.bottleneck_forward, (x, weight, bias, up, up_bias, None, "gelu", entry, tiles, bounds, 16))
+        check(kernel_ops.bottleneck_forward, (x, weight, None, up, None, scale, "identity", entry, tiles, bounds, 16))
         x, h, weight, up = (t.detach() for t in (x, x[:, :8].contiguous(), weight, up))
         check(kernel_ops.segment_sum, (x, entry, bounds, 6))
         check(kernel_ops.weight_grad, (x, h, entry, bounds, 6, True, torch.float32))
         check(kernel_ops.weight_grad, (x, h, entry, bounds, 6, False, torch.float32))
-        check(kernel_ops.bottleneck_backward, (x, h, weight, up, "gelu", entry, tiles, bounds, 16))
+        check(kernel_ops.bottleneck_backward, (x, h, weight, up, scale, "gelu", entry, tiles, bounds, 16))
 
     def test_one_graph_for_all_sizes(self) -> None:
         from torch._dynamo.testing import CompileCounterWithBackend
@@ -349,7 +367,7 @@ class TestCompiler:
         def run(x: Tensor, down: Tensor, down_bias: Tensor, up: Tensor, up_bias: Tensor, *tables: Tensor) -> Tensor:
             place, *rest = tables
             entry, _, bounds = rest
-            h = kernel_ops.bottleneck(x, down, down_bias, up, up_bias, "gelu", *rest, 16)
+            h = kernel_ops.bottleneck(x, down, down_bias, up, up_bias, None, "gelu", *rest, 16)
             h = h * kernel_ops.vector(up_bias, entry, bounds, place, x.dtype)
             return h + kernel_ops.linear(x, up.transpose(1, 2) @ up, up_bias, *rest, 16)
 
@@ -380,7 +398,7 @@ def test_a_captured_graph_serves_other_batches_of_its_size() -> None:
     grad, static = _random(70, 64, seed=5).to("cuda", HALF), [t.clone() for t in tables[0]]
 
     def step(now: list[Tensor]) -> list[Tensor]:
-        out = kernel_ops.bottleneck(x, down, down_bias, up, up_bias, "gelu", *now, 16)
+        out = kernel_ops.bottleneck(x, down, down_bias, up, up_bias, None, "gelu", *now, 16)
         return [out, *torch.autograd.grad(out, (x, down, down_bias, up, up_bias), grad)]
 
     expected = [[t.detach().clone() for t in step(table)] for table in tables]  # no graph from before may be alive

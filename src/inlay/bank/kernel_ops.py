@@ -1,7 +1,7 @@
 """The routed primitives as registered operators over Triton kernels; the tables are those of `inlay.bank.kernels`.
 
     linear(x [T, in], weight [E, in, out], bias [E, out]) -> [T, out]    every token times its own entry's matrix
-    bottleneck(x [T, d], down, down_bias, up, up_bias) -> [T, d]         act(x down + b) up + b in one kernel
+    bottleneck(x [T, in], down, down_bias, up, up_bias) -> [T, out]      act(x down + b) up + b in one kernel
     vector(p [E, d]) -> [T, d]                                           every token's own entry's vector
     segment_sum(g [T, d]) -> [E, d]                                      the backward of `vector`
 
@@ -110,20 +110,27 @@ linear_forward.register_autograd(_linear_backward, setup_context=_keep_linear)
 def bottleneck(
     x: Tensor,
     down: Tensor,
-    down_bias: Tensor,
+    down_bias: Tensor | None,
     up: Tensor,
-    up_bias: Tensor,
+    up_bias: Tensor | None,
+    scale: Tensor | None,
     activation: str,
     entry: Tensor,
     tiles: Tensor,
     bounds: Tensor,
     block: int,
 ) -> Tensor:
-    """act(x down + down_bias) up + up_bias; as two `linear` where a kernel cannot hold the middle."""
+    """act(scale (x down + down_bias)) up + up_bias; as two `linear` where a kernel cannot hold the middle.
+
+    Args:
+        scale: [E, 1], a constant; None is 1.
+    """
     if activation in FUSED and down.shape[2] <= WIDEST * 64 // max(64, block):
         out: Tensor
-        out, _ = bottleneck_forward(x, down, down_bias, up, up_bias, activation, entry, tiles, bounds, block)
+        out, _ = bottleneck_forward(x, down, down_bias, up, up_bias, scale, activation, entry, tiles, bounds, block)
         return out
+    if scale is not None:
+        down, down_bias = down * scale[:, :, None], None if down_bias is None else down_bias * scale
     h = ACTIVATIONS[activation](linear(x, down, down_bias, entry, tiles, bounds, block))
     return linear(h, up, up_bias, entry, tiles, bounds, block)
 
@@ -132,33 +139,36 @@ def bottleneck(
 def bottleneck_forward(
     x: Tensor,
     down: Tensor,
-    down_bias: Tensor,
+    down_bias: Tensor | None,
     up: Tensor,
-    up_bias: Tensor,
+    up_bias: Tensor | None,
+    scale: Tensor | None,
     activation: str,
     entry: Tensor,
     tiles: Tensor,
     bounds: Tensor,
     block: int,
 ) -> tuple[Tensor, Tensor]:
-    """(the output [T, d], what went into the activation [T, m])."""
-    return _through(x, down, _rows(down_bias), up, _rows(up_bias), None, activation, entry, tiles, bounds, block)
+    """(the output [T, out], what went into the activation [T, m])."""
+    biases = [None if bias is None else _rows(bias) for bias in (down_bias, up_bias)]
+    return _through(x, down, biases[0], up, biases[1], scale, None, activation, entry, tiles, bounds, block)
 
 
 @bottleneck_forward.register_fake
 def _(
     x: Tensor,
     down: Tensor,
-    down_bias: Tensor,
+    down_bias: Tensor | None,
     up: Tensor,
-    up_bias: Tensor,
+    up_bias: Tensor | None,
+    scale: Tensor | None,
     activation: str,
     entry: Tensor,
     tiles: Tensor,
     bounds: Tensor,
     block: int,
 ) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty((x.shape[0], down.shape[2]))
+    return x.new_empty((x.shape[0], up.shape[2])), x.new_empty((x.shape[0], down.shape[2]))
 
 
 @torch.library.custom_op("inlay::bottleneck_backward", mutates_args=())
@@ -167,15 +177,16 @@ def bottleneck_backward(
     h: Tensor,
     down: Tensor,
     up: Tensor,
+    scale: Tensor | None,
     activation: str,
     entry: Tensor,
     tiles: Tensor,
     bounds: Tensor,
     block: int,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of x [T, d] and of h [T, m]."""
+    """The gradients of x [T, in] and of what was scaled [T, m]."""
     first, second = up.transpose(1, 2), down.transpose(1, 2)
-    return _through(grad, first, None, second, None, h, activation, entry, tiles, bounds, block)
+    return _through(grad, first, None, second, None, scale, h, activation, entry, tiles, bounds, block)
 
 
 @bottleneck_backward.register_fake
@@ -184,13 +195,14 @@ def _(
     h: Tensor,
     down: Tensor,
     up: Tensor,
+    scale: Tensor | None,
     activation: str,
     entry: Tensor,
     tiles: Tensor,
     bounds: Tensor,
     block: int,
 ) -> tuple[Tensor, Tensor]:
-    return grad.new_empty(grad.shape), h.new_empty(h.shape)
+    return grad.new_empty((grad.shape[0], down.shape[1])), h.new_empty(h.shape)
 
 
 def _through(
@@ -199,6 +211,7 @@ def _through(
     first_bias: Tensor | None,
     second: Tensor,
     second_bias: Tensor | None,
+    scale: Tensor | None,
     h: Tensor | None,
     activation: str,
     entry: Tensor,
@@ -208,8 +221,8 @@ def _through(
 ) -> tuple[Tensor, Tensor]:
     """Launch the kernel that both directions share; `h` is given in the backward."""
     x = _rows(x)
-    tokens, d, m = x.shape[0], x.shape[1], first.shape[2]
-    out, mid = (_empty((tokens, width), x.dtype, x.device) for width in (d, m))
+    tokens, d_in, m, d_out = x.shape[0], x.shape[1], first.shape[2], second.shape[2]
+    out, mid = (_empty((tokens, width), x.dtype, x.device) for width in (d_out, m))
     half = x.element_size() == 2
     with _device(x):
         kernels.bottleneck_kernel[(_programs(tokens, tiles, block),)](
@@ -218,21 +231,24 @@ def _through(
             first_bias,
             second,
             second_bias,
+            scale,
             h,
             mid,
             out,
             *_tables(tiles, entry, bounds, tokens),
-            d,
+            d_in,
+            d_out,
             m,
             x.stride(0),
             *first.stride(),
             *second.stride(),
             0 if first_bias is None else first_bias.stride(0),
             0 if second_bias is None else second_bias.stride(0),
+            0 if scale is None else scale.stride(0),
             BACKWARD=h is not None,
             ACTIVATION=activation,
             BLOCK=block,
-            CHUNK=_fit(d, (64 if m <= 128 else 32) if half else 16),
+            CHUNK=_fit(max(d_in, d_out), (_wide(block, m) if m <= 128 else 32) if half else 16),
             WIDTH=_fit(m, WIDEST),
             PRECISION=_precision(x),
             num_warps=8 if block * max(m, 64) >= 64 * 128 else 4,
@@ -241,28 +257,33 @@ def _through(
     return out, mid
 
 
+def _wide(block: int, m: int) -> int:
+    """Columns at a time: more where a tile is small."""
+    return 128 if block <= 16 and m <= 64 else 64
+
+
 def _keep_bottleneck(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, down, down_bias, up, up_bias, activation, entry, tiles, bounds, block = inputs
+    x, down, down_bias, up, up_bias, scale, activation, entry, tiles, bounds, block = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, output[1], down, up, entry, tiles, bounds)
-    ctx.how = (activation, block, down_bias.dtype, up_bias.dtype)
+    ctx.save_for_backward(x, output[1], down, up, scale, entry, tiles, bounds)
+    ctx.how = (activation, block, *(None if bias is None else bias.dtype for bias in (down_bias, up_bias)))
 
 
 def _bottleneck_backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    x, h, down, up, entry, tiles, bounds = ctx.saved_tensors
+    x, h, down, up, scale, entry, tiles, bounds = ctx.saved_tensors
     activation, block, down_dtype, up_dtype = ctx.how
     capacity = down.shape[0]
-    dx, dh = bottleneck_backward(grad, h, down, up, activation, entry, tiles, bounds, block)
+    dx, dh = bottleneck_backward(grad, h, down, up, scale, activation, entry, tiles, bounds, block)
     ddown, ddown_bias, dup, dup_bias = None, None, None, None
     if any(ctx.needs_input_grad[1:3]):
-        ddown, ddown_bias = weight_grad(x, dh, entry, bounds, capacity, True, down.dtype)
-        ddown_bias = ddown_bias.to(down_dtype)
+        ddown, ddown_bias = weight_grad(x, dh, entry, bounds, capacity, down_dtype is not None, down.dtype)
     if any(ctx.needs_input_grad[3:5]):
         act = ACTIVATIONS[activation](h)  # one pass over [T, m]; in the kernel, every block of it would repeat it
-        dup, dup_bias = weight_grad(act, grad, entry, bounds, capacity, True, up.dtype)
-        dup_bias = dup_bias.to(up_dtype)
-    return dx, ddown, ddown_bias, dup, dup_bias, None, None, None, None, None
+        dup, dup_bias = weight_grad(act, grad, entry, bounds, capacity, up_dtype is not None, up.dtype)
+    ddown_bias = None if down_dtype is None or ddown_bias is None else ddown_bias.to(down_dtype)
+    dup_bias = None if up_dtype is None or dup_bias is None else dup_bias.to(up_dtype)
+    return dx, ddown, ddown_bias, dup, dup_bias, *(None,) * 6
 
 
 bottleneck_forward.register_autograd(_bottleneck_backward, setup_context=_keep_bottleneck)

@@ -56,9 +56,9 @@ class KernelRoute(Route):
         """A gather; its gradient is a sum over each place."""
         return kernel_ops.vector(p, self.entry, self.spread.bounds, self.spread.place, like.dtype)
 
-    def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str) -> Tensor:
+    def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str, scale: Tensor | None = None) -> Tensor:
         """One kernel, if it knows the activation."""
         s = self.spread
         if name not in kernel_ops.FUSED:
-            return super().bottleneck(x, down, up, act, name)
-        return kernel_ops.bottleneck(x, *down, *up, name, self.entry, s.tiles, s.bounds, s.block)
+            return super().bottleneck(x, down, up, act, name, scale)
+        return kernel_ops.bottleneck(x, *down, *up, scale, name, self.entry, s.tiles, s.bounds, s.block)

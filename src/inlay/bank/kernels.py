@@ -151,6 +151,7 @@ def bottleneck_kernel(
     b1_ptr,
     w2_ptr,
     b2_ptr,
+    scale_ptr,
     h_ptr,
     mid_ptr,
     out_ptr,
@@ -160,7 +161,8 @@ def bottleneck_kernel(
     n,
     places,
     tokens,
-    d,
+    d_in,
+    d_out,
     m,
     x_row,
     w1_entry,
@@ -171,6 +173,7 @@ def bottleneck_kernel(
     w2_out,
     b1_entry,
     b2_entry,
+    scale_entry,
     BACKWARD: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -180,8 +183,8 @@ def bottleneck_kernel(
 ):
     """Through the bottleneck and back out; its [BLOCK, m] numbers never leave the chip in between.
 
-    forward:   mid = x w1 + b1                          (kept for the backward), out = act(mid) w2 + b2
-    BACKWARD:  mid = (x w1) act'(h), x the gradient     (kept for the weights),  out = mid w2
+    forward:   mid = scale (x w1 + b1)                        (kept for the backward), out = act(mid) w2 + b2
+    BACKWARD:  mid = scale (x w1) act'(h), x the gradient     (kept for the weights),  out = mid w2
     """
     rows, inside, entry, busy = _tile(tl.program_id(0), tiles_ptr, entry_ptr, bounds_ptr, n, places, tokens, BLOCK)
     if busy:
@@ -191,36 +194,39 @@ def bottleneck_kernel(
         valid = unit < m
         mid_at = rows[:, None] * m + unit[None, :]
         mid_there = inside[:, None] & valid[None, :]
-        out_at = out_ptr + rows[:, None] * d + chunk[None, :]
+        out_at = out_ptr + rows[:, None] * d_out + chunk[None, :]
         if entry == 0:
             tl.store(mid_ptr + mid_at, tl.zeros((BLOCK, WIDTH), dtype), mask=mid_there)
-            for k in range(0, d, CHUNK):
-                there = inside[:, None] & (chunk < d - k)[None, :]
+            for k in range(0, d_out, CHUNK):
+                there = inside[:, None] & (chunk < d_out - k)[None, :]
                 tl.store(out_at, tl.zeros((BLOCK, CHUNK), dtype), mask=there)
                 out_at += CHUNK
         else:
             x_at = x_ptr + rows[:, None] * x_row + chunk[None, :]
             w_at = w1_ptr + entry * w1_entry + chunk[:, None] * w1_in + unit[None, :] * w1_out
             acc = tl.zeros((BLOCK, WIDTH), tl.float32)
-            for k in range(0, d, CHUNK):
-                there = chunk < d - k
+            for k in range(0, d_in, CHUNK):
+                there = chunk < d_in - k
                 x = tl.load(x_at, mask=inside[:, None] & there[None, :], other=0.0)
                 w = tl.load(w_at, mask=there[:, None] & valid[None, :], other=0.0)
                 acc = tl.dot(x, w.to(dtype), acc, input_precision=PRECISION)
                 x_at += CHUNK
                 w_at += CHUNK * w1_in
+            if b1_ptr is not None:
+                acc += tl.load(b1_ptr + entry * b1_entry + unit, mask=valid, other=0.0).to(tl.float32)[None, :]
+            if scale_ptr is not None:
+                acc *= tl.load(scale_ptr + entry * scale_entry).to(tl.float32)
             if BACKWARD:
                 h = tl.load(h_ptr + mid_at, mask=mid_there, other=0.0).to(tl.float32)
                 mid = (acc * _slope(h, ACTIVATION)).to(dtype)
                 tl.store(mid_ptr + mid_at, mid, mask=mid_there)
             else:
-                acc += tl.load(b1_ptr + entry * b1_entry + unit, mask=valid, other=0.0).to(tl.float32)[None, :]
                 h = acc.to(dtype)  # rounded before the activation: the backward sees the same number
                 tl.store(mid_ptr + mid_at, h, mask=mid_there)
                 mid = _activate(h.to(tl.float32), ACTIVATION).to(dtype)
             w_at = w2_ptr + entry * w2_entry + unit[:, None] * w2_in + chunk[None, :] * w2_out
-            for k in range(0, d, CHUNK):
-                there = chunk < d - k
+            for k in range(0, d_out, CHUNK):
+                there = chunk < d_out - k
                 w = tl.load(w_at, mask=valid[:, None] & there[None, :], other=0.0)
                 out = tl.dot(mid, w.to(dtype), input_precision=PRECISION)
                 if b2_ptr is not None:

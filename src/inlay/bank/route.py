@@ -62,9 +62,15 @@ class Route:
             return ops.vector_grouped(p, self._tiled(p.device), like.dtype)
         return ops.SegmentVector.apply(p, segments, like.shape[0], like.dtype)  # type: ignore[no-untyped-call, no-any-return]
 
-    def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str) -> Tensor:
-        """Linear, activation, linear; `name` is the activation's, for back ends that do all three at once."""
-        return self.linear(act(self.linear(x, *down)), *up)
+    def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str, scale: Tensor | None = None) -> Tensor:
+        """Linear, activation, linear.
+
+        Args:
+            name: the activation's, for back ends that do all three at once.
+            scale: [E, 1] a constant that what goes into the activation is multiplied with.
+        """
+        h = self.linear(x, *down)
+        return self.linear(act(h if scale is None else h * self.vector(scale, x)), *up)
 
     def _tiled(self, device: torch.device) -> ops.Tiles:
         if self._tiles is None or self._tiles.entry.device != device:
@@ -81,8 +87,8 @@ class Route:
         return self.segments
 
 
-Layer = tuple[Tensor, Tensor]
-"""weight [E, in, out] and bias [E, out]."""
+Layer = tuple[Tensor, Tensor | None]
+"""weight [E, in, out] and bias [E, out], if there is one."""
 
 
 class Segments:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from inlay.bank.activations import ACTIVATIONS
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors, bucket
 from inlay.bank.route import Route
 from inlay.base.sites import Site, Sites
@@ -47,9 +48,9 @@ class LowRank(Delta):
         return replace(self, rank=bucket(self.rank), scale=1.0)
 
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
-        """linear, linear, scale."""
-        low = route.linear(at.x, p["down"]) * route.vector(p["scale"], at.x)
-        return route.linear(low, p["up"])
+        """linear, scale, linear."""
+        name = "identity"
+        return route.bottleneck(at.x, (p["down"], None), (p["up"], None), ACTIVATIONS[name], name, p["scale"])
 
 
 @methods.register("lora")
