@@ -28,8 +28,8 @@ TEXTS = (
 
 def plain(base: Base, what: str) -> None:
     """Refuse a base whose weights are not those of its checkpoint, in fp32 and on the CPU."""
-    if base.serving_only:
-        raise BaseError(f"{base.name} runs in {base.serving_only}; {what} is made from a host without")
+    if base.form:
+        raise BaseError(f"{base.name} runs in {base.form}; {what} is made from a host without")
     if base.dtype != torch.float32 or base.device.type != "cpu":
         runs = f"{str(base.dtype).removeprefix('torch.')} on {base.device}"
         raise BaseError(f'{base.name} runs in {runs}; {what} is made from Host(..., device="cpu", dtype=torch.float32)')
