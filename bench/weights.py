@@ -1,4 +1,4 @@
-"""What int8 or fp8 weights cost: adapters trained on the plain base, then asked on it and on the same base in that form.
+"""What int8 or fp8 weights cost: adapters trained on the plain base, asked on it and on the same base in that form.
 
     python bench/weights.py --weights int8 --data sms.tsv GLUE/CoLA --methods "houlsby:size=64;lora" --epochs 3
 
