@@ -15,8 +15,8 @@ import inlay
 from inlay.errors import InlayError
 from inlay.registry import methods
 
-PUBLIC = ["Adapter", "Batch", "Host", "InlayError", "Library", "Result", "Run", "__version__", "attach", "method"]
-PUBLIC += ["parse_method", "parse_task", "task", "train"]
+PUBLIC = ["Adapter", "AsyncClient", "Batch", "Client", "Host", "InlayError", "Library", "Result", "Run", "__version__"]
+PUBLIC += ["attach", "method", "parse_method", "parse_task", "task", "train"]
 OPTIONAL = ["typer", "rich", "pydantic", "peft", "accelerate", "sklearn", "scipy", "datasets", "fastapi", "matplotlib"]
 
 WITHOUT = """
@@ -106,6 +106,7 @@ def test_an_unknown_name_is_an_attribute_error():
         "import inlay; inlay.method",
         "import inlay.config, inlay.registry, inlay.errors",
         "import inlay; inlay.Adapter",
+        "import inlay; inlay.Client; inlay.AsyncClient",
     ],
 )
 def test_importing_is_light(code):

@@ -12,6 +12,7 @@ from inlay.version import __version__
 
 if TYPE_CHECKING:
     from inlay.bank.delta import parse as parse_method
+    from inlay.client import AsyncClient, Client
     from inlay.data.batch import Batch
     from inlay.engine.attach import attach
     from inlay.engine.host import Host
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Adapter": "inlay.library.adapter:Adapter",
+    "AsyncClient": "inlay.client:AsyncClient",
     "Batch": "inlay.data.batch:Batch",
+    "Client": "inlay.client:Client",
     "Host": "inlay.engine.host:Host",
     "InlayError": "inlay.errors:InlayError",
     "Library": "inlay.library.library:Library",
@@ -45,7 +48,9 @@ _PLACES = {
 
 __all__ = [
     "Adapter",
+    "AsyncClient",
     "Batch",
+    "Client",
     "Host",
     "InlayError",
     "Library",

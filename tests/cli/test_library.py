@@ -138,6 +138,13 @@ def test_an_empty_library(tmp_path: Path):
     assert "no adapters in" in done.stderr
 
 
+def test_a_file_is_no_library(tmp_path: Path):
+    (tmp_path / "file").write_text("something")
+    done = CliRunner().invoke(app, ["library", "list", "--library", str(tmp_path / "file")])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "file is a file; a library is a folder, or a URL" in done.stderr
+
+
 def test_a_damaged_card_does_not_hide_the_others(place: Place):
     (place.library / "adapters" / "small" / "1.json").write_text("{}")
     done = place.call("list")
@@ -220,6 +227,12 @@ def test_diff(place: Place):
     assert place.json("diff", "tone", "low")["total"]["name"] == "all"
 
 
+def test_a_narrow_diff_of_different_methods_keeps_its_places_whole(place: Place):
+    page = place.says("diff", "tone", "small", width=80)
+    assert re.search(r"\n  layers\.0\.ffn\.out +[\d.]+ +[\d.]+ +other", page)
+    assert max(map(len, page.splitlines())) <= 80
+
+
 def test_an_alias_moves_and_moves_back(place: Place):
     assert place.says("alias", "tone", "prod", 1) == "tone@prod is tone@1\n"
     assert place.says("alias", "tone", "prod") == "tone@prod is tone@2, was tone@1\n"
@@ -260,6 +273,7 @@ def test_nothing_is_removed_if_one_name_is_wrong_or_in_use(place: Place):
     assert "there is no adapter 'nothing'" in place.fails("rm", "tone@1", "nothing")
     place.says("alias", "tone", "prod", 1)
     assert "tone@1 is what tone@prod points to" in place.fails("rm", "tone")
+    assert "tone@1 is what tone@prod points to" in place.fails("rm", "low", "tone@1")
     assert len(place.json("list", "--all")) == 4
 
 

@@ -443,6 +443,16 @@ class Evil:
         return (Path.touch, (self.path,))
 
 
+class Large:
+    """Takes memory when it is unpickled, also by torch's restricted unpickler."""
+
+    def __init__(self, call, *arguments):
+        self.call = (call, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
 def zipped(parts: dict[str, bytes], how: int) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", how) as archive:
@@ -492,8 +502,11 @@ def test_files_that_are_not_what_they_seem_are_refused(folder, base, tmp_path):
         torch_file([torch.ones(2)]): "holds a list",
         torch_file({"a": 3}): "something other than tensors",
         torch_file({"base_model.model.a": wide}): "claim more numbers than the file has bytes",
-        torch_file({"a": torch.eye(3).to_sparse()}): "not plain floating-point",
-        torch_file({"a": torch.ones(2)})[:-30]: "not a file of torch's|without running code",
+        torch_file({"a": torch.ones(2, dtype=torch.long)}): "not plain floating-point",
+        torch_file({"a": torch.eye(3).to_sparse()}): "it calls torch._utils._rebuild_sparse_tensor",
+        torch_file({"a": Large(bytearray, 1 << 62)}): "it calls .*bytearray",
+        torch_file({"a": Large(torch.Tensor, 1 << 30, 1 << 30)}): "it calls torch.*Tensor",
+        torch_file({"a": torch.ones(2)})[:-30]: "not a file of torch's|cannot be read",
     }
     for content, reason in disguised.items():
         (folder / ours.PICKLED).write_bytes(content)

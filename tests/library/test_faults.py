@@ -23,7 +23,7 @@ from library.samples import adapter, at_step, blob, card, files, value
 
 from inlay import Adapter
 from inlay.errors import AdapterError, DamagedError, InlayError, LibraryError
-from inlay.library import cards, header
+from inlay.library import aliases, cards, header
 from inlay.library.library import Library
 
 
@@ -321,9 +321,42 @@ def test_a_damaged_alias(library, text):
     assert value(library, "tone") == 2.0
 
 
+def test_a_damaged_alias_can_be_moved_and_stops_no_other(library):
+    library.alias("topic", "next", 1)
+    for alias in ("prod", "next"):
+        (library.local / "adapters" / "topic" / "aliases" / alias / "1.json").write_text("{")
+    library.alias("topic", "prod", 1)
+    library.alias("topic", "next", None)
+    assert library.aliases("topic") == {"prod": 1}
+    assert value(library, "topic@prod") == 5.0
+
+
+def test_no_changed_bit_moves_an_alias(library):
+    for number in (6.0, 7.0):
+        library.put(adapter(number), "topic")  # 1, 2 and 3 are one bit from one another
+    move = library.local / "adapters" / "topic" / "aliases" / "prod" / "1.json"
+    written = move.read_bytes()
+    for place in range(len(written)):
+        for bit in range(8):
+            move.write_bytes(written[:place] + bytes([written[place] ^ 1 << bit]) + written[place + 1 :])
+            assert [problem.ref for problem in library.verify("topic")] == ["topic@prod"], (place, bit)
+    move.write_bytes(written)
+    assert library.verify() == []
+
+
+def test_a_move_of_another_alias_is_not_taken_for_this_ones(library):
+    library.put(adapter(6.0), "topic")
+    library.alias("topic", "next", 2)
+    moves = library.local / "adapters" / "topic" / "aliases"
+    shutil.copy(moves / "next" / "1.json", moves / "prod" / "1.json")
+    with pytest.raises(DamagedError, match="its digest is another"):
+        library.get("topic@prod")
+
+
 def test_an_alias_that_points_to_nothing(library):
     move = library.local / "adapters" / "topic" / "aliases" / "prod" / "1.json"
-    move.write_text('{"version": 9, "at": "2026-01-01T00:00:00+00:00"}')
+    path = aliases.move_path("topic", "prod", 1)
+    move.write_bytes(aliases.encode(aliases.Move(9, "2026-01-01T00:00:00+00:00"), path))
     assert [problem.message for problem in library.verify()] == ["topic@prod points to version 9, which is not there"]
     with pytest.raises(LibraryError, match="topic has no version 'prod'"):
         library.get("topic@prod")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from inlay.cli import output
 from inlay.cli.progress import clock, decimals
 from inlay.library import about
+from inlay.library.about import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,12 +65,12 @@ def _aligned(row: Mapping[str, str], widths: Mapping[str, int]) -> str:
 
 
 def _row(entry: Entry) -> dict[str, str]:
-    card, labels, method = entry.card, len(about.labels(entry.card)), _line(entry.card["method"])
+    card, labels, method = entry.card, len(about.labels(entry.card)), one_line(entry.card["method"])
     return {
         "adapter": entry.ref,
         "alias": "",
         "method": method if len(method) <= _METHOD else f"{method[: _METHOD - 3]}...",
-        "task": _line(about.kind(card)),
+        "task": one_line(about.kind(card)),
         "labels": f"{labels:,}" if labels else "",
         "size": about.size(entry.bytes),
         "share": _share(card),
@@ -85,7 +86,7 @@ def _share(card: Card) -> str:
 
 def _deciding(card: Card) -> str:
     found = about.deciding(card)
-    return f"{_line(found[0])} {decimals(found[2])}" if found else ""
+    return f"{one_line(found[0])} {decimals(found[2])}" if found else ""
 
 
 def _when(card: Card, form: str) -> str:
@@ -120,33 +121,33 @@ def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str
     if command := about.predict_command(card, ref):
         screen.print(f"  $ {command}\n", soft_wrap=True)
     for line in about.snippet(card, f'{source}.get("{ref}")', entry.name).splitlines():
-        screen.print(f"  {_line(line)}", soft_wrap=True, style="dim")
+        screen.print(f"  {one_line(line)}", soft_wrap=True, style="dim")
 
 
 def _what_it_is(card: Card, entry: Entry) -> Iterator[tuple[str, str]]:
     counts = about.section(card, "parameters")
     if names := about.labels(card):
-        yield "labels", ", ".join(_line(name) for name in names)
+        yield "labels", ", ".join(one_line(name) for name in names)
     trained = f": {counts['adapter']:,} trained parameters" if isinstance(counts.get("adapter"), int) else ""
     trained += f", {_share(card)} of the base" if trained and _share(card) else ""
     trained += f", and {counts['head']:,} in the head" if trained and isinstance(counts.get("head"), int) else ""
     yield "size", f"{about.size(entry.bytes)}{trained}"
-    yield "method", _line(card["method"])
-    yield "task", _line(card["task"])
+    yield "method", one_line(card["method"])
+    yield "task", one_line(card["task"])
     if card.get("head"):
         yield "head", f"{card['head']} over {card['pool']}" if card.get("pool") else str(card["head"])
     count = card.get("base_parameters")
     large = f", {count:,} parameters" if isinstance(count, int) else ""
-    yield "base", f"{_line(about.base_name(card))}{large} ({about.short(card.get('base'))})"
+    yield "base", f"{one_line(about.base_name(card))}{large} ({about.short(card.get('base'))})"
     yield "file", entry.sha256
 
 
 def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) -> None:
     _section(screen, "Metrics")
-    splits = [_line(split) for split in found]
+    splits = [one_line(split) for split in found]
     table = output.table("", *splits, right=splits)
     for name in dict.fromkeys(name for one in found.values() for name in one):
-        marked = f"  {_line(name)} *" if name == card.get("metric") else f"  {_line(name)}"
+        marked = f"  {one_line(name)} *" if name == card.get("metric") else f"  {one_line(name)}"
         table.add_row(marked, *(decimals(one[name]) if name in one else "" for one in found.values()))
     screen.print(table)
     if about.deciding(card):
@@ -155,22 +156,22 @@ def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) ->
 
 def _training(card: Card) -> Iterator[tuple[str, str]]:
     if data := about.section(card, "config").get("data"):
-        yield "data", _line(data)
+        yield "data", one_line(data)
     if card.get("data"):
-        yield "its hash", _line(card["data"])
+        yield "its hash", one_line(card["data"])
     if columns := {k: v for k, v in about.section(card, "columns").items() if v}:
-        yield "columns", ", ".join(f"{role} from {_line(name)}" for role, name in columns.items())
+        yield "columns", ", ".join(f"{role} from {one_line(name)}" for role, name in columns.items())
     config = {k: v for k, v in about.section(card, "config").items() if k not in _ASIDE}
     if about.section(card, "config"):
         other = "else" if config else ""
-        given = ", ".join(f"{key} {_line(value)}" for key, value in config.items())
+        given = ", ".join(f"{key} {one_line(value)}" for key, value in config.items())
         yield "settings", f"{given}; " * bool(given) + f"everything {other} by default".replace("  ", " ")
     yield "seed", str(card.get("seed", ""))
     best = about.section(card, "best")
     if isinstance(best.get("step"), int) and isinstance(best.get("epoch"), int | float):
         yield "best", f"after {best['step']:,} steps (epoch {best['epoch']:.1f})"
     took = f" in {clock(card['seconds'])}" if isinstance(card.get("seconds"), int | float) else ""
-    yield "made", f"{_when(card, '%Y-%m-%d %H:%M')}{took}, with Inlay {_line(card.get('inlay', '?'))}"
+    yield "made", f"{_when(card, '%Y-%m-%d %H:%M')}{took}, with Inlay {one_line(card.get('inlay', '?'))}"
     if command := about.train_command(card):
         yield "again", command
 
@@ -180,9 +181,9 @@ def _lineage(entry: Entry, versions: Mapping[int, Sequence[str]]) -> Iterator[tu
         shown = {v: " ".join([str(v), *(f"@{alias}" for alias in named)]) for v, named in versions.items()}
         yield "versions", ", ".join(f"[{one}]" if v == entry.version else one for v, one in shown.items())
     if entry.parents:
-        yield "from", ", ".join(_line(parent) for parent in entry.parents)
+        yield "from", ", ".join(one_line(parent) for parent in entry.parents)
     if entry.card.get("source"):
-        yield "source", _line(entry.card["source"])
+        yield "source", one_line(entry.card["source"])
 
 
 def _section(screen: Console, title: str) -> None:
@@ -196,13 +197,8 @@ def _facts(screen: Console, facts: Sequence[tuple[str, str]]) -> None:
     table.add_column(style="dim", min_width=_NAMES, no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(f"  {name}", _line(value))
+        table.add_row(f"  {name}", one_line(value))
     screen.print(table)
-
-
-def _line(value: Any) -> str:
-    """A value on one line, without what a terminal would act on."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
 
 
 def show_diff(screen: Console, a: Entry, b: Entry, found: Diff) -> None:
@@ -211,7 +207,7 @@ def show_diff(screen: Console, a: Entry, b: Entry, found: Diff) -> None:
     if found.fields:
         table = output.table("", a.ref, b.ref, "change", keep=("",))
         for path, (one, other) in found.fields.items():
-            table.add_row(f"  {_line(path)}", _shown(one), _shown(other), _change(one, other))
+            table.add_row(f"  {one_line(path)}", _shown(one), _shown(other), _change(one, other))
         screen.print(table)
     else:
         screen.print("  say the same")
@@ -219,9 +215,12 @@ def show_diff(screen: Console, a: Entry, b: Entry, found: Diff) -> None:
     if found.same_weights:
         screen.print("  are the same")
         return
-    table = output.table("", f"|{a.ref}|", f"|{b.ref}|", "difference", "cosine", "", right=("difference", "cosine"))
+    columns = ["", f"|{a.ref}|", f"|{b.ref}|", "difference", "cosine"]
+    columns += ["note"] if any(place.note for place in found.places) else []
+    table = output.table(*columns, right=("difference", "cosine"), keep=("",))
     for place in (*found.places, *([found.total] if found.total.difference is not None else [])):
-        table.add_row(f"  {_line(place.name)}", *_cells(place), style="bold" if place is found.total else None)
+        cells = [f"  {one_line(place.name)}", *_cells(place)]
+        table.add_row(*cells[: len(columns)], style="bold" if place is found.total else None)
     screen.print(table)
     screen.print("  norms; difference: the norm of what was added, relative to the first", style="dim")
 
@@ -240,7 +239,7 @@ def _shown(value: Any) -> str:
         return "-"
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-    return _line(", ".join(map(str, value)) if isinstance(value, list) else value)
+    return one_line(", ".join(map(str, value)) if isinstance(value, list) else value)
 
 
 def _change(one: Any, other: Any) -> str:

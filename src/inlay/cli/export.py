@@ -44,6 +44,7 @@ def onnx(
     screen = output.console(as_json)
     host = _host(names, base, library)
     from inlay.interop.onnx import export
+    from inlay.library.about import size
 
     screen.print(f"tracing {host.base.name}; this takes a while", style="dim", soft_wrap=True)
     done = export(host, names, out, opset=opset, tokenizer=tokenizer, external_data=external_data, overwrite=overwrite)
@@ -52,8 +53,8 @@ def onnx(
         table.add_row(str(task["id"]), task["name"], task["output"], _few(task["labels"]))
     screen.print(table)
     screen.print(
-        f"\n{out}: {_size(done.bytes)} (base {_size(done.base_bytes)}, "
-        f"{len(names)} task{'s' * (len(names) > 1)} {_size(done.adapter_bytes)})",
+        f"\n{out}: {size(done.bytes)} (base {size(done.base_bytes)}, "
+        f"{len(names)} task{'s' * (len(names) > 1)} {size(done.adapter_bytes)})",
         soft_wrap=True,
     )
     if done.files[1:]:
@@ -80,10 +81,11 @@ def merged(
     """
     host = _host([name], base, library)
     from inlay.interop.merge import merge
+    from inlay.library.about import size
 
     done = merge(host, name, out, without_head=without_head, tokenizer=tokenizer)
     screen = output.console(as_json)
-    screen.print(f"{out}: {done.model}, {_size(done.bytes)}", soft_wrap=True)
+    screen.print(f"{out}: {done.model}, {size(done.bytes)}", soft_wrap=True)
     screen.print(f"largest difference from the host in transformers: {done.difference:.1e}")
     if as_json:
         found = {"out": str(out), "model": done.model, "bytes": done.bytes, "difference": done.difference}
@@ -118,9 +120,3 @@ def _host(names: list[str], base: str | None, library: str | None) -> Host:
 def _few(labels: list[str]) -> str:
     shown = ", ".join(labels[:6])
     return shown if len(labels) <= 6 else f"{shown} ... ({len(labels)})"
-
-
-def _size(count: int) -> str:
-    if count < 10**6:
-        return f"{count / 1e3:.1f} kB"
-    return f"{count / 1e6:.1f} MB" if count < 10**9 else f"{count / 1e9:.2f} GB"

@@ -18,6 +18,7 @@ from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
     from inlay.library.cards import Entry
+    from inlay.library.trash import Freed
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Adapters with names, versions and aliases: sms, sms@3, sms@prod."
@@ -62,7 +63,7 @@ def show(ref: Ref, library: options.Library = None, as_json: output.AsJson = Fal
     store = Library(library)
     entry = store.find(ref)
     source = f"inlay.Library({'' if library is None else repr(library)})".replace("'", '"')
-    named = store.aliases(entry.name)
+    named = store.aliases(entry.name, skip_damaged=True)
     versions = {v: [alias for alias in sorted(named) if named[alias] == v] for v in store.versions(entry.name)}
     show_card(output.console(as_json), entry, versions, source)
     if as_json:
@@ -128,7 +129,7 @@ def alias(
     if [version is not None, back, remove].count(True) > 1:
         raise typer.BadParameter("VERSION, --back and --remove exclude each other")
     screen, store = output.console(as_json), Library(library)
-    before = store.aliases(name).get(alias)
+    before = store.aliases(name, skip_damaged=True).get(alias)  # one that is damaged can be moved
     if remove:
         target = None
     elif back:
@@ -158,14 +159,16 @@ def rm(
 ) -> None:
     """Remove adapters; until the next gc they can be restored."""
     from inlay.library.library import Library
-    from inlay.library.names import split_ref
+    from inlay.library.trash import removable
 
     screen, store = output.console(as_json), Library(library)
     for ref in refs:
-        store.resolve(*split_ref(ref))  # a wrong name is noticed before anything is removed
-    removed = [entry for ref in dict.fromkeys(refs) for entry in store.remove(ref)]
-    for entry in removed:
-        screen.print(f"{entry.ref} is removed")
+        removable(store, ref)  # what cannot go is noticed before anything is removed
+    removed = []
+    for ref in dict.fromkeys(refs):
+        for entry in store.remove(ref):
+            removed.append(entry)
+            screen.print(f"{entry.ref} is removed")
     names = shlex.join(refs)
     screen.print(f"to get back: inlay library restore {names}{_again(library)}", style="dim", soft_wrap=True)
     if as_json:
@@ -185,9 +188,11 @@ def restore(
 
     screen, store = output.console(as_json), Library(library)
     if refs:
-        restored = [entry for ref in refs for entry in store.restore(ref)]
-        for entry in restored:
-            screen.print(f"{entry.ref} is back")
+        restored = []
+        for ref in dict.fromkeys(refs):
+            for entry in store.restore(ref):
+                restored.append(entry)
+                screen.print(f"{entry.ref} is back")
         found = {"restored": [entry.ref for entry in restored]}
     else:
         found = {"removed": [entry.ref for entry in store.removed()]}
@@ -204,26 +209,30 @@ def gc(
     as_json: output.AsJson = False,
 ) -> None:
     """Delete for good what was removed, and files that no adapter needs."""
-    from inlay.library.about import size
     from inlay.library.library import Library
 
     screen, store = output.console(as_json), Library(library)
     if as_json and not (yes or dry_run):
         raise typer.BadParameter("--json cannot ask: pass --yes or --dry-run")
     gone, freed = [entry.ref for entry in store.removed()], store.gc(dry_run=True)
-    what = f"{freed.files:,} file{'' if freed.files == 1 else 's'} ({size(freed.bytes)})"
     if freed.files and not dry_run:
         named = f", and with them for good {', '.join(gone)}" if gone else ""
         if not yes:
-            typer.confirm(f"delete {what}{named}?", abort=True)
+            typer.confirm(f"delete {_amount(freed)}{named}?", abort=True)
         freed = store.gc()
-        screen.print(f"deleted {what}", soft_wrap=True)
+        screen.print(f"deleted {_amount(freed)}", soft_wrap=True)
     elif freed.files:
-        screen.print(f"would delete {what}; removed adapters: {', '.join(gone) or 'none'}", soft_wrap=True)
+        screen.print(f"would delete {_amount(freed)}; removed adapters: {', '.join(gone) or 'none'}", soft_wrap=True)
     else:
         screen.print("nothing to delete")
     if as_json:
         output.document({"files": freed.files, "bytes": freed.bytes, "removed": gone, "dry_run": dry_run})
+
+
+def _amount(freed: Freed) -> str:
+    from inlay.library.about import size
+
+    return f"{freed.files:,} file{'' if freed.files == 1 else 's'} ({size(freed.bytes)})"
 
 
 app.command("export")(exchange.export)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import bench, demo, eval, export, info, library, params, predict, train
+from inlay.cli import bench, demo, eval, export, info, library, params, predict, serve, train
 from inlay.cli.output import Commands
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("eval")(eval.evaluate)
 app.command("predict")(predict.predict)
+app.command("serve", cls=serve.WatchesPlainly)(serve.serve)
 app.command("params")(params.params)
 app.command("info")(info.info)
 app.add_typer(library.app, name="library")

@@ -36,7 +36,9 @@ def params(
             "[default: every method]",
         ),
     ] = None,
-    head: Annotated[str | None, typer.Option(metavar="KIND", help="Count a head too: linear, tanh2 or mlp.")] = None,
+    head: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Count a head too: linear, tanh2, mlp or relu2.")
+    ] = None,
     labels: Annotated[int | None, typer.Option(min=1, metavar="N", help="Labels of that head.  [default: 2]")] = None,
     as_json: output.AsJson = False,
 ) -> None:

@@ -7,29 +7,27 @@ does not depend on where a command was stopped and resumed.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inlay.cli import answers, options, output
-from inlay.errors import AdapterError, DataError, InlayError, RunError
+from inlay.cli.chosen import Answering, Chosen, find, find_there, host_with
+from inlay.errors import DataError, InlayError, RunError
 from inlay.version import __version__
 
 if TYPE_CHECKING:
     from inlay.cli.parts import Parts
     from inlay.cli.texts import Texts
     from inlay.data.record import Bad
-    from inlay.engine.host import Host
-    from inlay.library.adapter import Adapter
-    from inlay.library.library import Entry, Library
-    from inlay.tasks import Answer, Example, Task
+    from inlay.tasks import Answer, Example
 
 COLUMNS: Mapping[str, Sequence[str]] = {
     "classification": ("label", "score", "scores"),
@@ -40,15 +38,6 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 }
 """Task -> the columns of its answers in a table."""
 _ORDER = ("task", "text", "pair", "context", "label", "score", "scores", "spans", "answer", "start", "end", "value")
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """One adapter as it was asked for."""
-
-    entry: Entry
-    adapter: Adapter
-    task: Task
 
 
 def predict(
@@ -79,6 +68,9 @@ def predict(
         float | None, typer.Option(min=0, max=1, metavar="P", help="Below this score, give no label.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Scores without calibration.")] = False,
+    url: Annotated[
+        str | None, typer.Option(metavar="U", help="Ask a running service; its key, if it wants one: INLAY_KEY.")
+    ] = None,
     base: options.TrainedBase = None,
     weights: options.Weights = None,
     library: options.Library = None,
@@ -88,6 +80,8 @@ def predict(
     """Answer texts with one adapter or with several at once."""
     given = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name is not None}
     _check_usage(texts, file, {"--format": format, "--text": text, "--label": label})
+    if url is not None and any(one is not None for one in (base, weights, library)):
+        raise typer.BadParameter("--base, --weights and --library are the service's own: leave them out with --url")
     if out is None and (resume or overwrite):
         raise typer.BadParameter("--resume and --overwrite are for --out")
     from inlay.cli import parts
@@ -97,7 +91,13 @@ def predict(
     if out is not None:
         _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
     before = (parts.begun(out) if out is not None else None) or {}
-    chosen = _find(Library(library), names, before.get("adapters", ()) if resume else ())
+    begun = before.get("adapters", ()) if resume else ()
+    load: Callable[[], Answering]
+    if url is None:
+        chosen = find(Library(library), names, begun)
+        load = functools.partial(host_with, base, weights, chosen)
+    else:
+        chosen, load = find_there(url, names, begun)
     size = parts.size_of(before)
     asked = _texts(texts, pair, file, format, encoding, given, chosen, skip_bad_rows)
     screen = output.console(as_json)
@@ -107,7 +107,7 @@ def predict(
     how = {"top_k": top_k, "threshold": threshold, "raw": raw}
     found: Any
     if out is None:
-        found = _all(_host(base, weights, chosen), asked, size, how, bad)
+        found = _all(load(), asked, size, how, bad)
         if not as_json:
             answers.show(screen, found, len(chosen), top_k)
     else:
@@ -118,7 +118,7 @@ def predict(
         store = parts.open_parts(out, columns, _command(chosen, said), resume=resume, overwrite=overwrite)
         if resume and not store.finished and store.summary is None:
             typer.echo("nothing to resume: starting from the beginning", err=True)
-        found = _to_file(store, lambda: _host(base, weights, chosen), asked, size, how, bad)
+        found = _to_file(store, load, asked, size, how, bad)
         answers.tell(screen, found)
     if isinstance(bad, Skipped) and bad.count:
         screen.print(f"rows left out: {bad.count:,}; the first: {bad.first[0]}", style="yellow", soft_wrap=True)
@@ -146,47 +146,6 @@ def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> N
         raise RunError(f"--out {out} is the input; give it another name")
 
 
-def _find(library: Library, names: str, before: Sequence[str]) -> dict[str, _Chosen]:
-    """The adapters by the names asked, in order; a resumed command takes the versions that it began with."""
-    from inlay.tasks import parse
-
-    versions = {name: version for name, version, _ in (line.split() for line in before)}
-    chosen: dict[str, _Chosen] = {}
-    for name in filter(None, (part.strip() for part in names.split(","))):
-        if name in chosen:
-            raise AdapterError(f"{name} is asked for twice")
-        entry = library.find(f"{name}@{versions[name]}" if name in versions and "@" not in name else name)
-        adapter = library.get(f"{entry.name}@{entry.version}")
-        task = parse(adapter.task) if adapter.task else None
-        if task is None or adapter.head is None or task.kind == "mlm":
-            raise AdapterError(f"{name} cannot be asked: it has no head that gives answers")
-        chosen[name] = _Chosen(entry, adapter, task)
-    if not chosen:
-        raise AdapterError(f"{names!r} names no adapter; expected one such as sms, or several: sms,topic@2")
-    bases = {one.adapter.base.partition("+")[0]: name for name, one in chosen.items()}
-    if len(bases) > 1:
-        first, second = list(bases.items())[:2]
-        raise AdapterError(
-            f"{first[1]} and {second[1]} belong to different bases ({first[0]}, {second[0]}); ask them one at a time"
-        )
-    return chosen
-
-
-def _host(base: str | None, weights: str | None, chosen: Mapping[str, _Chosen]) -> Host:
-    """The base with the adapters on it, each under the name it was asked by."""
-    from inlay.engine.host import Host
-
-    said = next((str(one.entry.card["base_name"]) for one in chosen.values() if one.entry.card.get("base_name")), None)
-    host = Host(base or said, weights=weights)
-    for name, one in chosen.items():
-        try:
-            host.load(one.adapter, name)
-        except AdapterError as error:
-            hint = "" if base else "; if it belongs to another base, name that with --base"
-            raise AdapterError(f"{name}: {error}{hint}") from None
-    return host
-
-
 def _texts(
     texts: Sequence[str] | None,
     pair: str | None,
@@ -194,19 +153,19 @@ def _texts(
     format: str | None,
     encoding: str | None,
     given: Mapping[str, str],
-    chosen: Mapping[str, _Chosen],
+    chosen: Mapping[str, Chosen],
     skip: bool,
 ) -> Texts:
     from inlay.cli.texts import of_arguments, of_file, of_lines, of_stdin
 
     tasks = {name: one.task for name, one in chosen.items()}
-    about = {name: one.adapter.about for name, one in chosen.items()}
+    about = {name: one.about for name, one in chosen.items()}
     if file is not None:
         return of_file(file, format, encoding, given, tasks, skip, about)
     return of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, tasks, about)
 
 
-def _columns(chosen: Mapping[str, _Chosen], asked: Texts) -> list[str]:
+def _columns(chosen: Mapping[str, Chosen], asked: Texts) -> list[str]:
     """The columns of a table that these tasks need."""
     needed = {"task", "text"} | ({"pair"} if asked.paired else set())
     for one in chosen.values():
@@ -224,13 +183,13 @@ def _input(texts: Sequence[str] | None, file: str | None) -> dict[str, Any]:
     return {"input": os.path.abspath(file), "its bytes": found.st_size, "its time": found.st_mtime_ns}
 
 
-def _command(chosen: Mapping[str, _Chosen], options: Mapping[str, Any]) -> dict[str, Any]:
+def _command(chosen: Mapping[str, Chosen], options: Mapping[str, Any]) -> dict[str, Any]:
     """All that decides what an output holds. Not which rows are bad: parts without one are the same either way."""
-    adapters = [f"{name} {one.entry.version} {one.entry.sha256[:16]}" for name, one in chosen.items()]
+    adapters = [f"{name} {one.version} {one.sha256[:16]}" for name, one in chosen.items()]
     return {"adapters": adapters, **options, "inlay": __version__}
 
 
-def _answers(host: Host, rows: Sequence[Mapping[str, Example]], how: Mapping[str, Any]) -> list[Answer]:
+def _answers(host: Answering, rows: Sequence[Mapping[str, Example]], how: Mapping[str, Any]) -> list[Answer]:
     requests = [(name, example) for row in rows for name, example in row.items()]
     return host.predict(requests, **how) if requests else []
 
@@ -242,7 +201,7 @@ def _chunks(asked: Texts, size: int, bad: Bad) -> Iterator[list[Mapping[str, Exa
         yield [row for row in chunk if row is not None]
 
 
-def _all(host: Host, asked: Texts, size: int, how: Mapping[str, Any], bad: Bad) -> list[Answer]:
+def _all(host: Answering, asked: Texts, size: int, how: Mapping[str, Any], bad: Bad) -> list[Answer]:
     found: list[Answer] = []
     with answers.progress() as advance:
         for chunk in _chunks(asked, size, bad):
@@ -252,7 +211,7 @@ def _all(host: Host, asked: Texts, size: int, how: Mapping[str, Any], bad: Bad) 
 
 
 def _to_file(
-    store: Parts, load: Callable[[], Host], asked: Texts, size: int, how: Mapping[str, Any], bad: Bad
+    store: Parts, load: Callable[[], Answering], asked: Texts, size: int, how: Mapping[str, Any], bad: Bad
 ) -> dict[str, Any]:
     """Write all parts and join them; what is finished when something stops it is kept."""
     if (done := store.summary) is not None:
@@ -268,7 +227,7 @@ def _to_file(
         raise type(error)(f"{error}{kept if store.folder.exists() else ''}") from None
 
 
-def _write(store: Parts, host: Host, asked: Texts, size: int, how: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
+def _write(store: Parts, host: Answering, asked: Texts, size: int, how: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
     began, rows, new, parts = time.perf_counter(), 0, 0, 0
     with answers.progress() as advance:
         for chunk in _chunks(asked, size, bad):

@@ -43,7 +43,7 @@ def train(
     ] = None,
     method: Annotated[str | None, typer.Option(metavar="SPEC", help="For example houlsby:size=64.")] = None,
     base: options.Base = None,
-    head: Annotated[str | None, typer.Option(metavar="H", help="linear, tanh2 or mlp.")] = None,
+    head: Annotated[str | None, typer.Option(metavar="H", help="linear, tanh2, mlp or relu2.")] = None,
     pool: Annotated[str | None, typer.Option(metavar="P", help="auto, cls, mean, last or pooler.")] = None,
     text: options.Text = None,
     pair: options.Pair = None,

@@ -33,6 +33,7 @@ from inlay.engine.answer import Output, by_row
 from inlay.engine.graphs import Graphs, Run
 from inlay.engine.loaded import Loaded, label_names
 from inlay.engine.predict import Request, predict
+from inlay.engine.translate import Translator
 from inlay.engine.work import Work, hidden_of, outputs_of, plan_work, states_of
 from inlay.errors import AdapterError, BaseError, InlayError, SlotError, suggest
 from inlay.heads.pool import choose
@@ -115,15 +116,15 @@ class Host:
         kept = choose(pool, self.base) if names else "auto"
         kind = (made.head if made is not None and made.head else head) if names else None
         record = Loaded(0, method, method.spec, seed, kind, kept, names, made)
-        self._enter(name, record, record.initial(self.base))
+        self.enter(name, record, record.initial(self.base))
 
     def load(self, adapter: Adapter, name: str | None = None) -> None:
         """Load an adapter, under its own name by default; it must belong to this base, and every tensor must fit."""
-        mine = self.base.identity("+pooler:" in adapter.base)
-        if adapter.base != mine:
-            said = adapter.base_name or adapter.about.get("base_name")
-            own = f"{said} ({adapter.base})" if said else adapter.base
-            raise AdapterError(f"this adapter belongs to the base {own}, not to {self.base.name} ({mine})")
+        self.enter(adapter.name if name is None else name, *self.fitted(adapter))
+
+    def fitted(self, adapter: Adapter) -> tuple[Loaded, dict[str, Tensor]]:
+        """All of `load` that changes nothing, so that another thread can do it: what `enter` takes."""
+        self.refuse_other_base(adapter.base, adapter.base_name or adapter.about.get("base_name"))
         method = parse(adapter.method)
         params = method.params(self.base.sites)
         if not any(n in adapter.tensors for n, p in params.items() if p.role == "gate"):
@@ -135,7 +136,35 @@ class Host:
         task = parse_task(adapter.task) if adapter.task else None
         given = (adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels))
         record = Loaded(0, method, *given, task, pruned, adapter.about)
-        self._enter(adapter.name if name is None else name, record, record.fit(self.base, adapter.tensors))
+        return record, record.fit(self.base, adapter.tensors)
+
+    def refuse_other_base(self, base: str, said: object = None) -> None:
+        """An error if an adapter of this base, called so where it was trained, does not belong here."""
+        mine = self.base.identity("+pooler:" in base)
+        if base != mine:
+            own = f"{said} ({base})" if said else base
+            raise AdapterError(f"this adapter belongs to the base {own}, not to {self.base.name} ({mine})")
+
+    def enter(self, name: str, record: Loaded, tensors: Mapping[str, Tensor]) -> None:
+        """Give an adapter its slot; record and tensors are those of `fitted`."""
+        if not isinstance(name, str) or not name:
+            raise SlotError(f"an adapter needs a name, not {name!r}")
+        if name in self._loaded:
+            raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")
+        method, sites = record.method, self.base.sites
+        if isinstance(method, WeightMethod) and (kind := self.base.form):
+            raise BaseError(f"{name!r} ({method.name}) changes weights of the base; load it on a host without {kind}")
+        parts = record.head_parts(self.base)
+        start: Mapping[str, Tensor] = {}
+        if isinstance(method, SlotMethod):
+            parts = method.parts(sites) + parts
+            start = method.start(sites, record.seed)
+        slot = self.forward.bank.load(parts, tensors, method, start)
+        if isinstance(method, WeightMethod):
+            head = params_of(record.head_parts(self.base))
+            own = {n: t for n, t in tensors.items() if n not in head}
+            self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
+        self._loaded[name] = replace(record, slot=slot)
 
     def adapter(self, name: str, finish: bool = False) -> Adapter:
         """A snapshot; `finish` also applies and drops what only training needs (gates)."""
@@ -215,6 +244,10 @@ class Host:
     def pool(self, name: str) -> str:
         """How an adapter's head pools rows."""
         return self._record(name).pool
+
+    def translator(self, name: str) -> Translator:
+        """How an adapter is asked, and how it answers."""
+        return Translator(name, self.task(name), self.labels(name), self._record(name).about.get("columns") or {})
 
     def predict(
         self,
@@ -339,23 +372,3 @@ class Host:
         if name not in self._loaded:
             raise SlotError(f"no adapter named {name!r} is loaded: {suggest(name, self._loaded)}")
         return self._loaded[name]
-
-    def _enter(self, name: str, record: Loaded, tensors: Mapping[str, Tensor]) -> None:
-        if not isinstance(name, str) or not name:
-            raise SlotError(f"an adapter needs a name, not {name!r}")
-        if name in self._loaded:
-            raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")
-        method, sites = record.method, self.base.sites
-        if isinstance(method, WeightMethod) and (kind := self.base.form):
-            raise BaseError(f"{name!r} ({method.name}) changes weights of the base; load it on a host without {kind}")
-        parts = record.head_parts(self.base)
-        start: Mapping[str, Tensor] = {}
-        if isinstance(method, SlotMethod):
-            parts = method.parts(sites) + parts
-            start = method.start(sites, record.seed)
-        slot = self.forward.bank.load(parts, tensors, method, start)
-        if isinstance(method, WeightMethod):
-            head = params_of(record.head_parts(self.base))
-            own = {n: t for n, t in tensors.items() if n not in head}
-            self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
-        self._loaded[name] = replace(record, slot=slot)

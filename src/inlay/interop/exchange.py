@@ -15,6 +15,7 @@ from inlay.engine.loaded import Loaded
 from inlay.errors import AdapterError, InlayError
 from inlay.heads.pool import choose
 from inlay.library.adapter import Adapter
+from inlay.tasks import Task
 from inlay.tasks import parse as parse_task
 
 
@@ -75,7 +76,7 @@ def open_adapter(adapter: Adapter, base: Base) -> Opened:
     own = {name.removeprefix("head."): fitted.pop(name) for name in list(fitted) if name.startswith("head.")}
     head = None
     if adapter.head is not None:
-        head = HeadParts(adapter.head, record.pool, adapter.task, tuple(adapter.labels), _as_answered(adapter, own))
+        head = HeadParts(adapter.head, record.pool, adapter.task, tuple(adapter.labels), as_answered(record.task, own))
     kinds = {tensor.dtype for tensor in adapter.tensors.values() if tensor.is_floating_point()}
     return Opened(record.method, fitted, head, kinds.pop() if len(kinds) == 1 else torch.float32)
 
@@ -110,11 +111,14 @@ def _loaded(adapter: Adapter, base: Base) -> Loaded:
     return Loaded(0, method.finished(), adapter.method, adapter.seed, adapter.head, pool, tuple(adapter.labels), task)
 
 
-def _as_answered(adapter: Adapter, head: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A head whose plain softmax, sigmoid or value is what Inlay answers."""
-    task = parse_task(adapter.task) if adapter.task else None
-    factor = getattr(task, "scale", 1.0) / getattr(task, "temperature", 1.0)
-    shift = getattr(task, "mean", 0.0)
+def answered(task: Task | None) -> tuple[float, float]:
+    """Factor and shift of logits that make a plain softmax, sigmoid or value of what Inlay answers."""
+    return getattr(task, "scale", 1.0) / getattr(task, "temperature", 1.0), getattr(task, "mean", 0.0)
+
+
+def as_answered(task: Task | None, head: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A head with these two in its weights."""
+    factor, shift = answered(task)
     found = dict(head)
     if "weight" in head and (factor != 1 or shift != 0):
         found |= {"weight": head["weight"] * factor, "bias": head["bias"] * factor + shift}

@@ -25,10 +25,6 @@ from inlay.library.library import Library
 from inlay.library.readme import readme
 
 WEIGHTS, CARD, README = "adapter.safetensors", "card.json", "README.md"
-_OWN = frozenset(
-    "name version inlay digest sha256 bytes created method task base labels head pool seed parents".split()
-)
-"""What a library writes into a card itself."""
 
 
 def files(library: Library, ref: str, dtype: str | None = None, repo: str | None = None) -> dict[str, bytes]:
@@ -62,7 +58,7 @@ def check(found: Mapping[str, bytes], source: str) -> tuple[Adapter, Entry]:
 def adopt(library: Library, found: Mapping[str, bytes], source: str, name: str | None = None) -> Entry:
     """Put the adapter of an export into a library, with all that its card says."""
     adapter, entry = check(found, source)
-    more = {key: value for key, value in entry.card.items() if key not in _OWN and key != "history"}
+    more = {key: value for key, value in entry.card.items() if key not in cards.OWN and key != "history"}
     more["source"] = source
     return library.put(adapter, name or entry.name, parents=entry.parents, **more)
 

@@ -1,7 +1,8 @@
 """Read and write the files of other libraries: JSON, safetensors, and torch's own format without running any of it.
 
 What is read comes from strangers. Every file has a limit, a `.bin` is a zip of stored (not compressed) parts that
-only torch's restricted unpickler sees, and no tensor may claim more numbers than its file has bytes for.
+only torch's restricted unpickler sees, and no tensor may claim more numbers than its file has bytes for. That unpickler
+calls more than tensors need (`bytearray(10**12)`), so the names in a pickle are looked at before it is run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickletools
 import re
 import zipfile
 from collections.abc import Mapping
@@ -20,10 +22,12 @@ import torch
 from torch import Tensor
 
 from inlay.errors import AdapterError
+from inlay.library.header import LIMIT as _HEADER_LIMIT
 
 _JSON_LIMIT = 4 << 20
 _WEIGHTS_LIMIT = 8 << 30
-_HEADER_LIMIT = 16 << 20
+_CALLS = re.compile(r"collections OrderedDict|torch (\w+Storage)|torch\._utils _rebuild_(tensor_v2|parameter)")
+"""What the pickle of a state dict calls."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -104,13 +108,28 @@ def _torch(path: Path) -> dict[Any, Any]:
     if sum(p.file_size for p in parts) > path.stat().st_size:
         raise AdapterError(f"{path} claims to hold more than it has bytes for; it is refused")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        strange = _strange_call(path)
+        found = torch.load(path, map_location="cpu", weights_only=True) if strange is None else None
     except Exception as error:  # whatever a stranger's bytes provoke
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise AdapterError(f"{path} cannot be read without running code from it: {first}") from None
+        raise AdapterError(f"{path} cannot be read: {first}") from None
+    if strange is not None:
+        raise AdapterError(f"{path} cannot be read without running code from it: it calls {strange}; it is refused")
     if not isinstance(found, dict):
         raise AdapterError(f"{path} holds a {type(found).__name__}, not tensors by name")
     return dict(found)
+
+
+def _strange_call(path: Path) -> str | None:
+    """The first thing that a pickle in a zip would call and that no tensor needs."""
+    with zipfile.ZipFile(path) as archive:
+        for part in archive.namelist():
+            for code, argument, _ in pickletools.genops(archive.read(part)) if part.endswith(".pkl") else ():
+                if code.name == "GLOBAL" and not _CALLS.fullmatch(str(argument)):
+                    return str(argument).replace(" ", ".")[:100]
+                if code.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"):  # torch writes none of them
+                    return f"something by {code.name}"
+    return None
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:

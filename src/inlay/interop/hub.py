@@ -17,10 +17,10 @@ from typing import Any
 
 from inlay.errors import LibraryError
 from inlay.interop.exported import CARD, README, WEIGHTS
+from inlay.library import cards
 
 LIMIT = 4 << 30
 """Bytes of an adapter; a full fine-tuning of a large encoder has 1.4 GB."""
-_CARD_LIMIT = 4 << 20
 _OURS = frozenset((WEIGHTS, CARD, README, ".gitattributes"))
 
 
@@ -75,7 +75,7 @@ def pull(
     with _explained(repo, revision, "read"):
         info = api.model_info(repo, revision=revision, files_metadata=True)
         sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
-        for name, most in ((CARD, _CARD_LIMIT), (WEIGHTS, limit)):
+        for name, most in ((CARD, cards.LIMIT), (WEIGHTS, limit)):
             _refuse_size(repo, name, sizes, most)
         with tempfile.TemporaryDirectory(prefix="inlay-pull-") as folder:
             found = {name: _download(api, repo, name, info.sha, folder) for name in (CARD, WEIGHTS)}
@@ -140,4 +140,5 @@ def _explained(repo: str, revision: str | None, what: str) -> Iterator[None]:
 def _first(error: BaseException) -> str:
     """The first line of an error, and of what caused it."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"{line} {_first(error.__cause__)}" if error.__cause__ is not None else line
+    cause = "" if error.__cause__ is None else _first(error.__cause__)
+    return line if cause in line else f"{line} {cause}"

@@ -29,7 +29,7 @@ from inlay.data.batch import Batch
 from inlay.engine.host import Host
 from inlay.errors import AdapterError, BaseError, InlayError, RunError
 from inlay.interop.check import largest, padded, plain, rows_to_check, save_tokenizer, writing
-from inlay.interop.exchange import HeadParts
+from inlay.interop.exchange import HeadParts, answered, as_answered
 from inlay.interop.heads import model_config, write_head
 from inlay.methods.adapterbias import TokenShift
 from inlay.methods.bitfit import BiasShift
@@ -169,22 +169,13 @@ def _head(host: Host, name: str) -> HeadParts:
         raise AdapterError(f"{name!r} has no head{hint}")
     prefix = "head."
     tensors = {key.removeprefix(prefix): t for key, t in host.read(name).items() if key.startswith(prefix)}
-    factor, shift = _answered(host, name)
-    tensors |= {key: t * factor for key, t in tensors.items() if key in ("weight", "bias")}
-    if "bias" in tensors:
-        tensors["bias"] = tensors["bias"] + shift
-    head = HeadParts(kind, host.pool(name), host.task(name).spec, host.labels(name), tensors)
+    task = host.task(name)
+    head = HeadParts(kind, host.pool(name), task.spec, host.labels(name), as_answered(task, tensors))
     try:
         write_head(head, host.base)
     except AdapterError as error:
         raise AdapterError(f"the head of {name!r} cannot be merged: {error}{hint}") from None
     return head
-
-
-def _answered(host: Host, name: str) -> tuple[float, float]:
-    """Factor and shift of the logits that make a plain softmax, sigmoid or value of what Inlay answers."""
-    task = host.task(name)
-    return getattr(task, "scale", 1.0) / getattr(task, "temperature", 1.0), getattr(task, "mean", 0.0)
 
 
 def _save(host: Host, name: str, weights: Mapping[str, Tensor], head: HeadParts | None, folder: Path) -> None:
@@ -219,7 +210,7 @@ def _compare(host: Host, name: str, head: HeadParts | None, folder: Path) -> tup
         missing = {key for key in report["missing_keys"] if not key.startswith("pooler")}
         if missing or report["unexpected_keys"] or report["mismatched_keys"]:
             raise InlayError(f"transformers does not find the merged weights again: {report}")
-        factor, shift = (1.0, 0.0) if head is None else _answered(host, name)
+        factor, shift = (1.0, 0.0) if head is None else answered(host.task(name))
         expected = host.hidden(batch, names).rows() if head is None else host.logits(batch, names)
         found = [_run(model.eval(), batch.take([row])) for row in range(len(names))]
     return type(model).__name__, max(

@@ -58,6 +58,11 @@ def size(number: float) -> str:
     return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
 
 
+def one_line(text: object) -> str:
+    """Text on one line, without what a terminal would act on."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+
+
 def kind(card: Card) -> str:
     """The task's name, without its options."""
     return str(card.get("task") or "").partition(":")[0]

@@ -1,7 +1,8 @@
 """Aliases: names for versions that can be moved, `sms@prod`.
 
 An alias is a series of small numbered files, one per move; the highest number counts. So a move is one new file, no
-two movers overwrite each other, and the history is there to go back in.
+two movers overwrite each other, and the history is there to go back in. Like a card a move ends with a digest, of its
+place too: a changed bit, or another alias's file, must not move an alias to a version that happens to exist.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from inlay.errors import DamagedError, LibraryError, suggest
+from inlay.library import cards
 from inlay.library.names import check_alias
 from inlay.library.shelf import Shelf
 from inlay.library.storage import Storage
@@ -67,7 +69,7 @@ def current_of_all(
     found: dict[str, dict[str, int]] = {}
     for (name, alias), path in last.items():
         try:
-            move = decode(contents.get(path), storage.where(path))
+            move = decode(contents.get(path), path, storage.where(path))
         except LibraryError as error:
             damaged.append(DamagedAlias(f"{name}@{alias}", storage.where(path), error))
             continue
@@ -83,19 +85,21 @@ def history(storage: Storage, name: str, alias: str, shelf: Shelf) -> list[Move]
         raise LibraryError(f"{name} has no alias {alias!r}: {suggest(alias, shelf.moves)}")
     paths = [move_path(name, alias, number) for number in numbers]
     contents = storage.read_all(paths, LIMIT)
-    return [decode(contents.get(path), storage.where(path)) for path in paths]
+    return [decode(contents.get(path), path, storage.where(path)) for path in paths]
 
 
 def move(library: Library, name: str, alias: str, version: int | None) -> None:
-    """Point an alias to a version; None removes it."""
+    """Point an alias to a version; None removes it. One that is damaged is mended so."""
     check_alias(alias)
     shelf = library._shelf(name)
     if version is not None:
         version = library.resolve(name, str(version), shelf)
-    before = current(library.storage, name, shelf).get(alias)
-    if before is None and version is None:
-        raise LibraryError(f"{name} has no alias {alias!r}: {suggest(alias, current(library.storage, name, shelf))}")
-    if before == version:
+    damaged: list[DamagedAlias] = []
+    there = current_of_all(library.storage, {name: shelf}, damaged).get(name, {})
+    before, unclear = there.get(alias), f"{name}@{alias}" in {one.ref for one in damaged}
+    if before is None and version is None and not unclear:
+        raise LibraryError(f"{name} has no alias {alias!r}: {suggest(alias, there)}")
+    if before == version and not unclear:
         return
     number = _write(library.storage, name, alias, shelf, version)
     if version is not None and version not in library._shelf(name).versions:  # removed in between
@@ -106,22 +110,34 @@ def move(library: Library, name: str, alias: str, version: int | None) -> None:
 
 def _write(storage: Storage, name: str, alias: str, shelf: Shelf, version: int | None) -> int:
     number = max(shelf.moves.get(alias, [0]))
-    content = json.dumps({"version": version, "at": datetime.now(UTC).isoformat(timespec="seconds")}).encode()
+    made = Move(version, datetime.now(UTC).isoformat(timespec="seconds"))
     while True:
         number += 1
-        if storage.create(move_path(name, alias, number), content):
+        path = move_path(name, alias, number)
+        if storage.create(path, encode(made, path)):
             return number
 
 
-def decode(content: bytes | LibraryError | None, where: str) -> Move:
+def encode(move: Move, path: str) -> bytes:
+    """A move as the bytes of its file."""
+    return json.dumps({**move._asdict(), "digest": _digest(move, path)}).encode()
+
+
+def decode(content: bytes | LibraryError | None, path: str, where: str) -> Move:
     """A move from the bytes of its file."""
     if isinstance(content, LibraryError):
         raise content
     try:
         found = json.loads((content or b"").decode("utf-8"))
-        version, at = found["version"], found["at"]
+        move, digest = Move(found["version"], found["at"]), found["digest"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DamagedError(f"{where} is damaged: it does not say where the alias points") from None
-    if not (version is None or (type(version) is int and version > 0)) or not isinstance(at, str):
+    if not (move.version is None or (type(move.version) is int and move.version > 0)) or not isinstance(move.at, str):
         raise DamagedError(f"{where} is damaged: it does not say where the alias points")
-    return Move(version, at)
+    if digest != _digest(move, path):
+        raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest is another)")
+    return move
+
+
+def _digest(move: Move, path: str) -> str:
+    return cards.digest_of({"path": path, **move._asdict()})

@@ -39,7 +39,8 @@ _KINDS: dict[str, Any] = {
     "seed": int,
     "parents": list,
 }
-_RESERVED = frozenset({"inlay", "digest", *_KINDS})
+OWN = frozenset({"inlay", "digest", *_KINDS})
+"""What a card says itself, and nothing else may."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,13 @@ def make(
     adapter: Adapter, sha256: str, size: int, more: Mapping[str, Any], parents: Sequence[str] | None
 ) -> dict[str, Any]:
     """What a card says of an adapter, whatever its number will be."""
-    taken = sorted(_RESERVED & set(more))
+    taken = sorted(OWN & set(more))
     if taken:
         raise LibraryError(f"a card says {taken[0]!r} itself; call what you want to add to it something else")
     if isinstance(parents, str):
         parents = [parents]
     # what came with the adapter may be anyone's: it must not stand in for what the card itself says
-    about = {key: value for key, value in adapter.about.items() if key != "history" and key not in _RESERVED}
+    about = {key: value for key, value in adapter.about.items() if key != "history" and key not in OWN}
     known = adapter.about.get("parents", []) if parents is None else parents
     return {
         "sha256": sha256,
@@ -116,7 +117,7 @@ def encode(card: Mapping[str, Any], name: str, version: int) -> bytes:
     """A card as the bytes of its file."""
     try:
         whole = json.loads(json.dumps({"name": name, "version": version, **card}))
-        text = json.dumps({**whole, "digest": _digest(whole)}, indent=2, ensure_ascii=False)
+        text = json.dumps({**whole, "digest": digest_of(whole)}, indent=2, ensure_ascii=False)
         content = (text + "\n").encode("utf-8")
     except (TypeError, ValueError) as error:
         raise LibraryError(f"the card of {name} cannot be written: {error}") from None
@@ -136,7 +137,7 @@ def decode(content: bytes, name: str, version: int, where: str) -> Entry:
         raise DamagedError(f"{where} is the card of {card['name'][:100]!r} {card['version']}, not of {name} {version}")
     if not _HASH.fullmatch(card["sha256"]) or card["bytes"] < 0:
         raise DamagedError(f"{where} is not a card: it does not name a file by its SHA-256 and size")
-    if card.get("digest") != _digest(card):
+    if card.get("digest") != digest_of(card):
         raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest is another)")
     return Entry(name, version, card["sha256"], card["bytes"], card)
 
@@ -151,7 +152,8 @@ def compare(entry: Entry, adapter: Adapter, where: str) -> None:
             raise DamagedError(f"{entry.ref} is damaged: {key} is {said} in {where}, but {true} in the adapter itself")
 
 
-def _digest(card: Mapping[str, Any]) -> str:
+def digest_of(card: Mapping[str, Any]) -> str:
+    """The digest of all that is said beside it."""
     own = {key: value for key, value in card.items() if key != "digest"}
     text = json.dumps(own, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

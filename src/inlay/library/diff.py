@@ -124,9 +124,10 @@ def _place_sums(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: list[st
     total = _Sums()
     for name in names:
         total = total + _tensor_sums(_Stored.of(a, name), _Stored.of(b, name))
-    lacking = [name.rpartition(".")[2] for name in names for side in (a, b) if _Stored.of(side, name) is None]
+    lacking = [name.rpartition(".")[2] for name in names if None in (_Stored.of(a, name), _Stored.of(b, name))]
     if total.in_a and total.in_b and lacking and not total.note:
-        return total + _Sums(note=f"only one has {', '.join(dict.fromkeys(lacking))}")
+        others = len(lacking) == len(names)
+        return total + _Sums(note="other weights" if others else f"only one has {', '.join(lacking)}")
     return total
 
 

@@ -186,9 +186,14 @@ class Library:
             found.append(replace(entry, aliases=mine))
         return found
 
-    def aliases(self, name: str) -> dict[str, int]:
-        """Where the aliases of a name point."""
-        return aliases.current(self.storage, check_name(name), self._shelf(name))
+    def aliases(self, name: str, skip_damaged: bool = False) -> dict[str, int]:
+        """Where the aliases of a name point.
+
+        Args:
+            skip_damaged: leave out those that cannot be read; else the first of them raises.
+        """
+        shelf = self._shelf(check_name(name))
+        return self._named(name, shelf) if skip_damaged else aliases.current(self.storage, name, shelf)
 
     def alias(self, name: str, alias: str, version: int | None) -> None:
         """Point an alias to a version, in one step: whoever asks sees the old one or the new. None removes it."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from inlay.library import about
-from inlay.library.about import Card
+from inlay.library.about import Card, one_line
 
 _PIPELINES = {
     "classification": "text-classification",
@@ -63,17 +63,19 @@ def _front(card: Card, peer: str | None, license: str | None) -> dict[str, Any]:
     found |= {"base_model": hub, "base_model_relation": "adapter"} if hub else {}
     found |= {"library_name": library}
     found |= {"pipeline_tag": _PIPELINES[about.kind(card)]} if about.kind(card) in _PIPELINES else {}
-    found |= {"tags": list(dict.fromkeys(_line(tag) for tag in tags if tag))}
+    found |= {"tags": list(dict.fromkeys(one_line(tag) for tag in tags if tag))}
     results = [_result(card, split, one) for split, one in about.metrics(card).items() if one]
     return found | ({"model-index": [{"name": _name(card), "results": results}]} if results else {})
 
 
 def _result(card: Card, split: str, found: Mapping[str, float]) -> dict[str, Any]:
-    data = _line(about.data_name(card)) or "unknown"
+    data = one_line(about.data_name(card)) or "unknown"
     return {
-        "task": {"type": _PIPELINES.get(about.kind(card), _line(about.kind(card)) or "other")},
-        "dataset": {"name": data, "type": data, "split": _line(split)},
-        "metrics": [{"type": _line(name), "value": round(value, 6)} for name, value in found.items() if _finite(value)],
+        "task": {"type": _PIPELINES.get(about.kind(card), one_line(about.kind(card)) or "other")},
+        "dataset": {"name": data, "type": data, "split": one_line(split)},
+        "metrics": [
+            {"type": one_line(name), "value": round(value, 6)} for name, value in found.items() if _finite(value)
+        ],
     }
 
 
@@ -157,7 +159,7 @@ def _training(card: Card) -> Iterator[str]:
     yield f"{', '.join(one for one in how if one).capitalize()}. Settings that are not named are the defaults."
     command = about.train_command(_without_folders(card), data)
     if command:
-        yield from ("", "```", _line(command), "```")
+        yield from ("", "```", one_line(command), "```")
     parents = card.get("parents")
     if isinstance(parents, Sequence) and not isinstance(parents, str) and parents:
         yield from ("", f"It descends from {', '.join(_code(parent) for parent in parents)}.")
@@ -182,21 +184,20 @@ def _without_folders(card: Card) -> dict[str, Any]:
 
 
 def _name(card: Card) -> str:
-    return _line(card.get("name") or "adapter")
-
-
-def _line(text: object) -> str:
-    """Text on one line, without what is not to be seen."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+    return one_line(card.get("name") or "adapter")
 
 
 def _plain(text: object) -> str:
     """Text that Markdown takes as it is."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", _line(text)) if not _PLAIN.fullmatch(_line(text)) else _line(text)
+    return (
+        re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", one_line(text))
+        if not _PLAIN.fullmatch(one_line(text))
+        else one_line(text)
+    )
 
 
 def _code(text: object) -> str:
-    shown = _line(text).replace("`", "'").replace("|", "¦")
+    shown = one_line(text).replace("`", "'").replace("|", "¦")
     return f"`{shown}`" if shown else "` `"
 
 

@@ -138,7 +138,11 @@ class Folder:
         """All files below a folder; links to folders are not followed."""
         try:
             return list(_walk(str(self.root / folder), folder, parts))
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
+            return []
+        except NotADirectoryError:
+            if self.root.exists() and not self.root.is_dir():
+                raise LibraryError(f"{self.root} is a file; a library is a folder, or a URL") from None
             return []
         except OSError as error:
             raise LibraryError(f"cannot read {self.where(folder)}: {error}") from None

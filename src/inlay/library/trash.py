@@ -40,13 +40,19 @@ def trash_path(name: str, version: int) -> str:
     return f"trash/{name}/{version}.json"
 
 
-def remove(library: Library, ref: str) -> list[Entry]:
-    """Move versions into the trash; also damaged ones, of which little is then known."""
+def removable(library: Library, ref: str) -> tuple[str, list[int]]:
+    """The name and the versions that a ref stands for, if they can be removed; an error says why not."""
     name, which = split_ref(ref)
     found = library._shelf(name)
     chosen = library.resolve(name, which, found)
     versions = list(found.versions) if which is None else [chosen]
     _refuse_aliased(library, name, versions)
+    return name, versions
+
+
+def remove(library: Library, ref: str) -> list[Entry]:
+    """Move versions into the trash; also damaged ones, of which little is then known."""
+    name, versions = removable(library, ref)
     entries = []
     for version in versions:
         path = card_path(name, version)

@@ -68,7 +68,7 @@ def _alias(library: Library, name: str, alias: str, numbers: list[int]) -> Itera
     version: int | None = None
     for path in paths:
         try:
-            version = aliases.decode(contents.get(path), storage.where(path)).version
+            version = aliases.decode(contents.get(path), path, storage.where(path)).version
         except LibraryError as error:
             version = None
             yield Problem(ref, storage.where(path), str(error))

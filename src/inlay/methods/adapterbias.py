@@ -61,7 +61,11 @@ class TokenShift(Delta):
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
         """(w . x + b) v, or v alone."""
         v = route.vector(p["v"], at.y)
-        return route.linear(at.x, p["w"], p["b"]) * v if self.alpha else v.expand_as(at.y)
+        return self.weights(route, p, at) * v if self.alpha else v.expand_as(at.y)
+
+    def weights(self, route: Route, p: Tensors, at: Signal) -> Tensor:
+        """[n, 1] alpha: how much of v each token gets."""
+        return route.linear(at.x, p["w"], p["b"])
 
     @property
     def gated(self) -> bool:

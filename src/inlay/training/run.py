@@ -26,7 +26,7 @@ class Run(BaseModel):
     name: str = Field("", description="what the adapter is called")
     task: str | None = Field(None, description="classification, multilabel, regression, tagging, qa or mlm; guessed")
     method: str = Field("houlsby", description="a spec such as houlsby:size=64")
-    head: str = Field("linear", description="linear, tanh2 or mlp")
+    head: str = Field("linear", description="linear, tanh2, mlp or relu2")
     pool: str = Field("auto", description="auto, cls, mean, last or pooler")
     text: str | None = Field(None, description="the column of the text (tagging: words; qa: question)")
     pair: str | None = Field(None, description="the column of the second text (qa: context)")

@@ -1,0 +1,175 @@
+"""Asking a running service: `inlay.Client(url).predict([("sms", "you won a prize")])`, and the same with await.
+
+What is said is written once, in `talk.py`; the two clients differ only in how they wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Self
+
+from inlay.talk import (
+    Answer,
+    Lines,
+    Request,
+    ServiceError,
+    Steps,
+    Talk,
+    Wait,
+    document_of,
+    httpx_module,
+    reached,
+    sent,
+    stream_request,
+)
+
+__all__ = ["AsyncClient", "Client", "ServiceError"]
+
+
+class Client(Talk):
+    """A service, asked from plain code. Use it with `with`, or close it."""
+
+    def __init__(self, url: str, key: str | None = None, **options: Any):
+        super().__init__(url, key, **options)
+        self._http = httpx_module().Client(base_url=self.url, headers=self.headers, timeout=self.timeout)
+
+    def predict(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> list[Answer]:
+        """Answers in order; one that failed is `{"error": {"type", "message"}}` in its place.
+
+        Args:
+            requests: (task, text), (task, (text, pair)), (task, [words]), (task, {"question": ..., "context": ...}), or
+                whole items such as {"tasks": "all", "text": ...}.
+            deadline_ms: answer within this time or not at all.
+            how: top_k, threshold, raw, long, explain for all of them.
+        """
+        return list(self._run(self.say_predict(requests, how, deadline_ms)))
+
+    def ask(self, task: str, given: Any, *, deadline_ms: float | None = None, **how: Any) -> Answer:
+        """One answer; raises ServiceError if there is none."""
+        return dict(self._run(self.say_ask(task, given, how, deadline_ms)))
+
+    def stream(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> Iterator[Answer]:
+        """Lines `{"index", "result"}` as answers come, with `"task"` for requests that name several."""
+        send, lines = stream_request(requests, how, deadline_ms), Lines()
+        with reached(self.url), self._http.stream(send.method, send.path, **sent(send)) as response:
+            if response.status_code != 200:
+                response.read()
+                document_of(response)
+            for line in response.iter_lines():
+                yield from lines.read(line)
+        lines.check()
+
+    def tasks(self) -> list[Answer]:
+        """Cards of the tasks that are served."""
+        return list(self._run(self.say_tasks()))
+
+    def serve(self, name: str, ref: str | None = None) -> Answer:
+        """Serve a version under a name; the newest if none is named."""
+        return dict(self._run(self.say_serve(name, ref)))
+
+    def withdraw(self, name: str) -> None:
+        """Serve a task no more."""
+        self._run(self.say_withdraw(name))
+
+    def ready(self) -> bool:
+        """Whether it answers; raises ServiceError if it cannot be reached."""
+        return bool(self._run(self.say_ready()))
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, steps: Steps) -> Any:
+        response = None
+        while True:
+            try:
+                step = steps.send(response)
+            except StopIteration as end:
+                return end.value
+            response = None
+            if isinstance(step, Wait):
+                time.sleep(step.seconds)
+            else:
+                with reached(self.url):
+                    response = self._http.request(step.method, step.path, **sent(step))
+
+
+class AsyncClient(Talk):
+    """A service, asked with await. Use it with `async with`, or close it."""
+
+    def __init__(self, url: str, key: str | None = None, **options: Any):
+        super().__init__(url, key, **options)
+        self._http = httpx_module().AsyncClient(base_url=self.url, headers=self.headers, timeout=self.timeout)
+
+    async def predict(
+        self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any
+    ) -> list[Answer]:
+        """As `Client.predict`."""
+        return list(await self._run(self.say_predict(requests, how, deadline_ms)))
+
+    async def ask(self, task: str, given: Any, *, deadline_ms: float | None = None, **how: Any) -> Answer:
+        """As `Client.ask`."""
+        return dict(await self._run(self.say_ask(task, given, how, deadline_ms)))
+
+    async def stream(
+        self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any
+    ) -> AsyncIterator[Answer]:
+        """As `Client.stream`."""
+        send, lines = stream_request(requests, how, deadline_ms), Lines()
+        with reached(self.url):
+            async with self._http.stream(send.method, send.path, **sent(send)) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    document_of(response)
+                async for line in response.aiter_lines():
+                    for found in lines.read(line):
+                        yield found
+        lines.check()
+
+    async def tasks(self) -> list[Answer]:
+        """As `Client.tasks`."""
+        return list(await self._run(self.say_tasks()))
+
+    async def serve(self, name: str, ref: str | None = None) -> Answer:
+        """As `Client.serve`."""
+        return dict(await self._run(self.say_serve(name, ref)))
+
+    async def withdraw(self, name: str) -> None:
+        """As `Client.withdraw`."""
+        await self._run(self.say_withdraw(name))
+
+    async def ready(self) -> bool:
+        """As `Client.ready`."""
+        return bool(await self._run(self.say_ready()))
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _run(self, steps: Steps) -> Any:
+        response = None
+        while True:
+            try:
+                step = steps.send(response)
+            except StopIteration as end:
+                return end.value
+            response = None
+            if isinstance(step, Wait):
+                await asyncio.sleep(step.seconds)
+            else:
+                with reached(self.url):
+                    response = await self._http.request(step.method, step.path, **sent(step))

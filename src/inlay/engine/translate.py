@@ -1,0 +1,120 @@
+"""Between people and rows: what was asked becomes rows of token ids, logits become an answer.
+
+It needs an adapter's task, labels and columns, and none of its tensors: a service encodes for adapters that are still
+on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.base.load import Base
+from inlay.errors import InlayError
+from inlay.tasks import Answer, Example, Row, Task
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How answers are wanted."""
+
+    top_k: int | None = None
+    threshold: float | None = None
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        if self.top_k is not None and self.top_k < 1:
+            raise InlayError(f"top_k must be at least 1, not {self.top_k}")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise InlayError(f"threshold must be between 0 and 1, not {self.threshold}")
+
+
+@dataclass(frozen=True)
+class Translator:
+    """How one adapter is asked, and how it answers."""
+
+    name: str
+    task: Task
+    labels: tuple[str, ...]
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Those it was trained with; empty where nobody knows."""
+
+    def example(self, what: Any) -> Example:
+        """What was asked, in any of its forms; one text or two, as the adapter was trained."""
+        example = self._any_form(what)
+        if self.columns and self.task.kind not in ("qa", "tagging"):
+            if self.columns.get("pair") and example.pair is None:
+                raise InlayError(f"{self.name!r} was trained on pairs: ask with (text, pair)")
+            if not self.columns.get("pair") and example.pair is not None:
+                raise InlayError(f"{self.name!r} was trained on single texts: it takes no pair")
+        return example
+
+    def rows(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> list[list[Row]]:
+        """The rows of every example, of at most `limit` tokens."""
+        encoded = self.task.encode(tokenizer, examples, self.labels, limit)
+        rows: list[list[Row]] = [[] for _ in examples]
+        for row in self.task.draw(encoded, tokenizer, torch.Generator().manual_seed(0)):
+            rows[row.example].append(row)
+        return rows
+
+    def answer(
+        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, base: Base, manner: Manner
+    ) -> Answer:
+        """The answer for one example from all its rows."""
+        task = self.task.raw() if manner.raw else self.task
+        answer = task.decode(outputs, rows, example, self.labels, base)
+        return {"task": self.name, **self._asked(example), **_trimmed(answer, manner)}
+
+    def in_windows(self) -> Translator:
+        """The same, but nothing of a long text is cut off; no other where that is so anyway."""
+        long: Any = {"long": "windows"} if hasattr(self.task, "long") else {}
+        return replace(self, task=replace(self.task, **long)) if long else self
+
+    def _any_form(self, what: Any) -> Example:
+        if isinstance(what, Example):
+            return what
+        if isinstance(what, str):
+            if self.task.kind == "qa":
+                raise InlayError(f"{self.name!r} answers questions: ask with (question, context)")
+            return Example(what)
+        if isinstance(what, Mapping):
+            return _named(what)
+        if isinstance(what, tuple) and len(what) == 2:
+            return Example(str(what[0]), str(what[1]))
+        if isinstance(what, list) and all(isinstance(word, str) for word in what):
+            return Example(words=tuple(what)) if self.task.kind == "tagging" else Example(" ".join(what))
+        raise InlayError(f"a request is a text, a pair of texts, a list of words or a mapping, not {what!r}")
+
+    def _asked(self, example: Example) -> Answer:
+        if self.task.kind == "qa":
+            return {"text": example.text, "context": example.pair}
+        return {"text": example.shown()} | ({"pair": example.pair} if example.pair is not None else {})
+
+
+def _named(what: Mapping[str, Any]) -> Example:
+    """A request as a mapping: text and pair, question and context, or tokens."""
+    for keys in (("text", "pair"), ("question", "context"), ("tokens",)):
+        if keys[0] in what and not set(what) - set(keys):
+            values = [what.get(key) for key in keys]
+            if keys == ("tokens",) and isinstance(values[0], list | tuple):
+                return Example(words=tuple(str(word) for word in values[0]))
+            if keys != ("tokens",) and isinstance(values[0], str) and isinstance(values[1], str | None):
+                return Example(values[0], values[1])
+    raise InlayError(f"a request is text and pair, question and context, or tokens (a list), not {dict(what)!r}")
+
+
+def _trimmed(answer: Answer, manner: Manner) -> Answer:
+    """Fewer scores, and no label when too unsure."""
+    out, threshold = dict(answer), manner.threshold
+    if manner.top_k is not None and "scores" in out:
+        best = sorted(out["scores"].items(), key=lambda item: -item[1])[: manner.top_k]
+        out["scores"] = dict(best)
+    if threshold is not None and "score" in out and out["score"] < threshold:
+        out |= dict.fromkeys(out.keys() & {"label", "answer", "start", "end"})
+    if threshold is not None and "spans" in out:
+        out["spans"] = [span for span in out["spans"] if span["score"] >= threshold]
+    return out

@@ -1,0 +1,295 @@
+"""The HTTP service: routes around an engine. What a call is made of is in `calls.py`, what travels in `bodies.py`.
+
+Bodies of predictions are read and checked here rather than by the framework, so that a bad item does not fail its call,
+and answers are written without being checked again. `/openapi.json` describes them all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.staticfiles import StaticFiles
+
+from inlay.errors import DamagedError, InlayError, LibraryError, RunError, SlotError
+from inlay.library import about
+from inlay.serve import bodies, calls, metrics
+from inlay.serve.ask import Served, Stopped
+from inlay.serve.gate import Gate
+from inlay.serve.keys import Keys, Scope
+from inlay.serve.limits import Limits, Refused, not_ready, read_body
+from inlay.serve.logs import Log, about_call
+from inlay.serve.metrics import Metrics
+from inlay.version import __version__
+
+if TYPE_CHECKING:
+    from inlay.serve.engine import Engine
+    from inlay.serve.watch import Catalogue
+
+STATIC = Path(__file__).parent / "static"
+_JSON = "application/json"
+_LINES = "application/x-ndjson"
+_FAILURES = {
+    400: "The body is not JSON.",
+    401: "A valid key is needed.",
+    403: "The key is not for this.",
+    408: "The body came too slowly.",
+    413: "The call is too large.",
+    415: "The body is not said to be JSON.",
+    422: "The body is not what it should be.",
+    429: "The queue is full; Retry-After says when to come back.",
+    503: "The service is not ready.",
+    504: "The deadline passed.",
+}
+_STATUS: dict[type[Exception], int] = {
+    DamagedError: 409,
+    LibraryError: 404,
+    SlotError: 404,
+    RunError: 503,
+    Stopped: 503,
+}
+_Responses = dict[int | str, dict[str, Any]]
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+@dataclass
+class Service:
+    """What the routes share."""
+
+    engine: Engine
+    catalogue: Catalogue
+    keys: Keys = field(default_factory=Keys)
+    limits: Limits = field(default_factory=Limits)
+    log: Log = field(default_factory=Log)
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.engine)
+
+    def enter(self, request: Request, *scopes: Scope) -> None:
+        """Let a caller in, or refuse."""
+        name = self.keys.check(request, *scopes)
+        if name is not None:
+            request.scope["note"]["key"] = name
+
+    async def call(self, request: Request) -> calls.Call:
+        """Read a call and hand its asks to the engine."""
+        self.enter(request, "predict")
+        if not self.engine.ready:
+            raise not_ready()
+        items, within = bodies.parse(await read_body(request, self.limits), self.limits)
+        seconds = min(self.limits.seconds, _deadline(request, within))
+        call = calls.plan(items, self.names, self.limits, seconds)
+        texts = [ask.given for ask in call.asks] if self.log.texts else None
+        about_call(request.scope["note"], len(items), [ask.task for ask in call.asks], texts)
+        await calls.submit(self.engine, call)
+        return call
+
+    def names(self) -> list[str]:
+        """All tasks that are served."""
+        return [served.name for served in self.engine.tasks()]
+
+
+def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None = None) -> FastAPI:
+    """The application.
+
+    Args:
+        cors: origins whose pages may use it from a browser; none by default.
+    """
+    app = FastAPI(
+        title="Inlay",
+        version=__version__,
+        description="Every task from one frozen base, in one batch.",
+        docs_url=None,  # these pages need resources from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    _predictions(app, service)
+    _tasks(app, service)
+    _states(app, service)
+    app.add_exception_handler(InlayError, _refuse)
+    app.add_exception_handler(HTTPException, _refuse)
+    app.add_middleware(Gate, log=service.log, count=service.metrics.count)
+    if cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(cors),
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-api-key", "x-deadline-ms", "x-request-id"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    if STATIC.is_dir():
+        app.mount("/", StaticFiles(directory=STATIC, html=True))
+    _describe(app)
+    return app
+
+
+def _predictions(app: FastAPI, service: Service) -> None:
+    failures = _failures(400, 401, 403, 408, 413, 415, 422, 429, 503, 504)
+    asks = _body("Body")
+
+    @app.post("/v1/predict", response_model=bodies.Answers, responses=failures, openapi_extra=asks)
+    async def predict(request: Request) -> Response:
+        """Answer a list of requests for any mix of tasks, in order. A bad one fails alone."""
+        call = await service.call(request)
+        await calls.finish(call, request)
+        return _json({"results": call.results(), "ms": call.ms, "batch": call.batch})
+
+    lines = _text("Answers as they come.", _LINES)
+
+    @app.post("/v1/predict/stream", response_class=Response, responses={**failures, **lines}, openapi_extra=asks)
+    async def predict_stream(request: Request) -> Response:
+        """As /v1/predict, but every answer is a line of its own, sent when it is there, with its item's index."""
+        call = await service.call(request)
+        return StreamingResponse(_as_lines(call), media_type=_LINES)
+
+
+async def _as_lines(call: calls.Call) -> AsyncIterator[bytes]:
+    async for place, result in calls.stream(call):
+        task = {} if place.task is None else {"task": place.task}
+        yield bodies.dump({"index": place.item, **task, "result": result}) + b"\n"
+    yield bodies.dump({"done": True, "answers": len(call.places), "ms": call.ms, "batch": call.batch}) + b"\n"
+
+
+def _tasks(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/tasks", response_model=bodies.TaskCards, responses=_failures(401, 403))
+    async def tasks(request: Request) -> Response:
+        """All tasks that are served."""
+        service.enter(request, "predict", "manage")
+        return _json({"tasks": [card_of(served) for served in service.engine.tasks()]})
+
+    failures = _failures(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
+
+    @app.put(
+        "/v1/tasks/{name}", response_model=bodies.TaskCard, responses=failures, openapi_extra=_body("Wanted", False)
+    )
+    async def put_task(request: Request, name: str) -> Response:
+        """Serve a version under a name, in one step; without a body, the newest."""
+        service.enter(request, "manage")
+        wanted = await _wanted(request, service.limits)
+        served = await asyncio.to_thread(service.catalogue.put, name, wanted.ref)
+        request.scope["note"]["tasks"] = [served.ref]
+        return _json(card_of(served))
+
+    @app.delete("/v1/tasks/{name}", response_model=bodies.State, responses=_failures(401, 403, 404, 409, 503))
+    async def delete_task(request: Request, name: str) -> Response:
+        """Serve a task no more. The library keeps it."""
+        service.enter(request, "manage")
+        await asyncio.to_thread(service.catalogue.take, name)
+        return _json({"status": "gone"})
+
+
+def _states(app: FastAPI, service: Service) -> None:
+    @app.get("/health", response_model=bodies.State)
+    async def health() -> Response:
+        """Whether the service lives."""
+        return _json({"status": "alive"})
+
+    @app.get("/ready", response_model=bodies.State, responses=_failures(503))
+    async def ready() -> Response:
+        """Whether it answers: not while it warms up, nor when it is about to end."""
+        if not service.engine.ready:
+            raise not_ready()
+        return _json({"status": "ready"})
+
+    page = _text("Prometheus' text format.", "text/plain")
+
+    @app.get("/metrics", response_class=Response, responses={**_failures(401, 403), **page})
+    async def measured(request: Request) -> Response:
+        """What Prometheus reads."""
+        service.enter(request, "predict", "manage")
+        return Response(await asyncio.to_thread(service.metrics.page), media_type=metrics.CONTENT_TYPE)
+
+
+def card_of(served: Served) -> dict[str, Any]:
+    """What callers may know of a task."""
+    card = served.card
+    return {
+        "name": served.name,
+        "version": served.version,
+        "ref": served.ref,
+        "kind": about.kind(card),
+        "task": str(card.get("task") or ""),
+        "does": about.does(card),
+        "method": str(card.get("method") or ""),
+        "labels": about.labels(card),
+        "pairs": about.reads_pairs(card),
+        "columns": dict(about.section(card, "columns")),
+        "parameters": dict(about.section(card, "parameters")),
+        "metrics": about.metrics(card),
+        "base": str(card.get("base") or ""),
+        "sha256": str(card.get("sha256") or ""),
+        "state": served.state,
+        "error": served.error,
+    }
+
+
+async def _wanted(request: Request, limits: Limits) -> bodies.Wanted:
+    content = await read_body(request, limits, json=False)
+    try:
+        return bodies.Wanted.model_validate_json(content) if content.strip() else bodies.Wanted()
+    except ValidationError as error:
+        raise Refused(bodies.status_of(error), "invalid", bodies.said(error)) from None
+
+
+def _deadline(request: Request, within: float | None) -> float:
+    """Seconds; the header counts if the body says nothing."""
+    said = request.headers.get("x-deadline-ms")
+    if within is None and said is None:
+        return float("inf")
+    try:
+        seconds = (float(said or "") if within is None else within) / 1000
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise Refused(422, "invalid", f"X-Deadline-Ms: {str(said)[:50]!r} is not a number of milliseconds above 0")
+    return seconds
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return _json(bodies.problem("http", str(error.detail)), error.status_code, dict(error.headers or {}))
+    if isinstance(error, Refused):
+        return _json(bodies.problem(error.kind, str(error)), error.status, error.headers)
+    kind, message = calls.kind_of(error)
+    return _json(bodies.problem(kind, message), _STATUS.get(type(error), 422))
+
+
+def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(bodies.dump(value), status, headers, _JSON)
+
+
+def _failures(*statuses: int) -> _Responses:
+    others = {404: "There is no such task.", 409: "What is stored is damaged."}
+    return {status: {"model": bodies.Failure, "description": (_FAILURES | others)[status]} for status in statuses}
+
+
+def _text(description: str, kind: str) -> _Responses:
+    return {200: {"description": description, "content": {kind: {"schema": {"type": "string"}}}}}
+
+
+def _body(model: str, required: bool = True) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{model}"}
+    return {"requestBody": {"required": required, "content": {_JSON: {"schema": schema}}}}
+
+
+def _describe(app: FastAPI) -> None:
+    """Add the bodies that are read by hand to the OpenAPI document."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = plain()
+        document["components"]["schemas"] |= bodies.schemas()
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

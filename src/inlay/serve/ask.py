@@ -1,0 +1,171 @@
+"""What one item of a request asks for, and what may come back instead of an answer. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from inlay.errors import InlayError
+
+Answer = dict[str, Any]
+"""As `inlay predict --json` has it, and `version`."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question to one task."""
+
+    task: str
+    """A served name; `name@version` or `name@alias` only if that is what is served."""
+    given: str | tuple[str, str] | list[str] | Mapping[str, Any]
+    """What `Host.predict` takes: a text, a pair of texts, a list of words, or a mapping: question and context, say."""
+    top_k: int | None = None
+    threshold: float | None = None
+    raw: bool = False
+    long: Literal["cut", "windows", "refuse"] = "cut"
+    """A text longer than a row: as the adapter does by itself (cut, or what it was trained with); pool overlapping
+    windows; or an error. Questions and tagging always see the whole text, in windows."""
+    explain: bool = False
+    """Also `tokens` and `alpha`, one number per token, where the method has it."""
+
+
+class Pending(Future[Answer]):
+    """An answer to come. `cancel` before it runs takes it out of the queue."""
+
+    batch: int = 0
+    """How many asks ran with this one, itself included; 0 until it has run."""
+    seconds: float = 0.0
+    """From being accepted to being answered."""
+
+
+class Busy(InlayError):  # noqa: N818 - a state, which passes
+    """The queue is full; `retry_after` says in how many seconds there may be room."""
+
+    def __init__(self, message: str, retry_after: float):
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Late(InlayError):  # noqa: N818
+    """The deadline passed before the ask could run."""
+
+
+class Stopped(InlayError):  # noqa: N818
+    """The engine is stopping, or has stopped."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an engine batches and pages."""
+
+    tokens: int | None = None
+    """Of one batch; None for 4096 on the CPU, 32768 on CUDA."""
+    wait_ms: float = 2.0
+    """How long an idle engine waits for company when an ask comes."""
+    queue: int = 1024
+    """Asks that may wait. One task alone gets four fifths of it, so that there is room for others."""
+    resident: int = 256
+    """Adapters in the bank."""
+    remembered: int = 4096
+    """Adapters in memory beside those."""
+    memory: int = 4 << 30
+    """Bytes of those, at most."""
+
+    def __post_init__(self) -> None:
+        least = {"queue": 1, "resident": 1, "remembered": 1, "memory": 0, "wait_ms": 0, "tokens": 1}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise InlayError(f"{name}={value} is not valid: expected {smallest} or more")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A task as it is served now."""
+
+    name: str
+    version: int
+    ref: str
+    """What the library calls it: `sms@3`."""
+    card: Mapping[str, Any]
+    state: Literal["bank", "memory", "disk"]
+    error: str | None = None
+    """Why it cannot answer at the moment."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One ask of a batch that is done."""
+
+    task: str
+    version: int
+    seconds: float
+    """Since it was accepted."""
+    labels: Sequence[str] = ()
+    """What it said, where that is labels: one, several, or those of tagged spans; none if it was unsure."""
+    score: float | None = None
+    error: str | None = None
+    """The kind of error that came instead."""
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """What listeners hear after each batch."""
+
+    rows: int
+    tokens: int
+    seconds: float
+    """In the model."""
+    alone: bool
+    """A pass of one weight-level adapter."""
+    answers: Sequence[Answered]
+    waiting: int
+    """Asks in the queue when it was taken."""
+
+
+@dataclass
+class TaskCounts:
+    """What a task has done since the start."""
+
+    answers: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    """Of all answers together, since they were accepted."""
+    labels: dict[str, int] = field(default_factory=dict)
+    """How often each was said."""
+    confidence: float = 0.0
+    """The sum of the scores."""
+    scored: int = 0
+    """How many answers had a score."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What an engine has done since the start."""
+
+    waiting: int
+    batches: int
+    rows: int
+    tokens: int
+    seconds: float
+    """In the model."""
+    answers: int
+    errors: int
+    late: int
+    cancelled: int
+    refused: int
+    hits: int
+    """Asks whose adapter was in the bank."""
+    misses: int
+    reads: int
+    """Adapters read from the library."""
+    read_seconds: float
+    loads: int
+    """Adapters put into the bank."""
+    load_seconds: float
+    evictions: int
+    resident: int
+    remembered: int
+    tasks: Mapping[str, TaskCounts]

@@ -1,0 +1,271 @@
+"""One call on its way through the engine: its asks are submitted together, waited for together, and given up together.
+
+All asks of a call get in, or none does: a call that does not fit the queue is refused as a whole (429). Whoever waits
+is woken once for a call, not once for an answer. Asks of a client that has gone are taken out of the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+
+from inlay.errors import DamagedError, InlayError, LibraryError, SlotError
+from inlay.serve.ask import Ask, Busy, Late, Pending, Stopped
+from inlay.serve.bodies import Item, problem
+from inlay.serve.limits import Limits, Refused, not_ready
+
+if TYPE_CHECKING:
+    from inlay.serve.engine import Engine
+
+Answer = dict[str, Any]
+_INLINE = 4096
+"""Characters that are tokenised where they are; more would hold up other calls, and go to a thread."""
+_SHORT = 0.05
+"""Seconds after which it is worth noticing that a client goes."""
+_SLACK = 0.25
+"""The engine itself gives up what is late; this long is it waited for."""
+_KINDS: dict[type[InlayError], str] = {
+    Busy: "busy",
+    Late: "late",
+    Stopped: "not_ready",
+    SlotError: "unknown_task",
+    DamagedError: "damaged",
+    LibraryError: "not_found",
+}
+
+
+@dataclass
+class Place:
+    """Where one ask belongs, and what became of it."""
+
+    item: int
+    task: str | None
+    """None if the item was for one task alone."""
+    ask: Ask | None = None
+    outcome: Future[Answer] | InlayError | None = None
+
+    @property
+    def result(self) -> Answer:
+        """The answer, or what there is instead."""
+        try:
+            return self.outcome.result(timeout=0) if isinstance(self.outcome, Future) else _raise(self.outcome)
+        except (Exception, CancelledError) as error:
+            return problem(*kind_of(error))
+
+
+@dataclass
+class Call:
+    """All that one call asks for."""
+
+    places: list[Place]
+    grouped: list[bool]
+    """For every item, whether it was for several tasks."""
+    deadline: float
+    """On the monotonic clock."""
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def asks(self) -> list[Ask]:
+        """What goes to the engine."""
+        return [place.ask for place in self.places if place.ask is not None]
+
+    @property
+    def futures(self) -> list[Future[Answer]]:
+        """What was accepted."""
+        return [place.outcome for place in self.places if isinstance(place.outcome, Future)]
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds since it began."""
+        return round(1000 * (time.perf_counter() - self.began), 3)
+
+    @property
+    def batch(self) -> int:
+        """How many asks, of whomever, ran together in the largest batch that this call was part of."""
+        return max((future.batch for future in self.futures if isinstance(future, Pending)), default=0)
+
+    def cancel(self) -> None:
+        """Give up what has not been answered."""
+        for future in self.futures:
+            future.cancel()
+
+    def results(self) -> list[Answer]:
+        """In the order of the items; answers of several tasks together.
+
+        Raises:
+            Refused: 504 if all of it was too late, 500 if all of it failed for no reason of the caller's.
+        """
+        found: list[Answer] = [{"results": {}} if grouped else {} for grouped in self.grouped]
+        problems = []
+        for place in self.places:
+            result = place.result
+            problems.append(result.get("error", {}).get("type"))
+            if place.task is None:
+                found[place.item] = result
+            else:
+                found[place.item]["results"][place.task] = result
+        for kind, status in (("late", 504), ("internal", 500), ("not_ready", 503)):
+            if problems and all(one == kind for one in problems):
+                raise Refused(status, kind, str(self.places[0].result["error"]["message"]))
+        return found
+
+
+def plan(items: Sequence[Item | Refused], served: Callable[[], Sequence[str]], limits: Limits, seconds: float) -> Call:
+    """What a call asks for, before any of it is submitted."""
+    places: list[Place] = []
+    for i, item in enumerate(items):
+        if isinstance(item, Refused):
+            places.append(Place(i, None, outcome=item))
+            continue
+        asks = item.asks(served() if item.tasks == "all" else ())
+        places += [Place(i, None if item.tasks is None else ask.task, ask) for ask in asks]
+        if len(places) > limits.answers:
+            raise Refused(413, "too_large", f"this call asks for more than {limits.answers:,} answers")
+    grouped = [isinstance(item, Item) and item.tasks is not None for item in items]
+    return Call(places, grouped, time.monotonic() + seconds)
+
+
+async def submit(engine: Engine, call: Call) -> None:
+    """Hand all asks to the engine, or none."""
+    if not engine.ready:
+        raise not_ready()
+    size = sum(_size(ask) for ask in call.asks)
+    if size <= _INLINE:
+        _submit(engine, call)
+    else:
+        await asyncio.to_thread(_submit, engine, call)
+
+
+async def finish(call: Call, request: Request) -> None:
+    """Wait until all is answered, or the time is over, or the client has gone."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    _when_all(call.futures, lambda: _from_thread(loop, _settle, done))
+    try:
+        if not (await asyncio.wait({done}, timeout=min(_SHORT, _left(call))))[0]:
+            await _either(done, request, _left(call))
+    finally:
+        call.cancel()
+
+
+async def stream(call: Call) -> AsyncIterator[tuple[Place, Answer]]:
+    """Every answer as it comes."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Queue[Place] = asyncio.Queue()
+    waiting = [place for place in call.places if isinstance(place.outcome, Future)]
+    for place in waiting:
+        assert isinstance(place.outcome, Future)
+        place.outcome.add_done_callback(functools.partial(_tell, loop, ready, place))
+    try:
+        for place in call.places:
+            if not isinstance(place.outcome, Future):
+                yield place, place.result
+        left = {id(place): place for place in waiting}
+        while left:
+            try:
+                place = await asyncio.wait_for(ready.get(), _left(call))
+            except TimeoutError:
+                break
+            del left[id(place)]
+            yield place, place.result
+        for place in left.values():
+            yield place, problem("late", "the time for this call is over")
+    finally:
+        call.cancel()
+
+
+def kind_of(error: BaseException | None) -> tuple[str, str]:
+    """The type and the message that a problem is told with."""
+    if isinstance(error, Refused):
+        return error.kind, str(error)
+    if isinstance(error, CancelledError | TimeoutError):  # given up here, since the time was over
+        return "late", "the time for this call is over"
+    for cls, kind in _KINDS.items():
+        if isinstance(error, cls):
+            return kind, str(error)
+    return ("refused", str(error)) if isinstance(error, InlayError) else ("internal", "this could not be answered")
+
+
+def _submit(engine: Engine, call: Call) -> None:
+    try:
+        for place in call.places:
+            if place.ask is None:
+                continue
+            try:
+                place.outcome = engine.submit(place.ask, call.deadline)
+            except Busy as busy:
+                raise Refused(429, "busy", str(busy), busy.retry_after) from None
+            except Stopped:
+                raise not_ready() from None
+            except InlayError as error:
+                place.outcome = error
+    except BaseException:
+        call.cancel()
+        raise
+
+
+async def _either(done: asyncio.Future[Any], request: Request, seconds: float) -> None:
+    # the body is read, so all that can come is that the client goes
+    gone: asyncio.Future[Any] = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({done, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() and not done.done():
+            raise Refused(499, "gone", "the client has gone")
+    finally:
+        gone.cancel()
+
+
+def _when_all(futures: Sequence[Future[Answer]], then: Callable[[], None]) -> None:
+    left, lock = len(futures), threading.Lock()
+    if not left:
+        then()
+
+    def one_less(_: Future[Answer]) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = left == 0
+        if last:
+            then()
+
+    for future in futures:
+        future.add_done_callback(one_less)
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, what: Callable[..., object], *given: object) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(what, *given)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, ready: asyncio.Queue[Place], place: Place, _: object) -> None:
+    _from_thread(loop, ready.put_nowait, place)
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _left(call: Call) -> float:
+    return max(0.0, call.deadline + _SLACK - time.monotonic())
+
+
+def _size(ask: Ask) -> int:
+    given = ask.given
+    return len(given) if isinstance(given, str) else sum(len(part) for part in _parts(given))
+
+
+def _parts(given: Any) -> Sequence[str]:
+    return list(given.values()) if isinstance(given, dict) else given
+
+
+def _raise(error: BaseException | None) -> Answer:
+    raise error or InlayError("this was never asked")

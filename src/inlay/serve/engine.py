@@ -1,0 +1,306 @@
+"""Engine: every task of a library from one host, in one thread that owns the device.
+
+    engine = Engine(host, library)
+    engine.serve("sms", "sms@3"); engine.start()
+    engine.submit(Ask("sms", "you won a prize")).result()
+
+Asks are encoded where they come from, wait in a queue that is fair between tasks, and run together whatever their task
+and method. An idle engine waits a moment for company; one with a backlog never does. Adapters that change the base's
+own weights run in passes of their own, for a third of the time while others wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from inlay.engine.host import Host
+from inlay.errors import InlayError
+from inlay.library.library import Entry, Library, check_name
+from inlay.serve.ask import Ask, BatchDone, Busy, Counts, Late, Pending, Served, Settings, Stopped
+from inlay.serve.pager import Pager
+from inlay.serve.roster import Roster
+from inlay.serve.runner import Runner
+from inlay.serve.tally import Tally
+from inlay.serve.turns import Turns
+from inlay.serve.version import Item, Piece, Tokenizers, Version, encode
+
+_log = logging.getLogger(__name__)
+_TOKENS = {"cuda": 32768}
+_PAGING = 0.005
+"""Seconds of paging between two batches, or half of what the last batch took."""
+
+
+class Engine:
+    """Serves tasks by name."""
+
+    def __init__(self, host: Host, library: Library, settings: Settings = Settings()):  # noqa: B008 - it is frozen
+        self.host, self.library, self.settings = host, library, settings
+        self.tokens = settings.tokens or _TOKENS.get(host.base.device.type, 4096)
+        self._tally = Tally()
+        self._change = threading.Condition()
+        """Guards all below; notified when the engine's thread has something to do, and when the last ask is closed."""
+        self._roster = Roster()
+        self._woken = False
+        self._lingers = False
+        self._accepts = False
+        self._quits = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._taken: list[Piece] = []
+        """The batch under way."""
+        self._pager = Pager(host, library, settings.resident, settings.remembered, settings.memory, self._wake)
+        self._turns = Turns(settings.queue, self.tokens, self._pager.__contains__)
+        self._queue = self._turns.queue
+        self._tokenizers = Tokenizers(host)
+        self._runner = Runner(host, self._tokenizers, self.tokens, self._tally, self._close)
+
+    @property
+    def ready(self) -> bool:
+        """Whether asks are accepted."""
+        return self._accepts and self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Warm up, and accept asks; returns when it does."""
+        if self._thread is not None:
+            raise InlayError("this engine has been started before; make a new one")
+        warm = threading.Event()
+        self._thread = threading.Thread(target=self._live, args=(warm,), name="inlay-engine", daemon=True)
+        self._thread.start()
+        warm.wait()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self, drain: bool = True, seconds: float = 30.0) -> None:
+        """Accept no more, answer what was accepted (for so long at most; not at all without `drain`), and end.
+
+        Whatever is still open then fails with Stopped. The host is left without the adapters that were served.
+        """
+        with self._change:
+            self._accepts = False
+            if drain:
+                self._change.wait_for(lambda: not self._roster.open or not self._lives, seconds)
+            self._quits = True
+            self._wake()
+        if self._thread is not None:
+            self._thread.join()
+        self._pager.close()
+
+    def submit(self, ask: Ask, deadline: float | None = None) -> Pending:
+        """Encode an ask here and now, and queue it.
+
+        Args:
+            deadline: on the clock of `time.monotonic`; an ask that has not begun by then fails with Late.
+
+        Raises:
+            Busy: the queue is full.
+            Stopped: the engine does not run.
+            InlayError: something is wrong with the ask, or its adapter.
+        """
+        with self._change:
+            version = self._roster.find(ask.task)
+            self._admit(version)
+            self._roster.enter(version)
+        try:
+            item = encode(version, ask, self._tokenizers)
+            item.cut(self.tokens)
+            self._enqueue(item, deadline)
+        except BaseException:
+            self._leave([version])
+            raise
+        item.pending.add_done_callback(lambda pending: self._cancelled(item) if pending.cancelled() else None)
+        return item.pending
+
+    def serve(self, name: str, ref: str | Entry, read: bool | None = None) -> Served:
+        """Serve a version under a name, or switch to it: asks accepted before are answered by the version before.
+
+        Args:
+            ref: `sms` (the newest), `sms@3`, `sms@prod`, or an entry of the library.
+            read: read the adapter first, so that one that cannot be used is an error here and changes nothing; None
+                does so once the engine runs.
+        """
+        entry = self.library.find(ref) if isinstance(ref, str) else ref
+        version = Version.of(self.host, check_name(name), entry)
+        if self.ready if read is None else read:
+            self._pager.read(entry)
+        with self._change:
+            version = self._roster.serve(version)
+            self._wake()
+        if self.ready:
+            self._pager.want(entry, asked=False)
+        return self._described(version)
+
+    def withdraw(self, name: str) -> None:
+        """Serve a name no more; asks accepted before are answered."""
+        with self._change:
+            self._roster.withdraw(name)
+            self._wake()
+
+    def tasks(self) -> list[Served]:
+        """What is served now."""
+        with self._change:
+            versions = list(self._roster.served.values())
+        return [self._described(version) for version in versions]
+
+    def counts(self) -> Counts:
+        """What was done since the start."""
+        tally, paging, sizes = self._tally, self._pager.counts, self._pager.sizes()
+        names = "batches rows tokens seconds answers errors late cancelled refused hits misses"
+        own = {name: getattr(tally, name) for name in names.split()}
+        own |= {"waiting": len(self._queue), "resident": sizes[0], "remembered": sizes[1], **vars(paging)}
+        return Counts(**own, tasks=tally.tasks())
+
+    def listen(self, heard: Callable[[BatchDone], None]) -> None:
+        """Call this after each batch, in the engine's thread: keep it short."""
+        self._tally.listen(heard)
+
+    def _admit(self, version: Version) -> None:
+        if not self.ready:
+            raise Stopped("the engine is not running")
+        if self._queue.full(version):
+            self._tally.add(refused=1)
+            after = self._turns.seconds()
+            raise Busy(f"{len(self._queue)} asks are waiting; try again in {after:.2g} s", after)
+        error = self._pager.error(version.ref)
+        if error is not None:
+            raise error
+
+    def _enqueue(self, item: Item, deadline: float | None) -> None:
+        version = item.version
+        self._tally.add(**{"hits" if version.ref in self._pager else "misses": 1})
+        with self._change:
+            self._admit(version)
+            for i, piece in enumerate(item.pieces):
+                self._queue.put(version, piece, piece.tokens, None if i else deadline)
+            if not self._lingers or self._queue.cost >= self.tokens:
+                self._wake()
+        self._pager.want(version.entry)
+
+    def _wake(self) -> None:
+        with self._change:
+            self._woken = True
+            self._change.notify_all()
+
+    def _cancelled(self, item: Item) -> None:
+        self._tally.add(cancelled=1)
+        self._close([item])
+
+    def _close(self, items: list[Item]) -> None:
+        """These asks need nothing more."""
+        with self._change:
+            for item in items:
+                for piece in item.pieces:
+                    self._queue.remove(piece)
+            self._leave([item.version for item in items])
+
+    def _leave(self, versions: list[Version]) -> None:
+        with self._change:
+            for version in versions:
+                self._roster.leave(version)
+            self._wake()
+
+    def _described(self, version: Version) -> Served:
+        error = self._pager.error(version.ref)
+        return Served(
+            version.name,
+            version.entry.version,
+            version.ref,
+            version.entry.card,
+            self._pager.state(version.ref),
+            None if error is None else str(error),
+        )
+
+    @property
+    def _lives(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _live(self, warm: threading.Event) -> None:
+        """The engine's thread; all below runs in it."""
+        error: Exception = Stopped("the engine has stopped")
+        try:
+            self._runner.warm_up()
+            self._prefetch()
+            self._accepts = True
+            warm.set()
+            while not self._quits:
+                self._turn()
+        except BaseException as found:
+            self._error = found
+            error = Stopped(f"the engine has failed: {found}")
+            _log.critical("the engine has failed", exc_info=found)
+        finally:
+            self._accepts = False
+            self._abandon(error)
+            warm.set()
+
+    def _prefetch(self) -> None:
+        """Fill the bank with the first tasks; nobody waits for that."""
+        with self._change:
+            first = list(self._roster.served.values())[: self.settings.resident]
+        for version in first:
+            self._pager.want(version.entry, asked=False)
+
+    def _turn(self) -> None:
+        with self._change:
+            self._woken = False
+        more = self._page()
+        with self._change:
+            late = [piece.item for piece in self._queue.late(time.monotonic())]
+            waiting, taken = len(self._queue), self._turns.take()
+        if late:
+            self._tally.add(late=len(late))
+            self._runner.fail(late, Late("the deadline passed before it was its turn"))
+        pieces = self._taken = [piece for piece in taken if piece.item.begin()]
+        if pieces:
+            self._run(pieces, waiting)
+        elif not taken and not more:
+            self._sleep()
+
+    def _page(self) -> bool:
+        """Adapters in and out of the bank; True if there is more to do at once."""
+        with self._change:
+            for ref in self._roster.leaving():
+                self._pager.drop(ref)
+        more = self._pager.load_some(self._roster.waits, max(_PAGING, self._turns.last / 2))
+        for ref in self._pager.news():
+            error = self._pager.error(ref) or InlayError(f"{ref} cannot be used")
+            with self._change:
+                flows = [version for version in self._queue.flows if version.ref == ref]
+                items = [piece.item for version in flows for piece in self._queue.remove_flow(version)]
+            self._runner.fail(items, error)
+        return more
+
+    def _run(self, pieces: list[Piece], waiting: int) -> None:
+        began = time.perf_counter()
+        self._runner.run(pieces, pieces[0].item.version.alone, waiting)
+        self._pager.used({piece.item.version.ref for piece in pieces})
+        with self._change:
+            self._turns.took(pieces, time.perf_counter() - began)
+
+    def _sleep(self) -> None:
+        """Until there is something to do; and then, if that is asks, a moment longer: others may come."""
+        with self._change:
+            while not self._woken:
+                deadline = self._queue.next_deadline
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return
+                self._change.wait(left)
+            self._linger(time.monotonic() + self.settings.wait_ms / 1000)
+
+    def _linger(self, end: float) -> None:
+        self._lingers = True
+        while self._accepts and 0 < self._queue.cost < self.tokens and (self._queue.next_deadline or end) >= end:
+            if (left := end - time.monotonic()) <= 0:
+                break
+            self._change.wait(left)
+        self._lingers = False
+
+    def _abandon(self, error: Exception) -> None:
+        """Nothing more will be answered."""
+        with self._change:
+            items = [piece.item for version in list(self._queue.flows) for piece in self._queue.remove_flow(version)]
+            self._change.notify_all()
+        self._runner.fail([*items, *(piece.item for piece in self._taken)], error)

@@ -1,0 +1,46 @@
+"""One line of JSON for every request, on stderr: who asked for which tasks, what became of it, how long it took.
+
+Texts are not in it, unless that was asked for; nor is any key, only its name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+_TASKS = 20
+"""Names of tasks in one line."""
+
+
+class Log:
+    """Writes lines; `texts` says whether texts may be in them."""
+
+    def __init__(self, texts: bool = False, file: TextIO | None = None):
+        self.texts = texts
+        self.file = file
+
+    def write(self, event: str, **fields: Any) -> None:
+        """One line. A log that cannot be written stops nobody's answer."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": time, "event": event, **fields}, ensure_ascii=True, default=str)
+        file = self.file or sys.stderr
+        try:
+            file.write(line + "\n")
+            file.flush()
+        except (OSError, ValueError):
+            pass
+
+    def failed(self, error: BaseException, **fields: Any) -> None:
+        """A line on what should not have happened, with its traceback."""
+        self.write("bug", error=repr(error)[:500], traceback=traceback.format_exception(error), **fields)
+
+
+def about_call(note: dict[str, Any], items: int, tasks: list[str], texts: list[Any] | None) -> None:
+    """Add to the note of a request what it asked for."""
+    names = list(dict.fromkeys(tasks))
+    note["items"], note["tasks"] = items, names[:_TASKS] + (["..."] if len(names) > _TASKS else [])
+    if texts is not None:
+        note["texts"] = texts

@@ -1,0 +1,147 @@
+"""One batch: from pieces of asks to answers. The host runs it as it runs `Host.predict`; nothing here is a second way.
+
+If a batch fails, its pieces run once more, each alone, so that one that cannot run fails by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay.engine.host import Host
+from inlay.engine.predict import batch_of, run_rows
+from inlay.errors import InlayError
+from inlay.serve.ask import Answer, Answered, BatchDone
+from inlay.serve.tally import Tally, labels_of
+from inlay.serve.version import Item, Piece, Tokenizers
+from inlay.tasks import Row
+
+_log = logging.getLogger(__name__)
+
+
+class Runner:
+    """Runs batches on a host, in the thread that owns it."""
+
+    def __init__(
+        self, host: Host, tokenizers: Tokenizers, tokens: int, tally: Tally, closed: Callable[[list[Item]], None]
+    ):
+        """
+        Args:
+            tokens: of one batch.
+            closed: called with asks that are about to be answered, or to fail.
+        """
+        self.host, self.tokenizers, self.tokens, self.tally = host, tokenizers, tokens, tally
+        self._closed = closed
+
+    def warm_up(self) -> None:
+        """Batches of the bare base, short and full; twice, since the second is recorded where that is possible."""
+        length = min(32, self.tokens)
+        for rows in (1, max(1, self.tokens // length)):
+            batch = batch_of([Row([1] * length)] * rows)
+            for _ in range(2):
+                with torch.no_grad():
+                    self.host.hidden(batch, [None] * rows)
+        if self.host.base.device.type == "cuda":
+            torch.cuda.synchronize(self.host.base.device)
+
+    def run(self, pieces: Sequence[Piece], alone: bool, waiting: int) -> None:
+        """Run pieces, and answer the asks that are whole."""
+        began = time.perf_counter()
+        failed: dict[Item, Exception] = {}
+        try:
+            outputs = self._outputs(pieces)
+        except Exception:  # an error of one of them, or of memory
+            outputs = self._one_by_one(pieces, failed)
+        seconds = time.perf_counter() - began
+        asks = len({piece.item for piece in pieces})
+        finished: dict[Item, Exception | None] = {}
+        for piece, out in zip(pieces, outputs, strict=True):
+            item = piece.item
+            item.outputs[piece.start : piece.end] = out
+            item.left -= 1
+            item.pending.batch = max(item.pending.batch, asks)
+            if item.left == 0 or item in failed:
+                finished[item] = failed.get(item)
+        rows, tokens = sum(p.end - p.start for p in pieces), sum(p.tokens for p in pieces)
+        self._settle(finished, rows, tokens, seconds, alone, waiting)
+
+    def fail(self, items: Iterable[Item], error: Exception) -> None:
+        """Asks that will not run, unless they were cancelled or are answered."""
+        gone = {item: error for item in dict.fromkeys(items) if item.begin() and not item.pending.done()}
+        if gone:
+            self._settle(gone, 0, 0, 0.0, False, 0)
+
+    def _outputs(self, pieces: Sequence[Piece]) -> list[list[Tensor]]:
+        names = [piece.item.version.ref for piece in pieces for _ in range(piece.start, piece.end)]
+        ran = iter(run_rows(self.host, [row for piece in pieces for row in piece.rows], names, self.tokens))
+        return [[next(ran) for _ in range(piece.start, piece.end)] for piece in pieces]
+
+    def _one_by_one(self, pieces: Sequence[Piece], failed: dict[Item, Exception]) -> list[list[Tensor]]:
+        found: list[list[Tensor]] = []
+        for piece in pieces:
+            try:
+                found += self._outputs([piece])
+            except Exception as error:
+                failed[piece.item] = _told(error)
+                found.append([torch.empty(0)] * (piece.end - piece.start))
+        return found
+
+    def _settle(self, items: Mapping[Item, Exception | None], *batch: Any) -> None:
+        """Decode, count, and then tell everyone who asked: who has an answer finds it counted."""
+        outcomes: list[tuple[Item, Answer | Exception]] = []
+        for item, error in items.items():
+            try:
+                outcomes.append((item, self._answer(item) if error is None else error))
+            except Exception as found:
+                outcomes.append((item, _told(found)))
+        rows, tokens, seconds, alone, waiting = batch
+        answered = [_answered(item, outcome) for item, outcome in outcomes]
+        self.tally.done(BatchDone(rows, tokens, seconds, alone, answered, waiting))
+        self._closed(list(items))
+        for item, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                item.pending.set_exception(outcome)
+            else:
+                item.pending.set_result(outcome)
+
+    def _answer(self, item: Item) -> Answer:
+        outputs = [out for out in item.outputs if out is not None]
+        answer = item.translator.answer(outputs, item.rows, item.example, self.host.base, item.manner)
+        answer["version"] = item.version.entry.version
+        return answer | self._explained(item, answer) if item.ask.explain else answer
+
+    def _explained(self, item: Item, answer: Answer) -> Answer:
+        """Each token's share in what AdapterBias adds: the mean over layers of |alpha|; by words in tagging."""
+        from inlay.engine.alpha import alphas
+
+        parts = (alphas(self.host, batch_of(p.rows), [item.version.ref] * len(p.rows)) for p in item.pieces)
+        weights = [one.abs().mean(0).tolist() for part in parts for one in part if one is not None]
+        if len(weights) < len(item.rows):
+            return {}
+        if item.translator.task.kind == "tagging":
+            of_word = {word: own[piece] for row, own in zip(item.rows, weights, strict=True) for piece, word in row.aux}
+            return {"alpha": [of_word.get(word, 0.0) for word in range(len(answer["tokens"]))]}
+        with self.tokenizers.one() as tokenizer:
+            tokens = [t for row in item.rows for t in tokenizer.convert_ids_to_tokens(list(row.ids))]
+        return {"tokens": tokens, "alpha": [w for own in weights for w in own]}
+
+
+def _told(error: Exception) -> Exception:
+    """An error for who asked; what is nobody's mistake is logged. Its frames would keep the batch alive."""
+    if not isinstance(error, InlayError):
+        _log.error("an ask failed", exc_info=error)
+    return error.with_traceback(None)
+
+
+def _answered(item: Item, outcome: Answer | Exception) -> Answered:
+    version, item.pending.seconds = item.version, time.monotonic() - item.accepted
+    if isinstance(outcome, Exception):
+        error = type(outcome).__name__
+        return Answered(version.name, version.entry.version, item.pending.seconds, error=error)
+    score = outcome.get("score")
+    return Answered(version.name, version.entry.version, item.pending.seconds, labels_of(outcome), score)

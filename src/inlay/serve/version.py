@@ -1,0 +1,169 @@
+"""One version of a task in service, an ask for it on its way, and the tokenizers that encode it.
+
+A version knows all that encoding and decoding need from its card, so an ask is encoded in the caller's thread while the
+adapter may still be on disk. An ask stays with the version it was encoded for: labels and task of the next may differ.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import queue
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from inlay.bank.delta import WeightMethod, parse
+from inlay.base.load import load_tokenizer
+from inlay.engine.host import Host
+from inlay.engine.predict import row_limit
+from inlay.engine.translate import Manner, Translator
+from inlay.errors import AdapterError, BaseError, InlayError
+from inlay.library.cards import Entry
+from inlay.serve.ask import Ask, Pending
+from inlay.tasks import Example, Row
+from inlay.tasks import parse as parse_task
+
+
+@dataclass(eq=False)
+class Version:
+    """A served name and the version it stands for."""
+
+    name: str
+    entry: Entry
+    translator: Translator
+    limit: int
+    """The longest row, in tokens."""
+    alone: bool
+    """Whether its rows run in a pass of their own."""
+    open: int = 0
+    """Asks that are not answered yet."""
+    retired: bool = False
+    """Whether another version has taken its place, or none."""
+
+    @property
+    def ref(self) -> str:
+        """Its name in the host; versions that are served twice share it."""
+        return self.entry.ref
+
+    @classmethod
+    def of(cls, host: Host, name: str, entry: Entry) -> Version:
+        """What the card says, if this host can serve it."""
+        card = entry.card
+        task = parse_task(card["task"]) if card["task"] else None
+        if task is None or card["head"] is None or not card["labels"] or task.kind == "mlm":
+            raise AdapterError(f"{entry.ref} cannot be served: it has no head that gives answers")
+        try:
+            host.refuse_other_base(card["base"], card.get("base_name"))
+        except AdapterError as error:
+            raise AdapterError(f"{entry.ref} cannot be served: {error}") from None
+        method, special = parse(card["method"]), host.base.sites.single_slot
+        if isinstance(method, WeightMethod) and (form := host.base.form):
+            raise BaseError(f"{entry.ref} ({method.name}) changes weights of the base; serve it without {form}")
+        alone = isinstance(method, WeightMethod)
+        if special and not alone:
+            alone = any(part.site.kind in special for part in method.parts(host.base.sites))  # type: ignore[attr-defined]
+        columns = card.get("columns")
+        known = columns if isinstance(columns, Mapping) else {}
+        translator = Translator(name, task, tuple(card["labels"]), known)
+        return cls(name, entry, translator, row_limit(host, task.max_length), alone)
+
+
+@dataclass(eq=False)
+class Item:
+    """An ask that was accepted."""
+
+    ask: Ask
+    version: Version
+    translator: Translator
+    example: Example
+    rows: list[Row]
+    manner: Manner
+    pending: Pending = field(default_factory=Pending)
+    accepted: float = field(default_factory=time.monotonic)
+    outputs: list[Tensor | None] = field(default_factory=list)
+    left: int = 0
+    """Pieces that have not run."""
+    pieces: list[Piece] = field(default_factory=list)
+    begun: bool | None = None
+    """None until someone looks whether it was cancelled; False if it was."""
+
+    def begin(self) -> bool:
+        """Whether it can still run, or fail; after this it cannot be cancelled. For the engine's thread alone."""
+        if self.begun is None:
+            self.begun = self.pending.set_running_or_notify_cancel()
+        return self.begun
+
+    def cut(self, tokens: int) -> None:
+        """Put its rows into pieces of at most so many tokens, or one row."""
+        found = self.pieces
+        for i, row in enumerate(self.rows):
+            if not found or found[-1].tokens + len(row.ids) > tokens:
+                found.append(Piece(self, i, i, 0))
+            found[-1].end += 1
+            found[-1].tokens += len(row.ids)
+        self.left, self.outputs = len(found), [None] * len(self.rows)
+
+
+@dataclass(eq=False)
+class Piece:
+    """Rows of one ask that run in one batch: all of them, unless the text is very long."""
+
+    item: Item
+    start: int
+    end: int
+    tokens: int
+
+    @property
+    def rows(self) -> list[Row]:
+        """Those of the item that it stands for."""
+        return self.item.rows[self.start : self.end]
+
+
+class Tokenizers:
+    """A few copies of a base's tokenizer: truncation is a state in it, so a thread must have one to itself."""
+
+    def __init__(self, host: Host):
+        self._first = load_tokenizer(host.base)
+        self._idle: queue.LifoQueue[Any] = queue.LifoQueue()
+        for _ in range(max(1, min(3, os.cpu_count() or 1))):
+            self._idle.put(None)
+        self._idle.put(copy.deepcopy(self._first))
+
+    @contextmanager
+    def one(self) -> Iterator[Any]:
+        """A tokenizer for this thread; more copies are made when they are first needed."""
+        mine = self._idle.get()
+        try:
+            mine = mine or copy.deepcopy(self._first)
+            yield mine
+        finally:
+            self._idle.put(mine)
+
+
+def encode(version: Version, ask: Ask, tokenizers: Tokenizers) -> Item:
+    """An ask in rows of its version; an error says what is wrong with it."""
+    manner = Manner(ask.top_k, ask.threshold, ask.raw)
+    translator = version.translator if ask.long == "cut" else version.translator.in_windows()
+    example = translator.example(ask.given)
+    with tokenizers.one() as tokenizer:
+        try:
+            (rows,) = translator.rows(tokenizer, [example], version.limit)
+            if ask.long == "refuse":
+                _refuse_long(tokenizer, version, example, rows)
+        except InlayError:
+            raise
+        except Exception as error:  # a lone surrogate, say: each tokenizer complains in its own way
+            raise InlayError(f"{version.name!r} cannot read this text: {error}") from error
+    return Item(ask, version, translator, example, rows, manner)
+
+
+def _refuse_long(tokenizer: Any, version: Version, example: Example, rows: list[Row]) -> None:
+    if len(rows) > 1:
+        length = len(tokenizer(example.shown(), example.pair, verbose=False)["input_ids"])
+        limit = max(len(row.ids) for row in rows)
+        raise InlayError(f"the text has {length} tokens, {version.name!r} takes {limit} at once; allow long texts")

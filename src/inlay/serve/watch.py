@@ -1,0 +1,206 @@
+"""Which tasks are served: those of the library, less and more what was chosen while the service ran.
+
+A choice (a task that was put to another version, or taken away) is written to a small file beside the library before it
+is confirmed, so a service that was killed comes back with the same tasks. Looking whether the library has changed costs
+one listing; cards are read only if it has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inlay.errors import InlayError, LibraryError, RunError, SlotError
+from inlay.library.cards import Entry
+from inlay.library.names import check_name, split_ref
+from inlay.library.shelf import Shelf, read_shelves
+
+if TYPE_CHECKING:
+    from inlay.library.library import Library, Problem
+    from inlay.serve.ask import Served
+    from inlay.serve.engine import Engine
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command that started the service wants served."""
+
+    only: Mapping[str, str] | None = None
+    """Name -> ref; None for the whole library."""
+    alias: str | None = None
+    """Serve what this alias points to; names without it are left out."""
+
+
+@dataclass
+class Choices:
+    """What was chosen while the service ran, kept in a file."""
+
+    path: Path | None = None
+    put: dict[str, str] = field(default_factory=dict)
+    """Name -> ref."""
+    taken: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def read(path: Path | None) -> Choices:
+        """As they were kept; none if there is no such file."""
+        if path is None or not path.exists():
+            return Choices(path)
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            put = {check_name(name): str(ref) for name, ref in found["put"].items()}
+            return Choices(path, put, [check_name(name) for name in found["taken"]])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, LibraryError) as error:
+            raise LibraryError(f"{path} cannot be read: {error}; remove it to serve the library as it is") from None
+
+    def keep(self) -> None:
+        """Write them, whole or not at all."""
+        if self.path is None:
+            return
+        text = json.dumps({"put": self.put, "taken": sorted(set(self.taken))}, indent=2)
+        new = self.path.with_suffix(".new")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with new.open("w", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+        except OSError as error:
+            raise RunError(
+                f"the choice holds until a restart: it cannot be kept in {self.path}: {error.strerror}"
+            ) from None
+
+
+class Catalogue:
+    """Makes an engine serve what it should."""
+
+    def __init__(self, engine: Engine, library: Library, wish: Wish | None = None, choices: Choices | None = None):
+        self.engine, self.library = engine, library
+        self.wish = wish or Wish()
+        self.choices = choices or Choices()
+        self._lock = threading.Lock()
+        self._seen: dict[str, Shelf] | None = None
+        self._passed: dict[str, str] = {}
+        self._aliases: dict[str, tuple[str, ...]] = {}
+
+    def put(self, name: str, ref: str | None) -> Served:
+        """Serve a version under a name from now on; without a ref the newest (or what the alias says), as it moves."""
+        check_name(name)
+        with self._lock:
+            served = self.engine.serve(name, self.library.find(ref or self._usual(name)))
+            self.choices.taken = [one for one in self.choices.taken if one != name]
+            self.choices.put.pop(name, None)
+            if (ref is not None and ref != self._usual(name)) or self._left_out(name):
+                self.choices.put[name] = ref or self._usual(name)
+            self.choices.keep()
+            self._passed.pop(name, None)
+            return served
+
+    def take(self, name: str) -> None:
+        """Serve a task no more, until it is put again."""
+        with self._lock:
+            if name not in {served.name for served in self.engine.tasks()}:
+                raise SlotError(f"there is no task {name[:100]!r} here")
+            self.choices.put.pop(name, None)
+            self.choices.taken.append(name)
+            self.choices.keep()
+            self.engine.withdraw(name)
+
+    def sync(self, force: bool = False) -> list[str]:
+        """Serve what the library has now; returns what is new about tasks that cannot be served."""
+        with self._lock:
+            shelves = read_shelves(self.library.storage)
+            if shelves == self._seen and not force:
+                return []
+            notes: dict[str, str] = {}
+            now = {served.name: served for served in self.engine.tasks()}
+            wanted = self._wanted(shelves, now, notes)
+            for name, entry in wanted.items():
+                if entry is not None:
+                    self._serve(name, entry, now.get(name), notes)
+            for name in now.keys() - wanted.keys():
+                self.engine.withdraw(name)
+            new = [f"{name}: {why}" for name, why in notes.items() if self._passed.get(name) != why]
+            self._seen, self._passed = shelves, notes
+            return new
+
+    def _serve(self, name: str, entry: Entry, now: Served | None, notes: dict[str, str]) -> None:
+        same = now is not None and now.ref == entry.ref
+        if same and self._aliases.get(name) == entry.aliases:
+            return
+        try:
+            self.engine.serve(name, entry, read=False if same else None)
+            self._aliases[name] = entry.aliases
+        except InlayError as error:  # what is served stays
+            notes[name] = str(error)
+
+    def _wanted(
+        self, shelves: Mapping[str, Shelf], now: Mapping[str, Served], notes: dict[str, str]
+    ) -> dict[str, Entry | None]:
+        """Name -> entry; None where what is served stays, because it cannot be known what should be."""
+        wanted: dict[str, Entry | None] = {}
+        refs = dict(self.wish.only or {})
+        if self.wish.only is None:
+            damaged: list[Problem] = []
+            found = self.library.list(all_versions=self.wish.alias is not None, damaged=damaged)
+            notes |= {problem.ref: problem.message for problem in damaged}
+            wanted = {problem.ref.partition("@")[0]: None for problem in damaged}
+            wanted |= {e.name: e for e in found if self.wish.alias is None or self.wish.alias in e.aliases}
+        for name, ref in (refs | self.choices.put).items():
+            try:
+                wanted[name] = self.library.find(ref)
+            except LibraryError as error:
+                notes[name] = str(error)
+                wanted.pop(name, None)
+                owner = split_ref(ref)[0]
+                if name in now and owner in shelves and shelves[owner].versions:
+                    wanted[name] = None
+        return {name: entry for name, entry in wanted.items() if name not in self.choices.taken}
+
+    def _usual(self, name: str) -> str:
+        """What is served under a name unless something else was chosen."""
+        if self.wish.only is not None and name in self.wish.only:
+            return self.wish.only[name]
+        return name if self.wish.alias is None else f"{name}@{self.wish.alias}"
+
+    def _left_out(self, name: str) -> bool:
+        return self.wish.only is not None and name not in self.wish.only
+
+
+class Watcher:
+    """A thread that looks at the library every so many seconds."""
+
+    def __init__(self, catalogue: Catalogue, seconds: float, tell: Tell):
+        self.catalogue, self.seconds, self.tell = catalogue, seconds, tell
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="inlay-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        before = ""
+        while not self._end.wait(self.seconds):
+            try:
+                problem = ""
+                for note in self.catalogue.sync():
+                    self.tell(note)
+            except (InlayError, OSError) as error:  # the library is out of reach: what is served stays
+                problem = str(error)
+                if problem != before:
+                    self.tell(problem)
+            before = problem

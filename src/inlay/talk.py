@@ -1,0 +1,221 @@
+"""What is said to a service and what is made of its answers, however one waits for them (see `client.py`).
+
+A conversation is a generator: it yields what to send, or how long to wait, is given the response, and returns what came
+of it. A service that is busy or warming up is asked again, after the time it says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from inlay.errors import InlayError
+
+if TYPE_CHECKING:
+    import httpx
+
+Answer = dict[str, Any]
+Request = tuple[str, Any] | Mapping[str, Any]
+"""(task, what to answer) as `Host.predict` takes it, or an item as the service takes it."""
+_AGAIN = (429, 503)
+_LONGEST = 10.0
+"""Seconds to wait before asking again, at most."""
+
+
+class ServiceError(InlayError):
+    """A service refused, or cannot be reached; `status` is None then."""
+
+    def __init__(self, message: str, status: int | None = None, kind: str = "unreachable"):
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+@dataclass(frozen=True)
+class Send:
+    """One request; a generator of these gets responses back."""
+
+    method: str
+    path: str
+    content: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A pause before asking again."""
+
+    seconds: float
+
+
+Steps = Generator["Send | Wait", "httpx.Response | None", Any]
+"""A conversation."""
+
+
+class Talk:
+    """What both clients share."""
+
+    def __init__(
+        self, url: str, key: str | None = None, *, timeout: float = 60.0, retries: int = 5, at_once: int = 128
+    ):
+        """
+        Args:
+            key: an API key; by default `INLAY_KEY`.
+            retries: how often a service that is busy is asked again.
+            at_once: requests in one call; longer lists take several.
+        """
+        if not url.startswith(("http://", "https://")):
+            raise InlayError(f"{url!r} is not the URL of a service; expected one such as http://127.0.0.1:8000")
+        self.url, self.timeout, self.retries, self.at_once = url.rstrip("/"), timeout, retries, at_once
+        key = os.environ.get("INLAY_KEY") if key is None else key
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    def _asked(self, send: Send) -> Steps:
+        for _ in range(self.retries):
+            response = yield send
+            assert response is not None
+            if response.status_code not in _AGAIN:
+                return document_of(response)
+            yield Wait(min(_LONGEST, _number(response.headers.get("retry-after"), 1.0)))
+        response = yield send
+        assert response is not None
+        return document_of(response)
+
+    def say_predict(self, requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
+        """Ask for answers, in as many calls as it takes."""
+        items = [item_of(one, how) for one in requests]
+        found: list[Answer] = []
+        for start in range(0, len(items), self.at_once):
+            body = {"requests": items[start : start + self.at_once]}
+            sent = post("/v1/predict", body, deadline_ms)
+            found += (yield from self._asked(sent))["results"]
+        return found
+
+    def say_ask(self, task: str, given: Any, how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
+        """Ask for one answer."""
+        (answer,) = yield from self.say_predict([(task, given)], how, deadline_ms)
+        if "error" in answer:
+            raise ServiceError(answer["error"]["message"], 200, answer["error"]["type"])
+        return answer
+
+    def say_tasks(self) -> Steps:
+        """Ask for the cards."""
+        return (yield from self._asked(Send("GET", "/v1/tasks")))["tasks"]
+
+    def say_serve(self, name: str, ref: str | None) -> Steps:
+        """Have a version served."""
+        content = json.dumps({} if ref is None else {"ref": ref}).encode()
+        sent = Send("PUT", f"/v1/tasks/{_quoted(name)}", content, {"Content-Type": "application/json"})
+        return (yield from self._asked(sent))
+
+    def say_withdraw(self, name: str) -> Steps:
+        """Have a task served no more."""
+        yield from self._asked(Send("DELETE", f"/v1/tasks/{_quoted(name)}"))
+
+    def say_ready(self) -> Steps:
+        """Ask whether it answers."""
+        response = yield Send("GET", "/ready")
+        assert response is not None
+        return response.status_code == 200
+
+
+def stream_request(requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None) -> Send:
+    """A call whose answers come as lines."""
+    return post("/v1/predict/stream", {"requests": [item_of(one, how) for one in requests]}, deadline_ms)
+
+
+def post(path: str, body: Mapping[str, Any], deadline_ms: float | None) -> Send:
+    """A request with a JSON body."""
+    whole = dict(body) if deadline_ms is None else {**body, "deadline_ms": deadline_ms}
+    try:
+        content = json.dumps(whole, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InlayError(f"this cannot be sent: {error}") from None
+    return Send("POST", path, content, {"Content-Type": "application/json"})
+
+
+def item_of(request: Request, how: Mapping[str, Any]) -> dict[str, Any]:
+    """A request as the service takes it."""
+    options = {key: value for key, value in how.items() if value is not None}
+    if isinstance(request, Mapping):
+        return {**options, **request}
+    if not isinstance(request, tuple) or len(request) != 2:
+        raise InlayError(f"a request is (task, text) or a mapping, not {request!r}")
+    task, given = request
+    if isinstance(given, str):
+        return {"task": task, "text": given, **options}
+    if isinstance(given, Mapping):
+        return {"task": task, **given, **options}
+    if isinstance(given, tuple) and len(given) == 2:
+        return {"task": task, "text": given[0], "pair": given[1], **options}
+    if isinstance(given, list):
+        return {"task": task, "tokens": given, **options}
+    raise InlayError(f"a request is a text, a pair of texts, a list of words or a mapping, not {given!r}")
+
+
+def document_of(response: httpx.Response) -> Any:
+    """What a response says, or the error that it stands for."""
+    try:
+        found = response.json()
+    except ValueError:
+        found = None
+    if response.status_code == 200 and found is not None:
+        return found
+    error = found.get("error") if isinstance(found, dict) else None
+    said = error if isinstance(error, dict) else {"type": "http", "message": response.text[:200]}
+    raise ServiceError(f"{response.url}: {said.get('message')}", response.status_code, str(said.get("type")))
+
+
+class Lines:
+    """The lines of a stream; it knows whether the last one came."""
+
+    complete = False
+
+    def read(self, line: str) -> list[Answer]:
+        """The answer in a line; none in the last one."""
+        found = json.loads(line)
+        self.complete = self.complete or "done" in found
+        return [] if "done" in found else [found]
+
+    def check(self) -> None:
+        """Refuse a stream that was cut off."""
+        if not self.complete:
+            raise ServiceError("the service's answer was cut off")
+
+
+@contextmanager
+def reached(url: str) -> Iterator[None]:
+    """A service that cannot be reached is a ServiceError."""
+    try:
+        yield
+    except httpx_module().HTTPError as error:
+        raise ServiceError(f"{url} cannot be reached: {error or type(error).__name__}") from None
+
+
+def sent(send: Send) -> dict[str, Any]:
+    """As httpx takes it."""
+    return {"content": send.content, "headers": dict(send.headers)}
+
+
+def httpx_module() -> Any:
+    """The package that speaks HTTP."""
+    try:
+        return importlib.import_module("httpx")
+    except ModuleNotFoundError:
+        raise InlayError("asking a service needs httpx: pip install 'inlay[serve]'") from None
+
+
+def _number(text: str | None, otherwise: float) -> float:
+    try:
+        return max(0.0, float(text or otherwise))
+    except ValueError:
+        return otherwise
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")

@@ -1,0 +1,172 @@
+"""`inlay serve` and `inlay predict --url`: what is said at the start, wrong usage, and the same answers from afar."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serve import place as places
+from serve.place import PAIR, TEXT, until
+from serve.process import Process
+from typer.testing import CliRunner
+
+import inlay
+from inlay.cli.main import app
+from inlay.library.library import Library
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    base, library = places.make_library(tmp_path_factory.mktemp("serve"))
+    host = inlay.Host(base)
+    places.add(host, library, "sms", 60, base)
+    library.alias("sms", "prod", 1)
+    return library
+
+
+@pytest.fixture(scope="module")
+def process(library: Library) -> Any:
+    with Process(library, "--port", 0, "--watch") as one:
+        yield one
+
+
+def call(*arguments: Any, stdin: str | None = None) -> Any:
+    return CliRunner().invoke(app, [*map(str, arguments)], input=stdin, env={"COLUMNS": "80"})
+
+
+def fails(*arguments: Any) -> str:
+    done = call("serve", *arguments)
+    assert (done.exit_code, done.stdout) == (1, ""), done.output
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return str(done.stderr)
+
+
+# --- serve --------------------------------------------------------------------------------------------------------
+
+
+def test_it_says_where_it_is_and_what_it_serves(process: Process):
+    assert process.url.startswith("http://127.0.0.1:")
+    assert process.about["tasks"] == ["ask@1", "ner@1", "sms@2", "stars@1", "topic@1"]
+    assert process.about["open"] is True
+    assert process.about["memory"]["cpu"] > 10**8
+    assert "serves 5 tasks" in process.said()
+    assert "no --key-file: open to this machine" in process.said()
+
+
+def test_a_new_version_appears_by_itself(process: Process, library: Library):
+    base = str(library.find("ner").card["base_name"])
+    places.add(inlay.Host(base), library, "ner", 61, base)
+    with inlay.Client(process.url) as client:
+        until(lambda: {card["name"]: card["version"] for card in client.tasks()}["ner"] == 2)
+
+
+def test_an_alias_a_key_file_and_the_log(library: Library, tmp_path: Path):
+    (tmp_path / "keys").write_text("web predict,manage a-key\n")
+    options = ("--port", 0, "--alias", "prod", "--key-file", tmp_path / "keys", "--log-texts", "--resident", 2)
+    with Process(library, *options) as process:
+        assert (process.about["tasks"], process.about["open"]) == (["sms@1"], False)
+        with inlay.Client(process.url, key="a-key") as client:
+            assert client.ask("sms", TEXT)["version"] == 1
+            client.serve("topic", "topic@1")
+            assert [card["ref"] for card in client.tasks()] == ["sms@1", "topic@1"]
+        assert process.end() == 0
+        lines = [json.loads(line) for line in process.said().splitlines() if line.startswith("{")]
+        (line,) = [line for line in lines if line["path"] == "/v1/predict"]
+        assert (line["key"], line["tasks"], line["texts"]) == ("web", ["sms"], [TEXT])
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_loaded(library: Library):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is taken" in fails("--port", port, "--library", library.root)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--key-file", "/none"], "the key file /none cannot be read"),
+        (["--tasks", "no"], "there is no adapter 'no'"),
+        (["--tasks", "sms@9"], "sms has no version '9'"),
+        (["--tasks", "sms,sms@1"], "sms is asked for twice"),
+        (["--tasks", ","], "names no adapter"),
+        (["--alias", "1"], "an alias starts with a letter"),
+        (["--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
+        (["--base", "/none"], "/none"),
+    ],
+)
+def test_wrong_usage_is_one_line(library: Library, options: list[str], said: str):
+    assert said in fails("--port", 0, "--library", library.root, *options)
+
+
+@pytest.mark.parametrize("options", [["--port", "x"], ["--port", "70000"], ["--watch", "x"], ["--queue", "0"]])
+def test_a_value_that_is_none_is_wrong_usage(options: list[str]):
+    assert call("serve", *options).exit_code == 2
+
+
+# --- predict --url ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["sms,topic,stars", TEXT, "a very bad book"],
+        ["sms@2", TEXT, "--top-k", "1", "--threshold", "0.99"],
+        ["sms", TEXT, "--raw"],
+        ["ner", TEXT],
+        ["ask", PAIR[0], "--pair", PAIR[1]],
+    ],
+)
+def test_answers_from_afar_are_those_from_here(process: Process, library: Library, asked: list[str]):
+    here = call("predict", *asked, "--library", library.root, "--json")
+    there = call("predict", *asked, "--url", process.url, "--json")
+    assert (here.exit_code, there.exit_code) == (0, 0), there.stderr
+    expected, found = json.loads(here.stdout), json.loads(there.stdout)
+    assert found == _near(expected)
+    table = call("predict", *asked, "--url", process.url)
+    assert table.stdout == call("predict", *asked, "--library", library.root).stdout
+
+
+def _near(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _near(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_near(one) for one in value]
+    return pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
+
+
+def test_a_file_of_texts_goes_through_a_service(process: Process, library: Library, tmp_path: Path):
+    rows = [f"a film {i} was very good" for i in range(300)]
+    (tmp_path / "in.txt").write_text("\n".join(rows))
+    asked = ["predict", "sms,topic", "--file", tmp_path / "in.txt"]
+    for where, out in ((["--url", process.url], "there.jsonl"), (["--library", library.root], "here.jsonl")):
+        assert call(*asked, *where, "--out", tmp_path / out).exit_code == 0
+    texts = ((tmp_path / out).read_text() for out in ("there.jsonl", "here.jsonl"))
+    found, expected = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    assert len(found) == 600
+    assert found == _near(expected)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["nope"], "serves no 'nope'"),
+        (["sms@1"], "serves sms at version 2, not 1"),
+        (["sms,sms"], "asked for twice"),
+    ],
+)
+def test_what_a_service_does_not_have(process: Process, asked: list[str], said: str):
+    done = call("predict", *asked, TEXT, "--url", process.url)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert said in done.stderr
+
+
+def test_a_service_that_is_not_there():
+    done = call("predict", "sms", TEXT, "--url", "http://127.0.0.1:9")
+    assert (done.exit_code, "cannot be reached" in done.stderr) == (1, True)
+    assert call("predict", "sms", TEXT, "--url", "http://127.0.0.1:9", "--base", "x").exit_code == 2
