@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typer.testing import CliRunner
 import inlay
 from inlay.cli.main import app
 from inlay.library.library import Library
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +110,20 @@ def test_wrong_usage_is_one_line(library: Library, options: list[str], said: str
 @pytest.mark.parametrize("options", [["--port", "x"], ["--port", "70000"], ["--watch", "x"], ["--queue", "0"]])
 def test_a_value_that_is_none_is_wrong_usage(options: list[str]):
     assert call("serve", *options).exit_code == 2
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "inlay.service"])
+def test_what_deploys_it_names_options_that_exist(file: str):
+    words = [
+        word for line in (ROOT / "deploy" / file).read_text().splitlines() if _starts(line) for word in line.split()
+    ]
+    given = {option for word in words for option in re.findall(r"--[a-z][a-z-]+", word)}
+    assert {"--watch"} < given
+    assert given <= set(re.findall(r"--[a-z][a-z-]+", call("serve", "--help").stdout))
+
+
+def _starts(line: str) -> bool:
+    return line.startswith(("ExecStart=", "ENTRYPOINT", "CMD"))
 
 
 # --- predict --url ------------------------------------------------------------------------------------------------

@@ -142,6 +142,8 @@ BAD: list[tuple[Any, str]] = [
     ({"task": "sms", "tokens": ["a"], "pair": "b"}, "invalid"),
     ({"task": "sms", "text": 3}, "invalid"),
     ({"task": "sms", "text": TEXT, "top_k": 0}, "invalid"),
+    ({"task": "sms", "text": TEXT, "top_k": True}, "invalid"),
+    ({"task": "sms", "text": TEXT, "threshold": "0.5"}, "invalid"),
     ({"task": "sms", "text": TEXT, "threshold": 1.5}, "invalid"),
     ({"task": "sms", "text": TEXT, "long": "what"}, "invalid"),
     ({"task": "sms", "text": TEXT, "more": 1}, "invalid"),
@@ -354,6 +356,7 @@ def test_a_bug_in_answering_is_500_for_a_call_and_an_error_for_an_item():
     assert (good, bad["error"]["type"]) == ({"label": "ham"}, "internal")
     response = post(place, {"requests": [{"task": "sms", "text": "bad"}]})
     assert (response.status_code, "division" in response.text) == (500, False)
+    assert ["division" in line["error"] for line in place.lines() if line["event"] == "bug"] == [True, True]
 
 
 def test_a_bug_in_a_route_is_500_with_an_id_that_the_log_has():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import types
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -139,9 +140,9 @@ def test_a_busy_service_is_asked_again(monkeypatch: pytest.MonkeyPatch):
         return submit(ask, deadline)
 
     engine.submit = sometimes  # type: ignore[method-assign]
-    monkeypatch.setattr("inlay.client.time.sleep", waits.append)
     with listening(fake(engine)) as url:
-        with Client(url) as client:
+        with Client(url) as client, monkeypatch.context() as patch:
+            patch.setattr("inlay.client.time", types.SimpleNamespace(sleep=waits.append))
             assert client.ask("sms", "a")["label"] == "ham"
             assert waits == [1.0, 1.0]
         refusals[:] = [1]

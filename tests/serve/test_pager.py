@@ -153,6 +153,15 @@ def test_memory_holds_what_was_used_last(make, entries):
     assert pager.counts.evictions == 7
 
 
+def test_one_that_leaves_the_bank_was_used_a_moment_ago(make, entries):
+    pager = make(resident=2, remembered=3)
+    for name in NAMES[:4]:  # t0 leaves for t2, t1 for t3
+        load(pager, entries[name], lambda ref, name=name: ref == f"{name}@1")
+        pager.used([f"{name}@1"])
+    assert resident(pager) == ["t2", "t3"]
+    assert pager.state("t0@1") == "memory"  # rather than t1, which was in the bank when t3 was read
+
+
 def test_memory_is_bounded_by_bytes(make, entries):
     pager = make(resident=1, memory=3 * entries["t0"].bytes)
     for name in NAMES:

@@ -16,9 +16,11 @@ from serve.place import FakeEngine, fake, listening
 from serve.process import Process, state_of
 
 import inlay
+from inlay.errors import InlayError
 from inlay.library.library import Library
+from inlay.serve.run import Running, run, take_port
 
-CLIENTS = 16
+CLIENTS = 8
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ class Load:
 def test_the_end_under_load_answers_all_that_was_accepted(library: Library):
     with Process(library, "--port", 0) as process:
         load = Load(process.url)
-        while len(load.answers) < 100:
+        while len(load.answers) < 50:
             time.sleep(0.01)
         assert process.end(signal.SIGTERM) == 0, process.said()
         load.join()
@@ -93,6 +95,17 @@ def test_a_request_that_is_on_its_way_is_answered():
     assert json.loads(said.partition(b"\r\n\r\n")[2])["results"][0]["label"] == "ham"
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((host, int(port)), timeout=5)
+
+
+def test_a_service_that_cannot_warm_up_ends_with_the_reason():
+    engine = FakeEngine(ready=False)
+    engine.start = lambda: _fail()  # type: ignore[method-assign]
+    with take_port("127.0.0.1", 0) as taken, pytest.raises(InlayError, match="no room for the base"):
+        run(Running(fake(engine).service), taken)
+
+
+def _fail() -> None:
+    raise InlayError("no room for the base")
 
 
 def test_after_a_kill_it_comes_back_with_the_same_tasks(library: Library, tmp_path: Path):

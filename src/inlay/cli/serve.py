@@ -98,7 +98,7 @@ def serve(
     screen = output.console(as_json)
     with take_port(host, port) as taken:  # before minutes are spent on loading
         store, wish = Library(library), _wish(tasks, alias)
-        kept = Choices.read(store.local / "serving" / f"{port}.json")
+        kept = Choices.read(store.local / "serving" / f"{port}.json" if port else None)
         on = _host(store, wish, base, weights)
         engine = Engine(on, store, Settings(tokens, wait_ms, queue, resident))
         catalogue = Catalogue(engine, store, wish, kept)
@@ -150,7 +150,7 @@ def _tell(service: Service, url: str, host: str, screen: Console, as_json: bool)
         "open": service.keys.open,
         "memory": _memory(),
         "pid": os.getpid(),
-        "choices": str(service.catalogue.choices.path),
+        "choices": str(kept) if (kept := service.catalogue.choices.path) else None,
     }
     refs = [one.ref for one in served][:_SHOWN] + (
         [f"and {len(served) - _SHOWN:,} more"] if len(served) > _SHOWN else []

@@ -25,6 +25,7 @@ from inlay.errors import DamagedError, InlayError, LibraryError, RunError, SlotE
 from inlay.library import about
 from inlay.serve import bodies, calls, metrics
 from inlay.serve.ask import Served, Stopped
+from inlay.serve.describe import body, describe, failures, text
 from inlay.serve.gate import Gate
 from inlay.serve.keys import Keys, Scope
 from inlay.serve.limits import Limits, Refused, not_ready, read_body
@@ -39,18 +40,6 @@ if TYPE_CHECKING:
 STATIC = Path(__file__).parent / "static"
 _JSON = "application/json"
 _LINES = "application/x-ndjson"
-_FAILURES = {
-    400: "The body is not JSON.",
-    401: "A valid key is needed.",
-    403: "The key is not for this.",
-    408: "The body came too slowly.",
-    413: "The call is too large.",
-    415: "The body is not said to be JSON.",
-    422: "The body is not what it should be.",
-    429: "The queue is full; Retry-After says when to come back.",
-    503: "The service is not ready.",
-    504: "The deadline passed.",
-}
 _STATUS: dict[type[Exception], int] = {
     DamagedError: 409,
     LibraryError: 404,
@@ -58,7 +47,6 @@ _STATUS: dict[type[Exception], int] = {
     RunError: 503,
     Stopped: 503,
 }
-_Responses = dict[int | str, dict[str, Any]]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
@@ -93,6 +81,11 @@ class Service:
         about_call(request.scope["note"], len(items), [ask.task for ask in call.asks], texts)
         await calls.submit(self.engine, call)
         return call
+
+    def report(self, call: calls.Call, request: Request) -> None:
+        """Log what went wrong for no reason of the caller's."""
+        if call.bugs:
+            self.log.failed(call.bugs[0], id=request.scope["note"]["id"], asks=len(call.bugs))
 
     def names(self) -> list[str]:
         """All tasks that are served."""
@@ -129,48 +122,52 @@ def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None 
         )
     if STATIC.is_dir():
         app.mount("/", StaticFiles(directory=STATIC, html=True))
-    _describe(app)
+    describe(app)
     return app
 
 
 def _predictions(app: FastAPI, service: Service) -> None:
-    failures = _failures(400, 401, 403, 408, 413, 415, 422, 429, 503, 504)
-    asks = _body("Body")
+    refusals = failures(400, 401, 403, 408, 413, 415, 422, 429, 503, 504)
+    asks = body("Body")
 
-    @app.post("/v1/predict", response_model=bodies.Answers, responses=failures, openapi_extra=asks)
+    @app.post("/v1/predict", response_model=bodies.Answers, responses=refusals, openapi_extra=asks)
     async def predict(request: Request) -> Response:
         """Answer a list of requests for any mix of tasks, in order. A bad one fails alone."""
         call = await service.call(request)
         await calls.finish(call, request)
-        return _json({"results": call.results(), "ms": call.ms, "batch": call.batch})
+        try:
+            return _json({"results": call.results(), "ms": call.ms, "batch": call.batch})
+        finally:
+            service.report(call, request)
 
-    lines = _text("Answers as they come.", _LINES)
+    lines = text("Answers as they come.", _LINES)
 
-    @app.post("/v1/predict/stream", response_class=Response, responses={**failures, **lines}, openapi_extra=asks)
+    @app.post("/v1/predict/stream", response_class=Response, responses={**refusals, **lines}, openapi_extra=asks)
     async def predict_stream(request: Request) -> Response:
         """As /v1/predict, but every answer is a line of its own, sent when it is there, with its item's index."""
         call = await service.call(request)
-        return StreamingResponse(_as_lines(call), media_type=_LINES)
+        return StreamingResponse(_as_lines(call, service, request), media_type=_LINES)
 
 
-async def _as_lines(call: calls.Call) -> AsyncIterator[bytes]:
+async def _as_lines(call: calls.Call, service: Service, request: Request) -> AsyncIterator[bytes]:
     async for place, result in calls.stream(call):
         task = {} if place.task is None else {"task": place.task}
         yield bodies.dump({"index": place.item, **task, "result": result}) + b"\n"
+    service.report(call, request)
     yield bodies.dump({"done": True, "answers": len(call.places), "ms": call.ms, "batch": call.batch}) + b"\n"
 
 
 def _tasks(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/tasks", response_model=bodies.TaskCards, responses=_failures(401, 403))
+    @app.get("/v1/tasks", response_model=bodies.TaskCards, responses=failures(401, 403))
     async def tasks(request: Request) -> Response:
         """All tasks that are served."""
         service.enter(request, "predict", "manage")
         return _json({"tasks": [card_of(served) for served in service.engine.tasks()]})
 
-    failures = _failures(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
+    refusals = failures(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
 
     @app.put(
-        "/v1/tasks/{name}", response_model=bodies.TaskCard, responses=failures, openapi_extra=_body("Wanted", False)
+        "/v1/tasks/{name}", response_model=bodies.TaskCard, responses=refusals, openapi_extra=body("Wanted", False)
     )
     async def put_task(request: Request, name: str) -> Response:
         """Serve a version under a name, in one step; without a body, the newest."""
@@ -180,7 +177,7 @@ def _tasks(app: FastAPI, service: Service) -> None:
         request.scope["note"]["tasks"] = [served.ref]
         return _json(card_of(served))
 
-    @app.delete("/v1/tasks/{name}", response_model=bodies.State, responses=_failures(401, 403, 404, 409, 503))
+    @app.delete("/v1/tasks/{name}", response_model=bodies.State, responses=failures(401, 403, 404, 409, 503))
     async def delete_task(request: Request, name: str) -> Response:
         """Serve a task no more. The library keeps it."""
         service.enter(request, "manage")
@@ -194,16 +191,16 @@ def _states(app: FastAPI, service: Service) -> None:
         """Whether the service lives."""
         return _json({"status": "alive"})
 
-    @app.get("/ready", response_model=bodies.State, responses=_failures(503))
+    @app.get("/ready", response_model=bodies.State, responses=failures(503))
     async def ready() -> Response:
         """Whether it answers: not while it warms up, nor when it is about to end."""
         if not service.engine.ready:
             raise not_ready()
         return _json({"status": "ready"})
 
-    page = _text("Prometheus' text format.", "text/plain")
+    page = text("Prometheus' text format.", "text/plain")
 
-    @app.get("/metrics", response_class=Response, responses={**_failures(401, 403), **page})
+    @app.get("/metrics", response_class=Response, responses={**failures(401, 403), **page})
     async def measured(request: Request) -> Response:
         """What Prometheus reads."""
         service.enter(request, "predict", "manage")
@@ -266,30 +263,3 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(bodies.dump(value), status, headers, _JSON)
-
-
-def _failures(*statuses: int) -> _Responses:
-    others = {404: "There is no such task.", 409: "What is stored is damaged."}
-    return {status: {"model": bodies.Failure, "description": (_FAILURES | others)[status]} for status in statuses}
-
-
-def _text(description: str, kind: str) -> _Responses:
-    return {200: {"description": description, "content": {kind: {"schema": {"type": "string"}}}}}
-
-
-def _body(model: str, required: bool = True) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{model}"}
-    return {"requestBody": {"required": required, "content": {_JSON: {"schema": schema}}}}
-
-
-def _describe(app: FastAPI) -> None:
-    """Add the bodies that are read by hand to the OpenAPI document."""
-    plain = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = plain()
-        document["components"]["schemas"] |= bodies.schemas()
-        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]

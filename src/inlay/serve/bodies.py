@@ -27,7 +27,7 @@ class Item(BaseModel):
     It is a text, a text and its pair, tokens, or a question and its context.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     task: str | None = Field(default=None, description="A served task.", examples=["sms"])
     tasks: list[str] | Literal["all"] | None = Field(default=None, description="Several tasks, or all of them.")
@@ -82,7 +82,7 @@ class Item(BaseModel):
 class Body(BaseModel):
     """The body of a call: any mix of tasks and kinds of input."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     requests: list[Item]
     deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
@@ -91,7 +91,7 @@ class Body(BaseModel):
 
 
 class _Loose(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     requests: list[Any]
     deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -100,7 +100,7 @@ class _Loose(BaseModel):
 class Wanted(BaseModel):
     """Which version a task should have."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     ref: str | None = Field(default=None, description="name, name@version or name@alias.", examples=["sms@3"])
 

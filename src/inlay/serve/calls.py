@@ -52,14 +52,6 @@ class Place:
     ask: Ask | None = None
     outcome: Future[Answer] | InlayError | None = None
 
-    @property
-    def result(self) -> Answer:
-        """The answer, or what there is instead."""
-        try:
-            return self.outcome.result(timeout=0) if isinstance(self.outcome, Future) else _raise(self.outcome)
-        except (Exception, CancelledError) as error:
-            return problem(*kind_of(error))
-
 
 @dataclass
 class Call:
@@ -71,6 +63,8 @@ class Call:
     deadline: float
     """On the monotonic clock."""
     began: float = field(default_factory=time.perf_counter)
+    bugs: list[BaseException] = field(default_factory=list)
+    """What should not have happened; known once there are results."""
 
     @property
     def asks(self) -> list[Ask]:
@@ -97,6 +91,16 @@ class Call:
         for future in self.futures:
             future.cancel()
 
+    def result(self, place: Place) -> Answer:
+        """The answer of a place, or what there is instead."""
+        try:
+            return place.outcome.result(timeout=0) if isinstance(place.outcome, Future) else _raise(place.outcome)
+        except (Exception, CancelledError) as error:
+            kind, message = kind_of(error)
+            if kind == "internal":
+                self.bugs.append(error)
+            return problem(kind, message)
+
     def results(self) -> list[Answer]:
         """In the order of the items; answers of several tasks together.
 
@@ -104,17 +108,17 @@ class Call:
             Refused: 504 if all of it was too late, 500 if all of it failed for no reason of the caller's.
         """
         found: list[Answer] = [{"results": {}} if grouped else {} for grouped in self.grouped]
-        problems = []
+        problems: list[Answer] = []
         for place in self.places:
-            result = place.result
-            problems.append(result.get("error", {}).get("type"))
+            result = self.result(place)
+            problems.append(result.get("error", {}))
             if place.task is None:
                 found[place.item] = result
             else:
                 found[place.item]["results"][place.task] = result
         for kind, status in (("late", 504), ("internal", 500), ("not_ready", 503)):
-            if problems and all(one == kind for one in problems):
-                raise Refused(status, kind, str(self.places[0].result["error"]["message"]))
+            if problems and all(one.get("type") == kind for one in problems):
+                raise Refused(status, kind, problems[0]["message"])
         return found
 
 
@@ -167,7 +171,7 @@ async def stream(call: Call) -> AsyncIterator[tuple[Place, Answer]]:
     try:
         for place in call.places:
             if not isinstance(place.outcome, Future):
-                yield place, place.result
+                yield place, call.result(place)
         left = {id(place): place for place in waiting}
         while left:
             try:
@@ -175,7 +179,7 @@ async def stream(call: Call) -> AsyncIterator[tuple[Place, Answer]]:
             except TimeoutError:
                 break
             del left[id(place)]
-            yield place, place.result
+            yield place, call.result(place)
         for place in left.values():
             yield place, problem("late", "the time for this call is over")
     finally:

@@ -11,15 +11,19 @@ own weights run in passes of their own, for a third of the time while others wai
 
 from __future__ import annotations
 
+import copy
+import functools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from inlay.engine.host import Host
 from inlay.errors import InlayError
 from inlay.library.library import Entry, Library, check_name
-from inlay.serve.ask import Ask, BatchDone, Busy, Counts, Late, Pending, Served, Settings, Stopped
+from inlay.serve.ask import Answer, Ask, BatchDone, Busy, Counts, Late, Pending, Served, Settings, Stopped
 from inlay.serve.pager import Pager
 from inlay.serve.roster import Roster
 from inlay.serve.runner import Runner
@@ -60,7 +64,7 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether asks are accepted."""
-        return self._accepts and self._thread is not None and self._thread.is_alive()
+        return self._accepts and self._lives
 
     def start(self) -> None:
         """Warm up, and accept asks; returns when it does."""
@@ -110,7 +114,7 @@ class Engine:
         except BaseException:
             self._leave([version])
             raise
-        item.pending.add_done_callback(lambda pending: self._cancelled(item) if pending.cancelled() else None)
+        item.pending.add_done_callback(functools.partial(self._done, version, weakref.ref(item)))
         return item.pending
 
     def serve(self, name: str, ref: str | Entry, read: bool | None = None) -> Served:
@@ -165,13 +169,13 @@ class Engine:
             raise Busy(f"{len(self._queue)} asks are waiting; try again in {after:.2g} s", after)
         error = self._pager.error(version.ref)
         if error is not None:
-            raise error
+            raise copy.copy(error)  # one that is raised again and again gathers everybody's frames
 
     def _enqueue(self, item: Item, deadline: float | None) -> None:
         version = item.version
-        self._tally.add(**{"hits" if version.ref in self._pager else "misses": 1})
         with self._change:
             self._admit(version)
+            self._tally.add(**{"hits" if version.ref in self._pager else "misses": 1})
             for i, piece in enumerate(item.pieces):
                 self._queue.put(version, piece, piece.tokens, None if i else deadline)
             if not self._lingers or self._queue.cost >= self.tokens:
@@ -183,17 +187,24 @@ class Engine:
             self._woken = True
             self._change.notify_all()
 
-    def _cancelled(self, item: Item) -> None:
-        self._tally.add(cancelled=1)
-        self._close([item])
+    def _done(self, version: Version, item: weakref.ref[Item], pending: Future[Answer]) -> None:
+        """Take one that was cancelled out of the queue. A future that someone keeps does not keep rows and outputs."""
+        if pending.cancelled():
+            self._tally.add(cancelled=1)
+            self._unqueue([found] if (found := item()) is not None else [])
+            self._leave([version])
 
     def _close(self, items: list[Item]) -> None:
         """These asks need nothing more."""
+        self._unqueue(items)
+        self._leave([item.version for item in items])
+
+    def _unqueue(self, items: list[Item]) -> None:
         with self._change:
             for item in items:
                 for piece in item.pieces:
                     self._queue.remove(piece)
-            self._leave([item.version for item in items])
+                item.pieces = []
 
     def _leave(self, versions: list[Version]) -> None:
         with self._change:
@@ -203,14 +214,8 @@ class Engine:
 
     def _described(self, version: Version) -> Served:
         error = self._pager.error(version.ref)
-        return Served(
-            version.name,
-            version.entry.version,
-            version.ref,
-            version.entry.card,
-            self._pager.state(version.ref),
-            None if error is None else str(error),
-        )
+        where, said = self._pager.state(version.ref), None if error is None else str(error)
+        return Served(version.name, version.entry.version, version.ref, version.entry.card, where, said)
 
     @property
     def _lives(self) -> bool:
@@ -249,9 +254,7 @@ class Engine:
         with self._change:
             late = [piece.item for piece in self._queue.late(time.monotonic())]
             waiting, taken = len(self._queue), self._turns.take()
-        if late:
-            self._tally.add(late=len(late))
-            self._runner.fail(late, Late("the deadline passed before it was its turn"))
+        self._tally.add(late=self._runner.fail(late, Late("the deadline passed before it was its turn")))
         pieces = self._taken = [piece for piece in taken if piece.item.begin()]
         if pieces:
             self._run(pieces, waiting)

@@ -78,9 +78,10 @@ def url_of(taken: socket.socket) -> str:
 def run(running: Running, taken: socket.socket) -> None:
     """Serve until a signal comes."""
     failures: list[Exception] = []
-    app = build(running.service, running.cors, lifespan_of(running, failures))
+    lifespan = lifespan_of(running, failures, lambda: setattr(server, "should_exit", True))
+    server = server_of(build(running.service, running.cors, lifespan), running.service.limits)
     with _quiet_signals():
-        server_of(app, running.service.limits).run([taken])
+        server.run([taken])
     if failures:
         raise failures[0]
 
@@ -105,11 +106,14 @@ def server_of(app: FastAPI, limits: Limits) -> Server:
     return Server(config)
 
 
-def lifespan_of(running: Running, failures: list[Exception]) -> Callable[[FastAPI], Any]:
+def lifespan_of(
+    running: Running, failures: list[Exception], end: Callable[[], None] | None = None
+) -> Callable[[FastAPI], Any]:
     """Warms up beside the server, which says meanwhile that it is not ready, and drains the engine at the end.
 
     Args:
-        failures: gets what went wrong while warming up, which ends the service.
+        failures: gets what went wrong while warming up.
+        end: called then; it should end the service.
     """
     service = running.service
 
@@ -120,7 +124,8 @@ def lifespan_of(running: Running, failures: list[Exception]) -> Callable[[FastAP
             service.engine.start()
         except Exception as error:
             failures.append(error)
-            os.kill(os.getpid(), signal.SIGTERM)
+            if end is not None:
+                end()
             return
         if running.watcher is not None:
             running.watcher.start()

@@ -5,6 +5,7 @@ If a batch fails, its pieces run once more, each alone, so that one that cannot 
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,14 +40,14 @@ class Runner:
         self._closed = closed
 
     def warm_up(self) -> None:
-        """Batches of the bare base, short and full; twice, since the second is recorded where that is possible."""
-        length = min(32, self.tokens)
-        for rows in (1, max(1, self.tokens // length)):
+        """Batches of the bare base; on CUDA a full one too. Twice, since the second is recorded where that can be."""
+        length, is_cuda = min(32, self.tokens), self.host.base.device.type == "cuda"
+        for rows in (1, max(1, self.tokens // length) if is_cuda else 4):
             batch = batch_of([Row([1] * length)] * rows)
             for _ in range(2):
                 with torch.no_grad():
                     self.host.hidden(batch, [None] * rows)
-        if self.host.base.device.type == "cuda":
+        if is_cuda:
             torch.cuda.synchronize(self.host.base.device)
 
     def run(self, pieces: Sequence[Piece], alone: bool, waiting: int) -> None:
@@ -70,11 +71,12 @@ class Runner:
         rows, tokens = sum(p.end - p.start for p in pieces), sum(p.tokens for p in pieces)
         self._settle(finished, rows, tokens, seconds, alone, waiting)
 
-    def fail(self, items: Iterable[Item], error: Exception) -> None:
-        """Asks that will not run, unless they were cancelled or are answered."""
-        gone = {item: error for item in dict.fromkeys(items) if item.begin() and not item.pending.done()}
+    def fail(self, items: Iterable[Item], error: Exception) -> int:
+        """Asks that will not run, unless they were cancelled or are answered; how many that were."""
+        gone = {item: copy.copy(error) for item in dict.fromkeys(items) if item.begin() and not item.pending.done()}
         if gone:
             self._settle(gone, 0, 0, 0.0, False, 0)
+        return len(gone)
 
     def _outputs(self, pieces: Sequence[Piece]) -> list[list[Tensor]]:
         names = [piece.item.version.ref for piece in pieces for _ in range(piece.start, piece.end)]

@@ -199,8 +199,8 @@ class Watcher:
                 problem = ""
                 for note in self.catalogue.sync():
                     self.tell(note)
-            except (InlayError, OSError) as error:  # the library is out of reach: what is served stays
-                problem = str(error)
+            except Exception as error:  # the library may be out of reach: what is served stays
+                problem = str(error) or repr(error)
                 if problem != before:
                     self.tell(problem)
             before = problem
