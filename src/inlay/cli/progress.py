@@ -54,6 +54,7 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
+            self._live = None
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Take note of an event, and draw at most ten times a second."""
@@ -118,9 +119,13 @@ class Progress:
         for row, (name, step, *rest) in zip([row for _, row in shown] + [{}], cells, strict=False):
             table.add_row(name, step, *([_bar(row, bar)] if bar else []), *rest)
         if self.runs > 1:
-            failed = f", {self.failed} failed" if self.failed else ""
-            table.caption = f"{self.ended} of {self.runs} runs ended{failed}, {clock(now - self.began)}"
+            table.caption = self.caption(now)
         return table
+
+    def caption(self, now: float) -> str:
+        """How far all runs have come together."""
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{self.ended} of {self.runs} runs ended{failed}, {clock(now - self.began)}"
 
 
 def _cells(row: Mapping[str, Any], now: float) -> tuple[str, str, str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options, output
+from inlay.cli import options, output, settings
 from inlay.errors import InlayError, RunError
 
 if TYPE_CHECKING:
@@ -37,71 +37,53 @@ def train(
     manifest: Annotated[
         Path | None, typer.Option(metavar="F", help="A TOML file of many tasks, trained side by side.")
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="T", help="classification, multilabel, regression, tagging, qa, mlm.  [default: guessed]"),
-    ] = None,
-    method: Annotated[str | None, typer.Option(metavar="SPEC", help="For example houlsby:size=64.")] = None,
+    task: settings.Task = None,
+    method: settings.Method = None,
     base: options.Base = None,
-    head: Annotated[str | None, typer.Option(metavar="H", help="linear, tanh2, mlp or relu2.")] = None,
-    pool: Annotated[str | None, typer.Option(metavar="P", help="auto, cls, mean, last or pooler.")] = None,
+    head: settings.Head = None,
+    pool: settings.Pool = None,
     text: options.Text = None,
     pair: options.Pair = None,
     label: options.Label = None,
     format: options.Format = None,
     encoding: options.Encoding = None,
-    val: Annotated[str | None, typer.Option(metavar="F", help="A file of validation rows.")] = None,
-    val_size: Annotated[str | None, typer.Option(metavar="N|P%", help="Rows to hold out.  [default: 10%]")] = None,
-    test: Annotated[str | None, typer.Option(metavar="F", help="A file of test rows.")] = None,
-    train_size: Annotated[str | None, typer.Option(metavar="N|P%", help="Train on so many rows only.")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Draw rows without regard to their classes.")] = False,
-    lr: Annotated[float | None, typer.Option(metavar="X", help="Peak learning rate.  [default: the method's]")] = None,
-    epochs: Annotated[int | None, typer.Option(metavar="N", help="Passes over the data.  [default: 5]")] = None,
-    max_steps: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many steps.")] = None,
-    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Rows per step.  [default: 16]")] = None,
-    max_length: Annotated[int | None, typer.Option(metavar="N", help="Longest row in tokens.")] = None,
-    long: Annotated[
-        str | None, typer.Option(metavar="HOW", help="Longer texts: cut, or windows with pooled scores.")
-    ] = None,
-    warmup: Annotated[float | None, typer.Option(metavar="X", help="Share of rising steps.  [default: 0.1]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(metavar="X", help="Decoupled weight decay.")] = None,
-    decay: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="What decays: difference, or (finetune) weights.")
-    ] = None,
-    clip: Annotated[float | None, typer.Option(metavar="X", help="Largest gradient norm.  [default: 1]")] = None,
-    no_dropout: Annotated[bool, typer.Option("--no-dropout", help="Train without the base's dropout.")] = False,
-    class_weights: Annotated[bool, typer.Option("--class-weights", help="Weigh rare classes more.")] = False,
-    eval_every: Annotated[int | None, typer.Option(metavar="N", help="Evaluate every N steps.")] = None,
-    patience: Annotated[int | None, typer.Option(metavar="N", help="Stop after N evaluations without a best.")] = None,
-    metric: Annotated[str | None, typer.Option(metavar="M", help="The metric that decides.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Start, order, dropout, splits.  [default: 0]")] = None,
-    pretrain_on_text: Annotated[
-        bool, typer.Option("--pretrain-on-text", help="First train on the texts alone, with masked words.")
-    ] = False,
-    pretrain_epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Passes over the texts.  [default: 3]")
-    ] = None,
+    val: settings.Val = None,
+    val_size: settings.ValSize = None,
+    test: settings.Test = None,
+    train_size: settings.TrainSize = None,
+    plain: settings.Plain = False,
+    lr: settings.Lr = None,
+    epochs: settings.Epochs = None,
+    max_steps: settings.MaxSteps = None,
+    batch_size: settings.BatchSize = None,
+    max_length: settings.MaxLength = None,
+    long: settings.Long = None,
+    warmup: settings.Warmup = None,
+    weight_decay: settings.WeightDecay = None,
+    decay: settings.Decay = None,
+    clip: settings.Clip = None,
+    no_dropout: settings.NoDropout = False,
+    class_weights: settings.ClassWeights = False,
+    eval_every: settings.EvalEvery = None,
+    patience: settings.Patience = None,
+    metric: settings.Metric = None,
+    seed: settings.Seed = None,
+    pretrain_on_text: settings.PretrainOnText = False,
+    pretrain_epochs: settings.PretrainEpochs = None,
     skip_bad_rows: options.SkipBadRows = False,
-    slots: Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs at once.  [default: what fits]")] = None,
-    compile: Annotated[
-        bool | None, typer.Option("--compile/--no-compile", help="Compile layers (CUDA).  [default: if it pays]")
-    ] = None,
+    slots: settings.Slots = None,
+    compile: settings.Compile = None,
     weights: options.Weights = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Throw away a training that was stopped.")] = False,
-    save_every: Annotated[float, typer.Option(min=0, metavar="S", help="Seconds between checkpoints.")] = 60.0,
-    log: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND:WHERE", help="jsonl:F, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT."),
-    ] = None,
+    save_every: settings.SaveEvery = 60.0,
+    log: settings.Log = None,
     half: Annotated[bool, typer.Option("--half", help="Keep the adapter in fp16: half the bytes.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Train an adapter on a file; or many, side by side, from a manifest."""
-    given = {k: v for k, v in locals().items() if k in _SETTINGS and v is not None}
-    given |= {key: True for key, on in zip(_FLAGS, (class_weights, pretrain_on_text, skip_bad_rows), strict=True) if on}
-    given |= ({"stratify": False} if plain else {}) | ({"dropout": False} if no_dropout else {})
+    given = settings.given(locals())
     screen = output.console(as_json)
     runs, folder = _runs(data, name, manifest, given)
     from inlay.cli.progress import show_result, show_summary
@@ -114,8 +96,8 @@ def train(
     if resume and not checkpoint.exists:
         screen.print("nothing to resume: starting from the beginning", style="yellow")
     with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(contextlib.closing(one)) for one in _logs(log or ())]
-        host = _host(base, compile, weights, screen)
+        logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or ())]
+        host = open_host(base, compile, weights, screen)
         prepared, problems = _prepare(runs, host, screen, many=manifest is not None)
         results = _train(host, prepared, slots, checkpoint, resume, save_every, logs, screen)
     kept = _keep(host, runs, results, problems, store, half)
@@ -133,16 +115,6 @@ def train(
         raise typer.Exit(1)
 
 
-_FLAGS = ("class_weights", "pretrain_on_text", "skip_bad_rows")
-_SETTINGS = frozenset(
-    (
-        "task method head pool text pair label format encoding val val_size test train_size lr epochs "
-        "max_steps batch_size max_length long warmup weight_decay decay clip eval_every patience metric seed "
-        "pretrain_epochs "
-    ).split()
-)
-
-
 def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapping[str, Any]) -> tuple[list[Run], str]:
     """The runs that were asked for, and the name of their checkpoint."""
     from inlay.training.manifest import read_manifest
@@ -150,9 +122,7 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
 
     if manifest is not None:
         if data is not None or name is not None or given:
-            setting = next(iter(given), "name")
-            option = {"stratify": "plain", "dropout": "no-dropout"}.get(setting, setting.replace("_", "-"))
-            extra = "DATA" if data is not None else f"--{option}"
+            extra = "DATA" if data is not None else settings.option(next(iter(given), "name"))
             raise typer.BadParameter(f"{extra} does not go with --manifest; write it there, under [defaults]")
         # two manifests of one name are two trainings
         return read_manifest(manifest), f"{manifest.stem}-{sha256(bytes(manifest.resolve())).hexdigest()[:8]}"
@@ -173,13 +143,15 @@ def _settle(checkpoint: Checkpoint, resume: bool, restart: bool) -> None:
         )
 
 
-def _logs(specs: Sequence[str]) -> Iterator[Log]:
+def open_logs(specs: Sequence[str]) -> Iterator[Log]:
+    """The logs that were asked for."""
     from inlay.training.logs import make
 
     return (make(spec) for spec in specs)
 
 
-def _host(base: str | None, compile: bool | None, weights: str | None, screen: Console) -> Host:
+def open_host(base: str | None, compile: bool | None, weights: str | None, screen: Console) -> Host:
+    """The base, with a line on what it is."""
     from inlay.engine.host import Host
 
     host = Host(base, compile=compile, weights=weights)
@@ -229,7 +201,7 @@ def _train(
 
     deciding = {data.run.name: data.metric for data in prepared.values()}
     try:
-        with _default_interrupt(), Progress(screen, len(prepared), deciding) as progress:
+        with default_interrupt(), Progress(screen, len(prepared), deciding) as progress:
             return train_prepared(host, prepared, slots, [progress, *logs], checkpoint, resume, save_every)
     except KeyboardInterrupt:
         if checkpoint.exists:
@@ -242,7 +214,7 @@ def _train(
 
 
 @contextlib.contextmanager
-def _default_interrupt() -> Iterator[None]:
+def default_interrupt() -> Iterator[None]:
     """Let the loop have Ctrl-C, which it takes over from Python alone: it finishes the step and saves."""
     if threading.current_thread() is not threading.main_thread():
         yield

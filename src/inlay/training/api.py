@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
 from inlay.base.load import Base
 from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
+from inlay.library.adapter import Adapter
 from inlay.library.library import Library, check_name
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
@@ -135,7 +136,7 @@ def train_prepared(
     if resume and checkpoint is not None and checkpoint.exists:
         loop.resume()
     loop.run()
-    results = dict(zip(prepared, (_result(host, loop, job) for job in jobs), strict=True))
+    results = dict(zip(prepared, (result_of(host, job, loop.adapters.get(job.index)) for job in jobs), strict=True))
     if raise_first and not results[next(iter(results))].ok:
         raise RunError(results[next(iter(results))].problem)
     return results
@@ -143,14 +144,19 @@ def train_prepared(
 
 def keep(result: Result, library: Library, base: Base, half: bool = False) -> Result:
     """Put a result's adapter into a library, with what a card should say beside it; in fp16 if asked."""
-    more: dict[str, Any] = {
-        "base_name": os.path.abspath(base.name) if os.path.isdir(base.name) else base.name,
-        "base_parameters": base.sites.size,
-        "parameters": result.parameters,
-        "seconds": round(result.seconds, 2),
-    }
+    more = card_facts(base, result.parameters, result.seconds)
     entry = library.put(result.adapter.to("float16") if half else result.adapter, **more)
     return replace(result, version=entry.version, library=library.root)
+
+
+def card_facts(base: Base, parameters: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """What a card should say beside what the adapter says itself."""
+    return {
+        "base_name": os.path.abspath(base.name) if os.path.isdir(base.name) else base.name,
+        "base_parameters": base.sites.size,
+        "parameters": dict(parameters),
+        "seconds": round(seconds, 2),
+    }
 
 
 def run_name(run: Run, index: int) -> str:
@@ -175,10 +181,10 @@ def failed(run: Run, index: int, problem: str) -> Result:
     return Result(run_name(run, index), run.method, run.config(), run.metric or "", problem=problem)
 
 
-def _result(host: Host, loop: Loop, job: Job) -> Result:
+def result_of(host: Host, job: Job, adapter: Adapter | None) -> Result:
+    """What a run has given."""
     data = job.data
     method, sites = data.method, host.base.sites
-    adapter = loop.adapters.get(job.index)
     best: dict[str, Any] = adapter.about["best"] if adapter is not None else {"step": 0, "epoch": 0.0}
     head = 0 if adapter is None else sum(t.numel() for n, t in adapter.tensors.items() if n.startswith("head."))
     count = method.count(sites)

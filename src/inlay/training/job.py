@@ -47,7 +47,7 @@ class Job:
     name: str
     data: Prepared
     stages: tuple[Stage, ...] = ()
-    state: Literal["waiting", "active", "done", "failed"] = "waiting"
+    state: Literal["waiting", "active", "done", "failed", "pruned"] = "waiting"
     stage_index: int = 0
     step: int = 0
     """Steps taken in this stage."""
@@ -59,6 +59,8 @@ class Job:
     best_tensors: dict[str, Tensor] = field(default_factory=dict)
     since_best: int = 0
     seconds: float = 0.0
+    tokens: int = 0
+    """Trained on so far; a token that comes again counts again."""
     problem: str = ""
     result: dict[str, Any] | None = None
     _order: tuple[tuple[int, int], list[int]] = ((-1, -1), [])
@@ -70,6 +72,11 @@ class Job:
     def stage(self) -> Stage:
         """The stage under way."""
         return self.stages[self.stage_index]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in ("done", "failed", "pruned")
 
     @property
     def epoch(self) -> float:
@@ -193,6 +200,7 @@ STATE = (
     "best",
     "since_best",
     "seconds",
+    "tokens",
     "problem",
     "result",
 )

@@ -33,11 +33,16 @@ from inlay.training.job import Job
 from inlay.training.memory import slots_for
 from inlay.training.slots import Slots, slot_name
 from inlay.training.step import Part
+from inlay.training.taken import Taken
 
 Event = dict[str, Any]
-"""What callbacks are told: {"event": "step", "run": ...}; events are begin, step, eval, stage, done, failed, slots,
-compiled and saved."""
+"""What callbacks are told: {"event": "step", "run": ...}; events are begin, step, eval, stage, done, failed, pruned,
+slots, compiled and saved."""
 Callback = Callable[[Event], None]
+Source = Callable[[int], Job | None]
+"""The next run, under this index; None if there is none now."""
+_SAVING = 0.05
+"""The largest share of the time that saving at every end may take."""
 
 
 class Loop:
@@ -53,12 +58,18 @@ class Loop:
         checkpoint: Checkpoint | None = None,
         save_every: float = 60.0,
         isolate: bool = True,
+        save_ends: bool = False,
+        source: Source | None = None,
+        prune: Callable[[Sequence[Job]], Sequence[Job]] | None = None,
     ):
         """
         Args:
             slots: how many runs at once; by default as many as fit into memory.
             save_every: seconds between checkpoints.
             isolate: a run that fails is recorded, and the others go on.
+            save_ends: also save when a run has ended, unless saving would take a large share of the time.
+            source: asked for another run whenever a slot is free and none of `jobs` waits.
+            prune: asked after evaluations which of the active runs to end; their slots are free at once.
         """
         if slots is not None and slots < 1:
             raise RunError(f"slots={slots} is not valid: expected at least 1")
@@ -70,13 +81,16 @@ class Loop:
         self.checkpoint = checkpoint
         self.save_every = save_every
         self.isolate = isolate
+        self.save_ends = save_ends
+        self.source = source
+        self.prune = prune
         self.slots = Slots(host)
         self.adapters: dict[int, Adapter] = {}
         """Finished adapters by the job's index."""
-        self._saved = time.monotonic()
+        self._saved, self._took, self._ended = time.monotonic(), 0.0, 0
         self._interrupt = Interrupt()
         self._cache = Cache(host)
-        self._taken: _Taken | None = None
+        self._taken: Taken | None = None
 
     def run(self) -> None:
         """Until every run is done or has failed. An interrupt waits for the step, and saves."""
@@ -86,12 +100,15 @@ class Loop:
                     if self._step() and any(job.is_due or job.is_over for job in self.active):
                         self._settle()
                         self._evaluate([job for job in self.active if job.is_due])
+                        self._drop_hopeless()
                         for job in [job for job in self.active if job.is_over]:
                             self._guard(job, self._advance)
-                    if self._interrupt.pending or time.monotonic() - self._saved >= self.save_every:
+                    if self._interrupt.pending or self._is_time_to_save():
                         self.save()
                     if self._interrupt.pending:
                         raise KeyboardInterrupt
+                if self.save_ends:
+                    self.save()
         finally:
             self.slots.clear()
             self.host.graphs.clear()  # recordings of steps hold much memory, and nobody will ask for them again
@@ -100,18 +117,24 @@ class Loop:
         """Write a checkpoint, between two steps."""
         if self.checkpoint is None:
             return
+        began = time.monotonic()
         self._settle()
         for job in list(self.active):  # one that has diverged could not be loaded again, nor its neighbours with it
             self._guard(job, self.slots.refuse_diverged)
         state.write(self.checkpoint, self.jobs, self.slots, self.most)
         self._saved = time.monotonic()
+        self._took, self._ended = self._saved - began, sum(job.has_ended for job in self.jobs)
         self._tell("saved", None)
 
-    def resume(self) -> None:
-        """Take up what the checkpoint holds; the runs, their data and the base must be the same."""
+    def resume(self, more: bool = False) -> None:
+        """Take up what the checkpoint holds; the runs, their data and the base must be the same.
+
+        Args:
+            more: there may be further runs after those of the checkpoint.
+        """
         assert self.checkpoint is not None
         try:
-            self.most, self.adapters = state.read(self.checkpoint, self.jobs, self.slots)
+            self.most, self.adapters = state.read(self.checkpoint, self.jobs, self.slots, more)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, AdapterError) as error:
             self.slots.clear()
             raise RunError(f"the checkpoint {self.checkpoint.file} is damaged: {error!r}") from None
@@ -130,7 +153,26 @@ class Loop:
                 break
             if job.state == "waiting":
                 self._guard(job, self._begin)
+        while self.source is not None and len(self.active) < self.most:
+            new = self.source(len(self.jobs))
+            if new is None:
+                break
+            self.jobs.append(new)
+            if new.state == "waiting":
+                self._guard(new, self._begin)
         return bool(self.active)
+
+    def _drop_hopeless(self) -> None:
+        for job in self.prune(list(self.active)) if self.prune is not None else ():
+            if not job.is_over:  # else all that is left to do is to measure it
+                self.slots.leave(job)
+                job.state, job.best_tensors = "pruned", {}
+                self._tell("pruned", job)
+
+    def _is_time_to_save(self) -> bool:
+        since = time.monotonic() - self._saved
+        ended = self.save_ends and sum(job.has_ended for job in self.jobs) > self._ended
+        return since >= self.save_every or (ended and self._took <= _SAVING * since)
 
     def _begin(self, job: Job) -> None:
         self.slots.begin(job)
@@ -153,9 +195,10 @@ class Loop:
             return False
         if compiling.graphs() > graphs:
             self._tell("compiled", None, seconds=time.perf_counter() - began)
-        before, self._taken = self._taken, _Taken([(job, job.at + 1, job.lr) for job in self.active], losses)
+        before, self._taken = self._taken, Taken([(job, job.at + 1, job.lr) for job in self.active], losses)
         for job in self.active:
             job.step += 1
+            job.tokens += sum(len(row.ids) for row in rows[job.index])
             job.seconds += (time.perf_counter() - began) / len(self.active)
         if losses.is_cuda:  # the device is at work on this step; by now it has done the one before
             self._note(before)
@@ -168,7 +211,7 @@ class Loop:
         taken, self._taken = self._taken, None
         self._note(taken)
 
-    def _note(self, taken: _Taken | None) -> None:
+    def _note(self, taken: Taken | None) -> None:
         for (job, step, lr), loss in zip(taken.steps, taken.losses(), strict=True) if taken else ():
             if job in self.active:
                 self._guard(job, functools.partial(_note_loss, loss, step))
@@ -264,26 +307,6 @@ class Loop:
                 callback(told)
             except KeyboardInterrupt:
                 self._interrupt.pending = True
-
-
-class _Taken:
-    """A step whose losses have not been looked at yet: on CUDA they come when the device has done it."""
-
-    def __init__(self, steps: Sequence[tuple[Job, int, float]], losses: Tensor):
-        self.steps = steps
-        """(run, step, learning rate)"""
-        self._losses = losses
-        self._done: Any = None
-        if losses.is_cuda:
-            self._losses = torch.empty(losses.shape, pin_memory=True).copy_(losses, non_blocking=True)
-            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._done.record()
-
-    def losses(self) -> list[float]:
-        """The loss of every run."""
-        if self._done is not None:
-            self._done.synchronize()
-        return self._losses.tolist()
 
 
 def _note_loss(loss: float, step: int, job: Job) -> None:

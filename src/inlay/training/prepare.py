@@ -65,12 +65,7 @@ class Prepared:
 
 def prepare(run: Run, host: Host) -> Prepared:
     """Read and encode everything a run needs; whatever is wrong with it is noticed here."""
-    method = parse(run.method)
-    method.params(host.base.sites)  # refuses what this base cannot have, as the next two do
-    head_part(run.head, 1, host.base.sites.hidden)
-    choose_pool(run.pool, host.base)
-    if run.decay == "weights" and not isinstance(method, Finetune):
-        raise RunError(f"decay=weights is for finetune; {method.name} does not have the weights, only a difference")
+    method = check(run, host)
     sources, notes = _sources(run)
     bad: Bad = Skipped() if run.skip_bad_rows else stop
     task, columns, note = _task(run, sources["train"])
@@ -113,6 +108,17 @@ def prepare(run: Run, host: Host) -> Prepared:
         notes,
         content([*train, *validation, *test]),
     )
+
+
+def check(run: Run, host: Host) -> Method:
+    """The method of a run; an error if this base, or the method, cannot have what the run asks for."""
+    method = parse(run.method)
+    method.params(host.base.sites)  # refuses what this base cannot have, as the next two do
+    head_part(run.head, 1, host.base.sites.hidden)
+    choose_pool(run.pool, host.base)
+    if run.decay == "weights" and not isinstance(method, Finetune):
+        raise RunError(f"decay=weights is for finetune; {method.name} does not have the weights, only a difference")
+    return method
 
 
 def read_examples(

@@ -38,19 +38,24 @@ def write(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots, most: int) 
     checkpoint.save(state, tensors)
 
 
-def read(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots) -> tuple[int, dict[int, Adapter]]:
+def read(
+    checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots, more: bool = False
+) -> tuple[int, dict[int, Adapter]]:
     """Take up what was saved: how many runs at once, and the adapters of finished runs.
 
     The runs, their data and the base must be the same.
+
+    Args:
+        more: there may be further runs after those that were saved.
     """
     state, tensors = checkpoint.read()
     base = slots.host.base
     if state["base"] != base.identity(True):
         raise RunError(f"the checkpoint {checkpoint.folder} is of another base than {base.name}")
-    if len(state["jobs"]) != len(jobs):
+    if len(state["jobs"]) > len(jobs) or (len(state["jobs"]) < len(jobs) and not more):
         raise RunError(f"the checkpoint has {len(state['jobs'])} runs, not {len(jobs)}")
     finished: dict[int, Adapter] = {}
-    for job, kept in zip(jobs, state["jobs"], strict=True):
+    for job, kept in zip(jobs, state["jobs"], strict=False):
         _refuse_change(job, kept.pop("config"), kept.pop("data"))
         for name, value in kept.items():
             setattr(job, name, value)

@@ -1,0 +1,135 @@
+"""What people see of a sweep: what will be run, the slots with the time that is left, and the ranked table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inlay.cli import output
+from inlay.cli.progress import Progress, clock, decimals
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.sweeps.api import Work
+    from inlay.sweeps.table import Sweep
+
+_ROWS = 30
+"""Settings in the printed table; files have all of them."""
+
+
+class SweepProgress(Progress):
+    """A live table of slots; where there is no terminal, a line for every run that ends."""
+
+    def __init__(self, screen: Console, work: Work):
+        super().__init__(screen, work.runs)
+        ended = [row for row in work.result().rows if row.state in ("done", "pruned", "failed")]
+        self.ended, self.failed = len(ended), sum(row.state == "failed" for row in ended)
+        self.metric = work.metric
+        self.pruned = sum(row.state == "pruned" for row in ended)
+        self._first = self.ended
+        self._taken = 0
+        """Steps taken here."""
+        self._lengths: list[int] = []
+        """Steps that runs take, of those that have begun."""
+
+    def _begin(self, event: dict[str, Any]) -> None:
+        super()._begin(event)
+        self.deciding = {**self.deciding, event["run"]: self.metric}
+        self._lengths.append(event["steps"])
+
+    def _step(self, event: dict[str, Any]) -> None:
+        super()._step(event)
+        self._taken += 1
+
+    def _eval(self, event: dict[str, Any]) -> None:
+        row = self.active[event["run"]]
+        row["found"] = f"{self.metric} {decimals(event['metrics'][self.metric])}"
+
+    def _done(self, event: dict[str, Any]) -> None:
+        super()._done(event)
+        self._line(event, f"{self.metric} {decimals(event['metrics']['validation'][self.metric])}")
+
+    def _pruned(self, event: dict[str, Any]) -> None:
+        row = self.active.pop(event["run"], {})
+        self.ended += 1
+        self.pruned += 1
+        self._line(event, f"pruned after step {row.get('step', 0)}, {row.get('found', '')}")
+
+    def _line(self, event: dict[str, Any], what: str) -> None:
+        if self._live is None:
+            self.screen.print(f"{self.ended}/{self.runs} {event['run']}: {what}", soft_wrap=True)
+
+    def caption(self, now: float) -> str:
+        """How far the sweep has come, and how long it will take."""
+        told = [f"{self.ended} of {self.runs} runs ended"]
+        told += [f"{n} {what}" for n, what in ((self.failed, "failed"), (self.pruned, "pruned")) if n]
+        left = self.left(now)
+        return ", ".join(told) + f", {clock(now - self.began)}" + ("" if left is None else f", {clock(left)} left")
+
+    def left(self, now: float) -> float | None:
+        """Seconds, if steps go on as so far, and runs that have not begun are as long as the others on average."""
+        if not self._taken or not self._lengths:
+            return None
+        under_way = sum(row["steps"] - row["step"] for row in self.active.values())
+        waiting = max(0, self.runs - self.ended - len(self.active))
+        steps: float = under_way + waiting * sum(self._lengths) / len(self._lengths)
+        return (now - self.began) / self._taken * steps
+
+
+def show_plan(screen: Console, work: Work) -> None:
+    """What will be run, and what is done already."""
+    assert work.data is not None
+    data = work.data
+    for note in data.notes:
+        screen.print(note, style="dim", soft_wrap=True)
+    test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
+    rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate{test}"
+    screen.print(f"task: {data.task.name}, {rows}; decided by {data.metric} on validation")
+    seeds = f" with {len(work.seeds)} seeds" if len(work.seeds) > 1 else ""
+    settings = work.runs // len(work.seeds)
+    how = f", {settings} settings{seeds}, varying {', '.join(work.space.keys) or 'nothing'}"
+    by = f", chosen by Optuna, pruned by {work.plan.pruner}" if work.search is not None else ""
+    screen.print(f"sweep: {work.runs} runs{how}{by}", soft_wrap=True)
+    done = sum(row.state in ("done", "pruned", "failed") for row in work.result().rows)
+    if done:
+        screen.print(f"{done} of them are done already, and are not repeated", style="yellow")
+
+
+def show_ranking(screen: Console, found: Sweep) -> None:
+    """The ranked table, and what became of the winner."""
+    from inlay.sweeps.files import cells, header
+
+    columns = header(found)
+    right = ("rank", "seconds", "parameters")
+    table = output.table(*columns, right=right, keep=[c for c in columns if c != "method"])
+    for entry in found.ranking[:_ROWS]:
+        table.add_row(*cells(found, entry), style="bold" if entry.rank == 1 else None)
+    screen.print()
+    screen.print(table)
+    screen.print()
+    if len(found.ranking) > _ROWS:
+        screen.print(f"... and {len(found.ranking) - _ROWS} more settings; --csv F writes all of them", style="dim")
+    for problem, labels in _problems(found).items():
+        more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
+        screen.print(f"{labels[0]}{more} failed: {problem}", style="red", soft_wrap=True)
+    states = [f"{found.count(state)} {state}" for state in ("done", "pruned", "failed") if found.count(state)]
+    seconds = sum(row.seconds for row in found.rows)
+    tokens = sum(row.tokens for row in found.rows)
+    screen.print(
+        f"{', '.join(states)}; {clock(seconds)} and {tokens:,} tokens of training; {found.store}", soft_wrap=True
+    )
+    if found.ranking:
+        by = "best by mean over seeds, in its best seed" if found.select == "mean" and found.best.seeds > 1 else "best"
+        screen.print(f"{by}: {found.best.best.label}", soft_wrap=True)
+    if found.version is not None:
+        screen.print(f"{found.name}@{found.version}: kept in {found.library}", soft_wrap=True)
+    elif found.ranking:
+        screen.print("--best puts it into the library", style="dim")
+
+
+def _problems(found: Sweep) -> dict[str, list[str]]:
+    problems: dict[str, list[str]] = {}
+    for row in found.rows:
+        if row.state == "failed":
+            problems.setdefault(row.error.replace(row.label, "it"), []).append(row.label)
+    return problems

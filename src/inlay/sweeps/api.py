@@ -1,0 +1,227 @@
+"""`inlay.sweep`: many settings of one run, side by side, ranked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from inlay.engine.host import Host
+from inlay.errors import RunError, suggest
+from inlay.library.adapter import Adapter
+from inlay.library.library import Library, check_name
+from inlay.sweeps.draw import draw
+from inlay.sweeps.grid import Grid, Setting, Space, read_grid
+from inlay.sweeps.local import Local
+from inlay.sweeps.search import PRUNERS, OptunaSearch
+from inlay.sweeps.store import Row, Store
+from inlay.sweeps.table import SELECT, Select, Sweep, rank, worth_keeping
+from inlay.sweeps.trial import Trial, Trials, digest
+from inlay.training.api import card_facts
+from inlay.training.loop import Callback
+from inlay.training.prepare import Prepared
+from inlay.training.run import Run, data_name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to try: the same on the command line, in a file and in Python."""
+
+    grid: Grid = field(default_factory=dict)
+    random: int | None = None
+    """How many combinations to draw; all of them by default."""
+    search: str | None = None
+    """`optuna`, or nothing."""
+    trials: int | None = None
+    """How many settings a search tries."""
+    pruner: str = "median"
+    seeds: int = 1
+    select: Select = "mean"
+
+    def problems(self) -> list[str]:
+        """What does not go together."""
+        found = []
+        for key in ("random", "trials", "seeds"):
+            value = getattr(self, key)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                found.append(f"{key}={value} is not valid: expected 1 or more")
+        if self.search not in (None, "optuna"):
+            found.append(f"there is no search {self.search!r}: {suggest(str(self.search), ['optuna'])}")
+        if self.select not in SELECT:
+            found.append(f"select={self.select} is not valid: {suggest(str(self.select), SELECT)}")
+        if self.pruner not in PRUNERS:
+            found.append(f"there is no pruner {self.pruner!r}: {suggest(str(self.pruner), PRUNERS)}")
+        if self.search is not None and self.random is not None:
+            found.append("random draws and a search exclude each other")
+        if self.search is not None and self.trials is None:
+            found.append("a search needs a number of trials")
+        if self.search is None and self.trials is not None:
+            found.append("trials are for a search; random draws have their own number")
+        return found
+
+    def space(self, given: dict[str, Any]) -> tuple[Space, list[str]]:
+        """The space of its grid around settings, and everything that is wrong with both."""
+        free = self.random is not None or self.search is not None
+        space, problems = read_grid(given, self.grid, ranges=free)
+        return space, [*self.problems(), *problems]
+
+
+def sweep(
+    host: Host,
+    run: Run,
+    grid: Grid | None = None,
+    *,
+    random: int | None = None,
+    search: str | None = None,
+    trials: int | None = None,
+    pruner: str = "median",
+    seeds: int = 1,
+    select: Select = "mean",
+    name: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    slots: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    save_every: float = 60.0,
+    best: bool = False,
+    library: Library | None = None,
+) -> Sweep:
+    """Run many settings side by side and rank them by validation.
+
+    Args:
+        run: settings that all runs share.
+        grid: key -> values. Keys are settings of a run, `method`, or options of methods; `"1e-4..1e-2"` is a range.
+        random: draw so many combinations instead of all.
+        search: `optuna` asks for settings one by one, `trials` of them; its `pruner` is median, hyperband or none.
+        seeds: how many seeds every setting runs with, from the run's own.
+        select: what wins: the best mean over seeds, or the best single run.
+        name: what the winner is called; by default the run's name, or its data's.
+        store: a SQLite file for results; a sweep that is called again with it goes on, and repeats nothing.
+        slots, callbacks, save_every: as for `inlay.train`.
+        best: put the winner into the library.
+    """
+    plan = Plan(grid or {}, random, search, trials, pruner, seeds, select)
+    given = {key: getattr(run, key) for key in run.model_fields_set if key != "name"}
+    space, problems = plan.space(given)
+    problems += space.problems(host)
+    if problems:
+        raise RunError("; ".join(dict.fromkeys(problems)))
+    named = check_name(name or run.name or (data_name(run.data) if isinstance(run.data, str) else "sweep"))
+    opened = Store(store)
+    work = Work(host, plan, space, named, opened, slots, callbacks, save_every)
+    if store is None:  # in memory: the result still needs it
+        return work.run(best, library)
+    with closing(opened):
+        return work.run(best, library)
+
+
+class Work:
+    """One sweep from its plan to its result."""
+
+    def __init__(
+        self,
+        host: Host,
+        plan: Plan,
+        space: Space,
+        name: str,
+        store: Store,
+        slots: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        save_every: float = 60.0,
+    ):
+        self.host, self.plan, self.space, self.name, self.store = host, plan, space, name, store
+        first = int(space.given.get("seed", 0))
+        self.seeds = list(range(first, first + plan.seeds))
+        self.maker = Trials(host, space, name, self.seeds)
+        self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
+        self.search: OptunaSearch | None = None
+        self.trials: list[Trial] = []
+        self.data: Prepared | None = None
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Read the data and decide on the trials, as far as they can be known before anything has run."""
+        if self.plan.search is None:
+            self.trials = self.maker.all(self._settings())
+            self.data = self.trials[0].data
+            self.store.add(self.trials)
+            return
+        self.data = self.maker.make(next(self.space.settings()), self.seeds[0]).data
+        count = self.plan.trials or 1
+        self.search = OptunaSearch(
+            self.maker, self.store, self._study(), count, seed=self.seeds[0], pruner=self.plan.pruner
+        )
+        self.trials = self.search.known()
+
+    @property
+    def runs(self) -> int:
+        """How many runs the whole sweep has."""
+        return (self.plan.trials or 1) * len(self.seeds) if self.search is not None else len(self.trials)
+
+    def run(self, best: bool = False, library: Library | None = None) -> Sweep:
+        """Run what has not been run, and rank everything."""
+        assert self.data is not None
+        self.engine.run(self.trials, self.search, lambda: worth_keeping(self._rows(), self.metric, len(self.seeds)))
+        result = self.result()
+        return self.put(result, Library() if library is None else library) if best and result.ranking else result
+
+    @property
+    def metric(self) -> str:
+        """What decides."""
+        assert self.data is not None
+        return self.data.metric
+
+    def result(self) -> Sweep:
+        """What is known by now."""
+        rows = self._rows()
+        ranking = rank(rows, self.metric, self.plan.select, len(self.seeds))
+        load, path = self.store.adapter, self.store.path
+        keys = tuple(self.space.keys)
+        return Sweep(self.name, self.metric, self.plan.select, keys, tuple(rows), ranking, path, _load=load)
+
+    def put(self, result: Sweep, library: Library) -> Sweep:
+        """Put the winner into a library, with the sweep's summary on its card."""
+        winner = result.best.best
+        adapter = self.store.adapter(winner.id)
+        if adapter is None:  # it did not win when the sweep last ended, or somebody has deleted it
+            adapter = self._again(winner.id)
+        facts = card_facts(self.host.base, winner.parameters, winner.seconds)
+        entry = library.put(adapter, self.name, parents=[f"sweep:{winner.id}"], **facts, sweep=result.summary())
+        return replace(result, version=entry.version, library=library.root)
+
+    def _again(self, id: str) -> Adapter:
+        """Train a run once more; everything that decides its result is in its settings."""
+        trials = {trial.id: trial for trial in (self.trials if self.search is None else self.search.known())}
+        self.store.set({id: {"state": "waiting"}})
+        again = Local(self.host, self.store, slots=1, callbacks=self.engine.callbacks)
+        again.run([trials[id]], keep=lambda: worth_keeping(self._rows(), self.metric, len(self.seeds)) | {id})
+        found = self.store.adapter(id)
+        if found is None:
+            raise RunError(f"the adapter of {trials[id].label} could not be made again")
+        return found
+
+    def _settings(self) -> list[Setting]:
+        if self.plan.random is not None:
+            return draw(self.space, self.plan.random, self.seeds[0])
+        return list(self.space.settings())
+
+    def _rows(self) -> list[Row]:
+        """The rows of this sweep, in its own order and words: the file may know them from another one."""
+        if self.search is not None:
+            rows = self.store.study(self._study())
+        else:
+            own = {trial.id: trial for trial in self.trials}
+            found = self.store.rows(own)
+            rows = [replace(row, label=own[row.id].label, setting=own[row.id].setting) for row in found]
+        return [replace(row, position=i) for i, row in enumerate(rows)]
+
+    def _study(self) -> str:
+        """The same for the same question, whoever asks and however many trials."""
+        assert self.data is not None
+        branches = [repr(branch) for branch in self.space.branches]
+        base = (self.host.base.identity(True), self.host.base.form or "", str(self.host.base.dtype))
+        given = {key: value for key, value in self.space.given.items() if key not in ("name", "val", "test")}
+        return digest(
+            {"space": branches, "given": given, "data": self.data.data_hash, "base": base, "seeds": self.seeds}
+        )

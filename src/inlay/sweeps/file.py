@@ -1,0 +1,61 @@
+"""A sweep in a TOML file: the same content as on the command line.
+
+data = "tickets.csv"          # relative to the file
+name = "tickets"
+seeds = 3                     # also: select, random, search, trials, pruner
+
+[settings]                    # of all runs, as in `inlay.Run`
+epochs = 3
+
+[grid]
+lr = [3e-4, 1e-3]             # or a range: "1e-4..1e-2"
+method = ["houlsby:size=8", "adapterbias"]
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from inlay.data.formats.sniff import BY_EXTENSION, extension
+from inlay.errors import RunError, suggest
+from inlay.sweeps.api import Plan
+
+_PLAN = ("random", "search", "trials", "pruner", "seeds", "select")
+_KEYS = ("data", "name", *_PLAN, "settings", "grid")
+
+
+def read_file(path: str | os.PathLike[str]) -> tuple[Plan, dict[str, Any], list[str]]:
+    """The plan of a file, the settings of its runs with data and name, and what is wrong with it."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RunError(f"{path}: is not TOML: {error}") from None
+    problems = [f"{path}: has {key!r}: {suggest(key, _KEYS)}" for key in content if key not in _KEYS]
+    tables = {}
+    for key in ("settings", "grid"):
+        tables[key] = content.get(key, {})
+        if not isinstance(tables[key], dict):
+            problems.append(f"{path}: {key} is not a table")
+            tables[key] = {}
+    settings: dict[str, Any] = tables["settings"]
+    twice = sorted({"data", "name"} & settings.keys() & content.keys())
+    problems += [f"{path}: {key} is given twice" for key in twice]
+    settings |= {key: content[key] for key in ("data", "name") if key in content}
+    if "data" not in settings:
+        problems.append(f"{path}: 'data' is missing")
+    plan = Plan(tables["grid"], **{key: content[key] for key in _PLAN if key in content})
+    return plan, {key: _beside(path, key, value) for key, value in settings.items()}, problems
+
+
+def _beside(path: Path, key: str, value: Any) -> Any:
+    """A file is named relative to the file that names it; what does not look like one is a hub dataset."""
+    if key not in ("data", "val", "test") or not isinstance(value, str) or not value:
+        return value
+    near = str(path.parent / value)
+    return near if os.path.exists(near) or extension(value) in BY_EXTENSION else value

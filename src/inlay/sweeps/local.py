@@ -1,0 +1,205 @@
+"""The local engine: all trials of a sweep through one loop, on one base.
+
+Order makes a kill harmless: a run's adapter is written, then the checkpoint that says it is done, then its row. After a
+kill the same loop is taken up as the checkpoint has it, ended runs and neighbours included, so that on the CPU every
+number comes out as it would have without the kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from inlay.engine.host import Host
+from inlay.errors import RunError
+from inlay.library.adapter import Adapter
+from inlay.sweeps.store import ENDED, Store
+from inlay.sweeps.trial import Trial
+from inlay.training.api import result_of
+from inlay.training.checkpoint import Checkpoint
+from inlay.training.job import Job
+from inlay.training.loop import Callback, Loop
+from inlay.training.memory import slots_for
+
+
+class Search(Protocol):
+    """What decides which trial comes next, and which one is hopeless."""
+
+    def begin(self, jobs: Sequence[tuple[Trial, Job]], waiting: Sequence[Trial]) -> None:
+        """Take up trials that have a place in the loop, that wait, or (by their rows) that have ended."""
+
+    def next(self) -> Trial | None:
+        """Another trial for a free slot; None if there shall be no more."""
+
+    def is_hopeless(self, trial: Trial) -> bool:
+        """Whether a trial need not begin any more."""
+
+    def prune(self, jobs: Sequence[tuple[Trial, Job]]) -> list[Job]:
+        """Which of the active runs should end; asked after evaluations."""
+
+    def ended(self, trial: Trial, job: Job) -> None:
+        """A trial is done, pruned or failed."""
+
+    def largest(self) -> Sequence[Job]:
+        """Runs as large as any that may come."""
+
+
+class Local:
+    """Runs trials, and writes down what comes of them."""
+
+    def __init__(
+        self,
+        host: Host,
+        store: Store,
+        *,
+        slots: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        save_every: float = 60.0,
+    ):
+        self.host, self.store, self.slots, self.callbacks, self.save_every = host, store, slots, callbacks, save_every
+        self.trials: list[Trial] = []
+        """By the index of their jobs."""
+        self.checkpoint = None if store.folder is None else Checkpoint(store.folder / "loop")
+        self._search: Search | None = None
+        self._loop: Loop | None = None
+        self._recorded: set[int] = set()
+
+    def run(
+        self, trials: Sequence[Trial], search: Search | None = None, keep: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """Until all have ended.
+
+        Args:
+            search: where more trials come from.
+            keep: asked at the end which adapters are worth keeping.
+        """
+        self._search = search
+        loop = self._resumed(trials) or self._make([] if search is not None else self._open(trials))
+        self._record()  # what the checkpoint knows to be done, and a kill kept from the file
+        if search is not None:
+            placed = {trial.id for trial in self.trials}
+            waiting = [trial for trial in self._open(trials) if trial.id not in placed]
+            search.begin(list(zip(self.trials, loop.jobs, strict=True)), waiting)
+        if search is not None or not all(job.has_ended for job in loop.jobs):
+            self._note_order()
+            loop.run()
+        self._record()
+        self._keep(set(keep()))
+        if self.checkpoint is not None:
+            self.store.note("loop", [])
+            self.checkpoint.remove()
+            self.store.tidy()
+
+    def _resumed(self, trials: Sequence[Trial]) -> Loop | None:
+        """The loop of the checkpoint, with what it did not know yet; None if there is none that fits."""
+        order: list[str] = self.store.about("loop", [])
+        known = {trial.id: trial for trial in trials}
+        if self.checkpoint is None or not self.checkpoint.exists:
+            return None
+        if order and known.keys() >= set(order):
+            more = [trial for trial in self._open(trials) if trial.id not in order and self._search is None]
+            loop = self._make([known[id] for id in order] + more)
+            try:
+                loop.resume(more=True)
+                return loop
+            except RunError:  # damaged, or of another version: what had not ended starts over
+                loop.slots.clear()
+        self.checkpoint.remove()
+        return None
+
+    def _open(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those that have not ended."""
+        ended = {row.id for row in self.store.rows([trial.id for trial in trials]) if row.state in ENDED}
+        return [trial for trial in trials if trial.id not in ended]
+
+    def _make(self, trials: Sequence[Trial]) -> Loop:
+        self.trials = list(trials)
+        jobs = [_job(i, trial) for i, trial in enumerate(self.trials)]
+        search = self._search
+        slots = self.slots
+        if slots is None and search is not None:
+            slots = slots_for(self.host, search.largest())
+        self._loop = Loop(
+            self.host,
+            jobs,
+            slots=slots,
+            callbacks=[self._hear, *self.callbacks],
+            checkpoint=self.checkpoint,
+            save_every=self.save_every,
+            save_ends=True,
+            source=None if search is None else self._next,
+            prune=None if search is None else lambda active: search.prune([(self.trials[j.index], j) for j in active]),
+        )
+        return self._loop
+
+    def _next(self, index: int) -> Job | None:
+        assert self._search is not None
+        trial = self._search.next()
+        if trial is None:
+            return None
+        self.trials.append(trial)
+        self._note_order()
+        job = _job(index, trial)
+        if self._search.is_hopeless(trial):
+            job.state = "pruned"
+            self._search.ended(trial, job)
+        return job
+
+    def _note_order(self) -> None:
+        self.store.note("loop", [trial.id for trial in self.trials])
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        assert self._loop is not None
+        kind = event["event"]
+        if kind == "begin":
+            self.store.set({self.trials[event["index"]].id: {"state": "running"}})
+        elif kind in ENDED:
+            if self._search is not None:
+                self._search.ended(self.trials[event["index"]], self._loop.jobs[event["index"]])
+            if self.checkpoint is None:
+                self._record()
+        elif kind == "saved":
+            self._record()
+
+    def _record(self) -> None:
+        """Write down every run that has ended since."""
+        assert self._loop is not None
+        new = [job for job in self._loop.jobs if job.has_ended and job.index not in self._recorded]
+        if new:
+            self.store.set({self.trials[job.index].id: self._fields(job) for job in new})
+            self._recorded |= {job.index for job in new}
+
+    def _fields(self, job: Job) -> dict[str, Any]:
+        found = result_of(self.host, job, self._adapter(job) if job.state == "done" else None)
+        seen = [entry["metrics"][found.metric] for entry in job.history if found.metric in entry["metrics"]]
+        return {
+            "state": job.state,
+            "value": found.value if job.state == "done" else (seen[-1] if seen else None),
+            "metrics": found.metrics,
+            "history": found.history,
+            "parameters": found.parameters,
+            "seconds": found.seconds,
+            "tokens": job.tokens,
+            "error": job.problem,
+        }
+
+    def _adapter(self, job: Job) -> Adapter:
+        assert self._loop is not None
+        found = self._loop.adapters.get(job.index)
+        if found is None:
+            assert self.checkpoint is not None
+            return self.checkpoint.kept(job.index)
+        if self.checkpoint is not None:  # it is on disk
+            del self._loop.adapters[job.index]
+        return found
+
+    def _keep(self, wanted: set[str]) -> None:
+        assert self._loop is not None
+        for trial, job in zip(self.trials, self._loop.jobs, strict=True):
+            if trial.id in wanted and job.state == "done":
+                self.store.keep(trial.id, self._adapter(job))
+        self.store.forget(but=wanted)
+
+
+def _job(index: int, trial: Trial) -> Job:
+    return Job(index, trial.label, trial.data)

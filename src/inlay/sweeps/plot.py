@@ -1,0 +1,132 @@
+"""A sweep as a picture: the metric against every key that varies, a line for every method.
+
+A line goes through the best setting at each value, with the spread over its seeds; all other settings are faint dots,
+so that one sees how much the other keys matter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from inlay import metrics
+from inlay.errors import RunError
+from inlay.sweeps.values import shown
+
+if TYPE_CHECKING:
+    from inlay.sweeps.table import Entry, Sweep
+
+_LOG = 3
+"""Numbers that differ by so much are drawn by their logarithm."""
+_APART = 0.008
+"""Between lines, of the width."""
+_FEW = 6
+"""Values that have a tick each."""
+_WIDTH, _HEIGHT = 4.2, 3.6
+_MOST = 4
+"""Panels in a row."""
+_MARKERS = "osD^vP*X<>"
+
+
+def write_plot(sweep: Sweep, path: str | os.PathLike[str]) -> None:
+    """A picture in the format that the file's ending names."""
+    try:
+        figure = importlib.import_module("matplotlib.figure").Figure
+    except ImportError:
+        raise RunError("a plot needs matplotlib: pip install 'inlay[plots]'") from None
+    if not sweep.ranking:
+        raise RunError("there is nothing to plot: no run has come to its end")
+    keys = [key for key in sweep.keys if key != "method"] or ["method"]
+    columns = min(_MOST, len(keys))
+    rows = -(-len(keys) // columns)
+    made = figure(figsize=(_WIDTH * columns + 0.6, _HEIGHT * rows + 0.4), layout="constrained")
+    axes = made.subplots(rows, columns, squeeze=False, sharey=True)
+    for i, panel in enumerate(axes.flat):
+        if i < len(keys):
+            _panel(panel, sweep, keys[i])
+        else:
+            panel.set_visible(False)
+        if i % columns == 0:
+            panel.set_ylabel(f"validation {sweep.metric}")
+    found = [dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True)) for panel in axes.flat]
+    lines = {method: own[method] for own in found for method in own}  # a panel lacks methods that lack its key
+    if "method" in sweep.keys and keys != ["method"]:
+        how = {"loc": "outside lower center", "ncols": min(4, len(lines)), "frameon": False, "fontsize": 9}
+        made.legend(list(lines.values()), list(lines), **how)
+    try:
+        made.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot write {path}: {error}") from None
+
+
+def _panel(panel: Any, sweep: Sweep, key: str) -> None:
+    entries = [entry for entry in sweep.ranking if key in entry.setting]
+    place, ticks = _places([entry.setting[key] for entry in entries])
+    is_log = ticks is None and min(place.values()) > 0 and max(place.values()) >= _LOG * min(place.values())
+    methods = list(dict.fromkeys(entry.setting["method"] for entry in sorted(sweep.ranking, key=_position)))
+    lines = {"": entries} if key == "method" else {m: [e for e in entries if e.setting["method"] == m] for m in methods}
+    for i, (method, own) in enumerate(lines.items()):  # a method has one colour in all panels
+        if not own:
+            continue
+        x = _beside(place, i - (len(lines) - 1) / 2, is_log)
+        panel.plot([x[_key(e, key)] for e in own], [e.mean for e in own], ".", color=f"C{i}", alpha=0.25)
+        best = _best_at(own, key, sweep.metric)
+        line = "" if key == "method" or isinstance(best[0].setting[key], str) else "-"
+        marker = _MARKERS[i % len(_MARKERS)]
+        how = {"fmt": marker + line, "color": f"C{i}", "label": method, "capsize": 3, "markersize": 5, "lw": 1.5}
+        panel.errorbar([x[_key(e, key)] for e in best], [e.mean for e in best], [e.std or 0.0 for e in best], **how)
+    _scale(panel, place, ticks, is_log)
+    panel.set_xlabel(key)
+    panel.grid(alpha=0.25)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+
+
+def _beside(place: Mapping[str, float], line: float, is_log: bool) -> dict[str, float]:
+    """Places for one of several lines, which would hide one another otherwise."""
+    low, high = min(place.values()), max(place.values())
+    if is_log:
+        return {name: x * (high / low) ** (_APART * line) for name, x in place.items()}
+    return {name: x + (high - low or 1.0) * _APART * line for name, x in place.items()}
+
+
+def _scale(panel: Any, place: Mapping[str, float], names: Sequence[str] | None, is_log: bool) -> None:
+    if names is not None:
+        panel.set_xticks(range(len(names)), names, rotation=20 if max(map(len, names)) > 8 else 0)
+        panel.set_xlim(-0.5, len(names) - 0.5)
+        return
+    if is_log:
+        panel.set_xscale("log")
+    values = sorted(set(place.values()))
+    if len(values) <= _FEW:  # the values themselves
+        panel.set_xticks(values, [shown(int(v) if v == int(v) else v) for v in values])
+        panel.minorticks_off()
+
+
+def _places(values: Sequence[Any]) -> tuple[dict[str, float], list[str] | None]:
+    """Where values go on the axis; and their names, unless they are numbers."""
+    distinct = list({shown(value): value for value in values}.items())
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for _, value in distinct):
+        return {name: float(value) for name, value in distinct}, None
+    return {name: float(i) for i, (name, _) in enumerate(distinct)}, [name for name, _ in distinct]
+
+
+def _best_at(entries: Sequence[Entry], key: str, metric: str) -> list[Entry]:
+    """The best setting at each value, from left to right."""
+    found: dict[str, Entry] = {}
+    for entry in entries:
+        other = found.get(_key(entry, key))
+        if other is None or metrics.better(metric, entry.mean, other.mean):
+            found[_key(entry, key)] = entry
+    numbers: Mapping[str, float] = _places([entry.setting[key] for entry in entries])[0]
+    return sorted(found.values(), key=lambda entry: numbers[_key(entry, key)])
+
+
+def _key(entry: Entry, key: str) -> str:
+    return shown(entry.setting[key])
+
+
+def _position(entry: Entry) -> int:
+    return min(row.position for row in entry.runs)

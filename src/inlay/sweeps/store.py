@@ -1,0 +1,252 @@
+"""The results of a sweep: one SQLite file, one row per run.
+
+A row is `done`, `pruned` or `failed` only when the loop's checkpoint says so too, so a kill at any moment leaves runs
+that are finished for good and runs that go on from where the checkpoint has them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from inlay.errors import AdapterError, RunError
+from inlay.library.adapter import Adapter
+from inlay.library.storage import PART
+from inlay.sweeps.trial import Trial
+
+_FORMAT = 1
+_TABLES = """
+create table if not exists about (key text primary key, value text not null);
+create table if not exists runs (
+    id text primary key,
+    position integer not null,
+    label text not null,
+    setting text not null,
+    seed integer not null,
+    config text not null,
+    state text not null default 'waiting',
+    metric text not null,
+    value real,
+    metrics text not null default '{}',
+    history text not null default '[]',
+    parameters text not null default '{}',
+    seconds real not null default 0,
+    tokens integer not null default 0,
+    error text not null default ''
+);
+create table if not exists asked (
+    study text not null,
+    number integer not null,
+    seed integer not null,
+    id text not null,
+    label text not null,
+    setting text not null,
+    primary key (study, number, seed)
+);
+"""
+_JSON = ("setting", "config", "metrics", "history", "parameters")
+ENDED = ("done", "pruned", "failed")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run as it is stored."""
+
+    id: str
+    position: int
+    label: str
+    setting: dict[str, Any]
+    """What varies in the sweep."""
+    seed: int
+    config: dict[str, Any]
+    """All settings that are not defaults: `inlay.Run(**config)` runs it again."""
+    state: str
+    """waiting, running, done, pruned or failed."""
+    metric: str
+    value: float | None
+    """The deciding metric on validation."""
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    tokens: int = 0
+    error: str = ""
+    number: int | None = None
+    """Which trial of a search it belongs to."""
+
+
+class Store:
+    """A SQLite file, and beside it a folder with a checkpoint and the adapters that may be the best.
+
+    Without a path, everything is kept in memory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None):
+        self.path = None if path is None else Path(path)
+        self._adapters: dict[str, Adapter] = {}
+        self._lock: IO[str] | None = None
+        try:
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path or ":memory:", isolation_level=None, timeout=30)
+            tables = {name for (name,) in self._db.execute("select name from sqlite_master where type = 'table'")}
+            if tables and "runs" not in tables:
+                raise sqlite3.DatabaseError("it holds something else")
+            self._db.execute("pragma journal_mode=wal")
+            self._db.execute("pragma synchronous=normal")
+            self._db.executescript(_TABLES)
+        except (OSError, sqlite3.Error) as error:
+            raise RunError(f"{self.path} cannot be used as the file of a sweep: {error}") from None
+        if self.about("format", _FORMAT) != _FORMAT:
+            raise RunError(f"{self.path} was written by another version of Inlay")
+        self.note("format", _FORMAT)
+        self._take_lock()
+
+    @property
+    def folder(self) -> Path | None:
+        """Where checkpoint and adapters are."""
+        return None if self.path is None else self.path.with_name(f"{self.path.name}.files")
+
+    def close(self) -> None:
+        """Let others use it."""
+        self._db.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Any:
+        self._db.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("rollback")
+            raise
+        self._db.execute("commit")
+
+    def about(self, key: str, default: Any = None) -> Any:
+        """Something noted of the whole sweep."""
+        found = self._db.execute("select value from about where key = ?", (key,)).fetchone()
+        return default if found is None else json.loads(found[0])
+
+    def note(self, key: str, value: Any) -> None:
+        """Note something of the whole sweep."""
+        self._db.execute("insert or replace into about values (?, ?)", (key, json.dumps(value)))
+
+    def add(self, trials: Sequence[Trial], study: str | None = None) -> None:
+        """Rows for trials; those that are there already stay as they are.
+
+        Args:
+            study: the search that has asked for them.
+        """
+        with self._transaction():
+            at = self._db.execute("select coalesce(max(position) + 1, 0) from runs").fetchone()[0]
+            for i, trial in enumerate(trials):
+                setting = json.dumps(trial.setting)
+                config, metric = json.dumps(trial.data.run.config()), trial.data.metric
+                values = (trial.id, at + i, trial.label, setting, trial.seed, config, metric)
+                names = "id, position, label, setting, seed, config, metric"
+                self._db.execute(f"insert or ignore into runs ({names}) values (?, ?, ?, ?, ?, ?, ?)", values)
+                if study is not None:
+                    asked = (study, trial.number, trial.seed, trial.id, trial.label, setting)
+                    self._db.execute("insert or replace into asked values (?, ?, ?, ?, ?, ?)", asked)
+
+    def rows(self, ids: Iterable[str]) -> list[Row]:
+        """Rows that are there, in the order of their ids."""
+        found = {row.id: row for row in self._select("select * from runs")}
+        return [found[id] for id in ids if id in found]
+
+    def study(self, name: str) -> list[Row]:
+        """The rows that a search has asked for, in that order; two searches may share a run."""
+        text = (
+            "select runs.*, asked.number, asked.label as own_label, asked.setting as own_setting from asked "
+            "join runs using (id) where study = ? order by asked.number, asked.seed"
+        )
+        return self._select(text, name)
+
+    def _select(self, text: str, *values: Any) -> list[Row]:
+        cursor = self._db.execute(text, values)
+        names = [column[0] for column in cursor.description]
+        rows = []
+        for one in (dict(zip(names, values, strict=True)) for values in cursor):
+            one |= {key: one.pop(f"own_{key}") for key in ("label", "setting") if f"own_{key}" in one}
+            rows.append(Row(**{key: json.loads(v) if key in _JSON else v for key, v in one.items()}))
+        return rows
+
+    def set(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Change fields of rows, all at once: id -> field -> value."""
+        with self._transaction():
+            for id, fields in changes.items():
+                values = [json.dumps(value) if key in _JSON else value for key, value in fields.items()]
+                names = ", ".join(f"{key} = ?" for key in fields)
+                self._db.execute(f"update runs set {names} where id = ?", (*values, id))
+
+    def keep(self, id: str, adapter: Adapter) -> None:
+        """Keep a run's adapter."""
+        if self.folder is None:
+            self._adapters[id] = adapter
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        adapter.save(self.folder / f"{id}.safetensors")
+
+    def adapter(self, id: str) -> Adapter | None:
+        """A run's adapter, if it was kept."""
+        if self.folder is None:
+            return self._adapters.get(id)
+        try:
+            return Adapter.read(self.folder / f"{id}.safetensors")
+        except AdapterError:
+            return None
+
+    def forget(self, but: Iterable[str]) -> None:
+        """Keep these adapters only."""
+        wanted = set(but)
+        self._adapters = {id: adapter for id, adapter in self._adapters.items() if id in wanted}
+        for file in self.folder.glob("*.safetensors") if self.folder is not None else ():
+            if file.stem not in wanted:
+                file.unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove what killed processes have left half written."""
+        for folder in (self.folder / "loop", self.folder) if self.folder is not None else ():
+            for file in folder.glob(f"{PART}*"):
+                file.unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()  # if nothing is in it
+
+    def _take_lock(self) -> None:
+        """Two processes at one sweep would do everything twice, and spoil each other's checkpoint."""
+        if self.path is None:
+            return
+        with suppress(ImportError):  # not on every system
+            import fcntl
+
+            self._lock = self.path.with_name(f"{self.path.name}.lock").open("w")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self.close()
+                raise RunError(f"another process is at work on {self.path}; wait for it, or use another name") from None
+
+
+def remove(path: str | os.PathLike[str]) -> None:
+    """Forget a sweep: its file, its checkpoint and its adapters."""
+    path = Path(path)
+    if path.exists():
+        Store(path).close()  # refuses a file that is not ours
+    for suffix in ("", "-wal", "-shm", ".lock"):
+        path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
+    shutil.rmtree(path.with_name(f"{path.name}.files"), ignore_errors=True)

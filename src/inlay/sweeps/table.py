@@ -1,0 +1,223 @@
+"""What came of a sweep: settings ranked by validation, never by test.
+
+`mean` ranks settings by the mean over their seeds, and takes the best seed of the best setting; a setting of which not
+every seed was done comes after those of which all were. `best` ranks by the best single run. Ties go to fewer
+parameters, then to what was given first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from inlay import metrics
+from inlay.errors import RunError
+from inlay.library.adapter import Adapter
+from inlay.sweeps.store import Row
+
+Select = Literal["mean", "best"]
+SELECT = ("mean", "best")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One setting, with all its seeds."""
+
+    rank: int
+    setting: dict[str, Any]
+    """What varies."""
+    runs: tuple[Row, ...]
+    """Those that are done, the best first."""
+    seeds: int
+    """How many were to be run."""
+    mean: float
+    std: float | None
+    """Of the sample; None for a single run."""
+    test: float | None
+    """Mean of the same metric on test rows, if there are any. Nothing is chosen by it."""
+    test_std: float | None
+    seconds: float
+    """Of all its runs together."""
+    parameters: int
+    """Of the adapter, without its head."""
+
+    @property
+    def best(self) -> Row:
+        """The best run."""
+        return self.runs[0]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "rank": self.rank,
+            "setting": self.setting,
+            "mean": self.mean,
+            "std": self.std,
+            "best": self.best.value,
+            "runs": len(self.runs),
+            "seeds": self.seeds,
+            "test": self.test,
+            "test_std": self.test_std,
+            "seconds": round(self.seconds, 2),
+            "parameters": self.parameters,
+            "id": self.best.id,
+        }
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All runs of a sweep, and what they come to."""
+
+    name: str
+    metric: str
+    """What decides, on validation rows."""
+    select: Select
+    keys: tuple[str, ...]
+    """What varies."""
+    rows: tuple[Row, ...]
+    ranking: tuple[Entry, ...]
+    """Settings with a finished run, the best first."""
+    store: Path | None = None
+    version: int | None = None
+    """Of the winner in the library, if it was put there."""
+    library: str | None = None
+    _load: Callable[[str], Adapter | None] = field(default=lambda id: None, repr=False)
+
+    @property
+    def best(self) -> Entry:
+        """The winner."""
+        if not self.ranking:
+            problems = list(dict.fromkeys(row.error for row in self.rows if row.error))
+            raise RunError(f"no run of {self.name} has come to its end" + (f": {problems[0]}" if problems else ""))
+        return self.ranking[0]
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter of the winner's best run."""
+        found = self._load(self.best.best.id)
+        if found is None:
+            raise RunError(f"the adapter of {self.best.best.label} was not kept; sweep again with best=True")
+        return found
+
+    def count(self, state: str) -> int:
+        """How many runs are in a state."""
+        return sum(row.state == state for row in self.rows)
+
+    def summary(self) -> dict[str, Any]:
+        """What the winner's card says of the sweep."""
+        best = self.best
+        states = {state: self.count(state) for state in ("done", "pruned", "failed")}
+        return {
+            "runs": len(self.rows),
+            **states,
+            "settings": len({key(row.setting) for row in self.rows}),
+            "varied": {k: _distinct(row.setting.get(k) for row in self.rows) for k in self.keys},
+            "seeds": best.seeds,
+            "metric": self.metric,
+            "select": self.select,
+            "mean": best.mean,
+            "std": best.std,
+            "seconds": round(sum(row.seconds for row in self.rows), 2),
+            "trial": best.best.id,
+            "ranking": [{"setting": e.setting, "mean": e.mean, "std": e.std} for e in self.ranking[:10]],
+        }
+
+    def document(self) -> dict[str, Any]:
+        """What `inlay sweep --json` prints."""
+        names = ("id", "label", "setting", "seed", "state", "value", "metrics", "seconds", "tokens", "parameters")
+        return {
+            "name": self.name,
+            "version": self.version,
+            "library": self.library,
+            "metric": self.metric,
+            "select": self.select,
+            "varied": list(self.keys),
+            "best": {**self.best.document(), "config": self.best.best.config} if self.ranking else None,
+            "ranking": [entry.document() for entry in self.ranking],
+            "runs": [{**{n: getattr(row, n) for n in names}, "problem": row.error} for row in self.rows],
+            "store": None if self.store is None else str(self.store),
+        }
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """One line per run, in the order of the ranking."""
+        from inlay.sweeps.files import write_csv
+
+        write_csv(self, path)
+
+    def to_latex(self, path: str | os.PathLike[str]) -> None:
+        """The ranked table, for booktabs."""
+        from inlay.sweeps.files import write_latex
+
+        write_latex(self, path)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """The metric against every key that varies, a line for every method."""
+        from inlay.sweeps.plot import write_plot
+
+        write_plot(self, path)
+
+    def _repr_html_(self) -> str:
+        from inlay.sweeps.files import html_table
+
+        return html_table(self)
+
+
+def rank(rows: Sequence[Row], metric: str, select: Select, seeds: int) -> tuple[Entry, ...]:
+    """Settings of finished runs, the best first."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.state == "done" and row.value is not None and not math.isnan(row.value):
+            groups.setdefault(key(row.setting), []).append(row)
+    sign = 1 if metric in metrics.LOWER_IS_BETTER else -1
+
+    def order(entry: Entry) -> tuple[Any, ...]:
+        value = entry.mean if select == "mean" else entry.best.value
+        assert value is not None
+        is_part = select == "mean" and len(entry.runs) < entry.seeds
+        return is_part, sign * value, entry.parameters, min(row.position for row in entry.runs)
+
+    entries = sorted((_entry(group, metric, sign, seeds) for group in groups.values()), key=order)
+    return tuple(Entry(**{**vars(entry), "rank": i}) for i, entry in enumerate(entries, 1))
+
+
+def _entry(rows: Sequence[Row], metric: str, sign: int, seeds: int) -> Entry:
+    runs = tuple(sorted(rows, key=lambda row: (sign * (row.value or 0.0), row.position)))
+    values = [row.value for row in runs if row.value is not None]
+    tests = [row.metrics["test"][metric] for row in runs if metric in row.metrics.get("test", {})]
+    return Entry(
+        rank=0,
+        setting=runs[0].setting,
+        runs=runs,
+        seeds=seeds,
+        mean=statistics.fmean(values),
+        std=statistics.stdev(values) if len(values) > 1 else None,
+        test=statistics.fmean(tests) if tests else None,
+        test_std=statistics.stdev(tests) if len(tests) > 1 else None,
+        seconds=sum(row.seconds for row in runs),
+        parameters=int(runs[0].parameters.get("adapter", 0)),
+    )
+
+
+def worth_keeping(rows: Sequence[Row], metric: str, seeds: int) -> set[str]:
+    """The runs that win, however one selects."""
+    rankings = (rank(rows, metric, select, seeds) for select in SELECT)  # type: ignore[arg-type]
+    return {row.id for ranking in rankings for entry in ranking[:1] for row in entry.runs}
+
+
+def key(setting: dict[str, Any]) -> str:
+    """Equal for equal settings."""
+    return json.dumps(setting, sort_keys=True)
+
+
+def _distinct(values: Any) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if value is not None and value not in found:
+            found.append(value)
+    return found

@@ -1,0 +1,104 @@
+"""A trial: one run of a sweep, with its data, under a name that follows from everything that decides its result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inlay.engine.host import Host
+from inlay.errors import InlayError, RunError
+from inlay.sweeps.grid import Setting, Space
+from inlay.sweeps.values import shown
+from inlay.training.prepare import Prepared, check, prepare
+from inlay.training.run import Run
+
+_FILES = ("name", "data", "val", "test", "format", "encoding")
+"""Not part of a trial's identity: the rows themselves are."""
+_TRAINING = frozenset(
+    (
+        "name method head pool lr epochs max_steps batch_size warmup weight_decay decay clip dropout eval_every "
+        "patience pretrain_epochs"
+    ).split()
+)
+"""Settings that rows do not depend on: runs that differ in nothing else share one reading of the data."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run to be made, or made already."""
+
+    id: str
+    label: str
+    """What varies, in words."""
+    setting: Setting
+    seed: int
+    data: Prepared
+    number: int | None = None
+    """Which trial of a search it belongs to; with several seeds they share it."""
+
+
+class Data:
+    """The data of all trials, each file read once for every seed."""
+
+    def __init__(self, host: Host):
+        self.host = host
+        self._read: dict[str, Prepared] = {}
+
+    def prepare(self, run: Run) -> Prepared:
+        """A run's data, shared with runs that are trained in another way on the same rows."""
+        key = json.dumps(run.model_dump(exclude={"data", *_TRAINING}), sort_keys=True)  # all have the same data
+        found = self._read.get(key)
+        if found is None:
+            found = self._read[key] = prepare(run, self.host)
+            return found
+        return replace(found, run=run, method=check(run, self.host))
+
+
+class Trials:
+    """Makes trials of settings."""
+
+    def __init__(self, host: Host, space: Space, name: str, seeds: Sequence[int]):
+        self.host, self.space, self.name, self.seeds = host, space, name, seeds
+        self.data = Data(host)
+
+    def make(self, setting: Setting, seed: int, number: int | None = None) -> Trial:
+        """A trial, its data read."""
+        data = self.data.prepare(self.space.run(setting, seed=seed, name=self.name))
+        return Trial(identity(data, self.host), self._label(setting, seed, number), setting, seed, data, number)
+
+    def all(self, settings: Sequence[Setting]) -> list[Trial]:
+        """Every setting with every seed; one error names all that cannot be run."""
+        found: list[Trial] = []
+        problems: dict[str, None] = {}
+        for setting in settings:
+            for seed in self.seeds:
+                try:
+                    found.append(self.make(setting, seed))
+                except InlayError as error:
+                    problems[str(error)] = None
+        if problems:
+            raise RunError("; ".join(problems))
+        return found
+
+    def _label(self, setting: Setting, seed: int, number: int | None) -> str:
+        words = [setting["method"]] if "method" in self.space.keys else []
+        words += [f"{key}={shown(setting[key])}" for key in self.space.keys if key in setting and key != "method"]
+        words += [f"seed={seed}"] if len(self.seeds) > 1 else []
+        label = " ".join(words) or self.name
+        return label if number is None else f"#{number} {label}"
+
+
+def identity(data: Prepared, host: Host) -> str:
+    """A hash of all settings, of the rows and of the base."""
+    settings = {**data.run.model_dump(exclude=set(_FILES)), "method": data.method.spec}
+    base = (host.base.identity(True), host.base.form or "", str(host.base.dtype))
+    return digest({"settings": settings, "data": data.data_hash, "base": base})
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """A short hash of JSON."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()

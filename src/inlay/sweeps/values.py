@@ -1,0 +1,131 @@
+"""The values of one key: a list, or a range to draw from; and how values are read and shown."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from inlay.errors import InlayError
+
+_DIGITS = 3
+_LOG = 10
+"""Ends that differ by so much are drawn from by their logarithm."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from low to high, both included."""
+
+    low: float
+    high: float
+    whole: bool
+    """Whether they are whole numbers."""
+
+    @property
+    def log(self) -> bool:
+        """Whether every order of magnitude is as likely as the next."""
+        return self.low > 0 and self.high >= _LOG * self.low
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What a base must be able to have."""
+        return self.low, self.high
+
+    def draw(self, source: random.Random) -> float:
+        """A number; with three digits, so that what a table shows is what was run."""
+        if self.log:
+            drawn = math.exp(source.uniform(math.log(self.low), math.log(self.high)))
+        elif self.whole:
+            return source.randint(int(self.low), int(self.high))
+        else:
+            drawn = source.uniform(self.low, self.high)
+        drawn = round(drawn) if self.whole else float(f"{drawn:.{_DIGITS}g}")
+        return min(max(drawn, self.low), self.high)
+
+
+Values = tuple[Any, ...] | Range
+
+
+def read_values(key: str, raw: Any, read: Callable[[Any], Any], problems: list[str]) -> Values | None:
+    """The typed values of a key; None, and lines in `problems`, if something is wrong with them."""
+    pieces = [piece.strip() for piece in raw.split(",")] if isinstance(raw, str) else _listed(raw)
+    if not pieces or pieces == [""]:
+        problems.append(f"{key} has no values")
+        return None
+    if "" in pieces:
+        problems.append(f"{key} has an empty value")
+        return None
+    if any(isinstance(piece, str) and ".." in piece for piece in pieces):
+        return _range(key, pieces, read, problems)
+    found: list[Any] = []
+    before = len(problems)
+    for piece in pieces:
+        try:
+            value = read(piece)
+        except InlayError as error:
+            problems.append(str(error))
+            continue
+        if value in found:
+            problems.append(f"{key} has {shown(value)} twice")
+        found.append(value)
+    return tuple(found) if len(problems) == before else None
+
+
+def _listed(raw: Any) -> list[Any]:
+    return list(raw) if isinstance(raw, list | tuple) else [raw]
+
+
+def _range(key: str, pieces: list[Any], read: Callable[[Any], Any], problems: list[str]) -> Range | None:
+    if len(pieces) > 1:
+        problems.append(f"{key} mixes a range and single values; give one range, or a list")
+        return None
+    low, _, high = (part.strip() for part in pieces[0].partition(".."))
+    if not low or not high:
+        problems.append(f"{key}={pieces[0]} is not a range: expected low..high")
+        return None
+    try:
+        ends = (read(low), read(high))
+    except InlayError as error:
+        problems.append(str(error))
+        return None
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends):
+        problems.append(f"{key}={pieces[0]} is not a range: {key} is not a number")
+        return None
+    if not ends[0] < ends[1]:
+        problems.append(f"{key}={pieces[0]} is an empty range: the lower end comes first")
+        return None
+    return Range(*ends, whole=all(isinstance(end, int) for end in ends))
+
+
+def split_specs(raw: Any, problems: list[str]) -> list[str]:
+    """A list of specs. Of `houlsby:size=8,init=0.1,adapterbias`, init belongs to the spec before it."""
+    if not isinstance(raw, str):
+        specs = [str(spec) for spec in _listed(raw)]
+        if not specs:
+            problems.append("method has no values")
+        return specs
+    specs = []
+    for piece in (piece.strip() for piece in raw.split(",")):
+        head, equals, _ = piece.partition("=")
+        if equals and ":" not in head and specs:
+            specs[-1] += f"{',' if ':' in specs[-1] else ':'}{piece}"
+        else:
+            specs.append(piece)
+    if specs == [""]:
+        problems.append("method has no values")
+        return []
+    if "" in specs:
+        problems.append("method has an empty value")
+    return [spec for spec in specs if spec]
+
+
+def shown(value: Any) -> str:
+    """A value as people read it, and as the command line takes it."""
+    if value is None:
+        return "auto"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
