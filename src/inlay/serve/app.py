@@ -223,6 +223,7 @@ def card_of(served: Served) -> dict[str, Any]:
         "columns": dict(about.section(card, "columns")),
         "parameters": dict(about.section(card, "parameters")),
         "metrics": about.metrics(card),
+        "metric": str(card.get("metric") or ""),
         "base": str(card.get("base") or ""),
         "sha256": str(card.get("sha256") or ""),
         "state": served.state,

@@ -165,6 +165,7 @@ class TaskCard(BaseModel):
     pairs: bool
     parameters: dict[str, Any]
     metrics: dict[str, Any]
+    metric: str = Field("", description="The one that decides.")
     state: str
 
 
