@@ -230,9 +230,11 @@ def test_a_sweep_that_is_stopped_says_how_to_go_on(place: Place, monkeypatch: py
 
     monkeypatch.setattr(Step, "__call__", interrupt)
     how = (place.data, "--name", "mine", *QUICK, "--grid", "lr=1e-3,1e-2", "--slots", "1")
+    monkeypatch.setattr("sys.argv", ["inlay", "sweep", *map(str, how), "--restart"])
     done = place.call(*how)
     assert done.exit_code == 130, done.output
-    assert "stopped; what is done is saved. To go on:\n  inlay " in done.stdout
+    assert f"stopped; what is done is saved. To go on:\n  inlay sweep {place.data} --name mine " in done.stdout
+    assert "--restart" not in done.stdout
     monkeypatch.setattr(Step, "__call__", step)
     found = place.sweep("--grid", "lr=1e-3,1e-2", "--slots", "1")
     assert [run["state"] for run in found["runs"]] == ["done", "done"]
