@@ -2,7 +2,7 @@
 
     python bench/load --tasks 50 --clients 64 --seconds 60 --changes 200
 
-LoRA adapters with random weights on the default base, texts as in the demo's files. Every answer is compared with
+LoRA adapters with random weights on the default base, texts of GLUE's lengths. Every answer is compared with
 `Host.predict`. While the clients ask, tasks are added, replaced and removed; an answer may then be that of the old
 version or of the new one, and nothing else. CPU time is the server process's own, in all its threads, and is compared
 with the host's when it answers the same questions in batches of 64, without a server.
@@ -35,6 +35,7 @@ from safetensors.torch import save_file
 
 import inlay
 from inlay.base.load import Base, load, locate
+from inlay.bench.rows import draw_lengths
 from inlay.interop import peft
 from inlay.interop.exchange import without_head
 
@@ -43,10 +44,15 @@ METHOD = "lora:rank=8"
 
 
 def texts(count: int) -> list[str]:
-    """Texts of the demo's files."""
+    """Words of the demo's files, in texts of GLUE's lengths, as in `inlay bench`."""
     folder = Path(inlay.__file__).parent / "demo"
-    lines = [line for name in ("tickets.csv", "reviews.tsv") for line in (folder / name).read_text().splitlines()[1:]]
-    return random.Random(0).sample([line.strip('"') for line in lines if 20 < len(line) < 400], count)
+    words = [word for name in ("tickets.csv", "reviews.tsv") for word in (folder / name).read_text().split()]
+    found, at = [], 0
+    for length in draw_lengths("glue", count, seed=0):
+        size = max(1, round(0.8 * (length - 2)))  # a word is 1.25 tokens, and two are not words
+        found.append(" ".join(words[at : at + size]))
+        at = (at + size) % (len(words) - 128)
+    return found
 
 
 def adapter(host: inlay.Host, name: str, seed: int, labels: int) -> inlay.Adapter:
@@ -231,7 +237,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--changes", type=int, default=200)
-    parser.add_argument("--questions", type=int, default=40, help="texts that every task is asked")
+    parser.add_argument("--questions", type=int, default=100, help="texts that every task is asked")
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--peft-python", default=sys.executable)
     parser.add_argument("--without-peft", action="store_true")
