@@ -6,12 +6,11 @@ so that one sees how much the other keys matter.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inlay import metrics
+from inlay import drawing, metrics
 from inlay.errors import RunError
 from inlay.sweeps.values import shown
 
@@ -24,25 +23,18 @@ _APART = 0.008
 """Between lines, of the width."""
 _FEW = 6
 """Values that have a tick each."""
-_WIDTH, _HEIGHT = 4.2, 3.6
 _MOST = 4
 """Panels in a row."""
-_MARKERS = "osD^vP*X<>"
 
 
 def write_plot(sweep: Sweep, path: str | os.PathLike[str]) -> None:
     """A picture in the format that the file's ending names."""
-    try:
-        figure = importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise RunError("a plot needs matplotlib: pip install 'inlay[plots]'") from None
     if not sweep.ranking:
         raise RunError("there is nothing to plot: no run has come to its end")
     keys = [key for key in sweep.keys if key != "method"] or ["method"]
     columns = min(_MOST, len(keys))
     rows = -(-len(keys) // columns)
-    made = figure(figsize=(_WIDTH * columns + 0.6, _HEIGHT * rows + 0.4), layout="constrained")
-    axes = made.subplots(rows, columns, squeeze=False, sharey=True)
+    made, axes = drawing.sheet(rows, columns, sharey=True)
     for i, panel in enumerate(axes.flat):
         if i < len(keys):
             _panel(panel, sweep, keys[i])
@@ -55,10 +47,7 @@ def write_plot(sweep: Sweep, path: str | os.PathLike[str]) -> None:
     if "method" in sweep.keys and keys != ["method"]:
         how = {"loc": "outside lower center", "ncols": min(4, len(lines)), "frameon": False, "fontsize": 9}
         made.legend(list(lines.values()), list(lines), **how)
-    try:
-        made.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot write {path}: {error}") from None
+    drawing.write(made, path)
 
 
 def _panel(panel: Any, sweep: Sweep, key: str) -> None:
@@ -70,18 +59,17 @@ def _panel(panel: Any, sweep: Sweep, key: str) -> None:
     for i, (method, own) in enumerate(lines.items()):  # a method has one colour in all panels
         if not own:
             continue
+        colour = drawing.COLOURS[i % len(drawing.COLOURS)]
         x = _beside(place, i - (len(lines) - 1) / 2, is_log)
-        panel.plot([x[_key(e, key)] for e in own], [e.mean for e in own], ".", color=f"C{i}", alpha=0.25)
+        panel.plot([x[_key(e, key)] for e in own], [e.mean for e in own], ".", color=colour, alpha=0.25)
         best = _best_at(own, key, sweep.metric)
         line = "" if key == "method" or isinstance(best[0].setting[key], str) else "-"
-        marker = _MARKERS[i % len(_MARKERS)]
-        how = {"fmt": marker + line, "color": f"C{i}", "label": method, "capsize": 3, "markersize": 5, "lw": 1.5}
+        marker = drawing.MARKERS[i % len(drawing.MARKERS)]
+        how = {"fmt": marker + line, "color": colour, "label": method, "capsize": 3, "markersize": 5, "lw": 1.5}
         panel.errorbar([x[_key(e, key)] for e in best], [e.mean for e in best], [e.std or 0.0 for e in best], **how)
     _scale(panel, place, ticks, is_log)
     panel.set_xlabel(key)
-    panel.grid(alpha=0.25)
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)
+    drawing.plain(panel)
 
 
 def _beside(place: Mapping[str, float], line: float, is_log: bool) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""What adapters learn: the papers' figures for any adapter, one file each."""

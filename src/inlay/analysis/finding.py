@@ -1,0 +1,57 @@
+"""What an analysis found: numbers first, and a picture of them.
+
+Every kind of analysis is a function in a file of its own that returns one of these. The CSV holds exactly what the
+picture shows.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inlay import drawing
+from inlay.errors import RunError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A table, what it comes to, and how it is drawn."""
+
+    kind: str
+    about: str
+    """One line: of what, measured on what."""
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+    draw: Callable[[], Any] = field(repr=False, compare=False)
+    """Makes the picture: a figure of `inlay.drawing.sheet`."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """The few numbers that one would say aloud, by name; JSON."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return {"kind": self.kind, "about": self.about, "summary": dict(self.summary), "rows": rows}
+
+    def to_csv(self, path: str | Path) -> None:
+        """The numbers, with all their digits."""
+        try:
+            with Path(path).open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerows([self.columns, *self.rows])
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error}") from None
+
+    def write(self, stem: str | Path) -> list[Path]:
+        """STEM.png, STEM.svg and STEM.csv; the folder is made if it is not there."""
+        stem = Path(stem)
+        paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "svg", "csv")]
+        try:
+            stem.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot write to {stem.parent}: {error}") from None
+        drawing.write(self.draw(), *paths[:2])
+        self.to_csv(paths[2])
+        return paths

@@ -1,0 +1,1 @@
+"""Comparisons: methods on equal terms, on one or several datasets, beside baselines that need no transformer."""

@@ -1,0 +1,59 @@
+"""How pictures are made: matplotlib without its global state, in colours that colour-blind people can tell apart.
+
+Every picture of a sweep, a comparison or an analysis is made of these, so that all look alike.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from inlay.errors import RunError
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+"""Okabe and Ito's, without yellow, which is hard to see on white."""
+MARKERS = "osD^vP*X<>"
+HEAT = "cividis"
+"""From low to high."""
+BALANCE = "PuOr"
+"""From below zero to above it."""
+
+
+def sheet(rows: int = 1, columns: int = 1, width: float = 4.2, height: float = 3.6, **shared: Any) -> tuple[Any, Any]:
+    """A figure, and its panels as an array of rows and columns.
+
+    Args:
+        width, height: of one panel, in inches.
+        shared: `sharex`, `sharey` of matplotlib's `subplots`.
+    """
+    figure = plotting("matplotlib.figure").Figure(
+        figsize=(width * columns + 0.6, height * rows + 0.4), layout="constrained"
+    )
+    return figure, figure.subplots(rows, columns, squeeze=False, **shared)
+
+
+def plain(panel: Any, grid: bool = True) -> None:
+    """A faint grid, and no frame above and on the right."""
+    if grid:
+        panel.grid(alpha=0.25)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+
+
+def write(figure: Any, *paths: str | os.PathLike[str]) -> None:
+    """Write a figure in the formats that the files' endings name; the same figure gives the same bytes."""
+    with plotting("matplotlib").rc_context({"svg.hashsalt": "inlay"}):
+        for path in paths:
+            try:
+                figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).endswith(".svg") else None)
+            except (OSError, ValueError) as error:
+                raise RunError(f"cannot write {path}: {error}") from None
+
+
+def plotting(module: str) -> Any:
+    """A module of matplotlib, if it is there."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise RunError("a picture needs matplotlib: pip install 'inlay[plots]'") from None
