@@ -71,9 +71,9 @@ def adapter(host: inlay.Host, name: str, seed: int, labels: int) -> inlay.Adapte
 class Scene:
     """Tasks in a library, and what every answer should be."""
 
-    def __init__(self, folder: Path, tasks: int, questions: int):
-        self.folder, self.library = folder, inlay.Library(folder / "library")
-        self.host = inlay.Host(device="cpu", dtype=torch.float32)
+    def __init__(self, folder: Path, tasks: int, questions: int, base: str | None, tolerance: float):
+        self.folder, self.library, self.tolerance = folder, inlay.Library(folder / "library"), tolerance
+        self.host = inlay.Host(base)
         self.names = [f"task{i}" for i in range(tasks)]
         self.labels = {name: 2 + i % 4 for i, name in enumerate(self.names)}
         self.versions: dict[str, list[inlay.Adapter]] = {}
@@ -97,7 +97,7 @@ class Scene:
         if "error" in found:
             return "" if "withdrawn" in str(found) or task in self.changing else f"{task}: {found['error']}"
         known = self.answers[task, text]
-        if any(_same(found, one) for one in known):
+        if any(_same(found, one, self.tolerance) for one in known):
             return ""
         return f"{task}: {found.get('label')} {found.get('score')}, offline {[(k['label'], k['score']) for k in known]}"
 
@@ -105,9 +105,9 @@ class Scene:
     """Tasks that are being removed and added again, so that there may be none for a moment."""
 
 
-def _same(found: dict[str, Any], known: dict[str, Any]) -> bool:
+def _same(found: dict[str, Any], known: dict[str, Any], tolerance: float) -> bool:
     scores, expected = found.get("scores") or {}, known["scores"]
-    return scores.keys() == expected.keys() and all(abs(scores[k] - expected[k]) <= 1e-4 for k in expected)
+    return scores.keys() == expected.keys() and all(abs(scores[k] - expected[k]) <= tolerance for k in expected)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -238,6 +238,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--changes", type=int, default=200)
     parser.add_argument("--questions", type=int, default=100, help="texts that every task is asked")
+    parser.add_argument("--base", help="a folder or a hub name, in place of the default base")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="of a score; in bf16 it depends on neighbours")
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--peft-python", default=sys.executable)
     parser.add_argument("--without-peft", action="store_true")
@@ -245,7 +247,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        scene = Scene(folder, given.tasks, given.questions)
+        scene = Scene(folder, given.tasks, given.questions, given.base, given.tolerance)
         asks = [(name, text) for name in scene.names for text in scene.texts]
         random.Random(2).shuffle(asks)
         found: dict[str, Any] = {"settings": {k: v for k, v in vars(given).items() if k != "json"}}
@@ -262,6 +264,7 @@ def main() -> int:
             str(given.port),
             "--library",
             str(folder / "library"),
+            *(() if given.base is None else ("--base", given.base)),
         ]
         ours = start(serve, given.port, folder / "ours.log")
         found["inlay"] = said("inlay", *measured(ours, given.port, asks, given, scene.judge))

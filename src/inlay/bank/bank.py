@@ -11,6 +11,7 @@ memory is touched for every new task.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -117,7 +118,12 @@ class Slot:
     start: dict[str, Tensor] = field(default_factory=dict)
     """Where mixout falls back to; empty without it."""
 
-    @property
+    @functools.cached_property
+    def gated(self) -> bool:
+        """Whether any of its deltas has gates."""
+        return any(part.delta.gated for part in self.parts)
+
+    @functools.cached_property
     def wants(self) -> frozenset[str]:
         """Which optional signals its deltas read."""
         return frozenset().union(*(part.delta.wants for part in self.parts))

@@ -139,7 +139,7 @@ class Forward:
         """Whether a run depends on the tables alone, so that it can be recorded."""
         slots = [self.bank.slots[slot] for slot in set(plan.slots) - {BASE}]
         noisy = plan.keys is not None and any(slot.start for slot in slots)
-        gated = any(part.delta.gated for slot in slots for part in slot.parts)
+        gated = any(slot.gated for slot in slots)
         return self.kernels and not (plan.alone or noisy or gated or plan.begin) and plan.layout.is_fixed
 
     @torch.no_grad()
@@ -215,11 +215,12 @@ class Forward:
     def _passes(self, slots: Sequence[int]) -> list[list[int]]:
         """Which rows run together: a list of passes, each a list of row numbers sorted by slot."""
         key = {slot: self.bank.order(slot) for slot in set(slots)}
-        rows = sorted(range(len(slots)), key=lambda i: key[slots[i]])
-        together = [i for i in rows if not self._alone(slots[i])]
+        lonely = {slot for slot in key if self._alone(slot)}
+        rows = sorted(range(len(slots)), key=[key[slot] for slot in slots].__getitem__)
+        together = [i for i in rows if slots[i] not in lonely]
         alone: dict[int, list[int]] = {}
-        for i in rows:
-            if self._alone(slots[i]):
+        for i in rows if lonely else ():
+            if slots[i] in lonely:
                 alone.setdefault(slots[i], []).append(i)
         return ([together] if together else []) + list(alone.values())
 

@@ -219,14 +219,15 @@ def noise_tables(
         slots, counts: how many tokens each row has, rows of a slot one after the other.
         size: of the tables; -1 for the rest.
     """
-    runs = Segments(slots, counts).runs
-    number = torch.full((size,), -1)
-    key = torch.zeros(size, dtype=torch.long)
-    for start, end, slot in runs:
-        if slot in keys.of_slot and slot not in quiet:
-            number[start:end] = torch.arange(end - start)
-            key[start:end] = keys.number(slot)
-    return {"key": key, "local": number}
+    segments = Segments(slots, counts)
+    own = [keys.number(slot) if slot in keys.of_slot and slot not in quiet else None for _, _, slot in segments.runs]
+    starts, lengths = torch.tensor([(start, end - start) for start, end, _ in segments.runs]).view(-1, 2).unbind(1)
+    noisy = torch.repeat_interleave(torch.tensor([number is not None for number in own]), lengths)
+    local = torch.arange(segments.tokens) - torch.repeat_interleave(starts, lengths)
+    found = {"key": torch.zeros(size, dtype=torch.long), "local": torch.full((size,), -1)}
+    found["key"][: segments.tokens] = torch.repeat_interleave(torch.tensor([number or 0 for number in own]), lengths)
+    found["local"][: segments.tokens] = local.where(noisy, -1)
+    return found
 
 
 def drawn(

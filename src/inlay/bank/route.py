@@ -10,6 +10,7 @@ On CUDA the same is said in tensors (`kernel_route.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, groupby
 from typing import Literal
 
 import torch
@@ -95,17 +96,20 @@ class Segments:
     """A batch sorted by slot: which tokens belong to which slot."""
 
     def __init__(self, slots: Sequence[int], lengths: Sequence[int]):
+        if len(slots) != len(lengths):
+            raise ValueError(f"there are {len(slots)} slots for {len(lengths)} rows")
         runs: list[tuple[int, int, int]] = []
-        at = 0
-        for slot, length in zip(slots, lengths, strict=True):
-            if length and runs and runs[-1][2] == slot:
-                runs[-1] = (runs[-1][0], at + length, slot)
-            elif length:
-                runs.append((at, at + length, slot))
-            at += length
+        ends = list(accumulate(lengths, initial=0))
+        row = 0
+        for slot, some in groupby(slots):
+            start, row = ends[row], row + len(list(some))
+            if ends[row] > start and runs and runs[-1][2] == slot:  # nothing but empty rows between
+                runs[-1] = (runs[-1][0], ends[row], slot)
+            elif ends[row] > start:
+                runs.append((start, ends[row], slot))
         self.runs = runs
         """(start, end, slot), in order."""
-        self.tokens = at
+        self.tokens = ends[-1]
 
     def route(self, entry_of: Mapping[int, int]) -> Route | None:
         """The route of a group whose slots have these entries; None if none of them is in the batch.

@@ -45,12 +45,12 @@ class Batch:
         if list(order) == list(range(len(self.lengths))):
             return self
 
-        def pick(flat: Tensor) -> Tensor:
-            parts = torch.split(flat, list(self.lengths))
-            return torch.cat([parts[i] for i in order])
-
-        types, states = (None if t is None else pick(t) for t in (self.types, self.states))
-        return Batch(pick(self.ids), tuple(self.lengths[i] for i in order), types, states, self.layer)
+        lengths, rows = torch.tensor(self.lengths), torch.tensor(order)
+        starts, own = (lengths.cumsum(0) - lengths)[rows], lengths[rows]
+        tokens = torch.repeat_interleave(starts - (own.cumsum(0) - own), own)
+        tokens += torch.arange(len(tokens))
+        types, states = (None if t is None else t[tokens.to(t.device)] for t in (self.types, self.states))
+        return Batch(self.ids[tokens.to(self.ids.device)], tuple(own.tolist()), types, states, self.layer)
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -82,13 +82,13 @@ def plan_heads(
     counts[:n] = torch.tensor(lengths)
     first = (counts.cumsum(0) - counts).where(counts > 0, 0)  # of a row of padding: any token that there is
     tables = {"first": first, "last": (first + counts - 1).clamp(min=0), "counts": counts}
-    kinds = [POOLS.index(pools[slot]) for slot in slots] + [0] * (size - n)
-    tables["pool"] = torch.tensor(kinds)
-    pooled, whole = ([1 if (pools[s] == "tokens") == per_token else 0 for s in slots] for per_token in (False, True))
-    if any(pooled):
+    number = {slot: POOLS.index(pools[slot]) for slot in dict.fromkeys(slots)}
+    tables["pool"] = torch.tensor([number[slot] for slot in slots] + [0] * (size - n))
+    ways = {pools[slot] for slot in number}
+    if ways != {"tokens"}:
         rows = forward.tables(slots, [1] * n, keys, size, (ROWS, "pooler"))
         tables |= {f"rows {name}": table for name, table in rows.items()}
-    if any(whole):
+    if "tokens" in ways:
         found = forward.tables(slots, lengths, keys, tokens, (TOKENS,))
         tables |= {f"tokens {name}": table for name, table in found.items()}
     return Heads(slots, lengths, pools, keys, tables)

@@ -47,8 +47,7 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
         raise DataError(f"{examples[0].place}: the labels are {theirs}; {name} knows {mine}")
     bare = [replace(e, target=None) if gold else e for e in examples]  # a label it does not know cannot be encoded
     outputs, rows = run_examples(host, [(name, e) for e in bare])
-    pairs = zip(outputs, rows, examples, strict=True)
-    answers = [task.decode(out, own, example, host.labels(name), host.base) for out, own, example in pairs]
+    answers = task.answers(outputs, rows, examples, host.labels(name), host.base)
     return task.score(examples, answers, host.labels(name)), gold - labels
 
 
@@ -62,6 +61,5 @@ def score(
 ) -> tuple[dict[str, float], list[Answer]]:
     """All metrics of one adapter on these examples, and its answers; `task` stands in for the adapter's own."""
     task, labels = task or host.task(name), host.labels(name)
-    pairs = zip(*by_example(outputs, rows, len(examples)), examples, strict=True)
-    answers = [task.decode(out, own, example, labels, host.base) for out, own, example in pairs]
+    answers = task.answers(*by_example(outputs, rows, len(examples)), examples, labels, host.base)
     return task.score(examples, answers, labels), answers

@@ -333,15 +333,16 @@ class Host:
     def work(self, batch: Batch, names: Sequence[str | None], keys: Keys | None, **how: Any) -> Work:
         """Plan a batch whose rows all have a head."""
         self._refuse_closed()
-        pools = {}
-        for row, name in enumerate(names):
+        slots: dict[str | None, int] = {}
+        pools: dict[int, str] = {}
+        for name in dict.fromkeys(names):  # many rows, few names
             if name is None:
-                raise SlotError(f"row {row} is for the bare base, which has no head")
+                raise SlotError(f"row {names.index(name)} is for the bare base, which has no head")
             record = self._record(name)
             if record.head is None:
                 raise SlotError(f"{name!r} has no head; add it with labels")
-            pools[record.slot] = record.pool
-        return plan_work(self.forward, batch, [self.slot(name) for name in names], pools, keys, **how)
+            slots[name], pools[record.slot] = record.slot, record.pool
+        return plan_work(self.forward, batch, [slots[name] for name in names], pools, keys, **how)
 
     def width(self, name: str) -> int:
         """How many outputs an adapter's head has."""

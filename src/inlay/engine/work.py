@@ -5,6 +5,7 @@ All numbers are in one set of tables, so work of the same shape can be recorded 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,17 +29,17 @@ class Work:
     """None to stop at the hidden states."""
     tables: Tables
 
-    @property
+    @functools.cached_property
     def slots(self) -> list[int]:
         """The slot of every row, in the order they are run."""
         return [slot for plan in self.plans for slot in plan.slots]
 
-    @property
+    @functools.cached_property
     def lengths(self) -> list[int]:
         """The length of every row, in the order they are run."""
         return [n for plan in self.plans for n in plan.lengths]
 
-    @property
+    @functools.cached_property
     def order(self) -> list[int]:
         """The place of every row in the batch."""
         return [row for plan in self.plans for row in plan.rows]

@@ -207,6 +207,18 @@ class Task(ABC):
     ) -> Answer:
         """The answer for one example from all its rows."""
 
+    def answers(
+        self,
+        outputs: Sequence[Sequence[Tensor]],
+        rows: Sequence[Sequence[Row]],
+        examples: Sequence[Example],
+        labels: Sequence[str],
+        base: Base,
+    ) -> list[Answer]:
+        """The answers for many examples, from the rows of each; a task may have a faster way than one by one."""
+        found = zip(outputs, rows, examples, strict=True)
+        return [self.decode(out, own, example, labels, base) for out, own, example in found]
+
     @abstractmethod
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """All metrics."""

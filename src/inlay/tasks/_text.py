@@ -105,9 +105,11 @@ def _row(encoded: Any, i: int) -> tuple[list[int], list[int] | None]:
     return encoded["input_ids"][i], None if types is None else types[i]
 
 
-def pooled(outputs: Sequence[Tensor]) -> Tensor:
-    """One vector for an example: the mean over its windows, in fp32."""
-    return torch.stack([o.float() for o in outputs]).mean(0)
+def pooled(outputs: Sequence[Sequence[Tensor]]) -> Tensor:
+    """[examples, labels] one vector for every example: the mean over its windows, in fp32."""
+    if all(len(windows) == 1 for windows in outputs):
+        return torch.stack([windows[0] for windows in outputs]).float()
+    return torch.stack([torch.stack([o.float() for o in windows]).mean(0) for windows in outputs])
 
 
 def best_temperature(mean_loss: Callable[[float], float], rows: int) -> float:

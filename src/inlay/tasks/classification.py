@@ -77,9 +77,20 @@ class Classification(Task):
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
         """The likeliest class, its probability, and all of them."""
-        p = (pooled(outputs) / self.temperature).softmax(-1).tolist()
-        best = max(range(len(p)), key=p.__getitem__)
-        return {"label": labels[best], "score": p[best], "scores": dict(zip(labels, p, strict=True))}
+        return self.answers([outputs], [rows], [example], labels, base)[0]
+
+    def answers(
+        self,
+        outputs: Sequence[Sequence[Tensor]],
+        rows: Sequence[Sequence[Row]],
+        examples: Sequence[Example],
+        labels: Sequence[str],
+        base: Base,
+    ) -> list[Answer]:
+        """All at once."""
+        p = (pooled(outputs) / self.temperature).softmax(-1)
+        best = zip(p.argmax(-1).tolist(), p.tolist(), strict=True)
+        return [{"label": labels[i], "score": p[i], "scores": dict(zip(labels, p, strict=True))} for i, p in best]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Accuracy, F1 of several kinds, Matthews."""
@@ -87,7 +98,7 @@ class Classification(Task):
 
     def calibrate(self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> Self:
         """One temperature that makes the held-out log-likelihood largest."""
-        logits = torch.stack([pooled(o) for o in outputs]).double()
+        logits = pooled(outputs).double()
         targets = torch.tensor([r[0].target for r in rows], device=logits.device)
         found = best_temperature(lambda t: F.cross_entropy(logits / t, targets).item(), len(targets))
         return replace(self, temperature=found)

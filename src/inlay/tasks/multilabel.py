@@ -81,7 +81,20 @@ class Multilabel(Task):
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
         """Every label from the cut-off on; the score is that of the least certain of all decisions."""
-        p = (pooled(outputs) / self.temperature).sigmoid().tolist()
+        return self.answers([outputs], [rows], [example], labels, base)[0]
+
+    def answers(
+        self,
+        outputs: Sequence[Sequence[Tensor]],
+        rows: Sequence[Sequence[Row]],
+        examples: Sequence[Example],
+        labels: Sequence[str],
+        base: Base,
+    ) -> list[Answer]:
+        """All at once."""
+        return [self._answer(p, labels) for p in (pooled(outputs) / self.temperature).sigmoid().tolist()]
+
+    def _answer(self, p: Sequence[float], labels: Sequence[str]) -> Answer:
         given = [label for label, one in zip(labels, p, strict=True) if one >= self.cutoff]
         sure = min(one if one >= self.cutoff else 1 - one for one in p)
         return {"label": given, "score": sure, "scores": dict(zip(labels, p, strict=True))}
@@ -92,7 +105,7 @@ class Multilabel(Task):
 
     def calibrate(self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> Self:
         """One temperature for all labels."""
-        logits = torch.stack([pooled(o) for o in outputs]).double()
+        logits = pooled(outputs).double()
         targets = torch.tensor([r[0].target for r in rows], device=logits.device, dtype=logits.dtype)
 
         def loss(t: float) -> float:

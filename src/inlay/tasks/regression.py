@@ -77,7 +77,18 @@ class Regression(Task):
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
         """The value on the scale of the data."""
-        return {"value": pooled(outputs)[0].item() * self.scale + self.mean}
+        return self.answers([outputs], [rows], [example], labels, base)[0]
+
+    def answers(
+        self,
+        outputs: Sequence[Sequence[Tensor]],
+        rows: Sequence[Sequence[Row]],
+        examples: Sequence[Example],
+        labels: Sequence[str],
+        base: Base,
+    ) -> list[Answer]:
+        """All at once."""
+        return [{"value": value * self.scale + self.mean} for value in pooled(outputs)[:, 0].tolist()]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Spearman, Pearson and errors."""

@@ -39,7 +39,7 @@ class Stage:
     eval_every: int | None
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """A run and how far it has come."""
 

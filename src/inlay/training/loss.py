@@ -5,6 +5,7 @@ As everything in a step, this is planned on the host (`plan_losses`: targets in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,10 +72,12 @@ def plan_losses(asked: Sequence[Asked], work: Work, roomy: bool) -> Losses:
         roomy: round sizes up, so that other batches have the same.
     """
     place: dict[int, tuple[int, int]] = {}
+    """Slot -> its first row, and its first token."""
     row = 0
+    counts = Counter(work.slots)
     for start, _, slot in Segments(work.slots, work.lengths).runs:
         place[slot] = (row, start)
-        row += sum(1 for s in work.slots if s == slot)
+        row += counts[slot]
     groups: dict[tuple[object, str], list[int]] = {}
     for i, one in enumerate(asked):
         groups.setdefault((one.task.loss_key, one.head), []).append(i)
