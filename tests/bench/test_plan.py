@@ -215,9 +215,10 @@ def test_a_measurement_is_used_from_then_on(base: str, tmp_path: Path, monkeypat
     figures.keep(other)
     assert figures.known(base, "lora") == measured
     assert figures.known(base, "bitfit") == other
-    found = plan(Question(10, parse("lora")), base, sites, measured)
-    assert found["figures"]["notes"] == []
-    assert found["finetuning"]["measured"]
+    assert plan(Question(10, parse("lora")), base, sites, measured)["finetuning"]["measured"]
+    idle, busy = (plan(Question(1, parse("lora")), base, sites, replace(measured, load=n)) for n in (0.1, 2.0))
+    assert idle["figures"]["notes"] == []
+    assert busy["figures"]["notes"] == ["the machine was busy (load 2.0 a core): measure again when it is idle"]
 
 
 @pytest.mark.parametrize(

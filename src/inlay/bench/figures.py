@@ -22,8 +22,10 @@ from inlay.base.sites import Sites
 from inlay.bench.measure import OURS
 from inlay.bench.work import Say, Settings, compare, machine
 
-BLOCKS: Mapping[str, Any] = {"repeats": 2, "steps": 2, "warmup": 2}
-"""What a short measurement takes."""
+BLOCKS: Mapping[str, Any] = {"repeats": 3, "steps": 1, "warmup": 1}
+"""What a short measurement takes: about a minute for the default base on two cores."""
+_BUSY = 0.5
+"""Load of others, by core, from which on a measurement says little."""
 _RUNS = {"cuda": (1, 16, 64), "cpu": (1, 4)}
 _TASKS = {"cuda": (1024, 256), "cpu": (64, 32)}
 """Rows and tasks of a mixed batch."""
@@ -55,6 +57,13 @@ class Figures:
     batch_tokens: float
     batch_ms: float
     """A mixed batch of many tasks."""
+    load: float = 0.0
+    """Of the machine by core, before anything was measured."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether others had the machine too."""
+        return self.load > _BUSY
 
     def training(self, runs: int) -> float:
         """Tokens a second of all runs together."""
@@ -109,6 +118,7 @@ def measure(base: str, shape: str | None, sites: Sites, method: str, most: int, 
         base, shape: a folder or hub name; or the shape that takes its place, with random weights.
         most: do not train more runs side by side than this.
     """
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
     given = {**BLOCKS, "method": method, **blocks}
     given |= {"base": base} if shape is None else {"shape": shape}
     settings = Settings("train", **given).settled()
@@ -139,6 +149,7 @@ def measure(base: str, shape: str | None, sites: Sites, method: str, most: int, 
         finetune_measured=True,
         batch_tokens=rows * mixed["tokens_per_row"],
         batch_ms=mixed["parties"][OURS]["cost_ms"],
+        load=load,
     )
 
 

@@ -153,6 +153,8 @@ def _notes(question: Question, name: str, sites: Sites, figures: Figures) -> lis
             notes[-1] += ", which is more than a small base reaches on a GPU" * (figures.device == "cuda")
     if parse(figures.method) != question.method:
         notes.append(f"speed was measured with {figures.method}; {spec} is taken to be as fast")
+    if figures.busy:
+        notes.append(f"the machine was busy (load {figures.load:.1f} a core): measure again when it is idle")
     if not figures.finetune_measured:
         notes.append("the speed of full fine-tuning is an estimate from the bare base's, not a measurement")
     return notes

@@ -118,7 +118,8 @@ def _answer(found: Mapping[str, Any]) -> str:
         return f"{fits}: {beside}; {train}, {_time(training['hours'])} for all; {size(found['disk']['bytes'])} on disk"
     if ours["resident"] < tasks:
         all_ = size(ours["bytes_for_all"])
-        return f"{tasks:,} tasks do not fit: all of them take {all_}; {ours['resident']:,} fit at once on {where}"
+        fail = f"{tasks:,} tasks do not fit" if tasks > 1 else "one task does not fit"
+        return f"{fail}: all of them take {all_}; {ours['resident']:,} fit at once on {where}"
     return f"nothing can be trained: a run takes {size(training['bytes_per_run'])}, too much for {where}"
 
 
