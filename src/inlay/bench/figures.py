@@ -69,11 +69,11 @@ class Figures:
         """Tokens a second of all runs together."""
         known = sorted(self.step_ms)
         low = max([n for n in known[:-1] if n <= runs], default=known[0])
-        high = next((n for n in known if n > low), low)
-        slope = 0.0 if low == high else (self.step_ms[high] - self.step_ms[low]) / (high - low)
-        if low == high:  # a line through one point: every run takes as long as the first
-            slope = self.step_ms[low] / low
-        return 1000 * runs * self.step_tokens / (self.step_ms[low] + slope * (runs - low))
+        high = next((n for n in known if n > low), None)
+        each = self.step_ms[low] / low  # with one point alone every run takes as long as the first
+        if high is not None:
+            each = (self.step_ms[high] - self.step_ms[low]) / (high - low)
+        return 1000 * runs * self.step_tokens / (self.step_ms[low] + each * (runs - low))
 
     def finetuning(self) -> float:
         """Tokens a second of one full fine-tuning."""
