@@ -32,27 +32,15 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # for all parties: threads that
 import torch
 from clients import Load, run
 from safetensors.torch import save_file
+from service import same, start, texts
 
 import inlay
 from inlay.base.load import Base, load, locate
-from inlay.bench.rows import draw_lengths
 from inlay.interop import peft
 from inlay.interop.exchange import without_head
 
 HERE = Path(__file__).parent
 METHOD = "lora:rank=8"
-
-
-def texts(count: int) -> list[str]:
-    """Words of the demo's files, in texts of GLUE's lengths, as in `inlay bench`."""
-    folder = Path(inlay.__file__).parent / "demo"
-    words = [word for name in ("tickets.csv", "reviews.tsv") for word in (folder / name).read_text().split()]
-    found, at = [], 0
-    for length in draw_lengths("glue", count, seed=0):
-        size = max(1, round(0.8 * (length - 2)))  # a word is 1.25 tokens, and two are not words
-        found.append(" ".join(words[at : at + size]))
-        at = (at + size) % (len(words) - 128)
-    return found
 
 
 def adapter(host: inlay.Host, name: str, seed: int, labels: int) -> inlay.Adapter:
@@ -97,7 +85,7 @@ class Scene:
         if "error" in found:
             return "" if "withdrawn" in str(found) or task in self.changing else f"{task}: {found['error']}"
         known = self.answers[task, text]
-        if any(_same(found, one, self.tolerance) for one in known):
+        if any(same(found, one, self.tolerance) for one in known):
             return ""
         return f"{task}: {found.get('label')} {found.get('score')}, offline {[(k['label'], k['score']) for k in known]}"
 
@@ -105,29 +93,10 @@ class Scene:
     """Tasks that are being removed and added again, so that there may be none for a moment."""
 
 
-def _same(found: dict[str, Any], known: dict[str, Any], tolerance: float) -> bool:
-    scores, expected = found.get("scores") or {}, known["scores"]
-    return scores.keys() == expected.keys() and all(abs(scores[k] - expected[k]) <= tolerance for k in expected)
-
-
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
-    """A server that answers."""
-    process = subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT)
-    for _ in range(600):
-        if process.poll() is not None:
-            raise SystemExit(f"{command[0]} ended: {log.read_text()[-1000:]}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=2):
-                return process
-        except OSError:
-            time.sleep(0.2)
-    raise SystemExit("the server did not get ready")
 
 
 def ask(port: int, method: str, path: str, body: dict[str, Any] | None = None) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,9 +36,19 @@ Judge = Callable[[str, str, dict[str, Any]], str]
 
 
 async def run(
-    port: int, asks: list[tuple[str, str]], clients: int, seconds: float, judge: Judge, seed: int = 0
+    port: int,
+    asks: list[tuple[str, str]],
+    clients: int,
+    seconds: float,
+    judge: Judge,
+    seed: int = 0,
+    order: Iterator[int] | None = None,
 ) -> Load:
-    """Each client asks one thing after the other, drawn from `asks`, until the time is over."""
+    """Each client asks one thing after the other, drawn from `asks`, until the time is over.
+
+    Args:
+        order: which of `asks` comes next, for all clients together, in the place of drawing; its end is the end.
+    """
     load = Load()
     bodies = [_encode(task, text) for task, text in asks]
     load.began = time.monotonic()
@@ -49,7 +59,9 @@ async def run(
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             while time.monotonic() < end:
-                which = draw.randrange(len(asks))
+                which = draw.randrange(len(asks)) if order is None else next(order, None)
+                if which is None:
+                    break
                 began = time.perf_counter()
                 writer.write(bodies[which])
                 status, content = await _answer(reader)

@@ -34,18 +34,29 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def sites_of(shape: str) -> Sites:
     """The sites of a well-known shape, or of a folder's config.json, on meta tensors."""
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoConfig
 
     if shape in SHAPES:
         options = dict(SHAPES[shape])
-        config = AutoConfig.for_model(options.pop("model_type"), **options)
-    elif Path(shape).is_dir():
-        try:
-            config = AutoConfig.from_pretrained(shape, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise BaseError(f"cannot read the config of {shape}: {str(error).splitlines()[0]}") from None
-    else:
-        raise BaseError(f"{shape!r} is neither a known shape nor a folder: {suggest(shape, SHAPES)}")
+        return _sites(AutoConfig.for_model(options.pop("model_type"), **options))
+    if Path(shape).is_dir():
+        return sites_of_base(shape)
+    raise BaseError(f"{shape!r} is neither a known shape nor a folder: {suggest(shape, SHAPES)}")
+
+
+def sites_of_base(where: str) -> Sites:
+    """The sites of a base, a folder or a hub name, from its config.json alone."""
+    from transformers import AutoConfig
+
+    try:
+        return _sites(AutoConfig.from_pretrained(where, trust_remote_code=False))
+    except (OSError, ValueError) as error:
+        raise BaseError(f"cannot read the config of {where}: {str(error).splitlines()[0]}") from None
+
+
+def _sites(config: Any) -> Sites:
+    from transformers import AutoModel
+
     row = arch.find(config.model_type)
     with torch.device("meta"):
         model = AutoModel.from_config(config)

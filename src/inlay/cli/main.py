@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import bench, demo, eval, export, info, library, params, predict, serve, sweep, train
+from inlay.cli import bench, demo, eval, export, info, library, params, plan, predict, serve, sweep, train
 from inlay.cli.output import Commands
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ app.command("eval")(eval.evaluate)
 app.command("predict")(predict.predict)
 app.command("serve", cls=serve.WatchesPlainly)(serve.serve)
 app.command("params")(params.params)
+app.command("plan")(plan.plan)
 app.command("info")(info.info)
 app.add_typer(library.app, name="library")
 app.add_typer(export.app, name="export")

@@ -7,39 +7,52 @@ from collections.abc import Sequence
 
 import torch
 
-from inlay.bank.delta import WeightMethod
+from inlay.bank.delta import Method, WeightMethod
+from inlay.base.sites import Sites
 from inlay.engine.host import Host
 from inlay.training.job import Job
 
 _MOST = {"cuda": 64, "cpu": 16}
 _SHARE = 0.5
 """Of what is free now: the estimate is rough, and others live here too."""
-_PER_TOKEN = 30
+PER_TOKEN = 30
 """Numbers kept for the backward pass, per token, layer and unit of width."""
 
 
 def slots_for(host: Host, jobs: Sequence[Job]) -> int:
     """As many slots as fit into half of the free memory, at least one."""
     device = host.base.device
-    most = _MOST.get(device.type, 1)
     need = max((_bytes(host, job) for job in jobs), default=1)
-    return max(1, min(most, len(jobs), int(_SHARE * _free(device) / need)))
+    return max(1, slots_in(free_memory(device), need, device.type, len(jobs)))
 
 
-def _bytes(host: Host, job: Job) -> int:
-    sites, run = host.base.sites, job.data.run
-    width = host.base.dtype.itemsize
-    lengths = sorted(len(row.ids) for stage in job.stages for row in stage.rows)
-    long = lengths[int(0.95 * (len(lengths) - 1))]
-    activations = run.batch_size * long * sites.layers * sites.hidden * _PER_TOKEN * width
-    trained = sum(p.numel for p in job.data.method.params(sites).values())
-    copies = (
-        4 + 1 + 2 * isinstance(job.data.method, WeightMethod)
-    )  # value, gradient, two moments, best; base + difference
+def slots_in(free: int, need: int, device: str, runs: int) -> int:
+    """As many runs, each of which needs so much, as fit into half of this memory; none if not even one does."""
+    return min(_MOST.get(device, 1), runs, int(_SHARE * free / need))
+
+
+def run_bytes(sites: Sites, method: Method, rows: int, length: int, width: int) -> int:
+    """What one run needs beside the base.
+
+    Args:
+        rows, length: rows of a step, and the tokens of a long one.
+        width: bytes of a number in the base.
+    """
+    activations = rows * length * sites.layers * sites.hidden * PER_TOKEN * width
+    trained = sum(p.numel for p in method.params(sites).values())
+    copies = 4 + 1 + 2 * isinstance(method, WeightMethod)  # value, gradient, two moments, best; base + difference
     return int(activations + 4 * trained * copies)
 
 
-def _free(device: torch.device) -> int:
+def _bytes(host: Host, job: Job) -> int:
+    lengths = sorted(len(row.ids) for stage in job.stages for row in stage.rows)
+    long = lengths[int(0.95 * (len(lengths) - 1))]
+    data = job.data
+    return run_bytes(host.base.sites, data.method, data.run.batch_size, long, host.base.dtype.itemsize)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
