@@ -20,8 +20,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/inlay demo
 
-test: venv check
-	$(BIN)/python -m pytest
+test: venv check  # every process has one thread
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-cuda: venv  # the contract on a CUDA device, in fp32 and in bf16
 	INLAY_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/contract
