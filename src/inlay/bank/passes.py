@@ -224,7 +224,8 @@ def noise_tables(
     key = torch.zeros(size, dtype=torch.long)
     for start, end, slot in runs:
         if slot in keys.of_slot and slot not in quiet:
-            number[start:end] = torch.arange(end - start)
+            before = keys.tokens_before.get(slot, 0)
+            number[start:end] = torch.arange(before, before + end - start)
             key[start:end] = keys.number(slot)
     return {"key": key, "local": number}
 

@@ -86,7 +86,8 @@ def plan_heads(
     tables["pool"] = torch.tensor(kinds)
     pooled, whole = ([1 if (pools[s] == "tokens") == per_token else 0 for s in slots] for per_token in (False, True))
     if any(pooled):
-        rows = forward.tables(slots, [1] * n, keys, size, (ROWS, "pooler"))
+        row_keys = None if keys is None else keys.for_rows()
+        rows = forward.tables(slots, [1] * n, row_keys, size, (ROWS, "pooler"))
         tables |= {f"rows {name}": table for name, table in rows.items()}
     if any(whole):
         found = forward.tables(slots, lengths, keys, tokens, (TOKENS,))
