@@ -115,9 +115,10 @@ class Ranks:
             yield
         except RuntimeError as error:
             self.lost = True
+            said = str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0]
             raise RunError(
-                f"process {self.rank} of {self.size}: another process of this training has stopped; what it said itself "
-                f"tells why ({str(error).splitlines()[0][:200]})"
+                f"process {self.rank} of {self.size} cannot go on: another one has stopped, and what it said tells why "
+                f"({said[:200]})"
             ) from None
 
 
