@@ -183,17 +183,13 @@ def _show(screen: Console, changes: Sequence[Change], store: Library, candidates
     if not changes:
         screen.print("nothing to compare")
         return
-    tested = any(value is not None for change in changes for value in change.values("test"))
-    splits = ("validation", "test") if tested else ("validation",)
-    numbers = [f"{split} {which}" for split in splits for which in ("old", "new", "difference")]
-    numbers = [name.removeprefix("validation ") for name in numbers]
-    columns = ("task", "parameters", "metric", *numbers, "newest")
-    table = output.table(*columns, right=("parameters", *numbers), keep=("task", "metric", "newest"))
+    table = output.table("task", "parameters", "metric", "old", "new", "difference", right=("old", "new", "difference"))
     for change in changes:
-        cells = [cell for split in splits for cell in _cells(*change.values(split))]
         sizes = [f"{n:,}" for n in (parameters(change.old), parameters(change.new)) if n is not None]
-        newest = "failed" if change.new is None else (change.switched or change.old).ref
-        table.add_row(change.old.ref, " > ".join(dict.fromkeys(sizes)), change.metric, *cells, newest)
+        first = (change.old.ref, " > ".join(dict.fromkeys(sizes)), change.metric if change.new else "failed")
+        table.add_row(*first, *_cells(*change.values("validation")))
+        if change.new is not None and change.values("test") != (None, None):
+            table.add_row("", "", f"{change.metric}, test", *_cells(*change.values("test")))
     screen.print()
     screen.print(table)
     screen.print()
@@ -205,7 +201,8 @@ def _show(screen: Console, changes: Sequence[Change], store: Library, candidates
     switched = [change for change in changes if change.switched is not None]
     screen.print(f"{trained} of {len(changes)} tasks trained, {worse} worse; kept in {candidates.root}", soft_wrap=True)
     if switched:
-        screen.print(f"{len(switched)} switched in {store.root}; --undo takes that back", soft_wrap=True)
+        refs = ", ".join(change.switched.ref for change in switched if change.switched is not None)
+        screen.print(f"switched in {store.root}: {refs}; --undo takes that back", soft_wrap=True)
         stay = [f"{c.old.name}@{alias}" for c in switched for alias in _staying(store, c)]
         if stay:
             screen.print(f"aliases that did not move: {', '.join(stay)} (--alias moves them)", soft_wrap=True)
