@@ -155,6 +155,13 @@ def test_outside_torchrun_there_is_one_process(monkeypatch):
         assert ranks is ALONE
 
 
+def test_torchrun_is_for_training(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    ran = CliRunner().invoke(app, ["library", "list"])
+    assert ran.exit_code == 1
+    assert "torchrun is for inlay train; inlay library would run in every process" in ran.stderr
+
+
 def test_torchrun(tmp_path):
     base = tiny.save_text_model(tmp_path / "base")
     data = tmp_path / "texts.jsonl"

@@ -6,6 +6,7 @@ Each command is a function in a file of its own. Modules here import neither tor
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -16,6 +17,7 @@ import typer
 import inlay
 from inlay.cli import bench, demo, eval, export, info, library, params, predict, retrain, serve, sweep, train
 from inlay.cli.output import Commands
+from inlay.errors import RunError
 
 app = typer.Typer(
     cls=Commands,
@@ -47,11 +49,14 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """One frozen transformer, many tasks: adapters trained side by side and served in one batch."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and context.invoked_subcommand != "train":
+        raise RunError(f"torchrun is for inlay train; inlay {context.invoked_subcommand} would run in every process")
 
 
 def main() -> None:

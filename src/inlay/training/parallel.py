@@ -21,7 +21,7 @@ from torch import Tensor
 
 from inlay.engine.evaluate import outputs_of
 from inlay.engine.host import Host
-from inlay.errors import RunError
+from inlay.errors import InlayError, RunError
 from inlay.tasks import Row
 from inlay.training.share import Share, share
 
@@ -147,7 +147,12 @@ def joined() -> Iterator[Ranks]:
         dist.init_process_group(backend)
     except (RuntimeError, ValueError) as error:
         raise RunError(f"the processes that torchrun started do not find each other: {error}") from None
+    ranks = Ranks(dist.get_rank(), dist.get_world_size())
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        yield ranks
+    except InlayError as error:
+        if ranks.leads or ranks.lost:
+            raise
+        raise type(error)(f"process {ranks.rank} of {ranks.size}: {error}") from None
     finally:
         dist.destroy_process_group()
