@@ -157,6 +157,7 @@ def test_outside_torchrun_there_is_one_process(monkeypatch):
 
 def test_torchrun_is_for_training(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     ran = CliRunner().invoke(app, ["library", "list"])
     assert ran.exit_code == 1
     assert "torchrun is for inlay train; inlay library would run in every process" in ran.stderr

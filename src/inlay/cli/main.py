@@ -55,7 +55,8 @@ def root(
     ] = False,
 ) -> None:
     """One frozen transformer, many tasks: adapters trained side by side and served in one batch."""
-    if "TORCHELASTIC_RUN_ID" in os.environ and context.invoked_subcommand != "train":
+    shared = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    if shared and context.invoked_subcommand != "train":
         raise RunError(f"torchrun is for inlay train; inlay {context.invoked_subcommand} would run in every process")
 
 

@@ -11,7 +11,7 @@ between CPUs, so that no process waits for a GPU because of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,15 +63,16 @@ class Ranks:
             dist.all_reduce(told, dist.ReduceOp.MIN)
         return int(told)
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by their sums over all processes, in one exchange."""
-        if self.size == 1:
+        if self.size == 1:  # nobody looks at them then: a step of many runs has thousands
             return
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        found = list(tensors)
+        flat = torch.cat([tensor.reshape(-1) for tensor in found])
         with self._asking():
             dist.all_reduce(flat)
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
+        parts = torch.split(flat, [tensor.numel() for tensor in found])
+        for tensor, part in zip(found, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
     @contextmanager
@@ -129,7 +130,8 @@ ALONE = Ranks()
 def joined() -> Iterator[Ranks]:
     """The processes that torchrun has started together with this one; outside torchrun there is only this one.
 
-    On CUDA every process takes a GPU of its own; gradients then travel by NCCL, else by Gloo.
+    On CUDA every process takes a GPU of its own; gradients then travel by NCCL, else by Gloo. A process group that is
+    there already is used; it must exchange tensors of the CPU too, as torch's default does.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or any(name not in os.environ for name in _NEEDED):

@@ -7,6 +7,7 @@ next step.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -92,7 +93,7 @@ class Step:
         self.optimiser.zero_grad()  # a recording that failed may have left some
         with self.ranks.agreeing():
             found = self.backward(parts, work, losses, tables)
-        self.ranks.add_up([found, *self._gradients(settings)])
+        self.ranks.add_up(itertools.chain([found], self._gradients(settings)))
         kept = self.optimiser.step(settings, part(tables, "step"))
         self.optimiser.zero_grad()
         return found, (self.optimiser, kept)  # a recording writes to the moments of this optimiser
