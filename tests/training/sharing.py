@@ -29,7 +29,6 @@ from inlay.errors import InlayError  # noqa: E402
 from inlay.training.parallel import Ranks, joined  # noqa: E402
 from inlay.training.step import Step  # noqa: E402
 
-ONE = [work.run(work.texts(seed=1), "houlsby:size=4", seed=1, epochs=2)]
 TAGS = [work.run(work.entities(seed=3), "lora:rank=2", seed=3, batch_size=5, epochs=2)]
 MANY = [
     work.run(work.texts(21, 1, 3), "houlsby:size=4", seed=1, batch_size=5, class_weights=True),
@@ -60,7 +59,7 @@ def trained(runs: list[inlay.Run], ranks: Ranks, **how: Any) -> Told:
 def kept_apart(ranks: Ranks, folder: Path) -> Told:
     """The control: nobody exchanges gradients."""
     Ranks.add_up = lambda self, tensors: None  # type: ignore[method-assign]
-    return trained(ONE, ranks)
+    return trained(TAGS, ranks)
 
 
 def written(ranks: Ranks, folder: Path) -> Told:
@@ -113,10 +112,9 @@ def short_of_memory(ranks: Ranks, folder: Path) -> Told:
 
 Scene = Callable[[Ranks, Path], Told]
 SCENES: dict[str, tuple[int, Scene]] = {
-    "one alone": (1, lambda ranks, _: trained(ONE, ranks)),
-    "one in 3": (3, lambda ranks, _: trained(ONE, ranks)),
     "tags alone": (1, lambda ranks, _: trained(TAGS, ranks)),
     "tags in 2": (2, lambda ranks, _: trained(TAGS, ranks)),
+    "tags in 3": (3, lambda ranks, _: trained(TAGS, ranks)),
     "many alone": (1, lambda ranks, _: trained(MANY, ranks)),
     "many in 2": (2, lambda ranks, _: trained(MANY, ranks)),
     "kept apart": (2, kept_apart),
