@@ -14,7 +14,7 @@ import functools
 import hashlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,14 @@ class Keys:
     """slot -> (seed, step); a slot that is not here is evaluated, not trained."""
     without_dropout: frozenset[int] = frozenset()
     """Slots that train without dropout; their other noise stays."""
+    tokens_before: Mapping[int, int] = field(default_factory=dict)
+    """slot -> how many of its tokens come before those here, where a batch is shared among processes."""
+    rows_before: Mapping[int, int] = field(default_factory=dict)
+    """slot -> how many of its rows come before those here."""
+
+    def for_rows(self) -> Keys:
+        """For noise on pooled rows: what is counted are rows, not tokens."""
+        return replace(self, tokens_before=self.rows_before)
 
     def number(self, slot: int) -> int:
         """A slot's seed and step as one number, for `keyed_dropout`."""

@@ -221,7 +221,8 @@ def noise_tables(
     """
     segments = Segments(slots, counts)
     own = [keys.number(slot) if slot in keys.of_slot and slot not in quiet else None for _, _, slot in segments.runs]
-    starts, lengths = torch.tensor([(start, end - start) for start, end, _ in segments.runs]).view(-1, 2).unbind(1)
+    firsts = [(start - keys.tokens_before.get(slot, 0), end - start) for start, end, slot in segments.runs]
+    starts, lengths = torch.tensor(firsts).view(-1, 2).unbind(1)
     noisy = torch.repeat_interleave(torch.tensor([number is not None for number in own]), lengths)
     local = torch.arange(segments.tokens) - torch.repeat_interleave(starts, lengths)
     found = {"key": torch.zeros(size, dtype=torch.long), "local": torch.full((size,), -1)}

@@ -6,6 +6,7 @@ Each command is a function in a file of its own. Modules here import neither tor
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -14,8 +15,9 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import bench, demo, eval, export, info, library, params, plan, predict, serve, sweep, train
+from inlay.cli import bench, demo, eval, export, info, library, params, plan, predict, retrain, serve, sweep, train
 from inlay.cli.output import Commands
+from inlay.errors import RunError
 
 app = typer.Typer(
     cls=Commands,
@@ -28,6 +30,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
+app.command("retrain")(retrain.retrain)
 app.command("eval")(eval.evaluate)
 app.command("predict")(predict.predict)
 app.command("serve", cls=serve.WatchesPlainly)(serve.serve)
@@ -47,11 +50,15 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """One frozen transformer, many tasks: adapters trained side by side and served in one batch."""
+    shared = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    if shared and context.invoked_subcommand != "train":
+        raise RunError(f"torchrun is for inlay train; inlay {context.invoked_subcommand} would run in every process")
 
 
 def main() -> None:

@@ -73,11 +73,11 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def console(as_json: bool = False) -> Console:
-    """Where people read: stdout, or stderr while a JSON document has stdout."""
+def console(as_json: bool = False, quiet: bool = False) -> Console:
+    """Where people read: stdout, or stderr while a JSON document has stdout; nobody, if another process talks."""
     from rich.console import Console
 
-    return Console(stderr=as_json, highlight=False, markup=False, emoji=False)
+    return Console(stderr=as_json, quiet=quiet, highlight=False, markup=False, emoji=False)
 
 
 def document(value: object) -> None:

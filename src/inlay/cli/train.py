@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from inlay.library.library import Library
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.logs import Log
+    from inlay.training.parallel import Ranks
     from inlay.training.prepare import Prepared
     from inlay.training.result import Result
     from inlay.training.run import Run
@@ -84,22 +85,24 @@ def train(
 ) -> None:
     """Train an adapter on a file; or many, side by side, from a manifest."""
     given = settings.given(locals())
-    screen = output.console(as_json)
     runs, folder = _runs(data, name, manifest, given)
     from inlay.cli.progress import show_result, show_summary
     from inlay.library.library import Library
     from inlay.training.checkpoint import Checkpoint
+    from inlay.training.parallel import joined
 
     store = Library(library)
     checkpoint = Checkpoint(store.local / "runs" / folder)
-    _settle(checkpoint, resume, restart)
-    if resume and not checkpoint.exists:
-        screen.print("nothing to resume: starting from the beginning", style="yellow")
     with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or ())]
+        ranks = stack.enter_context(joined())
+        screen = output.console(as_json, quiet=not ranks.leads)
+        settle(checkpoint, resume, restart, screen)
+        logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or () if ranks.leads else ())]
         host = open_host(base, compile, weights, screen)
         prepared, problems = _prepare(runs, host, screen, many=manifest is not None)
-        results = _train(host, prepared, slots, checkpoint, resume, save_every, logs, screen)
+        results = train_shown(host, prepared, slots, checkpoint, resume, save_every, logs, screen, ranks)
+    if not ranks.leads:
+        raise typer.Exit(int(bool(problems) or not all(result.ok for result in results.values())))
     kept = _keep(host, runs, results, problems, store, half)
     checkpoint.remove()
     if manifest is not None:
@@ -132,7 +135,8 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
     return [make_run({"data": data, "name": name, **given})], name
 
 
-def _settle(checkpoint: Checkpoint, resume: bool, restart: bool) -> None:
+def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: Console) -> None:
+    """What becomes of a training that was stopped before its end."""
     if resume and restart:
         raise typer.BadParameter("--resume and --restart contradict each other")
     if restart:
@@ -141,6 +145,8 @@ def _settle(checkpoint: Checkpoint, resume: bool, restart: bool) -> None:
         raise RunError(
             "a training of this name was stopped before its end; --resume goes on with it, --restart forgets it"
         )
+    if resume and not checkpoint.exists:
+        screen.print("nothing to resume: starting from the beginning", style="yellow")
 
 
 def open_logs(specs: Sequence[str]) -> Iterator[Log]:
@@ -186,7 +192,7 @@ def _prepare(
     return prepared, problems
 
 
-def _train(
+def train_shown(
     host: Host,
     prepared: dict[int, Prepared],
     slots: int | None,
@@ -195,19 +201,22 @@ def _train(
     save_every: float,
     logs: Sequence[Log],
     screen: Console,
+    ranks: Ranks,
 ) -> dict[int, Result]:
+    """Train, and show how far it has come; Ctrl-C saves, and says how to go on."""
     from inlay.cli.progress import Progress
     from inlay.training.api import train_prepared
 
     deciding = {data.run.name: data.metric for data in prepared.values()}
     try:
         with default_interrupt(), Progress(screen, len(prepared), deciding) as progress:
-            return train_prepared(host, prepared, slots, [progress, *logs], checkpoint, resume, save_every)
+            return train_prepared(host, prepared, slots, [progress, *logs], checkpoint, resume, save_every, ranks=ranks)
     except KeyboardInterrupt:
         if checkpoint.exists:
             arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--restart")]
             again = shlex.join(["inlay", *arguments, "--resume"])
-            screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
+            how = "" if ranks.size == 1 else f", started by torchrun with {ranks.size} processes again"
+            screen.print(f"\nstopped; what is done is saved. To go on{how}:\n  {again}", soft_wrap=True)
         else:
             screen.print("\nstopped before anything could be saved")
         raise typer.Exit(130) from None

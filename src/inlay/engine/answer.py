@@ -86,7 +86,8 @@ def plan_heads(
     tables["pool"] = torch.tensor([number[slot] for slot in slots] + [0] * (size - n))
     ways = {pools[slot] for slot in number}
     if ways != {"tokens"}:
-        rows = forward.tables(slots, [1] * n, keys, size, (ROWS, "pooler"))
+        row_keys = None if keys is None else keys.for_rows()
+        rows = forward.tables(slots, [1] * n, row_keys, size, (ROWS, "pooler"))
         tables |= {f"rows {name}": table for name, table in rows.items()}
     if "tokens" in ways:
         found = forward.tables(slots, lengths, keys, tokens, (TOKENS,))

@@ -15,6 +15,7 @@ from inlay.library.library import Library, check_name
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
 from inlay.training.loop import Callback, Loop
+from inlay.training.parallel import ALONE, Ranks
 from inlay.training.prepare import Prepared, prepare
 from inlay.training.result import Result
 from inlay.training.run import Run, data_name
@@ -32,6 +33,7 @@ def train(
     resume: bool = ...,
     save_every: float = ...,
     library: Library | None = ...,
+    ranks: Ranks = ...,
 ) -> Result: ...
 @overload
 def train(
@@ -45,6 +47,7 @@ def train(
     resume: bool = ...,
     save_every: float = ...,
     library: Library | None = ...,
+    ranks: Ranks = ...,
 ) -> list[Result]: ...
 def train(
     host: Host,
@@ -57,6 +60,7 @@ def train(
     resume: bool = False,
     save_every: float = 60.0,
     library: Library | None = None,
+    ranks: Ranks = ALONE,
 ) -> Result | list[Result]:
     """Train one run, or several side by side. A run with a name is loaded into the host when it is done.
 
@@ -69,6 +73,7 @@ def train(
         checkpoint: a folder to save to, every `save_every` seconds and when interrupted; removed at the end.
         resume: go on from that folder if it holds a checkpoint.
         library: where finished adapters are put.
+        ranks: the processes that share every batch (`parallel.joined`); callbacks and writing are the leader's alone.
     """
     one = isinstance(runs, Run)
     many = [runs] if isinstance(runs, Run) else list(runs)
@@ -96,14 +101,15 @@ def train(
         resume,
         save_every,
         one,
+        ranks,
     )
     results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
     for i, run in enumerate(many):
-        if results[i].ok and library is not None:
+        if results[i].ok and library is not None and ranks.leads:
             results[i] = keep(results[i], library, host.base)
         if results[i].ok and run.name:
             host.load(results[i].adapter, run.name)
-    if place is not None:
+    if place is not None and ranks.leads:
         place.remove()
     return results[0] if one else [results[i] for i in range(len(many))]
 
@@ -117,6 +123,7 @@ def train_prepared(
     resume: bool = False,
     save_every: float = 60.0,
     raise_first: bool = False,
+    ranks: Ranks = ALONE,
 ) -> dict[int, Result]:
     """Train runs whose data is read already; results under the same numbers. The caller removes the checkpoint."""
     jobs = [Job(i, run_name(data.run, number), data) for i, (number, data) in enumerate(prepared.items())]
@@ -128,10 +135,11 @@ def train_prepared(
         host,
         jobs,
         slots=slots,
-        callbacks=callbacks,
+        callbacks=callbacks if ranks.leads else (),
         checkpoint=checkpoint,
         save_every=save_every,
         isolate=not raise_first,
+        ranks=ranks,
     )
     if resume and checkpoint is not None and checkpoint.exists:
         loop.resume()

@@ -11,26 +11,25 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from inlay.base.load import load_tokenizer
-from inlay.data.columns import by_option
-from inlay.engine.evaluate import by_example, outputs_of, score
+from inlay.engine.evaluate import score
 from inlay.engine.host import Host
 from inlay.errors import AdapterError, InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
-from inlay.training import compiling, state
+from inlay.training import compiling, finish, state
 from inlay.training.adamw import Settings
 from inlay.training.cache import Cache
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.interrupt import Interrupt
 from inlay.training.job import Job
 from inlay.training.memory import slots_for
+from inlay.training.parallel import ALONE, Ranks
 from inlay.training.slots import Slots, slot_name
 from inlay.training.step import Part
 from inlay.training.taken import Taken
@@ -61,6 +60,7 @@ class Loop:
         save_ends: bool = False,
         source: Source | None = None,
         prune: Callable[[Sequence[Job]], Sequence[Job]] | None = None,
+        ranks: Ranks = ALONE,
     ):
         """
         Args:
@@ -70,12 +70,13 @@ class Loop:
             save_ends: also save when a run has ended, unless saving would take a large share of the time.
             source: asked for another run whenever a slot is free and none of `jobs` waits.
             prune: asked after evaluations which of the active runs to end; their slots are free at once.
+            ranks: the processes that train together; the leader alone writes.
         """
         if slots is not None and slots < 1:
             raise RunError(f"slots={slots} is not valid: expected at least 1")
         self.host = host
         self.jobs = list(jobs)
-        self.most = slots or slots_for(host, [job for job in self.jobs if job.state == "waiting"])
+        self.most = ranks.least(slots or slots_for(host, [job for job in self.jobs if job.state == "waiting"]))
         """How many runs are active at once."""
         self.callbacks = callbacks
         self.checkpoint = checkpoint
@@ -84,7 +85,8 @@ class Loop:
         self.save_ends = save_ends
         self.source = source
         self.prune = prune
-        self.slots = Slots(host)
+        self.ranks = ranks
+        self.slots = Slots(host, ranks)
         self.adapters: dict[int, Adapter] = {}
         """Finished adapters by the job's index."""
         self._saved, self._took, self._ended = time.monotonic(), 0.0, 0
@@ -103,9 +105,10 @@ class Loop:
                         self._drop_hopeless()
                         for job in [job for job in self.active if job.is_over]:
                             self._guard(job, self._advance)
-                    if self._interrupt.pending or self._is_time_to_save():
+                    stop, save = self.ranks.any(self._interrupt.pending, self._is_time_to_save())
+                    if stop or save:
                         self.save()
-                    if self._interrupt.pending:
+                    if stop:
                         raise KeyboardInterrupt
                 if self.save_ends:
                     self.save()
@@ -121,7 +124,8 @@ class Loop:
         self._settle()
         for job in list(self.active):  # one that has diverged could not be loaded again, nor its neighbours with it
             self._guard(job, self.slots.refuse_diverged)
-        state.write(self.checkpoint, self.jobs, self.slots, self.most)
+        if self.ranks.leads:
+            state.write(self.checkpoint, self.jobs, self.slots, self.most)
         self._saved = time.monotonic()
         self._took, self._ended = self._saved - began, sum(job.has_ended for job in self.jobs)
         self._tell("saved", None)
@@ -185,26 +189,32 @@ class Loop:
         """One step of every active run; False if there was no room for it."""
         began, graphs = time.perf_counter(), compiling.graphs()
         tokenizer = load_tokenizer(self.host.base)
-        rows = {job.index: job.batch(tokenizer) for job in self.active}
-        batch = self._cache.batch([(job, self.host.slot(slot_name(job)), rows[job.index]) for job in self.active])
+        parts = [self._part(job, job.batch(tokenizer)) for job in self.active]
+        mine = [(job, self.host.slot(p.name), p.mine) for job, p in zip(self.active, parts, strict=True)]
+        batch = self._cache.batch(mine)
         losses = None
         with contextlib.suppress(torch.OutOfMemoryError):
-            losses = self.slots.step([_part(job, rows[job.index]) for job in self.active], batch)
+            losses = self.slots.step(parts, batch)
         if losses is None:  # the error is gone by now, and with it the failed batch that it kept alive
             self._make_room()
             return False
         if compiling.graphs() > graphs:
             self._tell("compiled", None, seconds=time.perf_counter() - began)
         before, self._taken = self._taken, Taken([(job, job.at + 1, job.lr) for job in self.active], losses)
-        for job in self.active:
+        for job, part in zip(self.active, parts, strict=True):
             job.step += 1
-            job.tokens += sum(len(row.ids) for row in rows[job.index])
+            job.tokens += sum(len(row.ids) for row in part.rows)
             job.seconds += (time.perf_counter() - began) / len(self.active)
         if losses.is_cuda:  # the device is at work on this step; by now it has done the one before
             self._note(before)
         else:
             self._settle()
         return True
+
+    def _part(self, job: Job, rows: Sequence[Row]) -> Part:
+        run, share = job.data.run, self.ranks.share(rows)
+        settings = Settings(job.step + 1, job.lr, run.weight_decay, run.clip, run.decay == "weights")
+        return Part(slot_name(job), job.stage.task, rows, settings, (run.seed, job.at), run.dropout, job.weights, share)
 
     def _settle(self) -> None:
         """Wait for the losses of the newest step."""
@@ -234,7 +244,8 @@ class Loop:
 
     def _evaluate(self, due: Sequence[Job]) -> None:
         began = time.perf_counter()
-        outputs = outputs_of(self.host, [(slot_name(job), job.stage.validation) for job in due]) if due else []
+        asked = [(slot_name(job), job.stage.validation) for job in due]
+        outputs = self.ranks.outputs(self.host, asked) if due else []
         for job, out in zip(due, outputs, strict=True):
             self._guard(job, functools.partial(self._judge, out))
         for job in due:
@@ -243,7 +254,7 @@ class Loop:
     def _judge(self, outputs: Sequence[Tensor], job: Job) -> None:
         stage = job.stage
         scores, _ = score(self.host, slot_name(job), stage.examples, stage.validation, outputs)
-        if job.judge(scores):
+        if job.judge(self.ranks.same(scores)):
             job.best_tensors = self.host.adapter(slot_name(job)).tensors
         self._tell("eval", job, **job.history[-1])
 
@@ -259,34 +270,21 @@ class Loop:
 
     def _finish(self, job: Job, prune: bool) -> None:
         """Gates are dropped, scores calibrated; what is measured is what will be served."""
-        began, name, data = time.perf_counter(), slot_name(job), job.data
+        began, name = time.perf_counter(), slot_name(job)
         adapter = self.host.adapter(name, finish=prune)
         self.slots.leave(job)
         self.host.load(adapter, name)
         try:
-            parts = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
-            outputs = outputs_of(self.host, [(name, part.rows) for part in parts.values()])
-            sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
-            task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
-            found: dict[str, dict[str, float]] = {}
-            for (split, part), out in zip(parts.items(), outputs, strict=True):
-                found[split], _ = score(self.host, name, part.examples, part.rows, out, task)
+            finished = finish.measured(self.host, name, job, adapter, self.ranks)
         finally:
             self.host.unload(name)
-        job.result = {"metrics": found}
-        about: dict[str, Any] = {"metrics": found, "metric": data.metric, "best": _place(job), "data": data.data_hash}
-        about |= {
-            "config": data.run.config(),
-            "columns": by_option(data.task.kind, data.columns),
-            "history": job.history,
-        }
-        about |= {"weights": self.host.base.form} if self.host.base.form else {}
-        self.adapters[job.index] = replace(adapter, name=job.name, task=task.spec, about=about)
-        if self.checkpoint is not None:
-            self.checkpoint.keep(job.index, self.adapters[job.index])
+        job.result = {"metrics": finished.about["metrics"]}
+        self.adapters[job.index] = finished
+        if self.checkpoint is not None and self.ranks.leads:
+            self.checkpoint.keep(job.index, finished)
         job.state, job.best_tensors = "done", {}
         job.seconds += time.perf_counter() - began
-        self._tell("done", job, metrics=found)
+        self._tell("done", job, **job.result)
 
     def _guard(self, job: Job, do: Callable[[Job], None]) -> None:
         """Do something for one run; if it fails, the others go on."""
@@ -297,7 +295,7 @@ class Loop:
             if job in self.active:
                 self.slots.leave(job)
             self._tell("failed", job, problem=job.problem)
-            if not self.isolate:
+            if not self.isolate or self.ranks.lost:
                 raise
 
     def _tell(self, event: str, job: Job | None, **more: Any) -> None:
@@ -315,14 +313,3 @@ def _note_loss(loss: float, step: int, job: Job) -> None:
 
 def _does_not_fit(job: Job) -> None:
     raise RunError(f"one step of {job.name} does not fit into memory; try a smaller batch_size or max_length")
-
-
-def _part(job: Job, rows: Sequence[Row]) -> Part:
-    run = job.data.run
-    settings = Settings(job.step + 1, job.lr, run.weight_decay, run.clip, run.decay == "weights")
-    return Part(slot_name(job), job.stage.task, rows, settings, (run.seed, job.at), run.dropout, job.weights)
-
-
-def _place(job: Job) -> dict[str, Any]:
-    best = job.best or {"step": job.at, "epoch": round(job.epoch, 3)}
-    return {"step": best["step"], "epoch": best["epoch"]}

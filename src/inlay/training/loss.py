@@ -19,6 +19,7 @@ from inlay.base.load import Base
 from inlay.engine.answer import Output
 from inlay.engine.work import Work, part
 from inlay.tasks import NOTHING, Row, Targets, Task, at_units
+from inlay.training.share import Share
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Asked:
     head: str
     """The route of its head: runs with the same one have their logits in one tensor."""
     weights: Sequence[float] | None = None
+    share: Share | None = None
+    """Which of the rows are in this batch; None for all."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ def plan_losses(asked: Sequence[Asked], work: Work, roomy: bool) -> Losses:
         for i in members:
             one = asked[i]
             targets = one.task.targets(one.rows, one.weights)
+            if one.share is not None:
+                targets = one.share.of(targets, one.task)
             first = place[one.slot][one.task.per_token]
             found.append((i, one, targets, torch.where(targets.at < 0, -1, targets.at + first)))
         tables |= {f"{number} {name}": table for name, table in _joined(found, roomy).items()}

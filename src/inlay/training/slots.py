@@ -16,6 +16,7 @@ from inlay.library.adapter import Adapter
 from inlay.training import layout
 from inlay.training.adamw import AdamW
 from inlay.training.job import Job
+from inlay.training.parallel import ALONE, Ranks
 from inlay.training.step import Step
 
 
@@ -30,10 +31,10 @@ class Snapshot(NamedTuple):
 class Slots:
     """The active runs, and where their tensors are."""
 
-    def __init__(self, host: Host):
+    def __init__(self, host: Host, ranks: Ranks = ALONE):
         self.host = host
         self.optimiser = AdamW(host.forward)
-        self.step = Step(host, self.optimiser)
+        self.step = Step(host, self.optimiser, ranks)
         self.active: list[Job] = []
         self.aside: dict[int, Snapshot] = {}
         """Runs by their index that wait with something done already."""

@@ -7,12 +7,14 @@ next step.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from inlay.bank.noise import Keys
 from inlay.bank.tables import Tables
 from inlay.data.batch import Batch
 from inlay.engine.host import Host
@@ -21,6 +23,8 @@ from inlay.heads.head import ROWS, TOKENS
 from inlay.tasks import Row, Task
 from inlay.training.adamw import AdamW, Settings
 from inlay.training.loss import Asked, Losses, plan_losses
+from inlay.training.parallel import ALONE, Ranks
+from inlay.training.share import Share
 
 
 @dataclass(frozen=True)
@@ -37,21 +41,31 @@ class Part:
     dropout: bool = True
     weights: Sequence[float] | None = None
     """Of the classes."""
+    share: Share | None = None
+    """Which of the rows this process runs; None for all."""
+
+    @property
+    def mine(self) -> Sequence[Row]:
+        """The rows that this process runs."""
+        return self.rows if self.share is None else self.share.rows_of(self.rows)
 
 
 class Step:
     """Steps of the adapters in a host."""
 
-    def __init__(self, host: Host, optimiser: AdamW):
+    def __init__(self, host: Host, optimiser: AdamW, ranks: Ranks = ALONE):
         self.host = host
         self.optimiser = optimiser
+        self.ranks = ranks
 
     def __call__(self, parts: Sequence[Part], batch: Batch) -> Tensor:
-        """[runs] the losses before the step, without the gates' penalties; `batch` has the rows of all parts."""
+        """[runs] the losses before the step, without the gates' penalties; `batch` has the rows of all parts.
+
+        Of several processes each has a batch of its own rows, and all get the losses of all rows.
+        """
         host = self.host
-        keys = host.keys({p.name: p.key for p in parts}, [p.name for p in parts if not p.dropout])
-        work = host.work(batch, [p.name for p in parts for _ in p.rows], keys)
-        shape = work.shape(host.forward)
+        work = host.work(batch, [p.name for p in parts for _ in p.mine], self._keys(parts))
+        shape = work.shape(host.forward) if self.ranks.size == 1 else None  # an exchange cannot be recorded
         losses = plan_losses([self._asked(p) for p in parts], work, shape is not None)
         settings = {host.slot(p.name): p.settings for p in parts}
         more = {"loss " + name: table for name, table in losses.tables.items()}
@@ -77,7 +91,9 @@ class Step:
         tables: Mapping[str, Tensor],
     ) -> tuple[Tensor, object]:
         self.optimiser.zero_grad()  # a recording that failed may have left some
-        found = self.backward(parts, work, losses, tables)
+        with self.ranks.agreeing():
+            found = self.backward(parts, work, losses, tables)
+        self.ranks.add_up(itertools.chain([found], self._gradients(settings)))
         kept = self.optimiser.step(settings, part(tables, "step"))
         self.optimiser.zero_grad()
         return found, (self.optimiser, kept)  # a recording writes to the moments of this optimiser
@@ -87,7 +103,7 @@ class Step:
         with torch.enable_grad():
             found = losses.run(outputs_of(self.host.forward, work, tables), part(tables, "loss"), self.host.base)
             penalties = [p for one in parts if (p := self.host.penalty(one.name)) is not None]
-            total = found.sum() + sum(penalties)
+            total = found.sum() + sum(penalties) / self.ranks.size
             total.backward()  # type: ignore[no-untyped-call]
         return found.detach()
 
@@ -95,4 +111,25 @@ class Step:
         slot, place = self.host.slot(p.name), TOKENS if p.task.per_token else ROWS
         mounts = self.host.forward.bank.mounts[place]
         head = next(mount.route for mount in mounts if slot in mount.slots)
-        return Asked(slot, p.task, p.rows, self.host.width(p.name), head, p.weights)
+        return Asked(slot, p.task, p.rows, self.host.width(p.name), head, p.weights, p.share)
+
+    def _keys(self, parts: Sequence[Part]) -> Keys:
+        keys = self.host.keys({p.name: p.key for p in parts}, [p.name for p in parts if not p.dropout])
+        shares = {self.host.slot(p.name): p.share for p in parts if p.share is not None}
+        before = {slot: share.tokens[0] for slot, share in shares.items()}
+        return replace(keys, tokens_before=before, rows_before={slot: s.rows[0] for slot, s in shares.items()})
+
+    def _gradients(self, slots: Iterable[int]) -> Iterator[Tensor]:
+        """Views of the gradients of these slots, in an order that is the same in every process."""
+        forward, mine = self.host.forward, set(slots)
+        for group in forward.bank.groups.values():
+            entries = [entry for slot, entry in group.entry_of.items() if slot in mine]
+            for stack in group.stacks.values():
+                if stack.grad is not None:
+                    stack.grad = stack.grad.contiguous()
+                    yield from (stack.grad[entry] for entry in entries)
+        for slot in sorted(mine & forward.weights.keys()):
+            for p in forward.weights[slot].parameters():
+                if p.grad is not None:
+                    p.grad = p.grad.contiguous()
+                    yield p.grad

@@ -1,0 +1,239 @@
+"""`inlay retrain`: the tasks of a library trained again on another base, compared with what they were."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from inlay.cli import options, output, settings
+from inlay.cli.progress import decimals
+from inlay.cli.train import open_host, open_logs, settle, train_shown
+from inlay.errors import RunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.library.cards import Entry
+    from inlay.library.library import Library
+    from inlay.training.prepare import Prepared
+    from inlay.training.retrain import Change, Old
+
+
+def retrain(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Which tasks: sms, or sms@prod for that version.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every task of the library, in its newest version.")] = False,
+    base: Annotated[
+        str | None, typer.Option("--base", metavar="B", help="The new base: a hub name or a folder.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="L", help="Where to keep what is trained.  [default: LIBRARY-BASE]")
+    ] = None,
+    skip: Annotated[bool, typer.Option("--skip", help="Leave out tasks that cannot be trained again.")] = False,
+    switch: Annotated[bool, typer.Option("--switch", help="Make the new ones the newest versions.")] = False,
+    switch_better: Annotated[
+        bool, typer.Option("--switch-better", help="The same, but only for those that are not worse.")
+    ] = False,
+    tolerance: Annotated[
+        float | None, typer.Option(min=0, metavar="X", help="How much worse is not worse.  [default: 0]")
+    ] = None,
+    alias: Annotated[
+        list[str] | None, typer.Option(metavar="A", help="With --switch: move this alias too, where there is one.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Take back what --switch did.")] = False,
+    slots: settings.Slots = None,
+    compile: settings.Compile = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Throw away a training that was stopped.")] = False,
+    save_every: settings.SaveEvery = 60.0,
+    log: settings.Log = None,
+    half: Annotated[bool, typer.Option("--half", help="Keep the adapters in fp16: half the bytes.")] = False,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Train the tasks of a library again on another base, from their cards, and compare; switch only if asked."""
+    _check_usage(names, every, base, switch, switch_better, tolerance, alias, undo)
+    from inlay.library.library import Library
+
+    screen, store = output.console(as_json), Library(library)
+    if undo:
+        _undo(store, names or None, screen, as_json)
+        return
+    from inlay.training.retrain import candidates_of, move_aliases, read
+    from inlay.training.retrain import switch as switch_to
+
+    olds, problems = read(store, names or None)
+    candidates = Library(to or candidates_of(store, str(base)))
+    if candidates.root == store.root:
+        raise RunError(f"--to {candidates.root} is the library itself: a new version there would be used at once")
+    how = _How(slots, compile, resume, restart, save_every, log or (), half, skip)
+    changes, here = _train(olds, problems, candidates, str(base), how, screen)
+    for entry in here if switch else ():
+        move_aliases(store, entry, alias or ())
+    for i, change in enumerate(changes):
+        if change.new is not None and (switch or (switch_better and change.is_good(tolerance or 0.0))):
+            changes[i] = switch_to(store, candidates, change, alias or ())
+    _show(screen, changes, store, candidates)
+    if as_json:
+        tasks = [change.document() for change in changes]
+        left_out = [{"name": name, "problem": problem} for name, problem in problems.items()]
+        there = {"base": str(base), "library": store.root, "candidates": candidates.root}
+        output.document({**there, "tasks": tasks, "left_out": left_out})
+    if any(change.new is None for change in changes):
+        raise typer.Exit(1)
+
+
+def _check_usage(
+    names: Sequence[str] | None,
+    every: bool,
+    base: str | None,
+    switch: bool,
+    switch_better: bool,
+    tolerance: float | None,
+    alias: Sequence[str] | None,
+    undo: bool,
+) -> None:
+    if bool(names) == every:
+        raise typer.BadParameter("give NAMEs, or --all" + (", not both" if every else ""))
+    if undo and (base or switch or switch_better):
+        raise typer.BadParameter("--undo takes back a switch: it goes with NAMEs or --all alone")
+    if not undo and base is None:
+        raise typer.BadParameter("--base is missing: the base to train on")
+    if switch and switch_better:
+        raise typer.BadParameter("--switch and --switch-better exclude each other")
+    if tolerance is not None and not switch_better:
+        raise typer.BadParameter("--tolerance goes with --switch-better")
+    if alias and not (switch or switch_better):
+        raise typer.BadParameter("--alias goes with --switch or --switch-better")
+
+
+class _How(NamedTuple):
+    """How to train."""
+
+    slots: int | None
+    compile: bool | None
+    resume: bool
+    restart: bool
+    save_every: float
+    log: Sequence[str]
+    half: bool
+    skip: bool
+
+
+def _train(
+    olds: Sequence[Old], problems: dict[str, str], candidates: Library, base: str, how: _How, screen: Console
+) -> tuple[list[Change], list[Entry]]:
+    """Every task before and after, and those that are on the new base already."""
+    from inlay.training.checkpoint import Checkpoint
+    from inlay.training.parallel import ALONE
+    from inlay.training.retrain import Change, begun, finished, is_on, keep, prepare_all
+
+    checkpoint = Checkpoint(candidates.local / "runs" / "retrain")
+    settle(checkpoint, how.resume, how.restart, screen)
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(how.log)]
+        host = open_host(base, how.compile, None, screen)
+        here = [old.entry for old in olds if is_on(old.entry, host.base)]
+        olds, stopped = [old for old in olds if old.entry not in here], begun(checkpoint)
+        done = {name: e for name, e in finished(candidates, olds, host.base).items() if name not in stopped}
+        work = prepare_all((old for old in olds if old.entry.name not in done), host, stopped, problems)
+        _show_plan(screen, here, done, work, problems)
+        if problems and not how.skip:
+            some = "one task" if len(problems) == 1 else f"{len(problems)} tasks"
+            raise RunError(f"{some} cannot be trained again, see above; --skip leaves them out")
+        prepared = {i: data for i, (_, data) in enumerate(work)}
+        given = (host, prepared, how.slots, checkpoint, how.resume, how.save_every, logs, screen, ALONE)
+        results = train_shown(*given) if prepared else {}
+    failed: dict[str, str] = {}
+    for (old, _), result in zip(work, results.values(), strict=True):
+        if result.ok:
+            done[old.entry.name] = keep(result, old, candidates, host.base, how.half)
+        else:
+            failed[old.entry.name] = result.problem
+    checkpoint.remove()
+    ended = [old.entry for old in olds if old.entry.name in done or old.entry.name in failed]
+    return [Change(entry, done.get(entry.name), failed.get(entry.name, "")) for entry in ended], here
+
+
+def _show_plan(
+    screen: Console,
+    here: Sequence[Entry],
+    done: Mapping[str, Entry],
+    work: Sequence[tuple[Old, Prepared]],
+    problems: Mapping[str, str],
+) -> None:
+    for entry in here:
+        screen.print(f"{entry.ref}: is on this base already", style="dim", soft_wrap=True)
+    for name, entry in done.items():
+        screen.print(f"{name}: is trained already, {entry.ref} of the candidates", style="dim", soft_wrap=True)
+    for old, data in work:
+        rows = f"{len(data.train.examples):,} rows"
+        screen.print(f"{old.entry.ref}: {data.task.name}, {rows}, {data.method.spec}", soft_wrap=True)
+    for name, problem in problems.items():
+        screen.print(f"{name}: cannot be trained again: {problem}", style="red", soft_wrap=True)
+
+
+def _show(screen: Console, changes: Sequence[Change], store: Library, candidates: Library) -> None:
+    from inlay.training.retrain import parameters
+
+    if not changes:
+        screen.print("nothing to compare")
+        return
+    table = output.table("task", "parameters", "metric", "old", "new", "difference", right=("old", "new", "difference"))
+    for change in changes:
+        sizes = [f"{n:,}" for n in (parameters(change.old), parameters(change.new)) if n is not None]
+        first = (change.old.ref, " > ".join(dict.fromkeys(sizes)), change.metric if change.new else "failed")
+        table.add_row(*first, *_cells(*change.values("validation")))
+        if change.new is not None and change.values("test") != (None, None):
+            table.add_row("", "", f"{change.metric}, test", *_cells(*change.values("test")))
+    screen.print()
+    screen.print(table)
+    screen.print()
+    for change in changes:
+        if change.problem:
+            screen.print(f"{change.old.name} failed: {change.problem}", style="red", soft_wrap=True)
+    trained = sum(change.new is not None for change in changes)
+    worse = sum((change.loss or 0.0) > 0 for change in changes)
+    switched = [change for change in changes if change.switched is not None]
+    screen.print(f"{trained} of {len(changes)} tasks trained, {worse} worse; kept in {candidates.root}", soft_wrap=True)
+    if switched:
+        refs = ", ".join(change.switched.ref for change in switched if change.switched is not None)
+        screen.print(f"switched in {store.root}: {refs}; --undo takes that back", soft_wrap=True)
+        stay = [f"{c.old.name}@{alias}" for c in switched for alias in _staying(store, c)]
+        if stay:
+            screen.print(f"aliases that did not move: {', '.join(stay)} (--alias moves them)", soft_wrap=True)
+    else:
+        screen.print("nothing is switched: --switch or --switch-better does that", style="dim", soft_wrap=True)
+
+
+def _cells(old: float | None, new: float | None) -> list[str]:
+    difference = "" if old is None or new is None else f"{new - old:+.4f}"
+    return [*("" if value is None else decimals(value) for value in (old, new)), difference]
+
+
+def _staying(store: Library, change: Change) -> list[str]:
+    assert change.switched is not None
+    there = store.aliases(change.old.name, skip_damaged=True)
+    return sorted(alias for alias, version in there.items() if version != change.switched.version)
+
+
+def _undo(store: Library, names: Sequence[str] | None, screen: Console, as_json: bool) -> None:
+    from inlay.training.retrain import undoable
+
+    found, problems = undoable(store, names)
+    if problems:
+        raise RunError("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
+    told = []
+    for one in found:
+        now = one.do(store)
+        moved = "".join(f", {one.entry.name}@{alias} is version {v} again" for alias, v in one.aliases.items())
+        screen.print(f"{one.entry.ref} is removed: {one.entry.name} is {now} again{moved}", soft_wrap=True)
+        told.append({"name": one.entry.name, "removed": one.entry.ref, "newest": now, "aliases": dict(one.aliases)})
+    if not found:
+        screen.print("nothing to take back: no newest version was put there by a switch")
+    if as_json:
+        output.document({"library": store.root, "tasks": told})

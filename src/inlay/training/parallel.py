@@ -1,0 +1,160 @@
+"""One training in several processes, each with the whole base and its share of every batch: data parallelism.
+
+    torchrun --nproc-per-node 2 -m inlay.cli.main train DATA
+
+Every process makes the same plans from the same seeds; what differs is which rows it runs. Gradients of the adapters in
+training are added up (never anything of the base), so all processes take the same step and stay equal to the last bit.
+What depends on a process's own clock or memory (when to save, how many runs fit) is agreed upon, in messages that go
+between CPUs, so that no process waits for a GPU because of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from inlay.engine.evaluate import outputs_of
+from inlay.engine.host import Host
+from inlay.errors import InlayError, RunError
+from inlay.tasks import Row
+from inlay.training.share import Share, share
+
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Ranks:
+    """This process among those that train together; a single one has nobody to ask."""
+
+    def __init__(self, rank: int = 0, size: int = 1):
+        self.rank, self.size = rank, size
+        self.lost = False
+        """Whether another process is gone; nothing can go on then."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that talks and writes."""
+        return self.rank == 0
+
+    def share(self, rows: Sequence[Row]) -> Share | None:
+        """Which of a batch's rows to run; None for all."""
+        return None if self.size == 1 else share([len(row.ids) for row in rows], self.rank, self.size)
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag whether it is set in any process."""
+        if self.size == 1:
+            return flags
+        told = torch.tensor(flags, dtype=torch.int32)
+        with self._asking():
+            dist.all_reduce(told, dist.ReduceOp.MAX)
+        return tuple(map(bool, told.tolist()))
+
+    def least(self, number: int) -> int:
+        """The smallest of all processes' numbers."""
+        if self.size == 1:
+            return number
+        told = torch.tensor(number)
+        with self._asking():
+            dist.all_reduce(told, dist.ReduceOp.MIN)
+        return int(told)
+
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        """Replace tensors by their sums over all processes, in one exchange."""
+        if self.size == 1:  # nobody looks at them then: a step of many runs has thousands
+            return
+        found = list(tensors)
+        flat = torch.cat([tensor.reshape(-1) for tensor in found])
+        with self._asking():
+            dist.all_reduce(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in found])
+        for tensor, part in zip(found, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    @contextmanager
+    def agreeing(self) -> Iterator[None]:
+        """If memory runs out in one process, it counts as run out in all of them."""
+        short = False
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            if self.size == 1:
+                raise
+            short = True
+        if self.size > 1 and self.any(short)[0]:
+            raise torch.OutOfMemoryError("a process has no memory left for this step")
+
+    def outputs(self, host: Host, parts: Sequence[tuple[str, Sequence[Row]]]) -> list[list[Tensor]]:
+        """`outputs_of`, every process running some of the rows; all get all of them."""
+        if self.size == 1:
+            return outputs_of(host, parts)
+        mine = outputs_of(host, [(name, rows[self.rank :: self.size]) for name, rows in parts])
+        found: list[Any] = [None] * self.size
+        with self._asking():
+            dist.all_gather_object(found, mine)
+        return [
+            [found[i % self.size][number][i // self.size] for i in range(len(rows))]
+            for number, (_, rows) in enumerate(parts)
+        ]
+
+    def same(self, value: Any) -> Any:
+        """The leader's value."""
+        if self.size == 1:
+            return value
+        told = [value]
+        with self._asking():
+            dist.broadcast_object_list(told)
+        return told[0]
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            self.lost = True
+            said = str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0]
+            raise RunError(
+                f"process {self.rank} of {self.size} cannot go on: another one has stopped, and what it said tells why "
+                f"({said[:200]})"
+            ) from None
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """The processes that torchrun has started together with this one; outside torchrun there is only this one.
+
+    On CUDA every process takes a GPU of its own; gradients then travel by NCCL, else by Gloo. A process group that is
+    there already is used; it must exchange tensors of the CPU too, as torch's default does.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or any(name not in os.environ for name in _NEEDED):
+        yield ALONE
+        return
+    if dist.is_initialized():
+        yield Ranks(dist.get_rank(), dist.get_world_size())
+        return
+    backend, cards, here = "gloo", torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
+    if cards:
+        torch.cuda.set_device(here % cards)
+        own = int(os.environ.get("LOCAL_WORLD_SIZE", size)) <= cards  # NCCL wants a GPU for every process
+        backend = "cpu:gloo,cuda:nccl" if own else "gloo"
+    try:
+        dist.init_process_group(backend)
+    except (RuntimeError, ValueError) as error:
+        raise RunError(f"the processes that torchrun started do not find each other: {error}") from None
+    ranks = Ranks(dist.get_rank(), dist.get_world_size())
+    try:
+        yield ranks
+    except InlayError as error:
+        if ranks.leads or ranks.lost:
+            raise
+        raise type(error)(f"process {ranks.rank} of {ranks.size}: {error}") from None
+    finally:
+        dist.destroy_process_group()
