@@ -55,6 +55,15 @@ class SweepProgress(Progress):
         self.pruned += 1
         self._line(event, f"pruned after step {row.get('step', 0)}, {row.get('found', '')}")
 
+    def _lost(self, event: dict[str, Any]) -> None:
+        self.active.pop(event["run"], None)
+        self.screen.print(f"{event['run']}: lost with its worker, runs again", style="yellow", soft_wrap=True)
+
+    def _workers(self, event: dict[str, Any]) -> None:
+        workers, nodes = (f"{event[k]} {k if event[k] > 1 else k[:-1]}" for k in ("workers", "nodes"))
+        each = f" with {event['gpus']:g} GPU each" if event["gpus"] else ""
+        self.screen.print(f"on Ray: {workers}{each}, in a cluster of {nodes}", style="dim")
+
     def _line(self, event: dict[str, Any], what: str) -> None:
         if self._live is None:
             self.screen.print(f"{self.ended}/{self.runs} {event['run']}: {what}", soft_wrap=True)
