@@ -102,7 +102,7 @@ def _each_part(data: Prepared, change: Any) -> Prepared:
 
 
 class Worker:
-    """A Ray actor. Its methods return at once but for `open`, which loads the base, and `poll`, which waits a moment."""
+    """A Ray actor. Its methods return at once, but for `open`, which loads the base, and `poll`, which may wait."""
 
     def __init__(self) -> None:
         self._data: dict[int, Prepared] = {}
