@@ -15,15 +15,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inlay import cluster
 from inlay.errors import RunError
-from inlay.serve.watch import Catalogue, Choices, Tell
+from inlay.serve.watch import Choices
+
+if TYPE_CHECKING:
+    from inlay.serve.app import Service
 
 NAME, NAMESPACE = "inlay-choices", "inlay"
-_WAIT = 10.0
-"""Seconds that a replica waits at the board before it asks again."""
+_WAIT = 2.0
+"""Seconds that a replica waits at the board before it asks again, and says what it has measured."""
+_TIMEOUT = 10.0
+"""Seconds for the board to answer."""
+_OLD = 30.0
+"""Seconds after which what a replica has measured counts no more: it has gone."""
 _AGAIN = 1.0
 """Seconds after which a board that cannot be reached is looked for again."""
 Change = Mapping[str, str | None]
@@ -48,6 +55,7 @@ class Board:
         self._choices = Choices.read(path)
         self._number = time.time_ns()  # higher than that of any board before
         self._changed = asyncio.Event()
+        self._measured: dict[str, tuple[float, Any]] = {}
 
     async def state(self) -> State:
         """As it is now."""
@@ -78,6 +86,16 @@ class Board:
                 await asyncio.wait_for(changed.wait(), seconds)
         return await self.state() if self._number != number else None
 
+    async def report(self, replica: str, measured: Any) -> None:
+        """Take note of what a replica has measured so far."""
+        self._measured[replica] = time.monotonic(), measured
+
+    async def reports(self) -> dict[str, Any]:
+        """What every replica has measured."""
+        since = time.monotonic() - _OLD
+        self._measured = {name: (at, what) for name, (at, what) in self._measured.items() if at >= since}
+        return {name: what for name, (_, what) in self._measured.items()}
+
 
 def find_board() -> Any:
     """The board of this cluster."""
@@ -104,7 +122,7 @@ class SharedChoices(Choices):
         now, told = self._all(), self._told
         changes = {name: now.get(name) for name in now.keys() | told.keys() if now.get(name) != told.get(name)}
         try:
-            state: State = cluster.ray().get(find_board().change.remote(changes), timeout=_WAIT)
+            state: State = cluster.ray().get(find_board().change.remote(changes), timeout=_TIMEOUT)
         except Exception as error:  # Ray's, of many kinds
             why = cluster.first_line(error)
             raise RunError(f"only one replica has changed, the others could not be told: {why}; ask again") from None
@@ -117,10 +135,11 @@ class SharedChoices(Choices):
 
 
 class Follower:
-    """A thread that waits at the board, and lets a catalogue serve what others were asked for."""
+    """A thread that waits at the board, lets a service serve what others were asked for, and says what it measures."""
 
-    def __init__(self, catalogue: Catalogue, choices: SharedChoices, tell: Tell):
-        self.catalogue, self.choices, self.tell = catalogue, choices, tell
+    def __init__(self, service: Service, choices: SharedChoices, replica: str):
+        self.service, self.choices, self.replica = service, choices, replica
+        service.metrics.everyone = self.measured
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="inlay-follow", daemon=True)
 
@@ -132,19 +151,31 @@ class Follower:
         """Follow no more; whatever is heard from now on is not heeded."""
         self._end.set()
 
+    def measured(self) -> dict[str, Any]:
+        """What all replicas have measured, this one by now and the others at their last report."""
+        own = {self.replica: self.service.metrics.families()}
+        try:
+            return {**cluster.ray().get(find_board().reports.remote(), timeout=_TIMEOUT), **own}
+        except Exception:  # without the board there is still this one
+            return own
+
+    def _tell(self, problem: str) -> None:
+        self.service.log.write("task", problem=problem)
+
     def _run(self) -> None:
         number, before = self.choices.number, ""
         while not self._end.is_set():
             try:
                 state = cluster.ray().get(find_board().after.remote(number, _WAIT))
                 if state is not None and not self._end.is_set():
-                    for note in self.catalogue.adopt(functools.partial(self.choices.take_up, state)):
-                        self.tell(note)
+                    for note in self.service.catalogue.adopt(functools.partial(self.choices.take_up, state)):
+                        self._tell(note)
                     number = state.number
+                find_board().report.remote(self.replica, self.service.metrics.families())
                 before = ""
             except Exception as error:  # the board may be on its way to another process: what is served stays
                 problem = cluster.first_line(error)
                 if problem != before:
-                    self.tell(problem)
+                    self._tell(problem)
                 before = problem
                 self._end.wait(_AGAIN)

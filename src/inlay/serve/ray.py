@@ -21,13 +21,12 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from inlay import cluster
-from inlay.errors import InlayError, RunError
-from inlay.library.library import Library
+from inlay.errors import RunError
 from inlay.serve.app import build
 from inlay.serve.board import NAME, NAMESPACE, Board, Follower, SharedChoices, find_board
+from inlay.serve.nodes import check_nodes
 from inlay.serve.run import begin, finish
 from inlay.serve.spec import Spec
-from inlay.version import __version__
 
 _APP = "inlay"
 _DRAIN = 60.0
@@ -56,12 +55,12 @@ class Replica:
 
         global _here
         ray = cluster.ray()
-        self.label = ray.get_runtime_context().get_actor_id()[:12].encode()
+        self.label = str(ray.get_runtime_context().get_actor_id())[:12]
         choices = SharedChoices()
         choices.take_up(ray.get(find_board().state.remote()))
         self.running = spec.running(Host(spec.base, weights=spec.weights, device=device), choices)
         self.service = service = self.running.service
-        self.follower = Follower(service.catalogue, choices, lambda note: service.log.write("task", problem=note))
+        self.follower = Follower(service, choices, self.label)
         self.built = build(service, spec.cors, self._lifespan)
         begin(self.running)
         self.follower.start()
@@ -81,7 +80,7 @@ class Replica:
 
         async def signed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (HEADER, self.label)]
+                message["headers"] = [*message.get("headers", ()), (HEADER, self.label.encode())]
             await send(message)
 
         await self.built(scope, receive, signed)
@@ -119,7 +118,7 @@ def run(spec: Spec, place: Place, started: Callable[[list[str], cluster.Share], 
         serve = cluster.ray("ray.serve")
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         _refuse_second(serve)
-        _check_nodes(ray, spec)
+        check_nodes(ray, spec.library, spec.base)
         try:
             _put_up_board(ray, place.choices)
             tasks = _deploy(serve, spec, place, share)
@@ -156,7 +155,7 @@ def _reason(serve: Any) -> str:
     """Why replicas do not start: the last line of the traceback that Ray Serve keeps."""
     with suppress(Exception):
         message = next(iter(serve.status().applications[_APP].deployments.values())).message
-        return [line.strip() for line in message.splitlines() if line.strip() and "Error" in line][-1]
+        return str([line.strip() for line in message.splitlines() if "Error" in line][-1])
     return ""
 
 
@@ -188,37 +187,6 @@ def _refuse_second(serve: Any) -> None:
         raise RunError(
             f"Ray Serve runs {', '.join(there)} on this cluster: end that first (serve shutdown), or use another one"
         )
-
-
-def _check_nodes(ray: Any, spec: Spec) -> None:
-    """Whether every machine has what a replica needs."""
-    affinity = cluster.ray("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    check, names = ray.remote(num_cpus=0)(_node_problems), Library(spec.library).names()
-    asked = {
-        f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})": check.options(
-            scheduling_strategy=affinity(node["NodeID"], soft=False)
-        ).remote(spec, len(names), __version__)
-        for node in nodes
-    }
-    found = [f"{where}: {problem}" for where, result in asked.items() for problem in ray.get(result)]
-    if found:
-        raise RunError("; ".join(found))
-
-
-def _node_problems(spec: Spec, names: int, version: str) -> list[str]:
-    """Runs on a machine of the cluster."""
-    from inlay.base.load import locate
-
-    found = [] if version == __version__ else [f"has Inlay {__version__}, not {version}"]
-    try:
-        if spec.base is not None:
-            locate(spec.base)
-        if names and not Library(spec.library).names():
-            found.append(f"does not see the library {spec.library}: put it where all machines do")
-    except InlayError as error:
-        found.append(str(error))
-    return found
 
 
 @contextmanager

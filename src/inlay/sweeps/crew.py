@@ -36,6 +36,8 @@ class Member:
     hand: list[int] = field(default_factory=list)
     """Runs that it has been given and that have not ended."""
     data: set[int] = field(default_factory=set)
+    gifts: list[Any] = field(default_factory=list)
+    """Calls that have not returned; should one fail, the worker would never begin with those runs."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Crew:
         new = {order.key for order in orders} - member.data
         member.data |= new
         member.hand += jobs
-        member.actor.give.remote(orders, {key: self._data[key] for key in new})
+        member.gifts.append(member.actor.give.remote(orders, {key: self._data[key] for key in new}))
 
     def hear(self) -> Iterator[tuple[Member, Event] | Lost]:
         """What happens within a second: events of workers, and those that have died, who are replaced."""
@@ -106,6 +108,7 @@ class Crew:
             member = waits[reference]
             try:
                 found = self.ray.get(reference)
+                self._check_gifts(member)
             except self.ray.exceptions.RayError as error:
                 yield self._lose(member, cluster.first_line(error))
                 continue
@@ -119,6 +122,11 @@ class Crew:
         if time.monotonic() - self._since > _PATIENCE:
             asked = ", ".join(f"{number:g} {what[4:].upper()}" for what, number in self.share.options.items())
             raise RunError(f"for {_PATIENCE:.0f} s the Ray cluster had no room for a worker ({asked})")
+
+    def _check_gifts(self, member: Member) -> None:
+        if member.gifts:
+            done, member.gifts = self.ray.wait(member.gifts, num_returns=len(member.gifts), timeout=0)
+            self.ray.get(done)
 
     def _hire(self) -> None:
         actor = self._actor.remote()
