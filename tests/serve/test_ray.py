@@ -264,10 +264,29 @@ def test_one_that_is_killed_is_replaced_and_answers_go_on(cluster: Cluster):
     assert cluster.until_all(lambda answer: answer.get("version") == 3) < 60
 
 
-def test_the_end(cluster: Cluster):
+def test_the_end_under_load(cluster: Cluster):
     processes = cluster.workers()
     assert processes
+    statuses: Counter[int] = Counter()
+    problems: list[str] = []
+
+    def load() -> None:
+        body = {"requests": [{"task": "sms", **GIVEN["sms"]}]}
+        while not (problems or statuses[404]):  # by then it is off
+            try:
+                statuses[httpx.post(f"{cluster.process.url}/v1/predict", json=body, timeout=60).status_code] += 1
+            except httpx.HTTPError as error:
+                problems.append(repr(error))
+
+    threads = [threading.Thread(target=load) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: statuses[200] > 20)
     assert cluster.process.end(signal.SIGTERM) == 0, cluster.process.said()
+    for thread in threads:
+        thread.join(60)
+    assert problems == []
+    assert statuses.keys() <= {200, 404}, "all that was accepted is answered"
     assert "Traceback" not in cluster.process.said()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), 30)
     with pytest.raises(httpx.ConnectError):

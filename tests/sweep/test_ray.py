@@ -242,6 +242,22 @@ def test_a_machine_that_goes_is_nobodys_fault(fake: type[FakeCrew], base: str):
     assert {row.error for row in found.rows} == {"made up"}
 
 
+def test_what_a_local_sweep_has_done_is_taken_over(fake: type[FakeCrew], base: str, tmp_path: Path):
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["run"] == "lr=0.002":
+            raise KeyboardInterrupt
+
+    store = tmp_path / "s.sqlite"
+    with pytest.raises(KeyboardInterrupt):
+        inlay.sweep(inlay.Host(base), run(), rates(3), slots=1, store=store, callbacks=[stop])
+    assert (tmp_path / "s.sqlite.files" / "loop").exists()
+    found = inlay.sweep(inlay.Host(base), run(), rates(3), engine="ray", store=store)
+    assert fake.packs == [["lr=0.002", "lr=0.003"]]
+    assert [row.state for row in found.rows] == ["done", "failed", "failed"]
+    assert not (tmp_path / "s.sqlite.files" / "loop").exists(), "a local sweep would go on from there"
+    inlay.Host(base).load(found.adapter, "best")
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 

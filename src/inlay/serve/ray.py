@@ -155,7 +155,8 @@ def _reason(serve: Any) -> str:
     """Why replicas do not start: the last line of the traceback that Ray Serve keeps."""
     with suppress(Exception):
         message = next(iter(serve.status().applications[_APP].deployments.values())).message
-        return str([line.strip() for line in message.splitlines() if "Error" in line][-1])
+        line = str([line.strip() for line in message.splitlines() if "Error" in line][-1])
+        return line.partition(": ")[2] if line.startswith("inlay.errors.") else line
     return ""
 
 
