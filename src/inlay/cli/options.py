@@ -35,3 +35,8 @@ Library = Annotated[
         "--library", metavar="L", help="A folder of adapters.  [default: INLAY_LIBRARY, else among your data]"
     ),
 ]
+Engine = Annotated[str, typer.Option("--engine", metavar="E", help="Where it runs: local, or ray.")]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="A", help="A Ray cluster: host:port.  [default: this machine's, else a new one]"),
+]

@@ -7,6 +7,8 @@ import importlib.util
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,14 +20,18 @@ from inlay.errors import InlayError, LibraryError
 from inlay.library import about
 
 if TYPE_CHECKING:
+    import socket
+
     from rich.console import Console
 
-    from inlay.engine.host import Host
+    from inlay.cluster import Share
     from inlay.library.library import Library
-    from inlay.serve.app import Service
-    from inlay.serve.watch import Wish
+    from inlay.serve.ray import Place
+    from inlay.serve.spec import Spec
+    from inlay.serve.watch import Choices, Wish
 
 _NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")
+_ENGINES = ("local", "ray")
 _EVERY = "2"
 """Seconds between two looks at the library, for a plain --watch."""
 _SHOWN = 30
@@ -75,6 +81,14 @@ def serve(
         typer.Option(min=0.05, metavar="[S]", help="Look for new versions and moved aliases every S seconds."),
     ] = None,
     log_texts: Annotated[bool, typer.Option("--log-texts", help="Put texts into the log.")] = False,
+    engine: options.Engine = "local",
+    address: options.Address = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="On Ray.  [default: one per GPU, or per machine]")
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(min=0, metavar="X", help="Of one replica, such as 0.5.  [default: 1, if any]")
+    ] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Serve every task of a library over HTTP, with a page to try them.
@@ -84,29 +98,71 @@ def serve(
     """
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise InlayError(f"serving needs {', '.join(missing)}: pip install 'inlay[serve]'")
+    _check_engine(engine, address, replicas, gpus)
     from inlay.library.library import Library
-    from inlay.serve.app import Service
     from inlay.serve.ask import Settings
-    from inlay.serve.engine import Engine
     from inlay.serve.keys import Keys, read_keys
     from inlay.serve.limits import Limits
-    from inlay.serve.logs import Log
-    from inlay.serve.run import Running, run, take_port, url_of
-    from inlay.serve.watch import Catalogue, Choices, Watcher
+    from inlay.serve.run import take_port, url_of
+    from inlay.serve.spec import Spec
+    from inlay.serve.watch import Choices
 
     keys = Keys() if key_file is None else read_keys(key_file)
-    screen = output.console(as_json)
+    tell = functools.partial(_tell, host=host, is_open=keys.open, screen=output.console(as_json), as_json=as_json)
     with take_port(host, port) as taken:  # before minutes are spent on loading
         store, wish = Library(library), _wish(tasks, alias)
-        kept = Choices.read(store.local / "serving" / f"{port}.json" if port else None)
-        on = _host(store, wish, base, weights)
-        engine = Engine(on, store, Settings(tokens, wait_ms, queue, resident))
-        catalogue = Catalogue(engine, store, wish, kept)
+        choices = Choices.read(store.local / "serving" / f"{port}.json" if port else None)
+        settings = Settings(tokens, wait_ms, queue, resident)
         limits = Limits(items=max(1, min(256, queue * 4 // 5)), answers=min(1024, queue))
-        service = Service(engine, catalogue, keys, limits, Log(log_texts))
-        watcher = Watcher(catalogue, watch, lambda note: service.log.write("task", problem=note)) if watch else None
-        told = functools.partial(_tell, service, url_of(taken), host, screen, as_json)
-        run(Running(service, tuple(cors or ()), watcher, told), taken)
+        named = _base(store, wish, base)
+        spec = Spec(store.root, named, weights, wish, settings, keys, limits, tuple(cors or ()), watch, log_texts)
+        if engine == "ray":
+            from inlay.serve.ray import Place
+
+            at, own = url_of(taken), taken.getsockname()[1]
+            taken.close()  # Ray Serve is to listen there
+            _serve_on_ray(spec, Place(host, own, address, replicas, gpus, choices.path), at, tell)
+        else:
+            _serve_here(spec, choices, taken, tell)
+
+
+def _serve_here(spec: Spec, choices: Choices, taken: socket.socket, tell: Callable[..., None]) -> None:
+    from inlay.engine.host import Host
+    from inlay.serve.run import run, url_of
+
+    running = spec.running(Host(spec.base, weights=spec.weights), choices)
+
+    def started() -> None:
+        refs = [one.ref for one in running.service.engine.tasks()]
+        tell(url_of(taken), refs, choices.path, "", memory=_memory())
+
+    run(replace(running, started=started), taken)
+
+
+def _serve_on_ray(spec: Spec, place: Place, url: str, tell: Callable[..., None]) -> None:
+    from inlay.serve.ray import run
+
+    def started(refs: list[str], share: Share) -> None:
+        replicas = f"{share.workers} {'replica' if share.workers == 1 else 'replicas'} on Ray"
+        tell(url, refs, place.choices, replicas, replicas=share.workers)
+
+    library, base = (os.path.abspath(p) if p and os.path.isdir(p) else p for p in (spec.library, spec.base))
+    run(replace(spec, library=library or spec.library, base=base, watch=spec.watch or float(_EVERY)), place, started)
+
+
+def _check_engine(engine: str, address: str | None, replicas: int | None, gpus: float | None) -> None:
+    """All that is wrong with these options, before anything is loaded."""
+    from inlay import cluster
+    from inlay.errors import RunError, suggest
+
+    found = [] if engine in _ENGINES else [f"there is no engine {engine!r}: {suggest(engine, _ENGINES)}"]
+    given = {"--address": address, "--replicas": replicas, "--gpus": gpus}
+    if engine == "ray":
+        found += cluster.problems(address)
+    else:
+        found += [f"{name} is for --engine ray" for name, value in given.items() if value is not None]
+    if found:
+        raise RunError("; ".join(found))
 
 
 def _wish(tasks: str | None, alias: str | None) -> Wish:
@@ -128,44 +184,43 @@ def _wish(tasks: str | None, alias: str | None) -> Wish:
     return Wish(only, alias)
 
 
-def _host(store: Library, wish: Wish, base: str | None, weights: str | None) -> Host:
+def _base(store: Library, wish: Wish, base: str | None) -> str | None:
     """The base that is named, else that of the most tasks."""
-    from inlay.engine.host import Host
-
     only = wish.only
     entries = store.list(damaged=[]) if only is None else [store.find(ref) for ref in only.values()]
     if not entries and base is None:
         screen = output.console(True)
         screen.print(f"{store.root} has no adapters yet: the default base is served", style="yellow", soft_wrap=True)
     named = Counter(str(entry.card["base_name"]) for entry in entries if entry.card.get("base_name"))
-    return Host(base or next((name for name, _ in named.most_common(1)), None), weights=weights)
+    return base or next((name for name, _ in named.most_common(1)), None)
 
 
-def _tell(service: Service, url: str, host: str, screen: Console, as_json: bool) -> None:
+def _tell(
+    url: str,
+    refs: list[str],
+    choices: Path | None,
+    by: str,
+    *,
+    host: str,
+    is_open: bool,
+    screen: Console,
+    as_json: bool,
+    **more: Any,
+) -> None:
     """Say where it listens, what it serves, and what that takes; called when it is ready."""
-    served = service.engine.tasks()
-    found: dict[str, Any] = {
-        "url": url,
-        "tasks": [one.ref for one in served],
-        "open": service.keys.open,
-        "memory": _memory(),
-        "pid": os.getpid(),
-        "choices": str(kept) if (kept := service.catalogue.choices.path) else None,
-    }
-    refs = [one.ref for one in served][:_SHOWN] + (
-        [f"and {len(served) - _SHOWN:,} more"] if len(served) > _SHOWN else []
-    )
-    count = "1 task" if len(served) == 1 else f"{len(served):,} tasks"
-    memory = ", ".join(f"{about.size(number)} on {where}" for where, number in found["memory"].items())
-    screen.print(f"{url} serves {count} ({memory})", style="bold", soft_wrap=True)
-    if refs:
-        screen.print(output.fold(refs, screen.width), soft_wrap=True)
-    if service.keys.open:
+    shown = refs[:_SHOWN] + ([f"and {len(refs) - _SHOWN:,} more"] if len(refs) > _SHOWN else [])
+    count = "1 task" if len(refs) == 1 else f"{len(refs):,} tasks"
+    memory = ", ".join(f"{about.size(number)} on {where}" for where, number in more.get("memory", {}).items())
+    screen.print(f"{url} serves {count} ({by or memory})", style="bold", soft_wrap=True)
+    if shown:
+        screen.print(output.fold(shown, screen.width), soft_wrap=True)
+    if is_open:
         reach = "this machine" if _is_local(host) else "whoever reaches it"
         screen.print(f"no --key-file: open to {reach}; tasks are managed from this machine alone", style="yellow")
     screen.print("Ctrl+C or SIGTERM ends it when all is answered", style="dim")
     if as_json:
-        output.document(found)
+        kept = None if choices is None else str(choices)
+        output.document({"url": url, "tasks": refs, "open": is_open, **more, "pid": os.getpid(), "choices": kept})
 
 
 def _is_local(host: str) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from inlay.engine.host import Host
     from inlay.sweeps.api import Plan, Work
     from inlay.sweeps.grid import Space
+    from inlay.sweeps.ray import Cluster
     from inlay.sweeps.table import Sweep
 
 
@@ -92,6 +93,11 @@ def sweep(
     compile: settings.Compile = None,
     weights: options.Weights = None,
     save_every: settings.SaveEvery = 60.0,
+    engine: options.Engine = "local",
+    address: options.Address = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Ray workers.  [default: one per GPU, or per machine]")
+    ] = None,
     log: settings.Log = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
@@ -103,19 +109,22 @@ def sweep(
     plan, runs, problems = _plan(data, name, file, grid or [], given, choices)
     from inlay.library.library import Library, check_name
     from inlay.sweeps.api import Work
+    from inlay.sweeps.ray import read_engine
     from inlay.sweeps.store import Store, remove
     from inlay.training.run import data_name
 
     named = check_name(runs.pop("name", None) or data_name(str(runs.get("data", ""))))
     kept = Library(library)
-    host, space = _space(plan, runs, problems, lambda: train.open_host(base, compile, weights, screen))
+    cluster, more = read_engine(engine, address, workers)
+    problems += more
+    host, space = _space(plan, runs, problems, cluster, lambda: train.open_host(base, compile, weights, screen))
     path = store or kept.local / "sweeps" / f"{named}.sqlite"
     if restart:
         remove(path)
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = Work(host, plan, space, named, opened, slots, logs, save_every)
+        work = Work(host, plan, space, named, opened, slots, logs, save_every, cluster)
         found = _run(work, screen)
         if best and found.ranking:
             found = work.put(found, kept)
@@ -149,14 +158,16 @@ def _plan(
     return Plan(values, **asked), {"data": data, **named, **given}, problems
 
 
-def _space(plan: Plan, runs: dict[str, Any], problems: list[str], load: Any) -> tuple[Host, Space]:
+def _space(
+    plan: Plan, runs: dict[str, Any], problems: list[str], cluster: Cluster | None, load: Any
+) -> tuple[Host, Space]:
     """The base, and what can be tried on it; one error names everything that is wrong."""
     space, more = plan.space(runs)
     found = [*problems, *more]
     host = None
     try:
         host = load()
-        found += space.problems(host)
+        found += space.problems(host) + ([] if cluster is None else cluster.problems(host))
     except InlayError as error:
         found.append(str(error))
     if found or host is None:

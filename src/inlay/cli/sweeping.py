@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
@@ -29,6 +30,8 @@ class SweepProgress(Progress):
         self._first = self.ended
         self._taken = 0
         """Steps taken here."""
+        self._since = self.began
+        """When steps could be taken."""
         self._lengths: list[int] = []
         """Steps that runs take, of those that have begun."""
 
@@ -55,6 +58,18 @@ class SweepProgress(Progress):
         self.pruned += 1
         self._line(event, f"pruned after step {row.get('step', 0)}, {row.get('found', '')}")
 
+    def _lost(self, event: dict[str, Any]) -> None:
+        self.active.pop(event["run"], None)
+        self.screen.print(f"{event['run']}: lost with its worker, runs again", style="yellow", soft_wrap=True)
+
+    def _joined(self, event: dict[str, Any]) -> None:
+        self._since = self._since if self._taken else time.monotonic()  # starting workers says nothing of steps
+
+    def _workers(self, event: dict[str, Any]) -> None:
+        workers, nodes = (f"{event[k]} {k if event[k] > 1 else k[:-1]}" for k in ("workers", "nodes"))
+        each = f" with {event['gpus']:g} GPU each" if event["gpus"] else ""
+        self.screen.print(f"on Ray: {workers}{each}, in a cluster of {nodes}", style="dim")
+
     def _line(self, event: dict[str, Any], what: str) -> None:
         if self._live is None:
             self.screen.print(f"{self.ended}/{self.runs} {event['run']}: {what}", soft_wrap=True)
@@ -73,7 +88,7 @@ class SweepProgress(Progress):
         under_way = sum(row["steps"] - row["step"] for row in self.active.values())
         waiting = max(0, self.runs - self.ended - len(self.active))
         steps: float = under_way + waiting * sum(self._lengths) / len(self._lengths)
-        return (now - self.began) / self._taken * steps
+        return (now - self._since) / self._taken * steps
 
 
 def show_plan(screen: Console, work: Work) -> None:

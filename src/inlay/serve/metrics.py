@@ -7,7 +7,7 @@ process do not meet. Only names of tasks that were served become labels, never w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -62,6 +62,8 @@ class Metrics:
         )
         self.rows = Histogram("inlay_batch_rows", "Rows of a batch.", buckets=_ROWS, registry=own)
         self.tokens = Histogram("inlay_batch_tokens", "Tokens of a batch.", buckets=_TOKENS, registry=own)
+        self.everyone: Callable[[], Mapping[str, Sequence[Metric]]] | None = None
+        """Where the service has replicas: name -> what that one has measured."""
         self._latencies: dict[str, Histogram] = {}
         engine.listen(self.heard)
 
@@ -79,8 +81,35 @@ class Metrics:
             self._latencies[answer.task].observe(answer.seconds)
 
     def page(self) -> bytes:
-        """Everything, in Prometheus' text format."""
-        return generate_latest(self.registry)
+        """Everything, in Prometheus' text format; of all replicas, if there are several."""
+        return generate_latest(self.registry if self.everyone is None else gathered(self.everyone()))
+
+    def families(self) -> list[Metric]:
+        """Everything, to be sent elsewhere."""
+        return list(self.registry.collect())
+
+
+def gathered(measured: Mapping[str, Sequence[Metric]]) -> CollectorRegistry:
+    """What several replicas have measured, told apart by a label."""
+    found: dict[str, Metric] = {}
+    for replica, families in measured.items():
+        for own in families:
+            family = found.setdefault(own.name, Metric(own.name, own.documentation, own.type))
+            family.samples += [one._replace(labels={**one.labels, "replica": replica}) for one in own.samples]
+    registry = CollectorRegistry()
+    registry.register(_Known(list(found.values())))
+    return registry
+
+
+class _Known(Collector):
+    """What was measured elsewhere."""
+
+    def __init__(self, families: Sequence[Metric]):
+        self.families = families
+
+    def collect(self) -> Iterator[Metric]:
+        """All of it."""
+        yield from self.families
 
 
 class _Counted(Collector):

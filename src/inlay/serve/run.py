@@ -115,20 +115,15 @@ def lifespan_of(
         failures: gets what went wrong while warming up.
         end: called then; it should end the service.
     """
-    service = running.service
 
     def warm_up() -> None:
         try:
-            for note in service.catalogue.sync(force=True):
-                service.log.write("task", problem=note)
-            service.engine.start()
+            begin(running)
         except Exception as error:
             failures.append(error)
             if end is not None:
                 end()
             return
-        if running.watcher is not None:
-            running.watcher.start()
         if running.started is not None:
             running.started()
 
@@ -137,12 +132,27 @@ def lifespan_of(
         thread = threading.Thread(target=warm_up, name="inlay-warm-up", daemon=True)
         thread.start()
         yield
-        if running.watcher is not None:
-            await asyncio.to_thread(running.watcher.stop)
         await asyncio.to_thread(thread.join, _DRAIN)
-        await asyncio.to_thread(service.engine.stop, True, _DRAIN)
+        await asyncio.to_thread(finish, running)
 
     return lifespan
+
+
+def begin(running: Running) -> None:
+    """Find out what to serve, warm up and accept asks; returns when it does."""
+    service = running.service
+    for note in service.catalogue.sync(force=True):
+        service.log.write("task", problem=note)
+    service.engine.start()
+    if running.watcher is not None:
+        running.watcher.start()
+
+
+def finish(running: Running) -> None:
+    """Answer what was accepted, and end."""
+    if running.watcher is not None:
+        running.watcher.stop()
+    running.service.engine.stop(True, _DRAIN)
 
 
 class Server(uvicorn.Server):

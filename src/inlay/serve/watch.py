@@ -113,6 +113,16 @@ class Catalogue:
             self.choices.keep()
             self.engine.withdraw(name)
 
+    def adopt(self, change: Callable[[], bool]) -> list[str]:
+        """Let somebody else's choices hold, and serve them; returns as `sync` does.
+
+        Args:
+            change: changes the choices; False if there was nothing to change.
+        """
+        with self._lock:
+            changed = change()
+        return self.sync(force=True) if changed else []
+
     def sync(self, force: bool = False) -> list[str]:
         """Serve what the library has now; returns what is new about tasks that cannot be served."""
         with self._lock:

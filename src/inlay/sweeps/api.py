@@ -15,6 +15,7 @@ from inlay.library.library import Library, check_name
 from inlay.sweeps.draw import draw
 from inlay.sweeps.grid import Grid, Setting, Space, read_grid
 from inlay.sweeps.local import Local
+from inlay.sweeps.ray import Cluster, Ray, read_engine
 from inlay.sweeps.search import PRUNERS, OptunaSearch
 from inlay.sweeps.store import Row, Store
 from inlay.sweeps.table import SELECT, Select, Sweep, rank, worth_keeping
@@ -86,6 +87,9 @@ def sweep(
     save_every: float = 60.0,
     best: bool = False,
     library: Library | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
 ) -> Sweep:
     """Run many settings side by side and rank them by validation.
 
@@ -100,16 +104,21 @@ def sweep(
         store: a SQLite file for results; a sweep that is called again with it goes on, and repeats nothing.
         slots, callbacks, save_every: as for `inlay.train`.
         best: put the winner into the library.
+        engine: `local`, or `ray` for the workers of a Ray cluster; `slots` are then those of each worker.
+        address: of the cluster; by default one that this machine is part of, else one that is started here.
+        workers: how many; by default one for every GPU, or for every machine where there is none.
     """
     plan = Plan(grid or {}, random, search, trials, pruner, seeds, select)
     given = {key: getattr(run, key) for key in run.model_fields_set if key != "name"}
     space, problems = plan.space(given)
     problems += space.problems(host)
+    cluster, more = read_engine(engine, address, workers)
+    problems += more + (cluster.problems(host) if cluster is not None else [])
     if problems:
         raise RunError("; ".join(dict.fromkeys(problems)))
     named = check_name(name or run.name or (data_name(run.data) if isinstance(run.data, str) else "sweep"))
     opened = Store(store)
-    work = Work(host, plan, space, named, opened, slots, callbacks, save_every)
+    work = Work(host, plan, space, named, opened, slots, callbacks, save_every, cluster)
     if store is None:  # in memory: the result still needs it
         return work.run(best, library)
     with closing(opened):
@@ -129,12 +138,17 @@ class Work:
         slots: int | None = None,
         callbacks: Sequence[Callback] = (),
         save_every: float = 60.0,
+        cluster: Cluster | None = None,
     ):
         self.host, self.plan, self.space, self.name, self.store = host, plan, space, name, store
         first = int(space.given.get("seed", 0))
         self.seeds = list(range(first, first + plan.seeds))
         self.maker = Trials(host, space, name, self.seeds)
-        self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
+        self.engine: Local | Ray
+        if cluster is None:
+            self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
+        else:
+            self.engine = Ray(host, store, cluster, slots=slots, callbacks=callbacks)
         self.search: OptunaSearch | None = None
         self.trials: list[Trial] = []
         self.data: Prepared | None = None

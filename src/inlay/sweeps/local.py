@@ -74,11 +74,11 @@ class Local:
             keep: asked at the end which adapters are worth keeping.
         """
         self._search = search
-        loop = self._resumed(trials) or self._make([] if search is not None else self._open(trials))
+        loop = self._resumed(trials) or self._make([] if search is not None else open_trials(self.store, trials))
         self._record()  # what the checkpoint knows to be done, and a kill kept from the file
         if search is not None:
             placed = {trial.id for trial in self.trials}
-            waiting = [trial for trial in self._open(trials) if trial.id not in placed]
+            waiting = [trial for trial in open_trials(self.store, trials) if trial.id not in placed]
             search.begin(list(zip(self.trials, loop.jobs, strict=True)), waiting)
         if search is not None or not all(job.has_ended for job in loop.jobs):
             self._note_order()
@@ -97,7 +97,8 @@ class Local:
         if self.checkpoint is None or not self.checkpoint.exists:
             return None
         if order and known.keys() >= set(order):
-            more = [trial for trial in self._open(trials) if trial.id not in order and self._search is None]
+            new = open_trials(self.store, trials) if self._search is None else []
+            more = [trial for trial in new if trial.id not in order]
             loop = self._make([known[id] for id in order] + more)
             try:
                 loop.resume(more=True)
@@ -106,11 +107,6 @@ class Local:
                 loop.slots.clear()
         self.checkpoint.remove()
         return None
-
-    def _open(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those that have not ended."""
-        ended = {row.id for row in self.store.rows([trial.id for trial in trials]) if row.state in ENDED}
-        return [trial for trial in trials if trial.id not in ended]
 
     def _make(self, trials: Sequence[Trial]) -> Loop:
         self.trials = list(trials)
@@ -170,18 +166,7 @@ class Local:
             self._recorded |= {job.index for job in new}
 
     def _fields(self, job: Job) -> dict[str, Any]:
-        found = result_of(self.host, job, self._adapter(job) if job.state == "done" else None)
-        seen = [entry["metrics"][found.metric] for entry in job.history if found.metric in entry["metrics"]]
-        return {
-            "state": job.state,
-            "value": found.value if job.state == "done" else (seen[-1] if seen else None),
-            "metrics": found.metrics,
-            "history": found.history,
-            "parameters": found.parameters,
-            "seconds": found.seconds,
-            "tokens": job.tokens,
-            "error": job.problem,
-        }
+        return fields_of(self.host, job, self._adapter(job) if job.state == "done" else None)
 
     def _adapter(self, job: Job) -> Adapter:
         assert self._loop is not None
@@ -199,6 +184,28 @@ class Local:
             if trial.id in wanted and job.state == "done":
                 self.store.keep(trial.id, self._adapter(job))
         self.store.forget(but=wanted)
+
+
+def fields_of(host: Host, job: Job, adapter: Adapter | None) -> dict[str, Any]:
+    """What a run's row says once it has ended."""
+    found = result_of(host, job, adapter)
+    seen = [entry["metrics"][found.metric] for entry in job.history if found.metric in entry["metrics"]]
+    return {
+        "state": job.state,
+        "value": found.value if job.state == "done" else (seen[-1] if seen else None),
+        "metrics": found.metrics,
+        "history": found.history,
+        "parameters": found.parameters,
+        "seconds": found.seconds,
+        "tokens": job.tokens,
+        "error": job.problem,
+    }
+
+
+def open_trials(store: Store, trials: Sequence[Trial]) -> list[Trial]:
+    """Those that have not ended."""
+    ended = {row.id for row in store.rows([trial.id for trial in trials]) if row.state in ENDED}
+    return [trial for trial in trials if trial.id not in ended]
 
 
 def _job(index: int, trial: Trial) -> Job:

@@ -36,7 +36,7 @@ from inlay.training.taken import Taken
 
 Event = dict[str, Any]
 """What callbacks are told: {"event": "step", "run": ...}; events are begin, step, eval, stage, done, failed, pruned,
-slots, compiled and saved."""
+slots, compiled and saved; of a sweep on Ray also workers, joined, and lost for a run that starts over."""
 Callback = Callable[[Event], None]
 Source = Callable[[int], Job | None]
 """The next run, under this index; None if there is none now."""

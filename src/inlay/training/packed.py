@@ -77,6 +77,26 @@ def unpack(values: Values) -> list[Row]:
     return list(map(Row, ids, types, target, values["example"].tolist(), aux))
 
 
+def portable(rows: Sequence[Row]) -> dict[str, array[Any]] | list[Row]:
+    """Rows in a form that can leave this process, which windows cannot."""
+    plain = [
+        Row(
+            list(row.ids),
+            None if row.types is None else list(row.types),
+            row.target,
+            row.example,
+            list(row.aux) if isinstance(row.aux, Tuples) else row.aux,
+        )
+        for row in rows
+    ]
+    return pack(plain) or plain
+
+
+def arrived(rows: Values | Sequence[Row]) -> list[Row]:
+    """What `portable` was given."""
+    return unpack(rows) if isinstance(rows, Mapping) else list(rows)
+
+
 def _column(name: str, values: Sequence[Any]) -> dict[str, array[Any]] | None:
     """Values of rows as arrays whose names say their form: target, target:list, aux:list:3 ..."""
     kinds = set(map(type, values))

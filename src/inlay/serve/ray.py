@@ -1,0 +1,211 @@
+"""Replicas of a service on Ray Serve: each is the whole service, with a base, an engine and an application of its own.
+
+Ray Serve listens, passes calls on to replicas, and starts one anew that has died. What `PUT` and `DELETE` change on one
+of them reaches the others through a board (`board.py`), what changes in the library through watching it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
+
+from inlay import cluster
+from inlay.errors import RunError
+from inlay.serve.app import build
+from inlay.serve.board import NAME, NAMESPACE, Board, Follower, SharedChoices, find_board
+from inlay.serve.nodes import check_nodes
+from inlay.serve.run import begin, finish
+from inlay.serve.spec import Spec
+
+_APP = "inlay"
+_DRAIN = 60.0
+"""Seconds for what was accepted."""
+HEADER = b"x-inlay-replica"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where replicas run, and where they are reached."""
+
+    host: str
+    port: int
+    address: str | None = None
+    replicas: int | None = None
+    gpus: float | None = None
+    choices: Path | None = None
+    """The file that keeps choices, on this machine."""
+
+
+class Replica:
+    """A service without a socket."""
+
+    def __init__(self, spec: Spec, device: str):
+        from inlay.engine.host import Host
+
+        global _here
+        ray = cluster.ray()
+        self.label = str(ray.get_runtime_context().get_actor_id())[:12]
+        choices = SharedChoices()
+        choices.take_up(ray.get(find_board().state.remote()))
+        self.running = spec.running(Host(spec.base, weights=spec.weights, device=device), choices)
+        self.service = service = self.running.service
+        self.follower = Follower(service, choices, self.label)
+        self.built = build(service, spec.cors, self._lifespan)
+        begin(self.running)
+        self.follower.start()
+        _here = self
+
+    def check_health(self) -> None:
+        """Called by Ray Serve now and then; a replica that raises here is started anew."""
+        if not self.service.engine.ready:
+            raise RuntimeError("the engine has stopped")
+
+    def tasks(self) -> list[str]:
+        """What is served."""
+        return [served.ref for served in self.service.engine.tasks()]
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One call, which is told who has answered it."""
+
+        async def signed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (HEADER, self.label.encode())]
+            await send(message)
+
+        await self.built(scope, receive, signed)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Ray Serve ends it when the replica is to go, and all its calls are answered."""
+        yield
+        self.follower.stop()
+        await asyncio.to_thread(finish, self.running)
+
+
+_here: Replica | None = None
+"""The replica of this process."""
+
+
+class Entrance:
+    """The application that Ray Serve knows: it is made before a replica is, and passes everything on."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One call."""
+        assert _here is not None
+        await _here.answer(scope, receive, send)
+
+
+def run(spec: Spec, place: Place, started: Callable[[list[str], cluster.Share], None]) -> None:
+    """Serve until a signal comes; then answer what was accepted.
+
+    Args:
+        started: called when all replicas are ready, with the refs of the tasks.
+    """
+    with cluster.joined(place.address) as ray, _signal() as ended:
+        for_cpu = spec.weights in ("int8", "prepack")
+        share = cluster.share(ray, place.replicas, 0.0 if for_cpu else place.gpus, "replicas")
+        serve = cluster.ray("ray.serve")
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        _refuse_second(serve)
+        check_nodes(ray, spec.library, spec.base)
+        try:
+            _put_up_board(ray, place.choices)
+            tasks = _deploy(serve, spec, place, share)
+            started(tasks, share)
+            ended.wait()
+        finally:
+            _end(ray, serve)
+
+
+def _deploy(serve: Any, spec: Spec, place: Place, share: cluster.Share) -> list[str]:
+    serve.start(proxy_location="EveryNode", http_options={"host": place.host, "port": place.port})
+    deployment = serve.deployment(
+        name="Replica",
+        num_replicas=share.workers,
+        ray_actor_options=share.options,
+        max_ongoing_requests=spec.limits.connections,  # a queue of ours decides what is too much
+        graceful_shutdown_timeout_s=_DRAIN,
+        graceful_shutdown_wait_loop_s=0.2,
+        health_check_period_s=2.0,
+        logging_config={"log_level": "ERROR", "enable_access_log": False},
+    )
+    device = "cuda" if share.gpus else "cpu"
+    try:
+        handle = serve.run(
+            deployment(serve.ingress(Entrance())(Replica)).bind(spec, device), name=_APP, route_prefix="/"
+        )
+        found: list[str] = handle.tasks.remote().result(timeout_s=_DRAIN)
+        return found
+    except (RuntimeError, TimeoutError) as error:
+        raise RunError(f"the replicas could not be started: {_reason(serve) or cluster.first_line(error)}") from None
+
+
+def _reason(serve: Any) -> str:
+    """Why replicas do not start: the last line of the traceback that Ray Serve keeps."""
+    with suppress(Exception):
+        message = next(iter(serve.status().applications[_APP].deployments.values())).message
+        line = str([line.strip() for line in message.splitlines() if "Error" in line][-1])
+        return line.partition(": ")[2] if line.startswith("inlay.errors.") else line
+    return ""
+
+
+def _put_up_board(ray: Any, choices: Path | None) -> None:
+    """It outlives us, as replicas do, and stays on this machine, where its file is."""
+    affinity = cluster.ray("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+    here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "max_restarts": -1, "num_cpus": 0}
+    board = ray.remote(Board).options(**options, scheduling_strategy=here).remote(choices)
+    ray.get(board.state.remote())
+
+
+def _end(ray: Any, serve: Any) -> None:
+    with suppress(Exception):  # it may never have come up
+        serve.delete(_APP)
+    with suppress(ValueError):
+        ray.kill(find_board())
+    with redirect_stderr(StringIO()):  # Ray says there that its controller, which it has just killed, is dead
+        serve.shutdown()
+
+
+def _refuse_second(serve: Any) -> None:
+    """Ray Serve listens on one port for a whole cluster."""
+    try:
+        there = sorted(serve.status().applications)
+    except Exception:  # none is running
+        return
+    if there:
+        raise RunError(
+            f"Ray Serve runs {', '.join(there)} on this cluster: end that first (serve shutdown), or use another one"
+        )
+
+
+@contextmanager
+def _signal() -> Iterator[threading.Event]:
+    """Set by SIGTERM and by the first SIGINT; a second one does not wait."""
+    ended = threading.Event()
+
+    def end(number: int, _: Any) -> None:
+        if ended.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        ended.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield ended
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

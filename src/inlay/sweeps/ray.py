@@ -1,0 +1,227 @@
+"""The Ray engine: packs of trials on the workers of a cluster, each with a base and a loop of its own.
+
+This process alone writes the file. A run counts once its adapter and then its row are written here, so whatever is lost
+(a worker, a machine, this process) costs the runs that were under way, and they start over.
+
+Which run of a pack has killed its worker cannot be seen from outside. So after a death they go on in packs of half the
+size; one whose worker dies again when nobody is beside it is recorded as failed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from inlay import cluster
+from inlay.engine.host import Host
+from inlay.errors import RunError, suggest
+from inlay.library.adapter import Adapter
+from inlay.sweeps.crew import Crew, Lost, Member
+from inlay.sweeps.local import Search, fields_of, open_trials
+from inlay.sweeps.store import ENDED, Store
+from inlay.sweeps.trial import Trial
+from inlay.training.checkpoint import Checkpoint
+from inlay.training.job import Job
+from inlay.training.loop import Callback, Event
+
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where to run: a cluster, and how many workers of it."""
+
+    address: str | None = None
+    workers: int | None = None
+
+    def problems(self, host: Host) -> list[str]:
+        """What is known to be wrong before anything is started."""
+        found = cluster.problems(self.address)
+        if host.base.folder is None:
+            found.append(
+                "a model that was given as an object is in this process alone: save it to a folder that all machines "
+                "of the Ray cluster see, and load it from there"
+            )
+        return found
+
+
+def read_engine(
+    engine: str, address: str | None = None, workers: int | None = None
+) -> tuple[Cluster | None, list[str]]:
+    """Where to run (None: here), and what is wrong with these words."""
+    found = []
+    if engine not in ENGINES:
+        found.append(f"there is no engine {engine!r}: {suggest(engine, ENGINES)}")
+    if workers is not None and workers < 1:
+        found.append(f"workers={workers} is not valid: expected 1 or more")
+    if engine == "local" and (address is not None or workers is not None):
+        found.append(f"{'address' if address is not None else 'workers'} is for the engine ray (--engine ray)")
+    return (Cluster(address, workers) if engine == "ray" else None), found
+
+
+class Ray:
+    """Runs trials on a cluster, and writes down what comes of them; used as `Local` is."""
+
+    def __init__(
+        self, host: Host, store: Store, where: Cluster, *, slots: int | None = None, callbacks: Sequence[Callback] = ()
+    ):
+        """
+        Args:
+            slots: runs side by side on one worker.
+        """
+        self.host, self.store, self.where, self.slots, self.callbacks = host, store, where, slots, callbacks
+        self.trials: list[Trial] = []
+        """By the index that events have."""
+        self._jobs: list[Job] = []
+        """What is known here of runs that are made elsewhere."""
+        self._queue: list[int] = []
+        self._search: Search | None = None
+        self._asked_all = True
+        self._deaths: Counter[int] = Counter()
+        self._packs: dict[int, int] = {}
+        """The largest pack that a run may be in, if a worker of it has died."""
+        self._interrupted = False
+
+    def run(
+        self, trials: Sequence[Trial], search: Search | None = None, keep: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """Until all have ended; as `Local.run`."""
+        self._search, self._asked_all = search, search is None
+        self._take_over()
+        opened = open_trials(self.store, trials)
+        if search is not None:
+            search.begin([], opened)
+        else:
+            self._queue = [self._enter(trial) for trial in opened]
+        if search is not None or opened:
+            with cluster.joined(self.where.address) as ray:
+                self._work(Crew(ray, self.host, self.where.workers))
+        self.store.forget(but=set(keep()))
+        self.store.tidy()
+
+    def _work(self, crew: Crew) -> None:
+        sizes = self._jobs if self._search is None else self._search.largest()
+        with crew.at_work(list(sizes), self.slots, self._search is not None):
+            share = crew.share
+            self._tell({"event": "workers", "workers": len(crew.members), "nodes": share.nodes, "gpus": share.gpus})
+            while self._queue or not self._asked_all or any(member.hand for member in crew.members):
+                for heard in crew.hear():
+                    if isinstance(heard, Lost):
+                        self._lose(heard)
+                    else:
+                        self._hear(*heard)
+                if self._interrupted:
+                    raise KeyboardInterrupt
+                self._deal(crew)
+
+    def _take_over(self) -> None:
+        """What a local loop has left behind: adapters of finished runs are kept, runs under way start over."""
+        if self.store.folder is None:
+            return
+        checkpoint = Checkpoint(self.store.folder / "loop")
+        order: list[str] = self.store.about("loop", [])
+        done = {row.id for row in self.store.rows(order) if row.state == "done"}
+        for i, id in enumerate(order):
+            if id in done:
+                with suppress(RunError):
+                    self.store.keep(id, checkpoint.kept(i))
+        self.store.note("loop", [])
+        checkpoint.remove()
+
+    def _enter(self, trial: Trial) -> int:
+        self.trials.append(trial)
+        self._jobs.append(Job(len(self._jobs), trial.label, trial.data))
+        return len(self.trials) - 1
+
+    def _deal(self, crew: Crew) -> None:
+        """Give out what there is to do."""
+        for member in crew.ready:
+            given: dict[int, Job] = {}
+            while (index := self._choose([*member.hand, *given], member.slots)) is not None:
+                given[index] = self._jobs[index]
+            if given:
+                crew.give(member, given)
+
+    def _choose(self, beside: Sequence[int], slots: int) -> int | None:
+        """A run that may be in a pack with these."""
+        size = len(beside) + 1
+        if size > min([slots, *(self._packs.get(index, slots) for index in beside)]):
+            return None
+        for index in [index for index in self._queue if size <= self._packs.get(index, size)]:
+            self._queue.remove(index)
+            if not self._is_given_up(index):
+                return index
+        while self._search is not None and (trial := self._search.next()) is not None:
+            index = self._enter(trial)
+            if not self._is_given_up(index):
+                return index
+        self._asked_all = True
+        return None
+
+    def _is_given_up(self, index: int) -> bool:
+        """Whether the search has given up a trial that has not begun; then it ends here."""
+        if self._search is None or not self._search.is_hopeless(self.trials[index]):
+            return False
+        self._end(index, "pruned")
+        return True
+
+    def _lose(self, lost: Lost) -> None:
+        """What a worker had in hand runs again, on the others or on a new one."""
+        hand = lost.member.hand
+        for index in reversed(hand):
+            trial = self.trials[index]
+            if lost.in_place:
+                self._deaths[index] += 1
+                self._packs[index] = max(1, len(hand) // 2)
+            if lost.in_place and len(hand) == 1 and self._deaths[index] > 1:
+                times = "twice" if self._deaths[index] == 2 else f"{self._deaths[index]} times"
+                why = f"its worker died {times}, the last time with no other run beside it: {lost.why}"
+                self._end(index, "failed", why)
+                self._tell({"event": "failed", "run": trial.label, "index": index, "problem": why})
+                continue
+            self._jobs[index] = Job(index, trial.label, trial.data)
+            self._queue.insert(0, index)
+            self._tell({"event": "lost", "run": trial.label, "index": index, "problem": lost.why})
+
+    def _hear(self, member: Member, event: Event) -> None:
+        kind = event["event"]
+        if kind == "judge":
+            assert self._search is not None
+            active = [(self.trials[index], self._jobs[index]) for index in event["active"]]
+            member.actor.judge.remote([job.index for job in self._search.prune(active)])
+            return
+        if kind == "begin":
+            self.store.set({self.trials[event["index"]].id: {"state": "running"}})
+        elif kind == "eval":
+            self._jobs[event["index"]].history.append({"metrics": event["metrics"]})
+        elif kind in ENDED:
+            member.hand.remove(event["index"])
+            self._record(event["index"], event.pop("fields"), event.pop("adapter"))
+        self._tell(event)
+
+    def _record(self, index: int, fields: dict[str, Any], content: bytes | None) -> None:
+        """Write down a run that has ended: first its adapter, then its row."""
+        trial, job = self.trials[index], self._jobs[index]
+        if content is not None:
+            self.store.keep(trial.id, Adapter.of(content, trial.label))
+        self.store.set({trial.id: fields})
+        job.state = fields["state"]
+        job.result = {"metrics": fields["metrics"]} if fields["state"] == "done" else None
+        if self._search is not None:
+            self._search.ended(trial, job)
+
+    def _end(self, index: int, state: Any, problem: str = "") -> None:
+        """A run ends without a worker."""
+        job = self._jobs[index]
+        job.state, job.problem = state, problem
+        self._record(index, fields_of(self.host, job, None), None)
+
+    def _tell(self, event: Event) -> None:
+        for callback in self.callbacks:
+            try:
+                callback(event)
+            except KeyboardInterrupt:
+                self._interrupted = True
