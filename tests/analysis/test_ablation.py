@@ -1,4 +1,4 @@
-"""Removing spans of layers: equal to a loop that zeroes tensors, exact on planted adapters, clear about what it cannot."""
+"""Removing spans of layers: equal to a loop that zeroes tensors, exact on planted adapters, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.engine.evaluate import measure, outputs_of
 from inlay.errors import DataError, RunError
+from inlay.library.adapter import Adapter
 from inlay.tasks import Example
 
 LAYERS = 3
@@ -24,11 +25,9 @@ LAYERS = 3
 
 def examples(host: inlay.Host, name: str, n: int = 16) -> list[Example]:
     task = host.task(name)
-    return [task.read(Record(row, f"row {i}"), Columns(text="text", label="label")) for i, row in enumerate(texts(n))]
-
-
-def texts(n: int) -> list[dict[str, str]]:
-    return work.texts(n)
+    return [
+        task.read(Record(row, f"row {i}"), Columns(text="text", label="label")) for i, row in enumerate(work.texts(n))
+    ]
 
 
 def adapted(method: str, name: str = "bert", **changes: int) -> inlay.Host:
@@ -39,7 +38,7 @@ def adapted(method: str, name: str = "bert", **changes: int) -> inlay.Host:
     return host
 
 
-def zeroed(host: inlay.Host, span: Span, norms: bool) -> inlay.library.adapter.Adapter:
+def zeroed(host: inlay.Host, span: Span, norms: bool) -> Adapter:
     """The adapter with the tensors of some layers at zero: the independent way of removing them."""
     adapter = host.adapter("a")
     paths = host.base.sites.layer_paths
@@ -62,7 +61,8 @@ def test_side_by_side_equals_one_by_one(method: str, norms: bool) -> None:
     host = adapted(method)
     rows = rows_of(host, "a", examples(host, "a"))
     found = outputs_without(host, "a", rows, spans(LAYERS), norms)
-    assert len(found) == 6 and host.names == ["a"]
+    assert len(found) == 6
+    assert host.names == ["a"]
     (whole,) = outputs_of(host, [("a", rows)])
     for span, outputs in found.items():
         host.load(zeroed(host, span, norms), "less")

@@ -8,7 +8,6 @@ import tiny
 import torch
 from training import work
 
-import inlay
 from inlay.analysis.rsa import rsa, similarity
 from inlay.base.load import load_tokenizer
 from inlay.errors import DataError, RunError

@@ -140,11 +140,10 @@ def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:
         own = list(dict.fromkeys((model, other) for _, model, other, _ in rows))
         for model, other in own:
             line = [(layer, value) for layer, a, b, value in rows if (a, b) == (model, other)]
+            marker = drawing.MARKERS[number % len(drawing.MARKERS)]
             how = {"color": drawing.COLOURS[number % len(drawing.COLOURS)], "lw": 1.5, "markersize": 4.5}
             label = f"{other} and base" if model == BASE else f"{model} and {other}"
-            panel.plot(
-                *zip(*line, strict=True), marker=drawing.MARKERS[number % len(drawing.MARKERS)], label=label, **how
-            )
+            panel.plot(*zip(*line, strict=True), marker=marker, label=label, **how)
             number += 1
         layers = sorted({row[0] for row in rows})
         ticks = [layer for layer in layers if layer % (1 + (len(layers) - 1) // 13) == 0]

@@ -82,8 +82,9 @@ def compare(
     """How similar tuned models' representations are to the base's, layer by layer."""
     screen = output.console(as_json)
     host, asked, entry = _open(names, library, base)
-    how = {"split": split, "rows": rows, "seed": seed}
-    where, examples = measured.read_labelled(host, asked[0], entry, data, screen, labelled=False, **how)
+    where, examples = measured.read_labelled(
+        host, asked[0], entry, data, screen, split=split, rows=rows, seed=seed, labelled=False
+    )
     from inlay.analysis.rsa import rsa
 
     found = rsa(host, asked, examples, tokens=tokens, seed=seed, where=where)
