@@ -85,7 +85,8 @@ def _draw(changes: Mapping[Span, float], summary: Mapping[str, Any], name: str, 
     figure, panels = drawing.sheet(width=side + 0.9, height=side)
     panel = panels[0, 0]
     cells = [[100 * changes.get(Span(i, j), math.nan) for j in range(layers)] for i in range(layers)]
-    most = max(1.0, *(abs(value) for row in cells for value in row if not math.isnan(value)))
+    shown = [100 * change for change in changes.values()]
+    most = max(1.0, *map(abs, shown))
     colours = drawing.BALANCE + ("_r" if metric in metrics.LOWER_IS_BETTER else "")
     image = panel.imshow(cells, cmap=colours, vmin=-most, vmax=most)
     for span, change in changes.items():
@@ -100,22 +101,29 @@ def _draw(changes: Mapping[Span, float], summary: Mapping[str, Any], name: str, 
     panel.set_ylabel("first layer removed")
     panel.set_title(f"{name}: layers removed", fontsize=11)
     drawing.plain(panel, grid=False)
-    figure.colorbar(image, ax=panel, shrink=0.8, label=f"relative change of {metric} (%)")
-    shown = {"whole": "whole adapter", "none left": "all layers removed", "majority": "majority class"}
-    lines = [f"{short}: {summary[key]:.3f}" for short, key in shown.items() if key in summary]
-    panel.text(-0.4, layers - 0.6, "\n".join([metric, *lines]), fontsize=8, va="bottom", ha="left")
+    bar = figure.colorbar(image, ax=panel, shrink=0.8, label=f"relative change of {metric} (%)")
+    bar.ax.set_ylim(min(0.0, *shown), max(0.0, *shown))  # colours that occur, with white at zero
+    named = ("whole adapter", "all layers removed", "majority class")
+    lines = [f"{key}: {summary[key]:.3f}" for key in named if key in summary]
+    panel.text(
+        -0.4, layers - 0.6, "\n".join([metric, *lines, "framed: single layers"]), fontsize=8, va="bottom", ha="left"
+    )
     return figure
 
 
 def _outline(panel: Any, layers: int) -> None:
-    """Mark the diagonal: single layers."""
+    """White lines between cells, and the diagonal marked: single layers."""
     patches = drawing.plotting("matplotlib.patches")
     for i in range(layers):
-        panel.add_patch(patches.Rectangle((i - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#009E73", lw=1.8))
+        panel.plot([i - 0.5, layers - 0.5], [i - 0.5] * 2, color="white", lw=0.8)
+        panel.plot([i - 0.5] * 2, [-0.5, i + 0.5], color="white", lw=0.8)
+        how = {"fill": False, "edgecolor": drawing.COLOURS[2], "lw": 1.8}
+        panel.add_patch(patches.Rectangle((i - 0.46, i - 0.46), 0.92, 0.92, **how))
+    panel.set(xlim=(-0.5, layers - 0.5), ylim=(layers - 0.5, -0.5))
 
 
 def _percent(change: float) -> str:
     value = 100 * change
     if round(value, 1) == 0:
         return "0"
-    return f"{value:+.1f}" if abs(value) < 9.95 else f"{value:+.0f}"
+    return (f"{value:+.1f}" if abs(value) < 9.95 else f"{value:+.0f}").replace("-", "\N{MINUS SIGN}")
