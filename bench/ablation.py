@@ -3,9 +3,9 @@
     python bench/ablation.py                                  # MiniLM-L6, 6 layers, 21 spans
     python bench/ablation.py --shape bert-base --device cuda  # 12 layers, 78 spans, random weights
 
-Both run the same rows of random tokens, as long as GLUE's sentences, in batches of at most the same size. The loop zeroes
-the tensors of a span, loads that adapter, runs it alone and unloads it. The adapter's numbers are random: time does not
-depend on them. Turns alternate; medians count. How far the two ways' logits are apart is printed too.
+Both run the same rows of random tokens, as long as GLUE's sentences, in batches of at most the same size. The loop
+zeroes the tensors of a span, loads that adapter, runs it alone and unloads it. The adapter's numbers are random: time
+does not depend on them. Turns alternate; medians count. How far the two ways' logits are apart is printed too.
 """
 
 from __future__ import annotations

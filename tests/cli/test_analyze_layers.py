@@ -75,8 +75,13 @@ def test_three_files_and_a_document(place: Place, kind: str, names: str, rows: i
 def test_without_data_the_rows_are_those_that_were_held_out(place: Place) -> None:
     """Drawn again from the file, which must be as it was; the whole adapter has the metric of its training."""
     found = place.analyze("ablation", "small", "--metric", "accuracy", "--out", "pictures/a")
-    assert "4 rows (rows held out of opinions.jsonl)" in found["about"]
+    assert "4 rows (rows of opinions.jsonl that were held out)" in found["about"]
     assert Path("pictures/a.csv").exists()
+    assert (
+        "36 rows (rows of opinions.jsonl that were trained on)"
+        in place.analyze("ablation", "small", "--metric", "accuracy", "--split", "train")["about"]
+    )
+    assert "no split 'test'" in place.fails("ablation", "small", "--split", "test")
     card = Library(place.library).find("small").card
     assert found["summary"]["whole adapter"] == pytest.approx(card["metrics"]["validation"]["accuracy"])
     said = place.data.read_text()

@@ -130,7 +130,7 @@ def read_labelled(
 
     host.task(name)  # without a task there is nothing to read
     how = {key: None if data else section(entry.card, "config").get(key) for key in ("format", "encoding")}
-    data = data or _own_file(entry, how)
+    data, split = (data, split) if data else _own(entry, split, how)
     if data is None:
         where, examples = _held_out(host, entry, split)
     else:
@@ -140,17 +140,17 @@ def read_labelled(
     return where, _some(examples, rows, seed)
 
 
-def _own_file(entry: Entry, how: Mapping[str, Any]) -> str | None:
-    """The file or folder of rows that are not for training; None if they were held out from the training rows."""
+def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The file or folder of an adapter's own rows, and their split in it; None if they were held out of a file."""
     from inlay.data.source import open_splits
     from inlay.library.about import section
 
     config = section(entry.card, "config")
-    for key in ("val", "test"):
-        if config.get(key):
-            return _there(entry, str(config[key]))
+    wanted = split or "validation"
+    if file := {"validation": config.get("val"), "test": config.get("test")}.get(wanted):
+        return _there(entry, str(file)), None
     data = _there(entry, str(config.get("data") or ""))
-    return data if len(open_splits(data, **how)) > 1 else None
+    return (data, wanted) if wanted in open_splits(data, **how) and os.path.isdir(data) else (None, wanted)
 
 
 def _there(entry: Entry, data: str) -> str:
@@ -166,13 +166,14 @@ def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Ex
     from inlay.training.prepare import prepare
     from inlay.training.run import make_run
 
-    if split not in (None, "train", "validation"):
+    if split not in ("train", "validation"):
         raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only train, validation")
     data = prepare(make_run(dict(section(entry.card, "config")), entry.name), host)
     if data.data_hash != entry.card.get("data"):
         raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
     part = data.train if split == "train" else data.validation
-    return f"rows held out of {data_name(entry.card)}" if split != "train" else data_name(entry.card), part.examples
+    called = f"rows of {data_name(entry.card)} that were {'trained on' if split == 'train' else 'held out'}"
+    return called, part.examples
 
 
 def _some(examples: Sequence[Example], rows: int | None, seed: int) -> list[Example]:
