@@ -72,6 +72,15 @@ def test_side_by_side_equals_one_by_one(method: str, norms: bool) -> None:
         assert (torch.stack(outputs) - torch.stack(whole)).abs().max() > 1e-3, "nothing was removed"
 
 
+def test_little_room_for_states_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = adapted("houlsby:size=4")
+    rows = rows_of(host, "a", examples(host, "a"))
+    whole = outputs_without(host, "a", rows, spans(LAYERS))
+    monkeypatch.setattr("inlay.analysis.removed._BYTES", 1)
+    for span, outputs in outputs_without(host, "a", rows, spans(LAYERS)).items():
+        tiny.assert_close(torch.stack(outputs), torch.stack(whole[span]), str(span))
+
+
 def test_an_adapter_shared_by_layers_stays_in_those_that_are_left() -> None:
     """Tensors cannot be zeroed for one layer alone, so compare with the same adapter restricted by `layers=`."""
     host = adapted("adapterbias:share=both")

@@ -15,7 +15,7 @@ from typing import Any
 
 from inlay import drawing, metrics
 from inlay.analysis.finding import Finding
-from inlay.analysis.removed import Span, has_layers, outputs_without, spans
+from inlay.analysis.removed import Span, outputs_without, refuse_nothing, spans
 from inlay.analysis.rows import deciding, rows_of
 from inlay.engine.evaluate import outputs_of, score
 from inlay.engine.host import Host
@@ -43,7 +43,7 @@ def ablation(
         where: what the examples are, for people.
     """
     rows, metric = rows_of(host, name, examples), deciding(host, name, metric)
-    has_layers(host, name, with_norms)
+    refuse_nothing(host, name, with_norms)
     found = outputs_without(host, name, rows, spans(host.base.sites.layers), with_norms)
     (outputs,) = outputs_of(host, [(name, rows)])
     whole = score(host, name, examples, rows, outputs)[0][metric]

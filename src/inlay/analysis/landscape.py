@@ -8,8 +8,7 @@ an adapter are slots of one batch; a weight-level adapter's run one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +16,13 @@ import torch
 from torch import Tensor
 
 from inlay import drawing
+from inlay.analysis.beside import beside
 from inlay.analysis.finding import Finding
 from inlay.analysis.rows import deciding, rows_of
 from inlay.bank import sparse
 from inlay.bank.delta import WeightMethod
 from inlay.engine.evaluate import outputs_of, score
 from inlay.engine.host import Host
-from inlay.engine.loaded import Loaded
 from inlay.errors import RunError
 from inlay.tasks import Example, Row
 
@@ -98,9 +97,9 @@ def along(
     task, found = host.task(name), []
     for i in range(0, len(places), together):
         some = places[i : i + together]
-        variants = [end | {n: _between(n, *ends, a) for n, ends in moving.items()} for a in some]
-        with _loaded(host, name, record, variants) as own:
-            outputs = outputs_of(host, [(named, rows) for named in own])
+        moved = [end | {n: _between(n, *ends, a) for n, ends in moving.items()} for a in some]
+        with beside(host, {f"{name} {number}": (record, own) for number, own in enumerate(moved)}) as names:
+            outputs = outputs_of(host, [(named, rows) for named in names])
         for a, out in zip(some, outputs, strict=True):
             with torch.no_grad():
                 loss = float(task.loss([o.to(host.base.device) for o in out], rows, host.base))
@@ -115,20 +114,6 @@ def _between(name: str, start: Tensor | None, end: Tensor, a: float) -> Tensor:
             raise RunError(f"nobody knows where {name} started")
         return a * end
     return torch.lerp(start.to(end.device, end.dtype), end, a)
-
-
-@contextmanager
-def _loaded(host: Host, name: str, record: Loaded, variants: Sequence[Mapping[str, Tensor]]) -> Iterator[list[str]]:
-    """Variants of an adapter in slots of their own, for a while."""
-    names: list[str] = []
-    try:
-        for i, tensors in enumerate(variants):
-            host.enter(f"{name} moved {i}", record, tensors)
-            names.append(f"{name} moved {i}")
-        yield names
-    finally:
-        for named in names:
-            host.unload(named)
 
 
 def _draw(lines: Mapping[str, Sequence[Point]], metric: str) -> Any:

@@ -7,18 +7,17 @@ base cannot begin in the middle (padded or repeated layers) the rows run from th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from inlay.analysis.beside import beside
 from inlay.bank.delta import Method, Param, Part, SlotMethod, Tensors, Uniform, WeightMethod
 from inlay.base.sites import Sites
 from inlay.data.batch import Batch
 from inlay.engine.host import Host
-from inlay.engine.loaded import Loaded
 from inlay.engine.predict import batch_of, budget, chunks
 from inlay.engine.states import layer_states
 from inlay.errors import RunError
@@ -40,9 +39,6 @@ class Span:
 
     def __contains__(self, layer: object) -> bool:
         return isinstance(layer, int) and self.first <= layer <= self.last
-
-    def __str__(self) -> str:
-        return f"{self.first}-{self.last}"
 
 
 def spans(layers: int) -> list[Span]:
@@ -119,27 +115,36 @@ def outputs_without(
     Args:
         norms: trained norms are removed too.
     """
-    whole = host.fitted(host.adapter(name))
+    record, tensors = host.fitted(host.adapter(name))
     begins = _can_begin(host, name)
+    groups = _groups(removed, alone=isinstance(record.method, WeightMethod))
     found = {span: [torch.empty(0)] * len(rows) for span in removed}
-    by_first: dict[int, list[Span]] = {}
-    for span in removed:
-        by_first.setdefault(span.first, []).append(span)
     for chunk in chunks([len(row.ids) for row in rows], _room(host)):
         batch = batch_of([rows[i] for i in chunk])
         states = _states(host, name, batch) if begins else None
-        for first, own in by_first.items():
+        for group in groups:
+            first = group[0].first
             start = batch if states is None else replace(batch, states=states[first], layer=first)
-            for group in [[span] for span in own] if isinstance(whole[0].method, WeightMethod) else [own]:
-                with _loaded(host, name, whole, [Removal(span, norms, begins) for span in group]) as names:
-                    outputs = _side_by_side(host, start, names)
-                for span, own_outputs in zip(group, outputs, strict=True):
-                    for i, logits in zip(chunk, own_outputs, strict=True):
-                        found[span][i] = logits
+            less = [_less(record.method, Removal(span, norms, begins)) for span in group]
+            with beside(
+                host, {f"{name} {i}": (replace(record, method=m), tensors) for i, m in enumerate(less)}
+            ) as names:
+                outputs = _side_by_side(host, start, names)
+            for span, logits in zip(group, outputs, strict=True):
+                for i, one in zip(chunk, logits, strict=True):
+                    found[span][i] = one
     return found
 
 
-def has_layers(host: Host, name: str, norms: bool) -> None:
+def _groups(removed: Sequence[Span], alone: bool) -> list[list[Span]]:
+    """The spans that run together: those that begin at the same layer."""
+    by_first: dict[Span | int, list[Span]] = {}
+    for span in removed:
+        by_first.setdefault(span if alone else span.first, []).append(span)
+    return list(by_first.values())
+
+
+def refuse_nothing(host: Host, name: str, norms: bool) -> None:
     """An error if an adapter adds nothing in layers that could be removed."""
     sites, (record, _) = host.base.sites, host.fitted(host.adapter(name))
     if sites.layers < 2:
@@ -151,11 +156,11 @@ def has_layers(host: Host, name: str, norms: bool) -> None:
     else:
         changes = len(record.method.params(sites)) > len(without.params(sites))
     if not changes:
-        hint = "pass with_norms (--with-norms)" if not norms and has_norms(record.method, sites) else "choose another"
+        hint = "pass with_norms (--with-norms)" if not norms and _has_norms(record.method, sites) else "choose another"
         raise RunError(f"{name} ({record.method.name}) has nothing to remove in the layers; {hint}")
 
 
-def has_norms(method: Method, sites: Sites) -> bool:
+def _has_norms(method: Method, sites: Sites) -> bool:
     """Whether it trains norms of the layers."""
     if isinstance(method, SlotMethod):
         return any(_is_norm(part) and part.site.layer is not None for part in method.parts(sites))
@@ -184,24 +189,6 @@ def _states(host: Host, name: str, batch: Batch) -> Tensor:
         for row, states in zip(chunk, layer_states(host, batch.take(chunk), [name] * len(chunk)), strict=True):
             found[row] = states
     return torch.cat(found, dim=1)
-
-
-@contextmanager
-def _loaded(
-    host: Host, name: str, whole: tuple[Loaded, Mapping[str, Tensor]], removals: Sequence[Removal]
-) -> Iterator[list[str]]:
-    """The variants in slots of their own, for a while."""
-    record, tensors = whole
-    names: list[str] = []
-    try:
-        for removal in removals:
-            named = f"{name} without layers {removal.span}"
-            host.enter(named, replace(record, method=_less(record.method, removal)), tensors)
-            names.append(named)
-        yield names
-    finally:
-        for named in names:
-            host.unload(named)
 
 
 def _less(method: Method, removal: Removal) -> SlotMethod | WeightMethod:
