@@ -56,13 +56,16 @@ def main() -> None:
             if turn:  # the first is for warming up
                 seconds[way].append(time.perf_counter() - began)
     apart = max(_apart(*(found[way][span] for way in ways)) for span in everything)
-    print(f"{host.base.name}: {len(everything)} spans of {host.base.sites.layers} layers, {asked.method}")
+    (whole,) = outputs_of(host, [("a", rows)])
+    matters = min(_apart(whole, found["one by one"][span]) for span in everything)
+    print(f"{asked.shape}: {len(everything)} spans of {host.base.sites.layers} layers, {asked.method}")
     print(f"{len(rows)} rows, {sum(len(r.ids) for r in rows):,} tokens, {host.base.device}, {host.base.dtype}")
     for way, times in seconds.items():
         shown = f"{min(times):.2f} to {max(times):.2f}"
         print(f"{way:12}  median {statistics.median(times):.2f} s of {len(times)} ({shown})")
     ratio = statistics.median(seconds["one by one"]) / statistics.median(seconds["side by side"])
     print(f"side by side is {ratio:.2f} times as fast; logits differ by at most {apart:.1e}")
+    print(f"(removing a span moves some logit by at least {matters:.1e})")
 
 
 def one_by_one(host: inlay.Host, name: str, rows: Sequence[Row], removed: Sequence[Span]) -> dict[Span, list[Tensor]]:
