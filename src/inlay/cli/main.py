@@ -15,7 +15,23 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import bench, demo, eval, export, info, library, params, plan, predict, retrain, serve, sweep, train
+from inlay.cli import (
+    analyze,
+    bench,
+    demo,
+    eval,
+    export,
+    info,
+    library,
+    params,
+    plan,
+    predict,
+    retrain,
+    serve,
+    sweep,
+    train,
+)
+from inlay.cli.analyze import layers  # noqa: F401 - their commands register themselves
 from inlay.cli.output import Commands
 from inlay.errors import RunError
 
@@ -37,6 +53,7 @@ app.command("serve", cls=serve.WatchesPlainly)(serve.serve)
 app.command("params")(params.params)
 app.command("plan")(plan.plan)
 app.command("info")(info.info)
+app.add_typer(analyze.app, name="analyze")
 app.add_typer(library.app, name="library")
 app.add_typer(export.app, name="export")
 app.add_typer(bench.app, name="bench")

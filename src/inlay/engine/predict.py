@@ -79,7 +79,7 @@ def run_examples(host: Host, examples: Sequence[tuple[str, Example]]) -> tuple[l
 
 def run_rows(host: Host, rows: Sequence[Row], names: Sequence[str], tokens: int | None = None) -> list[Tensor]:
     """The logits of every row on the CPU, in order, from as many batches as it takes."""
-    tokens = tokens or TOKENS.get(host.base.device.type, 8192)
+    tokens = tokens or budget(host)
     out: list[Tensor] = [torch.empty(0)] * len(rows)
     for chunk in chunks([len(row.ids) for row in rows], tokens):
         for i, logits in zip(chunk, _logits(host, [rows[i] for i in chunk], [names[i] for i in chunk]), strict=True):
@@ -97,6 +97,11 @@ def _logits(host: Host, rows: Sequence[Row], names: Sequence[str]) -> list[Tenso
     torch.cuda.empty_cache()  # not in the handler, where the failed batch is still alive
     half = len(rows) // 2
     return _logits(host, rows[:half], names[:half]) + _logits(host, rows[half:], names[half:])
+
+
+def budget(host: Host) -> int:
+    """How many tokens a batch without gradients has."""
+    return TOKENS.get(host.base.device.type, 8192)
 
 
 def batch_of(rows: Sequence[Row]) -> Batch:

@@ -1,0 +1,157 @@
+"""How far a tuned model's representations are from the base's, layer by layer (He et al. 2021, section 2).
+
+Representational similarity: a model's cosine similarities between all pairs of the same n tokens, compared with another
+model's by Pearson's correlation over the upper triangles. 1: the same geometry, whatever its rotation. Special tokens
+are left out. The n x n matrices are made and used block by block: only sums of them are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inlay import drawing
+from inlay.analysis.finding import Finding
+from inlay.base.load import load_tokenizer
+from inlay.engine.host import Host
+from inlay.engine.predict import batch_of, budget, chunks, limit_of
+from inlay.engine.states import layer_states
+from inlay.errors import DataError, RunError
+from inlay.tasks import Example, Row
+
+BASE = "base"
+_FEWEST = 10
+"""Tokens; the pairs of fewer say nothing."""
+_BLOCK = 256
+_SPECIAL = ("cls", "sep", "pad", "bos", "eos")
+
+
+def rsa(
+    host: Host, names: Sequence[str], examples: Sequence[Example], *, tokens: int = 5000, seed: int = 0, where: str = ""
+) -> Finding:
+    """The similarity of adapters to the bare base, and to each other, at the embedding and after every layer.
+
+    Args:
+        names: adapters of this host; the first one's task says how the texts become tokens. Labels are not needed.
+        tokens: so many, drawn from all the texts' tokens; all of them if there are fewer.
+        where: what the texts are, for people.
+    """
+    if len(set(names)) < len(names) or not names:
+        raise RunError("expected the names of different adapters")
+    if BASE in names:
+        raise RunError(f"an adapter called {BASE!r} cannot be told from the base; load it under another name")
+    rows, chosen = _draw_tokens(host, names[0], examples, tokens, seed)
+    states = _states(host, [None, *names], rows, chosen)
+    layers = [similarity(states[:, layer].to(host.base.device)).tolist() for layer in range(states.shape[1])]
+    called = [BASE, *names]
+    pairs = list(itertools.combinations(range(len(called)), 2))
+    table = [(layer, called[a], called[b], layers[layer][a][b]) for a, b in pairs for layer in range(len(layers))]
+    summary: dict[str, Any] = {"tokens": states.shape[2]}
+    summary |= {f"{called[a]} and {called[b]}, last layer": layers[-1][a][b] for a, b in pairs}
+    return Finding(
+        "rsa",
+        f"representational similarity of {', '.join(names)} and the base, over {states.shape[2]:,} tokens"
+        f"{f' of {where}' if where else ''}",
+        ("layer", "model", "other", "similarity"),
+        table,
+        lambda: _draw(table, len(names)),
+        summary,
+    )
+
+
+def similarity(states: Tensor, block: int = _BLOCK) -> Tensor:
+    """[models, models] Pearson's correlations between the models' cosine similarities of all pairs of tokens.
+
+    NaN for a model whose similarities are all the same.
+
+    Args:
+        states: [models, n, d] the same tokens in every model.
+        block: so many rows of the n x n matrices at a time.
+    """
+    unit = F.normalize(states.double(), dim=-1).float()
+    models, n, _ = unit.shape
+    sums = unit.new_zeros(models, dtype=torch.float64)
+    products = unit.new_zeros(models, models, dtype=torch.float64)
+    middle = _middle(unit)
+    for start in range(0, n - 1, block):
+        own = unit[:, start : start + block]
+        cosines = own @ unit[:, start:].transpose(1, 2)
+        above = torch.ones(cosines.shape[1:], dtype=torch.bool, device=unit.device).triu(1)
+        values = cosines[:, above].double() - middle
+        sums += values.sum(1)
+        products += values @ values.T
+    pairs = n * (n - 1) / 2
+    shared = products - sums.outer(sums) / pairs
+    deviation = shared.diagonal().clamp_min(0).sqrt()
+    # what is left of equal numbers after rounding is no variance
+    deviation = torch.where(deviation > 1e-6 * pairs**0.5, deviation, torch.nan)
+    return (shared / deviation.outer(deviation)).clamp(-1, 1)
+
+
+def _middle(unit: Tensor) -> Tensor:
+    """[models, 1] about the mean cosine, taken off before squaring: states of one model may all point one way."""
+    return unit.double().mean(1).square().sum(-1, keepdim=True)
+
+
+def _draw_tokens(
+    host: Host, name: str, examples: Sequence[Example], tokens: int, seed: int
+) -> tuple[list[Row], list[list[int]]]:
+    """The rows that have chosen tokens, and their places in each."""
+    if tokens < _FEWEST:
+        raise RunError(f"{tokens} tokens are too few to compare: expected at least {_FEWEST}")
+    tokenizer = load_tokenizer(host.base)
+    asked = [Example(e.text, e.pair, e.words, place=e.place) for e in examples]
+    encoded = host.task(name).encode(tokenizer, asked, host.labels(name), limit_of(host, name))
+    special = {getattr(tokenizer, f"{kind}_token_id", None) for kind in _SPECIAL}
+    places = [(r, t) for r, row in enumerate(encoded) for t, token in enumerate(row.ids) if token not in special]
+    if len(places) < _FEWEST:
+        raise DataError(f"the texts have {len(places)} tokens, which is too few to compare: at least {_FEWEST}")
+    order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))[:tokens].tolist()
+    by_row: dict[int, list[int]] = {}
+    for row, token in sorted(places[i] for i in order):
+        by_row.setdefault(row, []).append(token)
+    return [encoded[row] for row in by_row], list(by_row.values())
+
+
+def _states(host: Host, models: Sequence[str | None], rows: Sequence[Row], chosen: Sequence[Sequence[int]]) -> Tensor:
+    """[models, depth + 1, tokens, d] of the chosen tokens, on the CPU; all models in the same batches."""
+    each = [(model, row) for model in range(len(models)) for row in range(len(rows))]
+    found: list[list[Tensor]] = [[torch.empty(0)] * len(rows) for _ in models]
+    for chunk in chunks([len(rows[row].ids) for _, row in each], budget(host)):
+        some = [each[i] for i in chunk]
+        batch = batch_of([rows[row] for _, row in some])
+        states = layer_states(host, batch, [models[model] for model, _ in some])
+        for (model, row), own in zip(some, states, strict=True):
+            found[model][row] = own[:, chosen[row]].float().cpu()
+    return torch.stack([torch.cat(own, dim=1) for own in found])
+
+
+def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:
+    sides = [[row for row in table if row[1] == BASE]]
+    sides += [[row for row in table if row[1] != BASE]] if adapters > 1 else []
+    figure, panels = drawing.sheet(1, len(sides), width=4.2, height=3.2, sharey=True)
+    number = 0
+    for panel, rows in zip(panels[0], sides, strict=True):
+        own = list(dict.fromkeys((model, other) for _, model, other, _ in rows))
+        for model, other in own:
+            line = [(layer, value) for layer, a, b, value in rows if (a, b) == (model, other)]
+            marker = drawing.MARKERS[number % len(drawing.MARKERS)]
+            how = {"color": drawing.COLOURS[number % len(drawing.COLOURS)], "lw": 1.5, "markersize": 4.5}
+            label = f"{other} and base" if model == BASE else f"{model} and {other}"
+            panel.plot(*zip(*line, strict=True), marker=marker, label=label, **how)
+            number += 1
+        layers = sorted({row[0] for row in rows})
+        ticks = [layer for layer in layers if layer % (1 + (len(layers) - 1) // 13) == 0]
+        panel.set_xticks(ticks, ["emb." if layer == 0 else str(layer) for layer in ticks])
+        panel.set_xlabel("layer")
+        panel.set_title("against the base" if rows is sides[0] else "against each other", fontsize=10)
+        drawing.plain(panel)
+        columns = 1 if len(own) < 4 else 2
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8, ncols=columns)
+    panels[0, 0].set_ylabel("similarity (Pearson's r of cosines)")
+    return figure
