@@ -1,0 +1,211 @@
+"""Where the last layer moves tokens: its first norm's output and its second's, seen in two dimensions (Fu et al. 2022,
+appendix A.3, figure A).
+
+Between the two lie the frozen feed-forward and what the adapter adds to it, so an arrow is not the adapter's shift alone;
+the bare base beside it tells them apart. Every adapter has principal components of its own, of its tokens before and after
+together. Special tokens are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inlay import drawing
+from inlay.analysis import texts
+from inlay.analysis.finding import Finding
+from inlay.bank.forward import Plan, in_order
+from inlay.bank.tables import Tables
+from inlay.base.load import load_tokenizer
+from inlay.data.batch import Batch
+from inlay.engine.host import Host
+from inlay.engine.predict import batch_of
+from inlay.errors import ArchError, DataError, RunError
+from inlay.tasks import Example
+
+BARE = "the bare base"
+_FEWEST = 3
+"""Tokens: two are always on a line."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The two directions in which points differ most."""
+
+    points: Tensor
+    """[n, 2]"""
+    shares: tuple[float, float]
+    """Of the variance."""
+    directions: Tensor
+    """[2, d], of length 1; the largest number in each is positive, since a direction's sign means nothing."""
+
+
+def shift(
+    host: Host, names: Sequence[str], examples: Sequence[Example], *, rows: int = 6, bare: bool = False
+) -> Finding:
+    """Tokens before and after the last layer's shift, coloured by label; a panel for every adapter.
+
+    Args:
+        names: an adapter, and others beside it, such as one of BitFit, all shown the same texts.
+        examples: texts with one label each; labels take turns until there are `rows` texts.
+        bare: a panel for the base without an adapter, too.
+    """
+    if not names:
+        raise RunError("shift needs an adapter to look at")
+    _refuse(host, names)
+    chosen = _in_turn(names[0], examples, rows)
+    seen = texts.read(host, names[0], chosen)
+    tokens = sum(len(text.plain) for text in seen)
+    if tokens < _FEWEST:
+        raise DataError(f"these texts have {tokens} tokens without special ones; a plane needs at least {_FEWEST}")
+    asked: list[str | None] = [*names, *([None] if bare else [])]
+    batch = batch_of([text.row for _ in asked for text in seen])
+    both = states(host, batch, [name for name in asked for _ in seen])
+    table: list[tuple[Any, ...]] = []
+    shares: dict[str, tuple[float, float]] = {}
+    summary: dict[str, Any] = {}
+    written = _written(host, seen)
+    for n, name in enumerate(name or BARE for name in asked):
+        own = both[n * len(seen) : (n + 1) * len(seen)]
+        before, after = (torch.cat([pair[i][list(t.plain)] for pair, t in zip(own, seen, strict=True)]) for i in (0, 1))
+        labels = [str(e.target) for e, t in zip(chosen, seen, strict=True) for _ in t.plain]
+        found = plane(torch.cat([before, after]))
+        shares[name] = found.shares
+        places = found.points.tolist()
+        for i, (row, token) in enumerate(written):
+            for when, (x, y) in (("before", places[i]), ("after", places[i + len(written)])):
+                table.append((name, row, token, labels[i], when, x, y))
+        summary |= {f"{name}: {key}": value for key, value in _directions(after - before, labels).items()}
+    about = f"the last layer's {tokens:,} tokens of {len(seen)} texts before and after the shift: {', '.join(shares)}"
+    columns = ("adapter", "text", "token", "label", "when", "pc1", "pc2")
+    return Finding("shift", about, columns, table, lambda: _draw(table, shares), summary)
+
+
+def plane(points: Tensor) -> Plane:
+    """The first two principal components of points [n, d]."""
+    centred = (points - points.mean(0)).double()
+    _, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
+    largest = directions.abs().argmax(1, keepdim=True)
+    directions = (directions * directions.gather(1, largest).sign())[:2]
+    variances = sizes.square()
+    if len(variances) < 2 or not float(variances.sum()):
+        raise DataError("all tokens lie in one place: there is no plane to show them in")
+    first, second = (variances[:2] / variances.sum()).tolist()
+    return Plane(centred @ directions.T, (first, second), directions)
+
+
+@torch.no_grad()
+def states(host: Host, batch: Batch, names: Sequence[str | None]) -> list[tuple[Tensor, Tensor]]:
+    """([tokens, d], [tokens, d]) of every row: the outputs of the last layer's first norm and of its second.
+
+    Args:
+        names: the adapter of every row, as for `Host.hidden`.
+    """
+    plans = host.forward.plan(batch, [host.slot(name) for name in names], None)
+    rows = [row for plan in plans for row in _heard(host, plan)]
+    order = [row for plan in plans for row in plan.rows]
+    before, after = (in_order([row[i] for row in rows], order) for i in (0, 1))
+    return list(zip(before, after, strict=True))
+
+
+def _heard(host: Host, plan: Plan) -> list[tuple[Tensor, Tensor]]:
+    """What the norms give for every row of a plan, in the order they are run."""
+    forward, sites = host.forward, host.base.sites
+    tables = Tables(plan.tables).to(host.base.device)
+    state = forward.state(plan, tables)
+    state.compiled = False
+    heard: dict[str, Tensor] = {}
+    hooks = []
+    for kind in ("attn.norm", "ffn.norm"):
+        site = sites.at(kind, sites.layers - 1)
+        assert site is not None
+
+        def note(module: Any, inputs: Any, out: Tensor, kind: str = kind) -> None:
+            heard[kind] = out.flatten(0, -2)  # the last call counts, where one layer is called often
+
+        hooks.append(host.base.model.get_submodule(site.path).register_forward_hook(note))
+    try:
+        forward.call(state, plan.layout.inputs(host.base, tables))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    parts = []
+    for out in (heard["attn.norm"], heard["ffn.norm"]):
+        flat = out if "valid" not in tables else out[tables["valid"]]
+        parts.append(torch.split(flat[: sum(plan.lengths)].float().cpu(), list(plan.lengths)))
+    return list(zip(*parts, strict=True))
+
+
+def _refuse(host: Host, names: Sequence[str]) -> None:
+    """What shift cannot show."""
+    arch = host.base.sites.arch
+    if arch.norm_place != "after":
+        why = "normalises before its sublayers, not after them, so that no norm's output is before or after a shift"
+        raise ArchError(f"shift: {arch.model_type} {why}")
+    for name in names:
+        host.slot(name)
+    task = host.task(names[0])
+    if task.kind != "classification":
+        raise DataError(f"{names[0]} is for {task.name}; shift colours texts by their one label: classification")
+
+
+def _in_turn(name: str, examples: Sequence[Example], rows: int) -> list[Example]:
+    """The first texts of every label, so many in all."""
+    groups: dict[str, list[Example]] = {}
+    for example in examples:
+        if example.target is not None:
+            groups.setdefault(str(example.target), []).append(example)
+    if len(groups) < 2:
+        what = f"has the label {next(iter(groups))}" if groups else "has no label"
+        raise DataError(f"every text that {name} was shown {what}; shift compares labels, and needs two")
+    if rows < len(groups):
+        raise RunError(f"rows={rows} is not valid: expected one text for each of the {len(groups)} labels at least")
+    turns = [(turn, label, example) for label, own in groups.items() for turn, example in enumerate(own)]
+    labels = sorted(groups)
+    return [example for _, _, example in sorted(turns, key=lambda one: (one[0], labels.index(one[1])))[:rows]]
+
+
+def _written(host: Host, seen: Sequence[texts.Text]) -> list[tuple[int, str]]:
+    """(number of the text, token) of every token that is shown."""
+    tokenizer = load_tokenizer(host.base)
+    tokens = [tokenizer.convert_ids_to_tokens(list(text.row.ids)) for text in seen]
+    return [(n, tokens[n][i]) for n, text in enumerate(seen) for i in text.plain]
+
+
+def _directions(moves: Tensor, labels: Sequence[str]) -> dict[str, float]:
+    """How alike the ways are that tokens go, in all dimensions: 1 for all in one direction, near 0 for any."""
+    ways = torch.nn.functional.normalize(moves.double(), dim=1)
+    found = {"agreement of directions": ways.mean(0).norm().item()}
+    kinds = sorted(set(labels))
+    means = [ways[[i for i, label in enumerate(labels) if label == kind]].mean(0) for kind in kinds]
+    pairs = [(a, b) for i, a in enumerate(means) for b in means[:i]]
+    cosines = [torch.nn.functional.cosine_similarity(a, b, dim=0).item() for a, b in pairs]
+    return found | {"cosine between labels": sum(cosines) / len(cosines)}
+
+
+def _draw(table: Sequence[Sequence[Any]], shares: dict[str, tuple[float, float]]) -> Any:
+    labels = sorted({row[3] for row in table})
+    figure, panels = drawing.sheet(1, len(shares), width=3.4, height=3.2)
+    for panel, (name, (first, second)) in zip(panels[0], shares.items(), strict=True):
+        for i, label in enumerate(labels):
+            own = [row for row in table if row[0] == name and row[3] == label]
+            (x0, y0), (x1, y1) = (
+                ([row[5] for row in own if row[4] == when], [row[6] for row in own if row[4] == when])
+                for when in ("before", "after")
+            )
+            colour, marker = drawing.COLOURS[i % len(drawing.COLOURS)], drawing.MARKERS[i % len(drawing.MARKERS)]
+            panel.plot([x0, x1], [y0, y1], "-", color=colour, lw=0.5, alpha=0.25, zorder=1)
+            look = {"s": 14, "marker": marker, "color": colour, "linewidths": 0}
+            panel.scatter(x0, y0, alpha=0.35, label=f"{label}, before", zorder=2, **look)
+            panel.scatter(x1, y1, label=f"{label}, after", zorder=3, **look)
+        panel.set_title(name, fontsize=10)
+        panel.set_xlabel(f"component 1 ({100 * first:.0f} % of variance)")
+        panel.set_ylabel(f"component 2 ({100 * second:.0f} %)")
+        drawing.plain(panel)
+    how = {"loc": "outside lower center", "ncols": 2 * min(2, len(shares)), "frameon": False, "fontsize": 9}
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), **how)
+    return figure
