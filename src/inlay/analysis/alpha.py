@@ -1,8 +1,8 @@
 """How much each layer shifts: the mean of |alpha| over all tokens (Fu et al. 2022, figure 5).
 
-alpha and v share a scale (twice the one with half the other is the same adapter), so layers are compared by |alpha|, as
-the paper does, and beside it by the length of the shift itself, |alpha| times the length of v. Special tokens count: they
-are shifted like all others.
+alpha and v share a scale (twice the one with half the other is the same adapter), so layers are compared by |alpha|,
+as in the paper, and beside it by the length of the shift itself, |alpha| times the length of v. Special tokens count:
+they are shifted like all others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from inlay.errors import RunError
 from inlay.methods.adapterbias import TokenShift
 from inlay.tasks import Example
 
-_PANELS = (("mean |α|", 2), ("mean length of the shift α·v", 3))
+_PANELS = ((r"mean $|\alpha|$", 2), (r"mean length of the shift $\alpha v$", 3))
 """What is drawn, and its column."""
 
 

@@ -1,15 +1,16 @@
-"""Where the last layer moves tokens: its first norm's output and its second's, seen in two dimensions (Fu et al. 2022,
-appendix A.3, figure A).
+"""Where the last layer moves tokens: before, its first norm's output; after, its second's (Fu et al. 2022, figure A).
 
-Between the two lie the frozen feed-forward and what the adapter adds to it, so an arrow is not the adapter's shift alone;
-the bare base beside it tells them apart. Every adapter has principal components of its own, of its tokens before and after
-together. Special tokens are left out.
+Between the two lie the frozen feed-forward and what the adapter adds to it, so a line is not the adapter's shift alone;
+the bare base beside it tells them apart. Every panel has principal components of its own, of its tokens before and
+after together. Special tokens are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, zip_longest
+from random import Random
 from typing import Any
 
 import torch
@@ -45,19 +46,19 @@ class Plane:
 
 
 def shift(
-    host: Host, names: Sequence[str], examples: Sequence[Example], *, rows: int = 6, bare: bool = False
+    host: Host, names: Sequence[str], examples: Sequence[Example], *, rows: int = 6, seed: int = 0, bare: bool = False
 ) -> Finding:
     """Tokens before and after the last layer's shift, coloured by label; a panel for every adapter.
 
     Args:
         names: an adapter, and others beside it, such as one of BitFit, all shown the same texts.
-        examples: texts with one label each; labels take turns until there are `rows` texts.
+        examples: texts with one label each; `rows` of them are drawn with `seed`, of every label as many.
         bare: a panel for the base without an adapter, too.
     """
     if not names:
         raise RunError("shift needs an adapter to look at")
     _refuse(host, names)
-    chosen = _in_turn(names[0], examples, rows)
+    chosen = _drawn(names[0], examples, rows, seed)
     seen = texts.read(host, names[0], chosen)
     tokens = sum(len(text.plain) for text in seen)
     if tokens < _FEWEST:
@@ -153,8 +154,8 @@ def _refuse(host: Host, names: Sequence[str]) -> None:
         raise DataError(f"{names[0]} is for {task.name}; shift colours texts by their one label: classification")
 
 
-def _in_turn(name: str, examples: Sequence[Example], rows: int) -> list[Example]:
-    """The first texts of every label, so many in all."""
+def _drawn(name: str, examples: Sequence[Example], rows: int, seed: int) -> list[Example]:
+    """So many texts, labels in turn."""
     groups: dict[str, list[Example]] = {}
     for example in examples:
         if example.target is not None:
@@ -164,9 +165,10 @@ def _in_turn(name: str, examples: Sequence[Example], rows: int) -> list[Example]
         raise DataError(f"every text that {name} was shown {what}; shift compares labels, and needs two")
     if rows < len(groups):
         raise RunError(f"rows={rows} is not valid: expected one text for each of the {len(groups)} labels at least")
-    turns = [(turn, label, example) for label, own in groups.items() for turn, example in enumerate(own)]
-    labels = sorted(groups)
-    return [example for _, _, example in sorted(turns, key=lambda one: (one[0], labels.index(one[1])))[:rows]]
+    random = Random(seed)
+    shuffled = [random.sample(groups[label], len(groups[label])) for label in sorted(groups)]
+    turns = (one for turn in zip_longest(*shuffled) for one in turn if one is not None)
+    return list(islice(turns, rows))
 
 
 def _written(host: Host, seen: Sequence[texts.Text]) -> list[tuple[int, str]]:

@@ -1,7 +1,7 @@
 """What L0 left of L-alpha: how many of its weights in every layer (Fu et al. 2022, table B).
 
-A weight counts as left if its gate, settled as it is after training, is not exactly shut. The bias of L-alpha has no gate
-and does not count. Where all layers share one L-alpha there is one bar, for all of them.
+A weight counts as left if its gate, settled as it is after training, is not exactly shut. The bias of L-alpha has no
+gate and does not count. Where all layers share one L-alpha there is one bar, for all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def sparsity(host: Host, names: Sequence[str]) -> Finding:
     """How many weights of L-alpha are left in every layer, for adapters that were trained with `adapterbias:l0=...`."""
     if not names:
         raise RunError("sparsity needs an adapter to look at")
-    rows = [(name, *row) for name in names for row in _left(host, name)]
+    rows: list[tuple[Any, ...]] = [(name, *row) for name in names for row in _left(host, name)]
     summary: dict[str, Any] = {}
     for name in names:
         left, of = (sum(row[column] for row in rows if row[0] == name) for column in (2, 3))
@@ -30,16 +30,14 @@ def sparsity(host: Host, names: Sequence[str]) -> Finding:
     return Finding("sparsity", about, ("adapter", "layer", "left", "of"), rows, lambda: _draw(rows), summary)
 
 
-def _left(host: Host, name: str) -> list[tuple[int | str, int, int]]:
+def _left(host: Host, name: str) -> list[tuple[int | str | None, int, int]]:
     """(layer, weights left, weights there were)."""
     record = host.forward.bank.slot(host.slot(name))
     method = parse(host.adapter(name).method)
     if not isinstance(method, AdapterBias):
         raise AdapterError(f"{name} is {method.spec}, which has no L-alpha; sparsity is for adapterbias:l0=...")
     if not method.l0:
-        raise AdapterError(
-            f"{name} was trained without an L0 penalty ({method.spec}); train it with adapterbias:l0=..."
-        )
+        raise AdapterError(f"{name} was trained without L0 ({method.spec}), so all of L-alpha is there; use l0=...")
     tensors, found = host.read(name), {}
     for part in (p for p in record.parts if isinstance(p.delta, TokenShift)):
         own = {key: tensors[full].unsqueeze(0) for key, full in part.names().items()}
@@ -65,7 +63,7 @@ def _draw(rows: Sequence[Sequence[Any]]) -> Any:
         panel.bar_label(drawn, fmt="%.0f", fontsize=8 if bars <= 24 else 6, padding=1)
     panel.set_xticks(range(len(layers)), layers)
     panel.set_xlabel("layer")
-    panel.set_ylabel("weights of Lα left (%)")
+    panel.set_ylabel(r"weights of $L_\alpha$ left (%)")
     panel.set_ylim(0, 108)  # room for numbers over full bars
     panel.set_yticks(range(0, 101, 20))
     drawing.plain(panel)

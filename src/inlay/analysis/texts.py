@@ -23,7 +23,7 @@ from inlay.errors import AdapterError, BaseError, DataError
 from inlay.tasks import Example, Row
 from inlay.tasks.tagging import word_spans
 
-_INSIDE = "'’-"
+_INSIDE = "'\u2019-"
 """What may stand between two parts of one word."""
 _AT_ONCE = 1000
 

@@ -1,10 +1,11 @@
-"""Which words AdapterBias shifts most: a cloud of words by alpha, summed over layers (Fu et al. 2022, figures 6, 7, B to E).
+"""Which words AdapterBias shifts most: a cloud, by alpha summed over layers (Fu et al. 2022, figures 6, 7, B to E).
 
 A word's weight in a text is the sum of alpha over layers, of its pieces their mean; over all its occurrences the mean
-again (or their sum). Special tokens and punctuation are left out; upper and lower case are one word. **Negative sums:**
-alpha has a sign, which only means something together with v's. A word's size is the absolute value of its weight and its
-colour says the sign, so that words pulled either way are seen; `negative="drop"` leaves those below zero out. (The paper
-does not say what it does; the package that it draws with draws no word of negative weight.)
+again (or their sum). Special tokens and punctuation are left out; upper and lower case are one word.
+
+**Negative sums:** alpha's sign means something only together with v's. A word's size is the absolute value of its
+weight, and its colour says the sign, so that words shifted either way are seen. `negative="drop"` leaves out those
+below zero, as a cloud of the largest weights does; the paper does not say what it did.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Weights = Mapping[str, tuple[float, int]]
 
 _SIZE = (660, 420)
 """Of a cloud, in pixels."""
-_SIGNS = {1: ("α > 0", drawing.COLOURS[0]), -1: ("α < 0", drawing.COLOURS[1])}
+_SIGNS = {1: (r"$\alpha > 0$", drawing.COLOURS[0]), -1: (r"$\alpha < 0$", drawing.COLOURS[1])}
 
 
 def words(
@@ -52,7 +53,7 @@ def words(
     Args:
         half: which layers are summed: `all`, the `lower` or the `upper` half of them; None draws all three.
         over: a word's weight is the mean over its occurrences, or their sum.
-        negative: `colour` draws words of negative weight by its absolute value, in another colour; `drop` leaves them out.
+        negative: `colour` draws words of negative weight too, in another colour; `drop` leaves them out.
         least: leave out words that occur less often.
         top: how many words a cloud has.
         seed: of the places of the words: the same words lie in the same places.
@@ -76,7 +77,7 @@ def words(
     rows = [(part, word, weight, count) for part, own in clouds.items() for word, (weight, count) in own.items()]
     total = sum(len(text.words) for text in seen)
     about = f"words by alpha of {name}, summed over layers: {total:,} words of {len(seen):,} texts"
-    summary = {f"most in {_TITLES[part]}": ", ".join(list(own)[:8]) for part, own in clouds.items()}
+    summary = {_TITLES[part]: ", ".join(list(own)[:8]) for part, own in clouds.items()}
     columns = ("layers", "word", "weight", "count")
     return Finding("words", about, columns, rows, lambda: _draw(name, clouds, seed, font), summary)
 
