@@ -20,7 +20,7 @@ from inlay.errors import RunError
 from inlay.methods.adapterbias import TokenShift
 from inlay.tasks import Example
 
-_PANELS = ((r"mean $|\alpha|$", 2), (r"mean length of the shift $\alpha v$", 3))
+_PANELS = ((r"mean $|\alpha|$", 2), (r"mean length of $\alpha v$", 3))
 """What is drawn, and its column."""
 
 
@@ -65,7 +65,7 @@ def _summary(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 def _draw(rows: Sequence[Sequence[Any]]) -> Any:
     names, layers = list(dict.fromkeys(row[0] for row in rows)), 1 + max(row[1] for row in rows)
-    figure, panels = drawing.sheet(1, 2, width=3.6, height=1.4 + 0.22 * layers, sharey=True)
+    figure, panels = drawing.sheet(1, 2, width=2.9, height=1.4 + 0.2 * layers, sharey=True)
     for panel, (title, column) in zip(panels[0], _PANELS, strict=True):
         for i, name in enumerate(names):
             own = [row for row in rows if row[0] == name]
@@ -73,6 +73,7 @@ def _draw(rows: Sequence[Sequence[Any]]) -> Any:
             marker = drawing.MARKERS[i % len(drawing.MARKERS)]
             panel.plot([row[column] for row in own], [row[1] for row in own], f"-{marker}", **look)
         panel.set_xlim(left=0)
+        panel.locator_params(axis="x", nbins=4)
         panel.set_xlabel(title)
         drawing.plain(panel)
     first = panels[0, 0]
@@ -80,6 +81,6 @@ def _draw(rows: Sequence[Sequence[Any]]) -> Any:
     step = -(-layers // 12)
     first.set_yticks(range(0, layers, step))
     first.set_ylim(layers - 0.5, -0.5)  # the first layer on top, as in the paper
-    how = {"loc": "outside lower center", "ncols": min(3, len(names)), "frameon": False, "fontsize": 9}
+    how = {"loc": "outside lower center", "ncols": min(2, len(names)), "frameon": False, "fontsize": 9}
     figure.legend(*first.get_legend_handles_labels(), **how)
     return figure

@@ -191,8 +191,11 @@ def _directions(moves: Tensor, labels: Sequence[str]) -> dict[str, float]:
 
 def _draw(table: Sequence[Sequence[Any]], shares: dict[str, tuple[float, float]]) -> Any:
     labels = sorted({row[3] for row in table})
-    figure, panels = drawing.sheet(1, len(shares), width=3.4, height=3.2)
-    for panel, (name, (first, second)) in zip(panels[0], shares.items(), strict=True):
+    columns = min(2, len(shares))
+    figure, panels = drawing.sheet(-(-len(shares) // columns), columns, width=3.1, height=2.9)
+    for empty in panels.flat[len(shares) :]:
+        empty.set_visible(False)
+    for panel, (name, (first, second)) in zip(panels.flat, shares.items(), strict=False):
         for i, label in enumerate(labels):
             own = [row for row in table if row[0] == name and row[3] == label]
             (x0, y0), (x1, y1) = (
@@ -208,6 +211,6 @@ def _draw(table: Sequence[Sequence[Any]], shares: dict[str, tuple[float, float]]
         panel.set_xlabel(f"component 1 ({100 * first:.0f} % of variance)")
         panel.set_ylabel(f"component 2 ({100 * second:.0f} %)")
         drawing.plain(panel)
-    how = {"loc": "outside lower center", "ncols": 2 * min(2, len(shares)), "frameon": False, "fontsize": 9}
+    how = {"loc": "outside lower center", "ncols": 2 * columns, "frameon": False, "fontsize": 9}
     figure.legend(*panels[0, 0].get_legend_handles_labels(), **how)
     return figure

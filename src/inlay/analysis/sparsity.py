@@ -67,6 +67,7 @@ def _draw(rows: Sequence[Sequence[Any]]) -> Any:
     panel.set_ylim(0, 108)  # room for numbers over full bars
     panel.set_yticks(range(0, 101, 20))
     drawing.plain(panel)
+    panel.set_axisbelow(True)
     panel.grid(axis="x", visible=False)
     how = {"loc": "outside lower center", "ncols": min(2, len(names)), "frameon": False, "fontsize": 9}
     figure.legend(*panel.get_legend_handles_labels(), **how)

@@ -30,8 +30,14 @@ Negative = Literal["colour", "drop"]
 Weights = Mapping[str, tuple[float, int]]
 """Word -> its weight, and how often it occurs."""
 
-_SIZE = (660, 420)
+_SIZE = (690, 350)
 """Of a cloud, in pixels."""
+_FULL = 0.5
+"""The part of a cloud that words may take: when it is fuller, the last do not fit at their size."""
+_WIDE = 0.62
+"""A letter's width, of the font's size."""
+_SMALLEST = 0.3
+"""The size of the last word, of the first one's: the weights of the first hundred are often close to one another."""
 _SIGNS = {1: (r"$\alpha > 0$", drawing.COLOURS[0]), -1: (r"$\alpha < 0$", drawing.COLOURS[1])}
 
 
@@ -44,7 +50,7 @@ def words(
     over: Over = "mean",
     negative: Negative = "colour",
     least: int = 1,
-    top: int = 100,
+    top: int = 80,
     seed: int = 0,
     font: str | Path | None = None,
 ) -> Finding:
@@ -117,10 +123,10 @@ def _nothing(name: str, part: str, negative: Negative, least: int) -> str:
 
 
 def _draw(name: str, clouds: Mapping[str, Weights], seed: int, font: str | Path | None) -> Any:
-    figure, panels = drawing.sheet(1, len(clouds), width=4.4 if len(clouds) == 1 else 3.6, height=2.5)
-    for panel, (part, own) in zip(panels[0], clouds.items(), strict=True):
-        panel.imshow(_cloud(own, seed, font), interpolation="antialiased")
-        panel.set_title(f"{name}, {_TITLES[part]}" if part == "all" else _TITLES[part], fontsize=10)
+    figure, panels = drawing.sheet(len(clouds), width=4.6, height=2.6)
+    for panel, (part, own) in zip(panels[:, 0], clouds.items(), strict=True):
+        panel.imshow(_cloud(own, seed, font), aspect="auto", interpolation="antialiased")
+        panel.set_title(f"{name}: {_TITLES[part]}", fontsize=10)
         panel.set_xticks([])
         panel.set_yticks([])
         for side in panel.spines.values():
@@ -140,14 +146,30 @@ def _cloud(own: Weights, seed: int, font: str | Path | None) -> Any:
         raise RunError("a cloud of words needs wordcloud: pip install 'inlay[plots]'") from None
     usual = Path(drawing.plotting("matplotlib").get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
     colour = {word: _SIGNS[_sign(weight)][1] for word, (weight, _) in own.items()}
-    how = {"background_color": "white", "scale": 2, "max_words": len(own), "margin": 3, "prefer_horizontal": 1.0}
+    sizes = _sizes(own)
+    how = {"background_color": "white", "scale": 2, "margin": 2, "prefer_horizontal": 1.0, "relative_scaling": 1.0}
+    how |= {"max_words": len(own), "max_font_size": _largest(sizes), "min_font_size": 3, "random_state": seed}
     try:
-        cloud = make(
-            str(font or usual), *_SIZE, random_state=seed, color_func=lambda word, **_: colour[word], **how
-        ).generate_from_frequencies({word: abs(weight) for word, (weight, _) in own.items()})
+        cloud = make(str(font or usual), *_SIZE, color_func=lambda word, **_: colour[word], **how)
+        cloud.generate_from_frequencies(sizes)
     except OSError:
         raise RunError(f"cannot read the font {font}; expected a TrueType file") from None
     return cloud.to_array()
+
+
+def _sizes(own: Weights) -> dict[str, float]:
+    """How large words are: 1 for the first, `_SMALLEST` for the last, between them in proportion to |weight|."""
+    found = [abs(weight) for weight, _ in own.values()]
+    low, high = min(found), max(found)
+    return {w: 1 - (1 - _SMALLEST) * (high - x) / (high - low or 1.0) for w, x in zip(own, found, strict=True)}
+
+
+def _largest(sizes: Mapping[str, float]) -> int:
+    """The font's size for the first word at which all have room."""
+    width, height = _SIZE
+    area = sum(_WIDE * len(word) * size**2 for word, size in sizes.items())
+    widest = max(_WIDE * len(word) * size for word, size in sizes.items())
+    return int(min((_FULL * width * height / area) ** 0.5, 0.95 * width / widest, 0.35 * height))
 
 
 def _sign(weight: float) -> int:

@@ -69,7 +69,7 @@ def words(
         typer.Option(help="Words of negative weight: in another colour, or not at all."),
     ] = "colour",
     least: Annotated[int, typer.Option(min=1, metavar="N", help="Leave out words that occur less often.")] = 1,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many words a cloud has.")] = 100,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many words a cloud has.")] = 80,
     font: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A TrueType font.  [default: DejaVu Sans]", dir_okay=False)
     ] = None,
