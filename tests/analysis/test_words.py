@@ -119,6 +119,13 @@ def test_sizes_follow_the_weights(host, monkeypatch):
     assert colours["soup"] != colours["awful"] == colours["the"]
 
 
+def test_a_word_without_end_is_cut_in_the_picture_alone(host):
+    some = [*SOME, *wished.examples("x" * 600)]
+    found = words(host, "a", some, half="all", top=1000)
+    assert "x" * 600 in cloud(found, "all")
+    found.draw()
+
+
 def test_one_layer_has_no_halves():
     made = wished.host(num_hidden_layers=1)
     made.add("a", "adapterbias", labels=2)

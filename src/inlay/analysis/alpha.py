@@ -32,6 +32,7 @@ def alpha(host: Host, examples: Mapping[str, Sequence[Example]]) -> Finding:
     """
     if not examples:
         raise RunError("alpha needs an adapter to look at")
+    texts.refuse_without_alpha(host, examples)
     asked = [(name, text) for name, some in examples.items() for text in texts.read(host, name, some)]
     found = texts.weights(host, asked)
     rows: list[tuple[str, int, float, float]] = []

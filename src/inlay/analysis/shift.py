@@ -64,14 +64,17 @@ def shift(
     if tokens < _FEWEST:
         raise DataError(f"these texts have {tokens} tokens without special ones; a plane needs at least {_FEWEST}")
     asked: list[str | None] = [*names, *([None] if bare else [])]
-    batch = batch_of([text.row for _ in asked for text in seen])
-    both = states(host, batch, [name for name in asked for _ in seen])
+    pairs = [(name, text) for name in asked for text in seen]
+    both: dict[int, tuple[Tensor, Tensor]] = {}
+    for chunk in texts.batches(host, [text for _, text in pairs]):
+        batch = batch_of([pairs[i][1].row for i in chunk])
+        both |= zip(chunk, states(host, batch, [pairs[i][0] for i in chunk]), strict=True)
     table: list[tuple[Any, ...]] = []
     shares: dict[str, tuple[float, float]] = {}
     summary: dict[str, Any] = {}
     written = _written(host, seen)
     for n, name in enumerate(name or BARE for name in asked):
-        own = both[n * len(seen) : (n + 1) * len(seen)]
+        own = [both[i] for i in range(n * len(seen), (n + 1) * len(seen))]
         before, after = (torch.cat([pair[i][list(t.plain)] for pair, t in zip(own, seen, strict=True)]) for i in (0, 1))
         labels = [str(e.target) for e, t in zip(chosen, seen, strict=True) for _ in t.plain]
         found = plane(torch.cat([before, after]))

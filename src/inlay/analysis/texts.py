@@ -8,7 +8,7 @@ them; masks and windows of a task play no part.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -54,20 +54,27 @@ def read(host: Host, name: str, examples: Sequence[Example]) -> list[Text]:
     return found
 
 
+def refuse_without_alpha(host: Host, names: Iterable[str]) -> None:
+    """An error if one of these adapters does not weigh its shift by token."""
+    without = [f"{name} is {host.adapter(name).method}" for name in names if not has_alpha(host, host.slot(name))]
+    if without:
+        raise AdapterError(f"{', '.join(without)}, which has no alpha; only adapterbias weighs its shift by token")
+
+
 def weights(host: Host, asked: Sequence[tuple[str, Text]]) -> list[Tensor]:
-    """[layers, tokens] alpha of every text under an adapter; adapters share batches."""
-    for name in dict.fromkeys(name for name, _ in asked):
-        if not has_alpha(host, host.slot(name)):
-            spec = host.adapter(name).method
-            raise AdapterError(f"{name} is {spec}, which has no alpha; only adapterbias weighs its shift by token")
+    """[layers, tokens] alpha of every text under an adapter that has it; adapters share batches."""
     found: dict[int, Tensor] = {}
-    tokens = TOKENS.get(host.base.device.type, 8192)
-    for chunk in chunks([len(text.row.ids) for _, text in asked], tokens):
+    for chunk in batches(host, [text for _, text in asked]):
         batch = batch_of([asked[i][1].row for i in chunk])
         for i, alpha in zip(chunk, alphas(host, batch, [asked[i][0] for i in chunk]), strict=True):
             assert alpha is not None
             found[i] = alpha.float()
     return [found[i] for i in range(len(asked))]
+
+
+def batches(host: Host, some: Sequence[Text]) -> list[list[int]]:
+    """Which texts run together."""
+    return chunks([len(text.row.ids) for text in some], TOKENS.get(host.base.device.type, 8192))
 
 
 def _encoded(tokenizer: Any, limit: int, examples: Sequence[Example], paired: bool) -> list[Text]:

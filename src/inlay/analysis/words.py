@@ -36,6 +36,8 @@ _FULL = 0.5
 """The part of a cloud that words may take: when it is fuller, the last do not fit at their size."""
 _WIDE = 0.62
 """A letter's width, of the font's size."""
+_LONGEST = 30
+"""Letters of a word that are drawn."""
 _SMALLEST = 0.3
 """The size of the last word, of the first one's: the weights of the first hundred are often close to one another."""
 _SIGNS = {1: (r"$\alpha > 0$", drawing.COLOURS[0]), -1: (r"$\alpha < 0$", drawing.COLOURS[1])}
@@ -70,6 +72,7 @@ def words(
             raise RunError(f"{option}={value} is not valid: expected {', '.join(get_args(kind))}")
     if least < 1 or top < 1:
         raise RunError(f"least={least}, top={top} is not valid: expected at least 1")
+    texts.refuse_without_alpha(host, [name])
     seen = texts.read(host, name, examples)
     if not any(text.words for text in seen):
         raise DataError(f"there is not one word in the {len(seen)} texts that {name} was shown")
@@ -145,8 +148,8 @@ def _cloud(own: Weights, seed: int, font: str | Path | None) -> Any:
     except ImportError:
         raise RunError("a cloud of words needs wordcloud: pip install 'inlay[plots]'") from None
     usual = Path(drawing.plotting("matplotlib").get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
-    colour = {word: _SIGNS[_sign(weight)][1] for word, (weight, _) in own.items()}
-    sizes = _sizes(own)
+    own = {_short(word): found for word, found in own.items()}
+    colour, sizes = {word: _SIGNS[_sign(weight)][1] for word, (weight, _) in own.items()}, _sizes(own)
     how = {"background_color": "white", "scale": 2, "margin": 2, "prefer_horizontal": 1.0, "relative_scaling": 1.0}
     how |= {"max_words": len(own), "max_font_size": _largest(sizes), "min_font_size": 3, "random_state": seed}
     try:
@@ -170,6 +173,10 @@ def _largest(sizes: Mapping[str, float]) -> int:
     area = sum(_WIDE * len(word) * size**2 for word, size in sizes.items())
     widest = max(_WIDE * len(word) * size for word, size in sizes.items())
     return int(min((_FULL * width * height / area) ** 0.5, 0.95 * width / widest, 0.35 * height))
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
 def _sign(weight: float) -> int:
