@@ -141,6 +141,9 @@ def test_alpha_that_knows_the_label_moves_tokens_apart():
     signs = {label: {x > 0 for x, _ in own} for label, own in moves(found, "a").items()}
     assert sorted(map(sorted, signs.values())) == [[False], [True]], "each label goes its own way"
     assert found.summary[f"{BARE}: cosine between labels"] > -0.9
+    assert found.summary["a: mean alpha, label good"] == pytest.approx(1.0, abs=1e-3)
+    assert found.summary["a: mean alpha, label bad"] == pytest.approx(-1.0, abs=1e-3)
+    assert not [key for key in found.summary if key.startswith(f"{BARE}: mean")]
 
 
 def test_table_and_picture():

@@ -23,6 +23,7 @@ from inlay.bank.forward import Plan, in_order
 from inlay.bank.tables import Tables
 from inlay.base.load import load_tokenizer
 from inlay.data.batch import Batch
+from inlay.engine.alpha import has_alpha
 from inlay.engine.host import Host
 from inlay.engine.predict import batch_of
 from inlay.errors import ArchError, DataError, RunError
@@ -83,7 +84,10 @@ def shift(
         for i, (row, token) in enumerate(written):
             for when, (x, y) in (("before", places[i]), ("after", places[i + len(written)])):
                 table.append((name, row, token, labels[i], when, x, y))
-        summary |= {f"{name}: {key}": value for key, value in _directions(after - before, labels).items()}
+        numbers = _directions(after - before, labels)
+        if name in host and has_alpha(host, host.slot(name)):
+            numbers |= _alphas(host, name, seen, labels)
+        summary |= {f"{name}: {key}": value for key, value in numbers.items()}
     about = f"the last layer's {tokens:,} tokens of {len(seen)} texts before and after the shift: {', '.join(shares)}"
     columns = ("adapter", "text", "token", "label", "when", "pc1", "pc2")
     return Finding("shift", about, columns, table, lambda: _draw(table, shares), summary)
@@ -190,6 +194,14 @@ def _directions(moves: Tensor, labels: Sequence[str]) -> dict[str, float]:
     pairs = [(a, b) for i, a in enumerate(means) for b in means[:i]]
     cosines = [torch.nn.functional.cosine_similarity(a, b, dim=0).item() for a, b in pairs]
     return found | {"cosine between labels": sum(cosines) / len(cosines)}
+
+
+def _alphas(host: Host, name: str, seen: Sequence[texts.Text], labels: Sequence[str]) -> dict[str, float]:
+    """The mean of alpha in the last layer for every label: the part of the way that is AdapterBias's own."""
+    found = texts.weights(host, [(name, text) for text in seen])
+    last = torch.cat([alpha[-1, list(text.plain)] for alpha, text in zip(found, seen, strict=True)])
+    of_label = {kind: [i for i, label in enumerate(labels) if label == kind] for kind in sorted(set(labels))}
+    return {f"mean alpha, label {kind}": last[own].mean().item() for kind, own in of_label.items()}
 
 
 def _draw(table: Sequence[Sequence[Any]], shares: dict[str, tuple[float, float]]) -> Any:

@@ -86,7 +86,7 @@ def words(
     rows = [(part, word, weight, count) for part, own in clouds.items() for word, (weight, count) in own.items()]
     total = sum(len(text.words) for text in seen)
     about = f"words by alpha of {name}, summed over layers: {total:,} words of {len(seen):,} texts"
-    summary = {_TITLES[part]: ", ".join(list(own)[:8]) for part, own in clouds.items()}
+    summary = {_TITLES[part]: ", ".join(list(own)[:5]) for part, own in clouds.items()}
     columns = ("layers", "word", "weight", "count")
     return Finding("words", about, columns, rows, lambda: _draw(name, clouds, seed, font), summary)
 
