@@ -9,7 +9,9 @@ from analysis import wished
 from sklearn.decomposition import PCA
 
 import inlay
-from inlay.analysis.shift import BARE, plane, shift, states
+from inlay.analysis.norm_outputs import norm_outputs
+from inlay.analysis.plane import plane
+from inlay.analysis.shift import BARE, shift
 from inlay.errors import ArchError, DataError, RunError, SlotError
 
 LABELS = ["good", "bad"]
@@ -83,7 +85,7 @@ def test_states_are_those_of_a_plain_model(arch):
     made = host("bitfit", "norms", name=arch)
     batch = tiny.batch(6)
     names = ["norms", None, "bitfit", "bitfit", None, "norms"]
-    found = states(made, batch, names)
+    found = norm_outputs(made, batch, names)
     for i, name in enumerate(names):
         ((before, after),) = oracle(made, name, arch, batch.take([i]))
         tiny.assert_close(found[i][0], before, f"{name} before")
@@ -94,14 +96,14 @@ def test_after_is_the_last_hidden_state_whatever_the_method():
     specs = ["adapterbias", "houlsby:size=4", "finetune", "lora:rank=2", "adapterbias:l0=0.1"]
     made = host(*specs)
     batch = tiny.batch(len(specs))
-    for (_, after), last in zip(states(made, batch, specs), made.hidden(batch, specs).rows(), strict=True):
+    for (_, after), last in zip(norm_outputs(made, batch, specs), made.hidden(batch, specs).rows(), strict=True):
         tiny.assert_close(after, last)
 
 
 def test_looking_changes_nothing():
     made, batch = host("bitfit"), tiny.batch(3)
     before = [row.clone() for row in made.hidden(batch, ["bitfit"] * 3).rows()]
-    states(made, batch, ["bitfit"] * 3)
+    norm_outputs(made, batch, ["bitfit"] * 3)
     assert all(torch.equal(a, b) for a, b in zip(before, made.hidden(batch, ["bitfit"] * 3).rows(), strict=True))
     norm = made.base.sites.at("ffn.norm", 2)
     assert not made.base.model.get_submodule(norm.path)._forward_hooks

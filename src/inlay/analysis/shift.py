@@ -8,7 +8,6 @@ after together. Special tokens are left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice, zip_longest
 from random import Random
 from typing import Any
@@ -19,10 +18,9 @@ from torch import Tensor
 from inlay import drawing
 from inlay.analysis import texts
 from inlay.analysis.finding import Finding
-from inlay.bank.forward import Plan, in_order
-from inlay.bank.tables import Tables
+from inlay.analysis.norm_outputs import norm_outputs
+from inlay.analysis.plane import plane
 from inlay.base.load import load_tokenizer
-from inlay.data.batch import Batch
 from inlay.engine.alpha import has_alpha
 from inlay.engine.host import Host
 from inlay.engine.predict import batch_of
@@ -34,18 +32,6 @@ _FEWEST = 3
 """Tokens: two are always on a line."""
 
 
-@dataclass(frozen=True)
-class Plane:
-    """The two directions in which points differ most."""
-
-    points: Tensor
-    """[n, 2]"""
-    shares: tuple[float, float]
-    """Of the variance."""
-    directions: Tensor
-    """[2, d], of length 1; the largest number in each is positive, since a direction's sign means nothing."""
-
-
 def shift(
     host: Host, names: Sequence[str], examples: Sequence[Example], *, rows: int = 6, seed: int = 0, bare: bool = False
 ) -> Finding:
@@ -53,7 +39,7 @@ def shift(
 
     Args:
         names: an adapter, and others beside it, such as one of BitFit, all shown the same texts.
-        examples: texts with one label each; `rows` of them are drawn with `seed`, of every label as many.
+        examples: texts with one label each; `rows` of them are drawn with `seed`, labels in turn.
         bare: a panel for the base without an adapter, too.
     """
     if not names:
@@ -64,26 +50,18 @@ def shift(
     tokens = sum(len(text.plain) for text in seen)
     if tokens < _FEWEST:
         raise DataError(f"these texts have {tokens} tokens without special ones; a plane needs at least {_FEWEST}")
-    asked: list[str | None] = [*names, *([None] if bare else [])]
-    pairs = [(name, text) for name in asked for text in seen]
-    both: dict[int, tuple[Tensor, Tensor]] = {}
-    for chunk in texts.batches(host, [text for _, text in pairs]):
-        batch = batch_of([pairs[i][1].row for i in chunk])
-        both |= zip(chunk, states(host, batch, [pairs[i][0] for i in chunk]), strict=True)
+    labels = [str(e.target) for e, text in zip(chosen, seen, strict=True) for _ in text.plain]
+    written = _written(host, seen)
     table: list[tuple[Any, ...]] = []
     shares: dict[str, tuple[float, float]] = {}
     summary: dict[str, Any] = {}
-    written = _written(host, seen)
-    for n, name in enumerate(name or BARE for name in asked):
-        own = [both[i] for i in range(n * len(seen), (n + 1) * len(seen))]
-        before, after = (torch.cat([pair[i][list(t.plain)] for pair, t in zip(own, seen, strict=True)]) for i in (0, 1))
-        labels = [str(e.target) for e, t in zip(chosen, seen, strict=True) for _ in t.plain]
+    for name, (before, after) in _moved(host, [*names, *([None] if bare else [])], seen).items():
         found = plane(torch.cat([before, after]))
         shares[name] = found.shares
-        places = found.points.tolist()
-        for i, (row, token) in enumerate(written):
-            for when, (x, y) in (("before", places[i]), ("after", places[i + len(written)])):
-                table.append((name, row, token, labels[i], when, x, y))
+        places = zip(*torch.split(found.points, tokens), strict=True)
+        for (row, token), label, way in zip(written, labels, places, strict=True):
+            ends = zip(("before", "after"), way, strict=True)
+            table += [(name, row, token, label, when, *point.tolist()) for when, point in ends]
         numbers = _directions(after - before, labels)
         if name in host and has_alpha(host, host.slot(name)):
             numbers |= _alphas(host, name, seen, labels)
@@ -93,59 +71,18 @@ def shift(
     return Finding("shift", about, columns, table, lambda: _draw(table, shares), summary)
 
 
-def plane(points: Tensor) -> Plane:
-    """The first two principal components of points [n, d]."""
-    centred = (points - points.mean(0)).double()
-    _, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
-    largest = directions.abs().argmax(1, keepdim=True)
-    directions = (directions * directions.gather(1, largest).sign())[:2]
-    variances = sizes.square()
-    if len(variances) < 2 or not float(variances.sum()):
-        raise DataError("all tokens lie in one place: there is no plane to show them in")
-    first, second = (variances[:2] / variances.sum()).tolist()
-    return Plane(centred @ directions.T, (first, second), directions)
-
-
-@torch.no_grad()
-def states(host: Host, batch: Batch, names: Sequence[str | None]) -> list[tuple[Tensor, Tensor]]:
-    """([tokens, d], [tokens, d]) of every row: the outputs of the last layer's first norm and of its second.
-
-    Args:
-        names: the adapter of every row, as for `Host.hidden`.
-    """
-    plans = host.forward.plan(batch, [host.slot(name) for name in names], None)
-    rows = [row for plan in plans for row in _heard(host, plan)]
-    order = [row for plan in plans for row in plan.rows]
-    before, after = (in_order([row[i] for row in rows], order) for i in (0, 1))
-    return list(zip(before, after, strict=True))
-
-
-def _heard(host: Host, plan: Plan) -> list[tuple[Tensor, Tensor]]:
-    """What the norms give for every row of a plan, in the order they are run."""
-    forward, sites = host.forward, host.base.sites
-    tables = Tables(plan.tables).to(host.base.device)
-    state = forward.state(plan, tables)
-    state.compiled = False
-    heard: dict[str, Tensor] = {}
-    hooks = []
-    for kind in ("attn.norm", "ffn.norm"):
-        site = sites.at(kind, sites.layers - 1)
-        assert site is not None
-
-        def note(module: Any, inputs: Any, out: Tensor, kind: str = kind) -> None:
-            heard[kind] = out.flatten(0, -2)  # the last call counts, where one layer is called often
-
-        hooks.append(host.base.model.get_submodule(site.path).register_forward_hook(note))
-    try:
-        forward.call(state, plan.layout.inputs(host.base, tables))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    parts = []
-    for out in (heard["attn.norm"], heard["ffn.norm"]):
-        flat = out if "valid" not in tables else out[tables["valid"]]
-        parts.append(torch.split(flat[: sum(plan.lengths)].float().cpu(), list(plan.lengths)))
-    return list(zip(*parts, strict=True))
+def _moved(host: Host, names: Sequence[str | None], seen: Sequence[texts.Text]) -> dict[str, tuple[Tensor, Tensor]]:
+    """[tokens, d] before and after, special tokens left out, under every adapter; they share batches."""
+    asked = [(name, text) for name in names for text in seen]
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    for chunk in texts.batches(host, [text for _, text in asked]):
+        batch = batch_of([asked[i][1].row for i in chunk])
+        found |= zip(chunk, norm_outputs(host, batch, [asked[i][0] for i in chunk]), strict=True)
+    moved: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+    for i, (name, text) in enumerate(asked):
+        for own, outputs in zip(moved.setdefault(name or BARE, ([], [])), found[i], strict=True):
+            own.append(outputs[list(text.plain)])
+    return {name: (torch.cat(before), torch.cat(after)) for name, (before, after) in moved.items()}
 
 
 def _refuse(host: Host, names: Sequence[str]) -> None:
