@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Data = Annotated[
     str | None,
-    typer.Argument(metavar="[DATA]", help="A labelled file, or a folder.  [default: what it was validated on]"),
+    typer.Argument(metavar="DATA", help="A labelled file, or a folder.  [default: what it was validated on]"),
 ]
 Split = Annotated[
     str | None, typer.Option(metavar="S", help="train, validation or test.  [default: test, else validation]")

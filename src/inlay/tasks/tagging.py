@@ -108,7 +108,7 @@ class Tagging(Task):
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
         """Words, tags and spans; spans have characters where a text was given, else word positions."""
-        found = _found(example.text) if not example.words else []
+        found = word_spans(example.text) if not example.words else []
         words = example.words or tuple(example.text[a:b] for a, b in found)
         nothing = "O" if "O" in labels else labels[0]
         tags, scores = [nothing] * len(words), [0.0] * len(words)
@@ -154,15 +154,15 @@ def _strings(value: Any, column: str) -> tuple[str, ...]:
     return tuple(str(v) for v in value)
 
 
-def _found(text: str) -> list[tuple[int, int]]:
-    """Where the words of a text are."""
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Where the words and the punctuation marks of a text are."""
     # marks (accents, vowel signs) belong to the word they stand in, but are not letters to a regular expression
     letters = text if text.isascii() else "".join("x" if category(c)[0] == "M" or c in _JOINERS else c for c in text)
     return [m.span() for m in _WORDS.finditer(letters)]
 
 
 def _words(example: Example) -> Sequence[str]:
-    return example.words or tuple(example.text[a:b] for a, b in _found(example.text)) or (example.text,)
+    return example.words or tuple(example.text[a:b] for a, b in word_spans(example.text)) or (example.text,)
 
 
 def _windows(tokenizer: Any, sentences: Sequence[Sequence[str]], limit: int) -> list[list[Window]]:

@@ -1,0 +1,87 @@
+"""How much each layer shifts: the mean of |alpha| over all tokens (Fu et al. 2022, figure 5).
+
+alpha and v share a scale (twice the one with half the other is the same adapter), so layers are compared by |alpha|,
+as in the paper, and beside it by the length of the shift itself, |alpha| times the length of v. Special tokens count:
+they are shifted like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from inlay import drawing
+from inlay.analysis import texts
+from inlay.analysis.finding import Finding
+from inlay.engine.host import Host
+from inlay.errors import RunError
+from inlay.methods.adapterbias import TokenShift
+from inlay.tasks import Example
+
+_PANELS = ((r"mean $|\alpha|$", 2), (r"mean length of $\alpha v$", 3))
+"""What is drawn, and its column."""
+
+
+def alpha(host: Host, examples: Mapping[str, Sequence[Example]]) -> Finding:
+    """The mean of |alpha| in every layer, of any number of adapters in mixed batches.
+
+    Args:
+        examples: adapter -> the texts it is shown.
+    """
+    if not examples:
+        raise RunError("alpha needs an adapter to look at")
+    texts.refuse_without_alpha(host, examples)
+    asked = [(name, text) for name, some in examples.items() for text in texts.read(host, name, some)]
+    found = texts.weights(host, asked)
+    rows: list[tuple[str, int, float, float]] = []
+    for name in examples:
+        own = torch.cat([alpha for (of, _), alpha in zip(asked, found, strict=True) if of == name], 1)
+        mean = own.double().abs().mean(1).tolist()
+        rows += [(name, i, m, m * v) for i, (m, v) in enumerate(zip(mean, _lengths(host, name), strict=True))]
+    tokens = sum(alpha.shape[1] for alpha in found)
+    about = f"mean |alpha| per layer of {', '.join(examples)}: {tokens:,} tokens of {len(asked):,} texts"
+    columns = ("adapter", "layer", "alpha", "shift")
+    return Finding("alpha", about, columns, rows, lambda: _draw(rows), _summary(rows))
+
+
+def _lengths(host: Host, name: str) -> list[float]:
+    """The length of v in every layer; 0 where the adapter leaves a layer alone."""
+    sites, tensors = host.base.sites, host.read(name)
+    parts = host.forward.bank.slot(host.slot(name)).parts
+    of_layer = {p.site.layer: tensors[p.names()["v"]].norm().item() for p in parts if isinstance(p.delta, TokenShift)}
+    return [of_layer.get(call * sites.layers // sites.depth, 0.0) for call in range(sites.depth)]
+
+
+def _summary(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(row[0] for row in rows):
+        own = [row for row in rows if row[0] == name]
+        found[f"{name}: mean |alpha| over layers"] = sum(row[2] for row in own) / len(own)
+        found[f"{name}: layer with the largest |alpha|"] = max(own, key=lambda row: row[2])[1]
+        found[f"{name}: layer with the largest shift"] = max(own, key=lambda row: row[3])[1]
+    return found
+
+
+def _draw(rows: Sequence[Sequence[Any]]) -> Any:
+    names, layers = list(dict.fromkeys(row[0] for row in rows)), 1 + max(row[1] for row in rows)
+    figure, panels = drawing.sheet(1, 2, width=2.9, height=1.4 + 0.2 * layers, sharey=True)
+    for panel, (title, column) in zip(panels[0], _PANELS, strict=True):
+        for i, name in enumerate(names):
+            own = [row for row in rows if row[0] == name]
+            look = {"color": drawing.COLOURS[i % len(drawing.COLOURS)], "label": name, "markersize": 5, "lw": 1.5}
+            marker = drawing.MARKERS[i % len(drawing.MARKERS)]
+            panel.plot([row[column] for row in own], [row[1] for row in own], f"-{marker}", **look)
+        panel.set_xlim(left=0)
+        panel.locator_params(axis="x", nbins=4)
+        panel.set_xlabel(title)
+        drawing.plain(panel)
+    first = panels[0, 0]
+    first.set_ylabel("layer")
+    step = -(-layers // 12)
+    first.set_yticks(range(0, layers, step))
+    first.set_ylim(layers - 0.5, -0.5)  # the first layer on top, as in the paper
+    how = {"loc": "outside lower center", "ncols": min(2, len(names)), "frameon": False, "fontsize": 9}
+    figure.legend(*first.get_legend_handles_labels(), **how)
+    return figure

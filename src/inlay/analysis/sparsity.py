@@ -1,0 +1,74 @@
+"""What L0 left of L-alpha: how many of its weights in every layer (Fu et al. 2022, table B).
+
+A weight counts as left if its gate, settled as it is after training, is not exactly shut. The bias of L-alpha has no
+gate and does not count. Where all layers share one L-alpha there is one bar, for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inlay import drawing
+from inlay.analysis.finding import Finding
+from inlay.bank.delta import parse
+from inlay.engine.host import Host
+from inlay.errors import AdapterError, RunError
+from inlay.methods.adapterbias import AdapterBias, TokenShift
+
+
+def sparsity(host: Host, names: Sequence[str]) -> Finding:
+    """How many weights of L-alpha are left in every layer, for adapters that were trained with `adapterbias:l0=...`."""
+    if not names:
+        raise RunError("sparsity needs an adapter to look at")
+    rows: list[tuple[Any, ...]] = [(name, *row) for name in names for row in _left(host, name)]
+    summary: dict[str, Any] = {}
+    for name in names:
+        left, of = (sum(row[column] for row in rows if row[0] == name) for column in (2, 3))
+        summary |= {f"{name}: left": left, f"{name}: of": of, f"{name}: percent left": 100 * left / of}
+    about = f"what L0 left of the weights of L-alpha: {', '.join(names)}"
+    return Finding("sparsity", about, ("adapter", "layer", "left", "of"), rows, lambda: _draw(rows), summary)
+
+
+def _left(host: Host, name: str) -> list[tuple[int | str | None, int, int]]:
+    """(layer, weights left, weights there were)."""
+    record = host.forward.bank.slot(host.slot(name))
+    method = parse(host.adapter(name).method)
+    if not isinstance(method, AdapterBias):
+        raise AdapterError(f"{name} is {method.spec}, which has no L-alpha; sparsity is for adapterbias:l0=...")
+    if not method.l0:
+        raise AdapterError(f"{name} was trained without L0 ({method.spec}), so all of L-alpha is there; use l0=...")
+    tensors, found = host.read(name), {}
+    for part in (p for p in record.parts if isinstance(p.delta, TokenShift)):
+        own = {key: tensors[full].unsqueeze(0) for key, full in part.names().items()}
+        w = part.delta.effective(own, None)["w"]
+        row = part.names()["w"]
+        layer = "all" if row.startswith("shared.") else part.site.layer
+        found[row] = (layer, int(w.count_nonzero()), w.numel())
+    return list(found.values())
+
+
+def _draw(rows: Sequence[Sequence[Any]]) -> Any:
+    names, layers = list(dict.fromkeys(row[0] for row in rows)), list(dict.fromkeys(str(row[1]) for row in rows))
+    bars = len(layers) * len(names)
+    figure, panels = drawing.sheet(width=max(3.6, 1.2 + 0.34 * bars), height=3.0)
+    panel, width = panels[0, 0], 0.8 / len(names)
+    for i, name in enumerate(names):
+        own = [row for row in rows if row[0] == name]
+        x = [layers.index(str(row[1])) + (i - (len(names) - 1) / 2) * width for row in own]
+        share = [100 * row[2] / row[3] for row in own]
+        total = 100 * sum(row[2] for row in own) / sum(row[3] for row in own)
+        colour = drawing.COLOURS[i % len(drawing.COLOURS)]
+        drawn = panel.bar(x, share, width * 0.92, color=colour, label=f"{name} ({total:.1f} % of all)")
+        panel.bar_label(drawn, fmt="%.0f", fontsize=8 if bars <= 24 else 6, padding=1)
+    panel.set_xticks(range(len(layers)), layers)
+    panel.set_xlabel("layer")
+    panel.set_ylabel(r"weights of $L_\alpha$ left (%)")
+    panel.set_ylim(0, 108)  # room for numbers over full bars
+    panel.set_yticks(range(0, 101, 20))
+    drawing.plain(panel)
+    panel.set_axisbelow(True)
+    panel.grid(axis="x", visible=False)
+    how = {"loc": "outside lower center", "ncols": min(2, len(names)), "frameon": False, "fontsize": 9}
+    figure.legend(*panel.get_legend_handles_labels(), **how)
+    return figure

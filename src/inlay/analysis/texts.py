@@ -1,0 +1,124 @@
+"""Texts as the base sees them, and the word that every token is of.
+
+A word is what a reader would call one: letters and digits together, with an apostrophe or a hyphen inside. Pieces find
+their word by their characters, so words are the same whatever the tokenizer. Long texts are cut as `Host.batch` cuts
+them; masks and windows of a task play no part.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from torch import Tensor
+
+from inlay.base.load import load_tokenizer
+from inlay.engine.alpha import alphas, has_alpha
+from inlay.engine.host import Host
+from inlay.engine.predict import TOKENS, batch_of, chunks, limit_of
+from inlay.errors import AdapterError, BaseError, DataError
+from inlay.tasks import Example, Row
+from inlay.tasks.tagging import word_spans
+
+_INSIDE = "'\u2019-"
+"""What may stand between two parts of one word."""
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Text:
+    """One example as one row."""
+
+    row: Row
+    plain: tuple[int, ...]
+    """Which of its tokens are of the text: all but the special ones."""
+    words: tuple[tuple[str, tuple[int, ...]], ...]
+    """Every word in lower case, and its tokens."""
+
+
+def read(host: Host, name: str, examples: Sequence[Example]) -> list[Text]:
+    """The texts, or pairs of texts, of these examples, as long as an adapter takes them."""
+    if not examples:
+        raise DataError(f"there is no text to show {name}")
+    tokenizer, limit = load_tokenizer(host.base), limit_of(host, name)
+    if not tokenizer.is_fast:
+        raise BaseError(f"{host.base.name} has a tokenizer that cannot say where in the text its pieces are")
+    found: list[Text] = []
+    for paired, group in groupby(examples, key=lambda example: example.pair is not None):
+        same = list(group)
+        for start in range(0, len(same), _AT_ONCE):
+            found += _encoded(tokenizer, limit, same[start : start + _AT_ONCE], paired)
+    return found
+
+
+def refuse_without_alpha(host: Host, names: Iterable[str]) -> None:
+    """An error if one of these adapters does not weigh its shift by token."""
+    without = [f"{name} is {host.adapter(name).method}" for name in names if not has_alpha(host, host.slot(name))]
+    if without:
+        raise AdapterError(f"{', '.join(without)}, which has no alpha; only adapterbias weighs its shift by token")
+
+
+def weights(host: Host, asked: Sequence[tuple[str, Text]]) -> list[Tensor]:
+    """[layers, tokens] alpha of every text under an adapter that has it; adapters share batches."""
+    found: dict[int, Tensor] = {}
+    for chunk in batches(host, [text for _, text in asked]):
+        batch = batch_of([asked[i][1].row for i in chunk])
+        for i, alpha in zip(chunk, alphas(host, batch, [asked[i][0] for i in chunk]), strict=True):
+            assert alpha is not None
+            found[i] = alpha.float()
+    return [found[i] for i in range(len(asked))]
+
+
+def batches(host: Host, some: Sequence[Text]) -> list[list[int]]:
+    """Which texts run together."""
+    return chunks([len(text.row.ids) for text in some], TOKENS.get(host.base.device.type, 8192))
+
+
+def _encoded(tokenizer: Any, limit: int, examples: Sequence[Example], paired: bool) -> list[Text]:
+    texts, pairs = [e.shown() for e in examples], [e.pair or "" for e in examples]
+    how = {"truncation": True, "max_length": limit, "return_offsets_mapping": True}
+    encoded = tokenizer(texts, pairs if paired else None, **how)
+    types = encoded.get("token_type_ids")
+    # a text may spell out a special token; an unknown word is a word all the same
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    found = []
+    for n in range(len(examples)):
+        ids = encoded["input_ids"][n]
+        spans = [_spans(texts[n]), _spans(pairs[n])]
+        words: dict[tuple[int, int], list[int]] = {}
+        plain = []
+        offsets = zip(encoded["offset_mapping"][n], encoded.sequence_ids(n), strict=True)
+        for token, ((start, end), part) in enumerate(offsets):
+            if part is None or ids[token] in special:
+                continue
+            plain.append(token)
+            word = _at(spans[part], end - 1)  # by its last character: some count the space in front with a piece
+            if start < end and word is not None:
+                words.setdefault((part, word), []).append(token)
+        both = (texts[n], pairs[n])
+        named = [(both[p][slice(*spans[p][w])].lower(), tuple(own)) for (p, w), own in words.items()]
+        row = Row(ids, None if types is None else types[n], None, n)
+        found.append(Text(row, tuple(plain), tuple(named)))
+    return found
+
+
+def _at(spans: Sequence[tuple[int, int]], character: int) -> int | None:
+    """The number of the word that a character is in."""
+    word = bisect_right(spans, character, key=lambda span: span[0]) - 1
+    return word if word >= 0 and character < spans[word][1] else None
+
+
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Where the words of a text are, without punctuation."""
+    found: list[tuple[int, int]] = []
+    for start, end in word_spans(text):
+        if not any(c.isalnum() for c in text[start:end]):
+            continue
+        if found and found[-1][1] + 1 == start and text[start - 1] in _INSIDE:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found

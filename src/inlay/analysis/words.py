@@ -1,0 +1,183 @@
+"""Which words AdapterBias shifts most: a cloud, by alpha summed over layers (Fu et al. 2022, figures 6, 7, B to E).
+
+A word's weight in a text is the sum of alpha over layers, of its pieces their mean; over all its occurrences the mean
+again (or their sum). Special tokens and punctuation are left out; upper and lower case are one word.
+
+**Negative sums:** alpha's sign means something only together with v's. A word's size is the absolute value of its
+weight, and its colour says the sign, so that words shifted either way are seen. `negative="drop"` leaves out those
+below zero, as a cloud of the largest weights does; the paper does not say what it did.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from inlay import drawing
+from inlay.analysis import texts
+from inlay.analysis.finding import Finding
+from inlay.engine.host import Host
+from inlay.errors import DataError, RunError
+from inlay.tasks import Example
+
+Half = Literal["all", "lower", "upper"]
+Over = Literal["mean", "sum"]
+Negative = Literal["colour", "drop"]
+Weights = Mapping[str, tuple[float, int]]
+"""Word -> its weight, and how often it occurs."""
+
+_SIZE = (690, 350)
+"""Of a cloud, in pixels."""
+_FULL = 0.5
+"""The part of a cloud that words may take: when it is fuller, the last do not fit at their size."""
+_WIDE = 0.62
+"""A letter's width, of the font's size."""
+_LONGEST = 30
+"""Letters of a word that are drawn."""
+_SMALLEST = 0.3
+"""The size of the last word, of the first one's: the weights of the first hundred are often close to one another."""
+_SIGNS = {1: (r"$\alpha > 0$", drawing.COLOURS[0]), -1: (r"$\alpha < 0$", drawing.COLOURS[1])}
+
+
+def words(
+    host: Host,
+    name: str,
+    examples: Sequence[Example],
+    *,
+    half: Half | None = None,
+    over: Over = "mean",
+    negative: Negative = "colour",
+    least: int = 1,
+    top: int = 80,
+    seed: int = 0,
+    font: str | Path | None = None,
+) -> Finding:
+    """A cloud of the words that an adapter shifts most.
+
+    Args:
+        half: which layers are summed: `all`, the `lower` or the `upper` half of them; None draws all three.
+        over: a word's weight is the mean over its occurrences, or their sum.
+        negative: `colour` draws words of negative weight too, in another colour; `drop` leaves them out.
+        least: leave out words that occur less often.
+        top: how many words a cloud has.
+        seed: of the places of the words: the same words lie in the same places.
+        font: a TrueType file, for scripts that DejaVu Sans does not have.
+    """
+    for option, value, kind in (("half", half or "all", Half), ("over", over, Over), ("negative", negative, Negative)):
+        if value not in get_args(kind):
+            raise RunError(f"{option}={value} is not valid: expected {', '.join(get_args(kind))}")
+    if least < 1 or top < 1:
+        raise RunError(f"least={least}, top={top} is not valid: expected at least 1")
+    texts.refuse_without_alpha(host, [name])
+    seen = texts.read(host, name, examples)
+    if not any(text.words for text in seen):
+        raise DataError(f"there is not one word in the {len(seen)} texts that {name} was shown")
+    found = texts.weights(host, [(name, text) for text in seen])
+    clouds: dict[str, Weights] = {}
+    for part, layers in _halves(host.base.sites.depth, half).items():
+        kept = _kept(_weighed(seen, [alpha[layers] for alpha in found], over), negative, least, top)
+        if not kept:
+            raise DataError(_nothing(name, part, negative, least))
+        clouds[part] = kept
+    rows = [(part, word, weight, count) for part, own in clouds.items() for word, (weight, count) in own.items()]
+    total = sum(len(text.words) for text in seen)
+    about = f"words by alpha of {name}, summed over layers: {total:,} words of {len(seen):,} texts"
+    summary = {_TITLES[part]: ", ".join(list(own)[:5]) for part, own in clouds.items()}
+    columns = ("layers", "word", "weight", "count")
+    return Finding("words", about, columns, rows, lambda: _draw(name, clouds, seed, font), summary)
+
+
+_TITLES = {"all": "all layers", "lower": "the lower half", "upper": "the upper half"}
+
+
+def _halves(depth: int, half: Half | None) -> dict[str, slice]:
+    """Which layers are summed in every panel; a middle one belongs to the upper half."""
+    if depth < 2 and half in ("lower", "upper"):
+        raise RunError(f"half={half}: a model of one layer has no halves; leave it out")
+    parts = {"all": slice(0, depth), "lower": slice(0, depth // 2), "upper": slice(depth // 2, depth)}
+    return parts if half is None and depth > 1 else {half or "all": parts[half or "all"]}
+
+
+def _weighed(seen: Sequence[texts.Text], alphas: Sequence[torch.Tensor], over: Over) -> Weights:
+    found: dict[str, list[float]] = {}
+    for text, alpha in zip(seen, alphas, strict=True):
+        of_token = alpha.double().sum(0).tolist()
+        for word, tokens in text.words:
+            found.setdefault(word, []).append(sum(of_token[token] for token in tokens) / len(tokens))
+    return {w: (sum(own) / (len(own) if over == "mean" else 1), len(own)) for w, own in found.items()}
+
+
+def _kept(found: Weights, negative: Negative, least: int, top: int) -> Weights:
+    """The words that are drawn, largest first."""
+    there = {w: (weight, n) for w, (weight, n) in found.items() if n >= least and weight != 0}
+    if negative == "drop":
+        there = {w: own for w, own in there.items() if own[0] > 0}
+    return dict(sorted(there.items(), key=lambda item: (-abs(item[1][0]), item[0]))[:top])
+
+
+def _nothing(name: str, part: str, negative: Negative, least: int) -> str:
+    why = "is not exactly 0" if negative == "colour" else "is above 0 (negative=drop)"
+    often = f" of those that occur {least} times" if least > 1 else ""
+    return f"{name}: there is no word{often} whose alpha over {_TITLES[part]} {why}"
+
+
+def _draw(name: str, clouds: Mapping[str, Weights], seed: int, font: str | Path | None) -> Any:
+    figure, panels = drawing.sheet(len(clouds), width=4.6, height=2.6)
+    for panel, (part, own) in zip(panels[:, 0], clouds.items(), strict=True):
+        panel.imshow(_cloud(own, seed, font), aspect="auto", interpolation="antialiased")
+        panel.set_title(f"{name}: {_TITLES[part]}", fontsize=10)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        for side in panel.spines.values():
+            side.set_color("#BBBBBB")
+    signs = sorted({_sign(weight) for own in clouds.values() for weight, _ in own.values()}, reverse=True)
+    dots = drawing.plotting("matplotlib.lines").Line2D
+    handles = [dots([], [], ls="", marker="o", color=_SIGNS[s][1], label=_SIGNS[s][0]) for s in signs]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def _cloud(own: Weights, seed: int, font: str | Path | None) -> Any:
+    """The picture of one cloud, as an array."""
+    try:
+        make = importlib.import_module("wordcloud").WordCloud
+    except ImportError:
+        raise RunError("a cloud of words needs wordcloud: pip install 'inlay[plots]'") from None
+    usual = Path(drawing.plotting("matplotlib").get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
+    own = {_short(word): found for word, found in own.items()}
+    colour, sizes = {word: _SIGNS[_sign(weight)][1] for word, (weight, _) in own.items()}, _sizes(own)
+    how = {"background_color": "white", "scale": 2, "margin": 2, "prefer_horizontal": 1.0, "relative_scaling": 1.0}
+    how |= {"max_words": len(own), "max_font_size": _largest(sizes), "min_font_size": 3, "random_state": seed}
+    try:
+        cloud = make(str(font or usual), *_SIZE, color_func=lambda word, **_: colour[word], **how)
+        cloud.generate_from_frequencies(sizes)
+    except OSError:
+        raise RunError(f"cannot read the font {font}; expected a TrueType file") from None
+    return cloud.to_array()
+
+
+def _sizes(own: Weights) -> dict[str, float]:
+    """How large words are: 1 for the first, `_SMALLEST` for the last, between them in proportion to |weight|."""
+    found = [abs(weight) for weight, _ in own.values()]
+    low, high = min(found), max(found)
+    return {w: 1 - (1 - _SMALLEST) * (high - x) / (high - low or 1.0) for w, x in zip(own, found, strict=True)}
+
+
+def _largest(sizes: Mapping[str, float]) -> int:
+    """The font's size for the first word at which all have room."""
+    width, height = _SIZE
+    area = sum(_WIDE * len(word) * size**2 for word, size in sizes.items())
+    widest = max(_WIDE * len(word) * size for word, size in sizes.items())
+    return int(min((_FULL * width * height / area) ** 0.5, 0.95 * width / widest, 0.35 * height))
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
+
+
+def _sign(weight: float) -> int:
+    return 1 if weight > 0 else -1
