@@ -15,8 +15,22 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import (, analyze, bench, demo, eval, export, info, library, params, predict, serve, sweep, train
-from inlay.cli.analyze import layers, tokens  # noqa: F401 - their commands register themselves
+from inlay.cli import (
+    analyze,
+    bench,
+    demo,
+    eval,
+    export,
+    info,
+    library,
+    params,
+    plan,
+    predict,
+    retrain,
+    serve,
+    sweep,
+    train,
+)
 from inlay.cli.output import Commands
 from inlay.errors import RunError
 

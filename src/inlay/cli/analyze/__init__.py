@@ -4,4 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from inlay.cli.analyze import layers, tokens
+
 app = typer.Typer(no_args_is_help=True, help="What adapters learn: the papers' figures for any adapter.")
+app.command("ablation")(layers.ablate)
+app.command("landscape")(layers.walk)
+app.command("rsa")(layers.compare)
+app.command("alpha")(tokens.alpha)
+app.command("words")(tokens.words)
+app.command("shift")(tokens.shift)
+app.command("sparsity")(tokens.sparsity)

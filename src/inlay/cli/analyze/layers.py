@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inlay.cli import measured, options, output
-from inlay.cli.analyze import app, show
+from inlay.cli.analyze import show
 from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ Metric = Annotated[str | None, typer.Option(metavar="M", help="The metric.  [def
 Names = Annotated[str, typer.Argument(metavar="NAME[,NAME...]", help="Adapters of one base: sms, or sms,tone@2.")]
 
 
-@app.command("ablation")
 def ablate(
     name: Annotated[str, typer.Argument(metavar="NAME", help="An adapter: sms, or sms@2.")],
     data: measured.Data = None,
@@ -42,7 +41,6 @@ def ablate(
     show.finish(found, out, name, screen, as_json)
 
 
-@app.command("landscape")
 def walk(
     names: Names,
     data: measured.Data = None,
@@ -66,7 +64,6 @@ def walk(
     show.finish(found, out, "-".join(asked), screen, as_json)
 
 
-@app.command("rsa")
 def compare(
     names: Names,
     data: measured.Data = None,

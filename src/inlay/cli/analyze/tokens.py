@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from inlay.cli import measured, options, output
-from inlay.cli.analyze import app
 from inlay.cli.analyze.show import Out, finish
 from inlay.errors import RunError
 
@@ -20,7 +19,6 @@ Names = Annotated[str, typer.Argument(metavar="NAME[,NAME...]", help="Adapters o
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An adapter: sms, or sms@2.")]
 
 
-@app.command("alpha")
 def alpha(
     names: Names,
     data: Annotated[
@@ -54,7 +52,6 @@ def alpha(
     finish(analysis(host, examples), out, "-".join(asked), screen, as_json)
 
 
-@app.command("words")
 def words(
     name: Name,
     data: measured.Data = None,
@@ -95,7 +92,6 @@ def words(
     finish(found, out, name, screen, as_json)
 
 
-@app.command("shift")
 def shift(
     names: Names,
     data: measured.Data = None,
@@ -118,7 +114,6 @@ def shift(
     finish(analysis(host, asked, examples, rows=rows, seed=seed, bare=bare), out, "-".join(asked), screen, as_json)
 
 
-@app.command("sparsity")
 def sparsity(
     names: Names,
     out: Out = None,
