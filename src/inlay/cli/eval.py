@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options, output
+from inlay.cli import measured, options, output
 from inlay.cli.progress import decimals
-from inlay.cli.texts import as_trained
-from inlay.errors import AdapterError, DataError
+from inlay.errors import DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from inlay.data.record import Bad
     from inlay.data.source import Source
     from inlay.engine.host import Host
+    from inlay.library.adapter import Adapter
 
 
 def evaluate(
@@ -27,9 +27,7 @@ def evaluate(
         bool, typer.Option("--per-language", help="DATA is a folder with files of several languages.")
     ] = False,
     source_language: Annotated[str, typer.Option(metavar="CODE", help="The language that was trained on.")] = "en",
-    split: Annotated[
-        str | None, typer.Option(metavar="S", help="train, validation or test.  [default: test, else validation]")
-    ] = None,
+    split: measured.Split = None,
     text: options.Text = None,
     pair: options.Pair = None,
     label: options.Label = None,
@@ -43,25 +41,13 @@ def evaluate(
 ) -> None:
     """Evaluate an adapter on labelled data."""
     from inlay.data.record import Skipped, stop
-    from inlay.library.library import Library
 
     screen = output.console(as_json)
-    store = Library(library)
-    entry, adapter = store.find(name), store.get(name)
     sources = _sources(data, per_language, split, format, encoding)
-    from inlay.engine.host import Host
-
-    host = Host(base or entry.card.get("base_name"), weights=weights)
-    try:
-        host.load(adapter, name)
-    except AdapterError as error:
-        raise AdapterError(f"{name} was trained on {entry.card.get('base_name', 'another base')}: {error}") from None
+    host, adapter, entry = measured.open_adapter(name, library, base, weights)
     given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
     bad: Bad = Skipped() if skip_bad_rows else stop
-    found = {
-        key: _evaluate(host, name, source, as_trained(adapter.about, source.columns, given), bad, screen)
-        for key, source in sources.items()
-    }
+    found = {key: _evaluate(host, name, adapter, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:
         said = f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}"
         screen.print(said, style="dim", soft_wrap=True)
@@ -78,30 +64,19 @@ def evaluate(
 def _sources(
     data: str, per_language: bool, split: str | None, format: str | None, encoding: str | None
 ) -> Mapping[str, Source]:
-    from inlay.data.source import open_per_language, open_splits
+    from inlay.data.source import open_per_language
 
     if per_language:
         return open_per_language(data, format=format, encoding=encoding)
-    found = open_splits(data, format=format, encoding=encoding)
-    if split is not None and split not in found:
-        raise DataError(f"{data}: has no split {split!r}, only {', '.join(found)}")
-    there = [s for s in ("test", "validation", "train") if s in found]
-    # test rows of a benchmark may have no labels: then they lack a column that the others have
-    most = max(len(found[s].columns) for s in there)
-    chosen = split or next(s for s in there if len(found[s].columns) == most)
-    return {chosen: found[chosen]}
+    return dict([measured.labelled_source(data, split, format, encoding)])
 
 
 def _evaluate(
-    host: Host, name: str, source: Source, given: Mapping[str, str], bad: Bad, screen: Console
+    host: Host, name: str, adapter: Adapter, source: Source, given: Mapping[str, str], bad: Bad, screen: Console
 ) -> dict[str, Any]:
     from inlay.engine.evaluate import measure
-    from inlay.training.prepare import read_examples
 
-    task = host.task(name)
-    examples, note = read_examples(source, task, given, bad)
-    if note:
-        screen.print(note, style="dim", soft_wrap=True)
+    examples = measured.examples_of(host, name, adapter.about, source, given, bad, screen)
     metrics, unknown = measure(host, name, examples)
     if unknown:
         labels = ", ".join(sorted(unknown)[:5])

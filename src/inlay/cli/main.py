@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import bench, demo, eval, export, info, library, params, predict, serve, sweep, train
+from inlay.cli import analyze, bench, demo, eval, export, info, library, params, predict, serve, sweep, train
+from inlay.cli.analyze import layers  # noqa: F401 - its commands register themselves
 from inlay.cli.output import Commands
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.command("predict")(predict.predict)
 app.command("serve", cls=serve.WatchesPlainly)(serve.serve)
 app.command("params")(params.params)
 app.command("info")(info.info)
+app.add_typer(analyze.app, name="analyze")
 app.add_typer(library.app, name="library")
 app.add_typer(export.app, name="export")
 app.add_typer(bench.app, name="bench")

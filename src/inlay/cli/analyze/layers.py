@@ -1,0 +1,1 @@
+"""`inlay analyze ablation | landscape | rsa`: what an adapter does in which layer, and how it got there."""

@@ -1,0 +1,185 @@
+"""An adapter on its base, and the rows it is measured on: what `eval`, `analyze` and reports begin with.
+
+Without DATA the rows are those that the adapter was validated on, if they are still where its card says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inlay.cli.texts import as_trained
+from inlay.errors import AdapterError, DataError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.data.record import Bad
+    from inlay.data.source import Source
+    from inlay.engine.host import Host
+    from inlay.library.adapter import Adapter
+    from inlay.library.library import Entry
+    from inlay.tasks import Example
+
+Data = Annotated[
+    str | None,
+    typer.Argument(metavar="[DATA]", help="A labelled file, or a folder.  [default: what it was validated on]"),
+]
+Split = Annotated[
+    str | None, typer.Option(metavar="S", help="train, validation or test.  [default: test, else validation]")
+]
+Rows = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Only so many rows, drawn at random.  [default: all]")
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="What is drawn at random, follows from this.")]
+
+
+def open_adapter(
+    name: str,
+    library: str | None = None,
+    base: str | None = None,
+    weights: str | None = None,
+    host: Host | None = None,
+) -> tuple[Host, Adapter, Entry]:
+    """An adapter of the library, loaded under the name it was asked for.
+
+    Args:
+        base: another place of its base; as its card says by default.
+        host: load it here, beside others, and not on a host of its own.
+    """
+    from inlay.library.library import Library
+
+    store = Library(library)
+    entry, adapter = store.find(name), store.get(name)
+    from inlay.engine.host import Host
+
+    host = host or Host(base or entry.card.get("base_name"), weights=weights)
+    try:
+        host.load(adapter, name)
+    except AdapterError as error:
+        raise AdapterError(f"{name} was trained on {entry.card.get('base_name', 'another base')}: {error}") from None
+    return host, adapter, entry
+
+
+def labelled_source(
+    data: str, split: str | None = None, format: str | None = None, encoding: str | None = None
+) -> tuple[str, Source]:
+    """The rows to measure on and which split they are: the one asked for, else test, else validation, else all."""
+    from inlay.data.source import open_splits
+
+    found = open_splits(data, format=format, encoding=encoding)
+    if split is not None and split not in found:
+        raise DataError(f"{data}: has no split {split!r}, only {', '.join(found)}")
+    there = [s for s in ("test", "validation", "train") if s in found]
+    # test rows of a benchmark may have no labels: then they lack a column that the others have
+    most = max(len(found[s].columns) for s in there)
+    chosen = split or next(s for s in there if len(found[s].columns) == most)
+    return chosen, found[chosen]
+
+
+def examples_of(
+    host: Host,
+    name: str,
+    about: Mapping[str, Any],
+    source: Source,
+    given: Mapping[str, str],
+    bad: Bad,
+    screen: Console,
+    labelled: bool = True,
+) -> list[Example]:
+    """A file's rows as an adapter's task reads them.
+
+    Args:
+        about: how the adapter came to be.
+        given: the columns that the user named: text, pair, label.
+    """
+    from inlay.training.prepare import read_examples
+
+    columns = as_trained(about, source.columns, given)
+    examples, note = read_examples(source, host.task(name), columns, bad, labelled)
+    if note:
+        screen.print(note, style="dim", soft_wrap=True)
+    return examples
+
+
+def read_labelled(
+    host: Host,
+    name: str,
+    entry: Entry,
+    data: str | None,
+    screen: Console,
+    *,
+    split: str | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    labelled: bool = True,
+) -> tuple[str, list[Example]]:
+    """Where rows to measure an adapter on come from, for people, and the rows.
+
+    Args:
+        data: a file or folder; None for what the adapter was validated on.
+        rows: so many of them at most, drawn with `seed`, classes in proportion.
+        labelled: False for texts alone.
+    """
+    from inlay.data.record import stop
+    from inlay.library.about import section
+
+    host.task(name)  # without a task there is nothing to read
+    how = {key: None if data else section(entry.card, "config").get(key) for key in ("format", "encoding")}
+    data = data or _own_file(entry, how)
+    if data is None:
+        where, examples = _held_out(host, entry, split)
+    else:
+        _, source = labelled_source(data, split, **how)
+        where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
+        examples = examples_of(host, name, entry.card, source, {}, stop, screen, labelled)
+    return where, _some(examples, rows, seed)
+
+
+def _own_file(entry: Entry, how: Mapping[str, Any]) -> str | None:
+    """The file or folder of rows that are not for training; None if they were held out from the training rows."""
+    from inlay.data.source import open_splits
+    from inlay.library.about import section
+
+    config = section(entry.card, "config")
+    for key in ("val", "test"):
+        if config.get(key):
+            return _there(entry, str(config[key]))
+    data = _there(entry, str(config.get("data") or ""))
+    return data if len(open_splits(data, **how)) > 1 else None
+
+
+def _there(entry: Entry, data: str) -> str:
+    if not data or not os.path.exists(data):
+        where = f"was trained on {data}, which is not there" if data else "does not say what it was trained on"
+        raise DataError(f"{entry.name} {where}; pass DATA, a labelled file or a folder")
+    return data
+
+
+def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Example]]:
+    """The rows that training held out: drawn again, since all follows from the settings and the seed."""
+    from inlay.library.about import data_name, section
+    from inlay.training.prepare import prepare
+    from inlay.training.run import make_run
+
+    if split not in (None, "train", "validation"):
+        raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only train, validation")
+    data = prepare(make_run(dict(section(entry.card, "config")), entry.name), host)
+    if data.data_hash != entry.card.get("data"):
+        raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
+    part = data.train if split == "train" else data.validation
+    return f"rows held out of {data_name(entry.card)}" if split != "train" else data_name(entry.card), part.examples
+
+
+def _some(examples: Sequence[Example], rows: int | None, seed: int) -> list[Example]:
+    from inlay.data.split import take
+
+    if rows is None or rows >= len(examples):
+        return list(examples)
+    classes = [e.target for e in examples]
+    strata = classes if all(isinstance(target, str) for target in classes) else None
+    return [examples[i] for i in take(len(examples), rows, seed, strata)]
