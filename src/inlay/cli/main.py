@@ -15,7 +15,7 @@ import typer
 
 import inlay
 from inlay.cli import analyze, bench, demo, eval, export, info, library, params, predict, serve, sweep, train
-from inlay.cli.analyze import layers  # noqa: F401 - its commands register themselves
+from inlay.cli.analyze import layers, runs  # noqa: F401 - their commands register themselves
 from inlay.cli.output import Commands
 
 app = typer.Typer(
