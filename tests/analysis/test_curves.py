@@ -51,7 +51,7 @@ def test_of_many_settings_the_best_of_each_method():
     rows = [row(m, lr * 10, lr=lr, history=ONE) for m in ("houlsby", "norms") for lr in (0.01, 0.02, 0.03, 0.04, 0.05)]
     assert len(rows) > MOST
     assert list(curves(rows).summary) == ["a.csv: houlsby lr=0.05", "a.csv: norms lr=0.05"]
-    assert len(curves(rows[: MOST]).summary) == MOST
+    assert len(curves(rows[:MOST]).summary) == MOST
 
 
 def test_an_adapter_keeps_its_curve_and_the_loss_is_that_of_the_validation_rows():

@@ -14,7 +14,9 @@ from inlay.errors import RunError
 
 def test_boxes_are_percentiles():
     draw = random.Random(0)
-    values = {(m, lr): [draw.random() for _ in range(n)] for m, n in (("houlsby", 7), ("norms", 4)) for lr in (1e-4, 1e-3)}
+    values = {
+        (m, lr): [draw.random() for _ in range(n)] for m, n in (("houlsby", 7), ("norms", 4)) for lr in (1e-4, 1e-3)
+    }
     rows = [row(m, v, lr=lr, seed=s) for (m, lr), own in values.items() for s, v in enumerate(own)]
     rows += [row("norms", None, lr=1e-3, seed=9, state="failed"), row("norms", 0.1, lr=1e-3, seed=10, state="pruned")]
     found = {(line["method"], line["lr"]): line for line in robustness(rows).document()["rows"]}
@@ -51,7 +53,9 @@ def test_the_methods_own_rate_counts_where_none_is_given():
 
 def test_the_picture():
     pytest.importorskip("matplotlib")
-    rows = [row(m, v, lr=lr, seed=s) for m in ("houlsby", "norms") for lr in (1e-4, 1e-3) for s, v in ((0, 0.5), (1, 0.7))]
+    rows = [
+        row(m, v, lr=lr, seed=s) for m in ("houlsby", "norms") for lr in (1e-4, 1e-3) for s, v in ((0, 0.5), (1, 0.7))
+    ]
     panel = robustness([*rows, row("norms", None, lr=1e-2, state="failed")]).draw().axes[0]
     assert [t.get_text() for t in panel.get_xticklabels()] == ["1e-4", "1e-3", "1e-2", "all"]
     assert [t.get_text() for t in panel.texts] == ["1 ✕", "1 ✕"]

@@ -18,7 +18,21 @@ from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry
 from inlay.sweeps.values import shown
 
-COLUMNS = ("data", "method", "", "lr", "settings", "seeds", "mean", "std", "low", "high", "chosen", "parameters", "test")
+COLUMNS = (
+    "data",
+    "method",
+    "",
+    "lr",
+    "settings",
+    "seeds",
+    "mean",
+    "std",
+    "low",
+    "high",
+    "chosen",
+    "parameters",
+    "test",
+)
 _SETTING = ("method", "lr", "value")
 _TICKS = 9
 """Values that have a tick each."""
@@ -39,7 +53,7 @@ class Axis:
 def against(rows: Sequence[Row], axis: Axis) -> Finding:
     """The metric against an option of methods, for every data set and method in these rows."""
     sets = data_sets(rows)
-    found = {one.name: one.entries(lambda row, one=one: _setting(row, one, axis)) for one in sets}
+    found = {one.name: _entries(one, axis) for one in sets}
     sets = [one for one in sets if found[one.name]]
     if not sets:
         named = " or ".join(axis.options)
@@ -58,6 +72,10 @@ def against(rows: Sequence[Row], axis: Axis) -> Finding:
         summary |= {f"{one.name}: best": f"{top.setting['method']} {at}", f"{one.name}: {one.metric}": top.mean}
     about = f"{' and '.join(f'{one.name} ({len(one.done)} runs)' for one in sets)}, on validation rows"
     return Finding(axis.kind, about, columns, lines, lambda: _draw(sets, found, axis), summary)
+
+
+def _entries(one: DataSet, axis: Axis) -> list[Entry]:
+    return one.entries(lambda row: _setting(row, one, axis))
 
 
 def _setting(row: Row, one: DataSet, axis: Axis) -> dict[str, Any] | None:

@@ -1,9 +1,9 @@
 """How much a result depends on learning rate and seed: box plots (He et al. 2021, figure 4).
 
-A box holds the runs of one method at one learning rate; beyond the line are all runs of a method together. Boxes go from
-the first quartile to the third, whiskers to the furthest run within one and a half times that, the rest are dots. What
-failed, for example because its loss was not finite, has no value and is counted beside the box: a method that fails is
-not robust.
+A box holds the runs of one method at one learning rate; beyond the line are all runs of a method together. Boxes go
+from the first quartile to the third, whiskers to the furthest run within one and a half times that, the rest are dots.
+What failed, for example because its loss was not finite, has no value and is counted beside the box: a method that
+fails is not robust.
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ from inlay.errors import RunError
 from inlay.sweeps.store import Row
 from inlay.sweeps.values import shown
 
-COLUMNS = ("data", "method", "lr", "runs", "failed", "low", "first quartile", "median", "third quartile", "high", "split")
+COLUMNS = (
+    "data",
+    "method",
+    "lr",
+    "runs",
+    "failed",
+    "low",
+    "first quartile",
+    "median",
+    "third quartile",
+    "high",
+    "split",
+)
 _REACH = 1.5
 _ALL = None
 """In the place of a learning rate."""
@@ -71,7 +83,9 @@ def robustness(rows: Sequence[Row]) -> Finding:
             if box.lr is _ALL and box.values:
                 first, median, third = box.quartiles
                 failed = f", {box.failed} failed" if box.failed else ""
-                summary[f"{one.name}: {box.method}"] = f"median {median:.4f}, quartiles {first:.4f} to {third:.4f}{failed}"
+                summary[f"{one.name}: {box.method}"] = (
+                    f"median {median:.4f}, quartiles {first:.4f} to {third:.4f}{failed}"
+                )
     about = ", ".join(f"{one.name}: {len(one.rows)} runs, {split_of(one)} {one.metric}" for one in sets)
     return Finding("robustness", about, COLUMNS, lines, lambda: _draw(sets, boxes), summary)
 

@@ -33,7 +33,9 @@ def tradeoff(rows: Sequence[Row]) -> Finding:
         raise RunError("in some of these sweeps more is better, in others less: draw them apart")
     best = {one.name: _best(one) for one in sets}
     if len({method for own in best.values() for method in own}) < 2:
-        raise RunError("there is one method only; sweep several, as in --grid method=houlsby:size=8,houlsby:size=64,norms")
+        raise RunError(
+            "there is one method only; sweep several, as in --grid method=houlsby:size=8,houlsby:size=64,norms"
+        )
     split = "test" if all(split_of(one) == "test" for one in sets) else "validation"
     values = {name: {m: _value(e, split) for m, e in own.items()} for name, own in best.items()}
     reference, baselines = _reference(values, lower == {True})
@@ -53,7 +55,7 @@ def tradeoff(rows: Sequence[Row]) -> Finding:
     summary: dict[str, Any] = {"data sets": len(sets), "relative to": reference}
     summary |= {f"{line[1]} ({line[2]:,.0f} parameters)": line[5] for line in lines}
     title = next(iter(best)) if len(sets) == 1 else f"{len(sets)} data sets"
-    how = {"metric": f"{split} {metric}" if not lower == {True} else metric, "reference": reference, "title": title}
+    how = {"metric": f"{split} {metric}" if lower != {True} else metric, "reference": reference, "title": title}
     return Finding("tradeoff", about, COLUMNS, lines, lambda: picture.draw(points, **how), summary)
 
 

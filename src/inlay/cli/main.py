@@ -14,7 +14,21 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import analyze, bench, demo, eval, export, info, library, params, predict, serve, sweep, train
+from inlay.cli import (
+    analyze,
+    bench,
+    demo,
+    eval,
+    export,
+    info,
+    library,
+    params,
+    predict,
+    report_page,
+    serve,
+    sweep,
+    train,
+)
 from inlay.cli.analyze import layers, runs  # noqa: F401 - their commands register themselves
 from inlay.cli.output import Commands
 
@@ -34,6 +48,7 @@ app.command("predict")(predict.predict)
 app.command("serve", cls=serve.WatchesPlainly)(serve.serve)
 app.command("params")(params.params)
 app.command("info")(info.info)
+app.command("report")(report_page.report)
 app.add_typer(analyze.app, name="analyze")
 app.add_typer(library.app, name="library")
 app.add_typer(export.app, name="export")

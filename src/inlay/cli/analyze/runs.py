@@ -138,7 +138,7 @@ def _swept(
     """The runs of a sweep, which is run first if there is DATA."""
     more = list(context.args)
     if data is not None and data.startswith("-"):  # DATA was left out
-        data, more = None, [data, *more]
+        more, data = [data, *more], None
     if data is None:
         if more:
             raise typer.BadParameter(f"{more[0]} is for a sweep over DATA, and there is no DATA")
@@ -202,7 +202,9 @@ def _path(name: str, library: str | None) -> Path:
     from inlay.library.library import Library
 
     given = Path(name)
-    return given if given.suffix == ".sqlite" or given.is_file() else Library(library).local / "sweeps" / f"{name}.sqlite"
+    return (
+        given if given.suffix == ".sqlite" or given.is_file() else Library(library).local / "sweeps" / f"{name}.sqlite"
+    )
 
 
 def _stem(name: str) -> str:
