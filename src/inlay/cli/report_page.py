@@ -129,7 +129,9 @@ def _own_rows(
     examples = list(part.examples)
     if rows is not None and rows < len(examples):
         examples = [examples[i] for i in take(len(examples), rows, seed)]
-    return f"the {chosen} rows of {data_name(entry.card)}", examples, chosen == "validation"
+    own = {"validation": config.get("val"), "test": config.get("test")}.get(chosen)
+    file = data_name({"config": {"data": own}}) if own else data_name(entry.card)
+    return f"the {chosen} rows of {file}", examples, chosen == "validation"
 
 
 def _tell(made: Report, path: Path, screen: Console) -> None:

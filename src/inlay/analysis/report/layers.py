@@ -81,6 +81,7 @@ def draw_norms(norms: Norms) -> Any:
     panel.set_ylabel("norm of what was learned")
     drawing.plain(panel)
     panel.grid(visible=False, axis="x")
+    panel.set_axisbelow(True)
     if len(parts) > 1:
         figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
@@ -96,6 +97,7 @@ def draw_weights(weights: Sequence[float]) -> Any:
     panel.set_ylabel("mean |α| of a token")  # noqa: RUF001 - as the paper writes it
     drawing.plain(panel)
     panel.grid(visible=False, axis="x")
+    panel.set_axisbelow(True)
     return figure
 
 

@@ -25,8 +25,8 @@ nav { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: 1rem 0 0; } a {
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem 1rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; } thead th { color: var(--soft); font-size: .87rem; font-weight: 500; vertical-align: bottom; }
-.n { text-align: right; white-space: nowrap; }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
+.n { text-align: right; } td.n { white-space: nowrap; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
 .facts div { padding: .8rem 1rem; background: var(--card); border-radius: .5rem; }
 .facts b { display: block; font-size: 1.5rem; line-height: 1.3; }
 dl { display: grid; grid-template-columns: minmax(5.5rem, max-content) 1fr; gap: .3rem 1.2rem; margin: .6rem 0; }
@@ -48,7 +48,7 @@ figure { margin: .6rem 0; } svg { display: block; width: 100%; height: auto; } s
 mark { padding: .05em .2em; background: var(--mark); color: inherit; border-radius: .25em; }
 pre { white-space: pre-wrap; padding: .8rem 1rem; background: var(--card); border-radius: .5rem; font-size: .84rem; }
 @media (max-width: 34rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .6rem; }
-  th, td { padding-right: .7rem; } body { padding-top: 1.2rem; } h1 { font-size: 1.4rem; } }
+  th, td { padding-right: .6rem; } table { font-size: .9rem; } body { padding-top: 1.2rem; } h1 { font-size: 1.4rem; } }
 @media print { .wide { max-height: none; overflow: visible; } nav { display: none; } }
 """
 
