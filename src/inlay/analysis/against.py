@@ -121,7 +121,7 @@ def _draw(sets: Sequence[DataSet], found: dict[str, list[Entry]], axis: Axis) ->
         if len(values) <= _TICKS:
             panel.set_xticks(values, [_tick(v) for v in values])
             panel.minorticks_off()
-        panel.set_xlabel(axis.label)
+        panel.set_xlabel(axis.label + (" (numbers: the best learning rate)" if panel.texts else ""))
         panel.set_ylabel(f"validation {one.metric}")
         panel.set_title(one.name, fontsize=10)
         panel.margins(x=0.06, y=0.14)
@@ -151,4 +151,4 @@ def _line(panel: Any, entries: Sequence[Entry], number: int, alone: bool) -> Non
 
 
 def _tick(value: float) -> str:
-    return f"{value:g}" if value >= 0.001 else f"{value:.0e}".replace("e-0", "e-")
+    return f"{value:g}" if value >= 0.1 else f"{value:.0e}".replace("e-0", "e-")

@@ -138,6 +138,7 @@ def _draw(sets: Sequence[DataSet], boxes: dict[str, list[Box]]) -> Any:
         panel.set_xlabel("learning rate")
         panel.set_ylabel(f"{split_of(one)} {one.metric}")
         panel.set_title(one.name, fontsize=10)
+        panel.margins(y=0.12)  # room for the counts of failures
         drawing.plain(panel)
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False)
     return figure
