@@ -97,8 +97,8 @@ def _lead(entry: Entry) -> str:
         share = f", {known.share(card)} of the base" if known.share(card) else ""
         large.append((f"{counts['adapter']:,}", f"trained parameters{share}"))
     large.append((about.size(entry.bytes), "on disk, head included"))
-    if names := about.labels(card):
-        large.append((f"{len(names)}", "label" if len(names) == 1 else "labels"))
+    if (names := about.labels(card)) and about.kind(card) in ("classification", "multilabel", "tagging"):
+        large.append((f"{len(names)}", "labels"))
     return f"<h1>{esc(entry.ref)}{aliases}</h1>\n<p>{esc(about.does(card))}.</p>\n{tiles(large)}"
 
 
