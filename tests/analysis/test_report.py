@@ -26,7 +26,11 @@ from inlay.tasks import Example
 pytest.importorskip("matplotlib")
 EVIL = "<script>alert(1)</script> good <img src=x onerror=alert(2)>"
 QA = [
-    {"question": f"who came {i}", "context": f"it was late and ana {i} came", "answers": {"text": ["ana"], "answer_start": [16]}}
+    {
+        "question": f"who came {i}",
+        "context": f"it was late and ana {i} came",
+        "answers": {"text": ["ana"], "answer_start": [16]},
+    }
     for i in range(12)
 ]
 DATA: dict[str, Any] = {
@@ -198,7 +202,9 @@ def test_norms_of_what_was_learned(world: World):
 def test_two_side_by_side(world: World):
     run = work.run(work.texts(24), "houlsby:size=4", task="classification", epochs=6, lr=1e-2)
     inlay.train(world.host, run, name="other", library=world.library)
-    rows = Rows("rows", [Example(row["text"], None, (), row["label"], "", f"r:{i}") for i, row in enumerate(work.texts(40, 5))])
+    rows = Rows(
+        "rows", [Example(row["text"], None, (), row["label"], "", f"r:{i}") for i, row in enumerate(work.texts(40, 5))]
+    )
     made = compare(world.subject("classification"), world.subject("other"), rows)
     check(made.html)
     first, second = (measure(world.host, name, rows.examples)[0] for name in ("classification", "other"))
@@ -215,7 +221,9 @@ def test_two_side_by_side(world: World):
         compare(world.subject("classification"), world.subject("regression"), rows)
 
 
-@pytest.mark.parametrize("bad", ["<script></script>", "<img src='x'>", "<a href='http://x'></a>", "<p onclick='x'></p>"])
+@pytest.mark.parametrize(
+    "bad", ["<script></script>", "<img src='x'>", "<a href='http://x'></a>", "<p onclick='x'></p>"]
+)
 def test_the_check_would_notice(bad: str):
     with pytest.raises(AssertionError):
         check(bad)

@@ -22,7 +22,7 @@ from inlay.sweeps.table import Entry
 from inlay.sweeps.values import shown
 
 COLUMNS = ("data", "setting", "step", "runs", "loss", "loss low", "loss high", "metric", "metric low", "metric high")
-MOST = 8
+MOST = 6
 """Lines of a picture; of more settings, the best of each method is drawn."""
 LOSSES = {"validation": "validation loss", "training": "training loss (of the steps before)"}
 

@@ -86,7 +86,7 @@ def robustness(rows: Sequence[Row]) -> Finding:
                 summary[f"{one.name}: {box.method}"] = (
                     f"median {median:.4f}, quartiles {first:.4f} to {third:.4f}{failed}"
                 )
-    about = ", ".join(f"{one.name}: {len(one.rows)} runs, {split_of(one)} {one.metric}" for one in sets)
+    about = ", ".join(f"{one.name}: {len(_ended(one))} runs, {split_of(one)} {one.metric}" for one in sets)
     return Finding("robustness", about, COLUMNS, lines, lambda: _draw(sets, boxes), summary)
 
 
@@ -95,9 +95,13 @@ def split_of(one: DataSet) -> str:
     return "test" if all(one.metric in row.metrics.get("test", {}) for row in one.done) else "validation"
 
 
+def _ended(one: DataSet) -> list[Row]:
+    return [row for row in one.rows if row.state in ("done", "failed")]
+
+
 def _boxes(one: DataSet) -> list[Box]:
     split = split_of(one)
-    ended = [row for row in one.rows if row.state in ("done", "failed")]
+    ended = _ended(one)
     methods = list(dict.fromkeys(method_of(row).spec for row in ended))
     rates = sorted({lr_of(row) for row in ended})
     found = []
