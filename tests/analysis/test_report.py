@@ -1,4 +1,4 @@
-"""Reports on adapters of every task: what they say is what `eval` and the card say, and nothing is loaded from outside."""
+"""Reports on adapters of every task: they say what `eval` and the card say, and load nothing from outside."""
 
 from __future__ import annotations
 

@@ -39,9 +39,10 @@ figure { margin: .6rem 0; } svg { display: block; width: 100%; height: auto; } s
 .matrix tbody th { position: sticky; left: 0; background: var(--page); text-align: right; font-weight: 500; z-index: 1;
   max-width: 11rem; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .matrix thead th { position: sticky; top: 0; background: var(--page); z-index: 2; }
-.matrix.many, .matrix.many thead th { font-size: .7rem; border-spacing: 0; } .matrix.many th, .matrix.many td { padding: .05rem .12rem;
-  min-width: 1.15rem; } .matrix thead th { vertical-align: bottom; } .matrix .up { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left;
-  max-height: 10rem; white-space: nowrap; overflow: hidden; margin: 0 auto; }
+.matrix.many, .matrix.many thead th { font-size: .7rem; border-spacing: 0; }
+.matrix.many th, .matrix.many td { padding: .05rem .12rem; min-width: 1.15rem; }
+.matrix .up { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; max-height: 11rem;
+  white-space: nowrap; overflow: hidden; margin: 0 auto; }
 .list { padding: 0; list-style: none; } .list li { margin: .7rem 0; padding: .7rem 1rem; background: var(--card);
   border-radius: .5rem; } .list p { margin: 0 0 .3rem; white-space: pre-line; }
 .said { display: flex; flex-wrap: wrap; gap: 0 1.4rem; font-size: .92rem; } .said span { color: var(--soft); }
