@@ -57,11 +57,11 @@ class Box:
 
     @property
     def whiskers(self) -> tuple[float, float]:
-        """The lowest and highest values that are not far out."""
+        """The lowest and highest values that are not far out; never inside the box."""
         first, _, third = self.quartiles
         reach = _REACH * (third - first)
         inside = [value for value in self.values if first - reach <= value <= third + reach]
-        return min(inside), max(inside)
+        return min(*inside, first), max(*inside, third)
 
     @property
     def outside(self) -> list[float]:
