@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.progress import clock, decimals
-from inlay.library import about
+from inlay.cli.progress import decimals
+from inlay.library import about, facts
 from inlay.library.about import one_line
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ _RIGHT = ("labels", "size", "share")
 _METHOD = 32
 _LESS = ("labels", "when", "share", "task", "alias")
 """What a list does without first, second ... where there is no room."""
-_ASIDE = ("data", "name", "method", "task", "head", "pool", "seed")
-"""Settings that a page shows elsewhere."""
 
 
 def show_list(
@@ -73,27 +70,15 @@ def _row(entry: Entry) -> dict[str, str]:
         "task": one_line(about.kind(card)),
         "labels": f"{labels:,}" if labels else "",
         "size": about.size(entry.bytes),
-        "share": _share(card),
+        "share": facts.share(card),
         "metric": _deciding(card),
-        "when": _when(card, "%Y-%m-%d"),
+        "when": facts.when(card, "%Y-%m-%d"),
     }
-
-
-def _share(card: Card) -> str:
-    share = about.share(card)
-    return "" if share is None else output.percent(share)
 
 
 def _deciding(card: Card) -> str:
     found = about.deciding(card)
     return f"{one_line(found[0])} {decimals(found[2])}" if found else ""
-
-
-def _when(card: Card, form: str) -> str:
-    try:
-        return datetime.fromisoformat(str(card.get("created"))).astimezone().strftime(form)
-    except (ValueError, OSError, OverflowError):
-        return ""
 
 
 def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str]], source: str) -> None:
@@ -107,12 +92,12 @@ def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str
     title = " ".join([entry.ref, *(f"@{alias}" for alias in entry.aliases)])
     screen.print(title, style="bold")
     screen.print(f"{about.does(card)}.\n")
-    _facts(screen, [*_what_it_is(card, entry)])
+    _facts(screen, [*facts.what_it_is(entry)])
     if found := about.metrics(card):
         _metrics(screen, card, found)
     _section(screen, "Training")
-    _facts(screen, [*_training(card)])
-    lineage = [*_lineage(entry, versions)]
+    _facts(screen, [*facts.training(card)])
+    lineage = [*facts.lineage(entry, versions)]
     if lineage:
         _section(screen, "Lineage")
         _facts(screen, lineage)
@@ -122,24 +107,6 @@ def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str
         screen.print(f"  $ {command}\n", soft_wrap=True)
     for line in about.snippet(card, f'{source}.get("{ref}")', entry.name).splitlines():
         screen.print(f"  {one_line(line)}", soft_wrap=True, style="dim")
-
-
-def _what_it_is(card: Card, entry: Entry) -> Iterator[tuple[str, str]]:
-    counts = about.section(card, "parameters")
-    if names := about.labels(card):
-        yield "labels", ", ".join(one_line(name) for name in names)
-    trained = f": {counts['adapter']:,} trained parameters" if isinstance(counts.get("adapter"), int) else ""
-    trained += f", {_share(card)} of the base" if trained and _share(card) else ""
-    trained += f", and {counts['head']:,} in the head" if trained and isinstance(counts.get("head"), int) else ""
-    yield "size", f"{about.size(entry.bytes)}{trained}"
-    yield "method", one_line(card["method"])
-    yield "task", one_line(card["task"])
-    if card.get("head"):
-        yield "head", f"{card['head']} over {card['pool']}" if card.get("pool") else str(card["head"])
-    count = card.get("base_parameters")
-    large = f", {count:,} parameters" if isinstance(count, int) else ""
-    yield "base", f"{one_line(about.base_name(card))}{large} ({about.short(card.get('base'))})"
-    yield "file", entry.sha256
 
 
 def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) -> None:
@@ -152,38 +119,6 @@ def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) ->
     screen.print(table)
     if about.deciding(card):
         screen.print("  * chose the best state", style="dim")
-
-
-def _training(card: Card) -> Iterator[tuple[str, str]]:
-    if data := about.section(card, "config").get("data"):
-        yield "data", one_line(data)
-    if card.get("data"):
-        yield "its hash", one_line(card["data"])
-    if columns := {k: v for k, v in about.section(card, "columns").items() if v}:
-        yield "columns", ", ".join(f"{role} from {one_line(name)}" for role, name in columns.items())
-    config = {k: v for k, v in about.section(card, "config").items() if k not in _ASIDE}
-    if about.section(card, "config"):
-        other = "else" if config else ""
-        given = ", ".join(f"{key} {one_line(value)}" for key, value in config.items())
-        yield "settings", f"{given}; " * bool(given) + f"everything {other} by default".replace("  ", " ")
-    yield "seed", str(card.get("seed", ""))
-    best = about.section(card, "best")
-    if isinstance(best.get("step"), int) and isinstance(best.get("epoch"), int | float):
-        yield "best", f"after {best['step']:,} steps (epoch {best['epoch']:.1f})"
-    took = f" in {clock(card['seconds'])}" if isinstance(card.get("seconds"), int | float) else ""
-    yield "made", f"{_when(card, '%Y-%m-%d %H:%M')}{took}, with Inlay {one_line(card.get('inlay', '?'))}"
-    if command := about.train_command(card):
-        yield "again", command
-
-
-def _lineage(entry: Entry, versions: Mapping[int, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    if len(versions) > 1:
-        shown = {v: " ".join([str(v), *(f"@{alias}" for alias in named)]) for v, named in versions.items()}
-        yield "versions", ", ".join(f"[{one}]" if v == entry.version else one for v, one in shown.items())
-    if entry.parents:
-        yield "from", ", ".join(one_line(parent) for parent in entry.parents)
-    if entry.card.get("source"):
-        yield "source", one_line(entry.card["source"])
 
 
 def _section(screen: Console, title: str) -> None:

@@ -27,6 +27,7 @@ from inlay.cli import (
     plan,
     predict,
     retrain,
+    report_page,
     serve,
     sweep,
     train,
@@ -52,6 +53,7 @@ app.command("serve", cls=serve.WatchesPlainly)(serve.serve)
 app.command("params")(params.params)
 app.command("plan")(plan.plan)
 app.command("info")(info.info)
+app.command("report")(report_page.report)
 app.add_typer(analyze.app, name="analyze")
 app.add_typer(library.app, name="library")
 app.add_typer(export.app, name="export")

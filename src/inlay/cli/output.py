@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from inlay.base import caches
 from inlay.cli.memory import keep_memory
 from inlay.errors import InlayError
+from inlay.library.about import percent as percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,8 +115,3 @@ def fold(items: Sequence[str], width: int, comma: str = ", ") -> str:
         else:
             lines[-1:] = [*(f"{line}," for line in lines[-1:]), item]
     return "\n".join(lines)
-
-
-def percent(share: float) -> str:
-    """A share of the base: two decimals, so what rounds to nothing says so."""
-    return "< 0.01 %" if 0 < share < 0.00005 else f"{100 * share:.2f} %"

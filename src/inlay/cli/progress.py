@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
+from inlay.library.about import clock as clock
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -230,10 +231,3 @@ def decimals(value: float) -> str:
     """Four decimals; what rounds to nothing has no sign."""
     text = f"{value:.4f}"
     return text.removeprefix("-") if text == "-0.0000" else text
-
-
-def clock(seconds: float) -> str:
-    """`1:05:09` or `5:09`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

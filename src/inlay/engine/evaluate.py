@@ -40,6 +40,15 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
 
     A label that was not there in training can only be missed; if none is known, these are other labels altogether.
     """
+    outputs, rows, unknown = run_labelled(host, name, examples)
+    task, labels = host.task(name), host.labels(name)
+    return task.score(examples, task.answers(outputs, rows, examples, labels, host.base), labels), unknown
+
+
+def run_labelled(
+    host: Host, name: str, examples: Sequence[Example]
+) -> tuple[list[list[Tensor]], list[list[Row]], set[str]]:
+    """The outputs and rows of labelled examples, and the labels among them that the adapter does not know."""
     task, labels = host.task(name), set(host.labels(name))
     gold = {label for e in examples for label in task.label_names(e)}
     if gold and not gold & labels:
@@ -47,8 +56,7 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
         raise DataError(f"{examples[0].place}: the labels are {theirs}; {name} knows {mine}")
     bare = [replace(e, target=None) if gold else e for e in examples]  # a label it does not know cannot be encoded
     outputs, rows = run_examples(host, [(name, e) for e in bare])
-    answers = task.answers(outputs, rows, examples, host.labels(name), host.base)
-    return task.score(examples, answers, host.labels(name)), gold - labels
+    return outputs, rows, gold - labels
 
 
 def score(

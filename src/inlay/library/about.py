@@ -58,6 +58,18 @@ def size(number: float) -> str:
     return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
 
 
+def percent(share: float) -> str:
+    """A share of the base: two decimals, so what rounds to nothing says so."""
+    return "< 0.01 %" if 0 < share < 0.00005 else f"{100 * share:.2f} %"
+
+
+def clock(seconds: float) -> str:
+    """`1:05:09` or `5:09`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def one_line(text: object) -> str:
     """Text on one line, without what a terminal would act on."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())

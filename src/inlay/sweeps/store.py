@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -178,13 +178,7 @@ class Store:
         return self._select(text, name)
 
     def _select(self, text: str, *values: Any) -> list[Row]:
-        cursor = self._db.execute(text, values)
-        names = [column[0] for column in cursor.description]
-        rows = []
-        for one in (dict(zip(names, values, strict=True)) for values in cursor):
-            one |= {key: one.pop(f"own_{key}") for key in ("label", "setting") if f"own_{key}" in one}
-            rows.append(Row(**{key: json.loads(v) if key in _JSON else v for key, v in one.items()}))
-        return rows
+        return _rows(self._db, text, *values)
 
     def set(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Change fields of rows, all at once: id -> field -> value."""
@@ -240,6 +234,31 @@ class Store:
             except OSError:
                 self.close()
                 raise RunError(f"another process is at work on {self.path}; wait for it, or use another name") from None
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[Row]:
+    """All runs of a file, as they were added. Nothing is written or locked, so a sweep may be at work on it."""
+    path = Path(path)
+    if not path.is_file():
+        raise RunError(f"there is no sweep in {path}")
+    address = path.resolve().as_uri()
+    for how in ("mode=ro", "immutable=1"):  # where nothing may be written, not even the files of a log, the second does
+        try:
+            with closing(sqlite3.connect(f"{address}?{how}", uri=True, timeout=30)) as db:
+                return _rows(db, "select * from runs order by position")
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            problem = error
+    raise RunError(f"{path} is not the file of a sweep: {problem}")
+
+
+def _rows(db: sqlite3.Connection, text: str, *values: Any) -> list[Row]:
+    cursor = db.execute(text, values)
+    names = [column[0] for column in cursor.description]
+    rows = []
+    for one in (dict(zip(names, values, strict=True)) for values in cursor):
+        one |= {key: one.pop(f"own_{key}") for key in ("label", "setting") if f"own_{key}" in one}
+        rows.append(Row(**{key: json.loads(v) if key in _JSON else v for key, v in one.items()}))
+    return rows
 
 
 def remove(path: str | os.PathLike[str]) -> None:

@@ -136,13 +136,18 @@ class Job:
         every = self.stage.eval_every or self.steps_per_epoch
         return bool(self.stage.examples) and (self.step % every == 0 or self.step == self.stage.steps)
 
-    def judge(self, scores: Mapping[str, float]) -> bool:
-        """Enter an evaluation; True if it is the best so far."""
+    def judge(self, scores: Mapping[str, float], loss: float | None = None) -> bool:
+        """Enter an evaluation; True if it is the best so far.
+
+        Args:
+            loss: of the validation rows, if it is known.
+        """
         stage, value = self.stage, scores[self.stage.metric]
         entry = {"stage": stage.kind, "step": self.at, "epoch": round(self.epoch, 3), "metrics": dict(scores)}
         every = stage.eval_every or self.steps_per_epoch
         recent = self.losses[-(self.step % every or every) :]  # since the evaluation before
-        self.history.append({**entry, "loss": sum(recent) / len(recent)})
+        held_out = {} if loss is None else {"validation_loss": loss}
+        self.history.append({**entry, "loss": sum(recent) / len(recent), **held_out})
         is_best = metrics.better(stage.metric, value, None if self.best is None else self.best["value"])
         self.since_best = 0 if is_best else self.since_best + 1
         if is_best:

@@ -24,7 +24,7 @@ class Result:
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     """split -> metric -> value, of the adapter as it is served."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """Every evaluation: stage, step, epoch, mean training loss, metrics."""
+    """Every evaluation: stage, step, epoch, metrics, mean training loss, and the loss of the validation rows."""
     losses: list[float] = field(default_factory=list, repr=False)
     """The training loss of every step."""
     parameters: dict[str, Any] = field(default_factory=dict)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from inlay.cli.analyze import layers, tokens
+from inlay.cli.analyze import layers, runs, tokens
 
 app = typer.Typer(no_args_is_help=True, help="What adapters learn: the papers' figures for any adapter.")
 app.command("ablation")(layers.ablate)
 app.command("landscape")(layers.walk)
 app.command("rsa")(layers.compare)
+app.command("size", context_settings=runs.MORE)(runs.size)
+app.command("init", context_settings=runs.MORE)(runs.init)
+app.command("tradeoff")(runs.tradeoff)
+app.command("robustness", context_settings=runs.MORE)(runs.robustness)
+app.command("curves", context_settings=runs.MORE)(runs.curves)
 app.command("alpha")(tokens.alpha)
 app.command("words")(tokens.words)
 app.command("shift")(tokens.shift)

@@ -1,0 +1,84 @@
+"""Is it as sure as it should be: reliability diagram and expected calibration error (Guo et al. 2017).
+
+Decisions are sorted into equal bins by how sure the adapter was. In each, the mean of that is compared with the share
+that was right; the error is the mean gap, each bin weighed by its decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inlay import drawing
+from inlay.analysis.report.asked import Decision
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The decisions of one stretch of sureness."""
+
+    low: float
+    high: float
+    count: int
+    sure: float
+    """Mean."""
+    right: float
+    """Share."""
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """All bins that have decisions, and what they come to."""
+
+    bins: tuple[Bin, ...]
+    count: int
+    ece: float
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        bins = [vars(one) for one in self.bins]
+        return {"ece": self.ece, "decisions": self.count, "bins": bins}
+
+
+def reliability(decisions: Sequence[Decision], bins: int = BINS) -> Reliability:
+    """Sort decisions into equal bins, each with its upper end: (low, high]."""
+    sorted_in: list[list[Decision]] = [[] for _ in range(bins)]
+    for sure, is_right in decisions:
+        at = next((i for i in range(bins) if sure <= (i + 1) / bins), bins - 1)
+        sorted_in[at].append((sure, is_right))
+    found = []
+    for i, own in enumerate(sorted_in):
+        if own:
+            mean = sum(sure for sure, _ in own) / len(own)
+            found.append(Bin(i / bins, (i + 1) / bins, len(own), mean, sum(right for _, right in own) / len(own)))
+    total = len(decisions)
+    ece = sum(one.count / total * abs(one.sure - one.right) for one in found) if total else 0.0
+    return Reliability(tuple(found), total, ece)
+
+
+def draw(found: Reliability, raw: Reliability) -> Any:
+    """The diagram, above how many decisions there are in each bin."""
+    figure, panels = drawing.sheet(1, 1, width=3.6, height=3.2)
+    panel = panels[0, 0]
+    colour = drawing.COLOURS[0]
+    panel.plot([0, 1], [0, 1], color="#7F7F7F", lw=1, ls="--")
+    width = 1 / BINS * 0.9
+    centres = [(one.low + one.high) / 2 for one in found.bins]
+    most = max(one.count for one in found.bins)
+    panel.bar(centres, [0.25 * one.count / most for one in found.bins], width, color="#7F7F7F", alpha=0.3, lw=0)
+    if raw != found:
+        at = {"color": drawing.COLOURS[1], "lw": 1.2, "ls": ":", "marker": "s", "markersize": 3.5}
+        panel.plot([one.sure for one in raw.bins], [one.right for one in raw.bins], **at, label="without temperature")
+    how = {"color": colour, "lw": 1.6, "marker": "o", "markersize": 4.5, "label": "as served"}
+    panel.plot([one.sure for one in found.bins], [one.right for one in found.bins], **how)
+    panel.set_xlim(0, 1)
+    panel.set_ylim(0, 1.02)
+    panel.set_xlabel("how sure (mean score of a bin)")
+    panel.set_ylabel("share that is right")
+    drawing.plain(panel)
+    if raw != found:
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return figure

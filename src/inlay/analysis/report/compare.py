@@ -1,0 +1,201 @@
+"""Two adapters side by side on the same rows: how good, how different, where they disagree, how large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from inlay import metrics
+from inlay.analysis.report import calibration
+from inlay.analysis.report.asked import Asked, ask
+from inlay.analysis.report.page import Section, esc, page, said, table
+from inlay.analysis.report.paired import Difference, difference
+from inlay.analysis.report.report import Report, Rows
+from inlay.errors import RunError
+from inlay.library import about
+from inlay.library.cards import Entry
+from inlay.tasks import Answer
+
+if TYPE_CHECKING:
+    from inlay.engine.host import Host
+
+MOST = 20
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One of the two; each may have a base of its own."""
+
+    host: Host
+    name: str
+    entry: Entry
+
+
+def compare(a: Subject, b: Subject, rows: Rows) -> Report:
+    """A report on two loaded adapters of one task."""
+    kinds = [one.host.task(one.name).kind for one in (a, b)]
+    if kinds[0] != kinds[1]:
+        raise RunError(f"{a.name} is for {kinds[0]} and {b.name} for {kinds[1]}: their answers do not compare")
+    first, second = (ask(one.host, one.name, rows.examples) for one in (a, b))
+    found = _difference(a.entry, first, second)
+    apart = _disagreements(first, second)
+    sections = [
+        Section("metrics", "Metrics", _metrics(a, b, first, second, found)),
+        Section("sizes", "What they are", _sizes(a.entry, b.entry)),
+        Section("disagreements", "Where they disagree", _apart(a, b, apart, first, second)),
+    ]
+    lead = (
+        f"<h1>{esc(a.entry.ref)} and {esc(b.entry.ref)}</h1>\n"
+        f"<p>Both on the same {len(rows.examples):,} rows: {esc(rows.where)}.</p>\n"
+        f"<p><b>{esc(verdict(a, b, found))}</b></p>"
+    )
+    numbers = {
+        "names": [a.entry.ref, b.entry.ref],
+        "rows": {"from": rows.where, "count": len(rows.examples)},
+        "metrics": {"a": first.metrics, "b": second.metrics},
+        "difference": found.document(),
+        "verdict": verdict(a, b, found),
+        "disagreements": len(apart),
+        "sizes": {"a": _size(a.entry), "b": _size(b.entry)},
+    }
+    return Report(page(f"{a.entry.ref} and {b.entry.ref}: report", lead, sections), numbers)
+
+
+def verdict(a: Subject, b: Subject, found: Difference) -> str:
+    """What one may say."""
+    interval = f"95 % interval {found.low:+.4f} to {found.high:+.4f}"
+    if not found.is_clear:
+        return f"On these rows they cannot be told apart: {found.metric} differs by {found.value:+.4f} ({interval})."
+    is_better = (found.value > 0) != (found.metric in metrics.LOWER_IS_BETTER)
+    better, other = (b, a) if is_better else (a, b)
+    by = abs(found.value)
+    return f"{better.entry.ref} is better than {other.entry.ref}: {found.metric} differs by {by:.4f} ({interval})."
+
+
+def _difference(entry: Entry, first: Asked, second: Asked) -> Difference:
+    metric = str(entry.card.get("metric") or "")
+    if metric not in first.metrics or metric not in second.metrics:
+        metric = next(name for name in first.metrics if name in second.metrics)
+
+    def scored(asked: Asked) -> Callable[[Sequence[int]], float]:
+        def of(numbers: Sequence[int]) -> float:
+            examples, answers = [asked.examples[i] for i in numbers], [asked.answers[i] for i in numbers]
+            return asked.task.score(examples, answers, asked.labels).get(metric, 0.0)
+
+        return of
+
+    rights = (first.right, second.right)
+    right = None if rights[0] is None or rights[1] is None else (rights[0], rights[1])
+    return difference(metric, (scored(first), scored(second)), len(first.examples), right)
+
+
+def _metrics(a: Subject, b: Subject, first: Asked, second: Asked, found: Difference) -> str:
+    both = [name for name in first.metrics if name in second.metrics]
+    lines = [
+        (
+            f"{name} *" if name == found.metric else name,
+            f"{first.metrics[name]:.4f}",
+            f"{second.metrics[name]:.4f}",
+            f"{second.metrics[name] - first.metrics[name]:+.4f}",
+        )
+        for name in both
+    ]
+    if first.decisions and second.decisions:
+        errors = [calibration.reliability(one.decisions).ece for one in (first, second)]
+        one, other = errors
+        lines.append(("calibration error", f"{one:.4f}", f"{other:.4f}", f"{other - one:+.4f}"))
+    told = (
+        f"* decides: {found.value:+.4f}, 95 % interval {found.low:+.4f} to {found.high:+.4f} "
+        f"(paired bootstrap over rows, {found.draws:,} draws)."
+    )
+    if found.p is not None:
+        told += (
+            f" {found.only_first:,} rows are right with {a.entry.ref} alone, {found.only_second:,} with {b.entry.ref} "
+            f"alone (McNemar's exact test: p = {found.p:.3g})."
+        )
+    columns = ("", a.entry.ref, b.entry.ref, "difference")
+    return f"{table(columns, lines, (1, 2, 3))}\n<p class='soft'>{esc(told)}</p>"
+
+
+def _size(entry: Entry) -> dict[str, Any]:
+    counts = about.section(entry.card, "parameters")
+    return {"bytes": entry.bytes, "parameters": counts.get("adapter"), "share": about.share(entry.card)}
+
+
+def _sizes(a: Entry, b: Entry) -> str:
+    def shown(entry: Entry) -> list[str]:
+        card, counts = entry.card, about.section(entry.card, "parameters")
+        share, data = about.share(card), about.data_name(card)
+        trained = counts.get("adapter")
+        return [
+            about.one_line(card["method"]),
+            f"{trained:,}" if isinstance(trained, int) else "",
+            "" if share is None else about.percent(share),
+            about.size(entry.bytes),
+            about.one_line(about.base_name(card)),
+            about.one_line(data),
+            about.one_line(card.get("data") or ""),
+        ]
+
+    names = ("method", "trained parameters", "share of the base", "on disk", "base", "data", "its hash")
+    return table(("", a.ref, b.ref), zip(names, shown(a), shown(b), strict=True))
+
+
+def _disagreements(first: Asked, second: Asked) -> list[tuple[float, int]]:
+    """(how sure both are, row), the surest first; of numbers, how far they are apart."""
+    found = []
+    for i, (one, other) in enumerate(zip(first.answers, second.answers, strict=True)):
+        apart = _apartness(first.task.kind, one, other)
+        if apart is not None:
+            found.append((apart, i))
+    return sorted(found, key=lambda pair: (-pair[0], pair[1]))
+
+
+def _apartness(kind: str, one: Answer, other: Answer) -> float | None:
+    if kind == "regression":
+        return float(abs(one["value"] - other["value"]))
+    if kind == "mlm":
+        return None
+    if kind == "tagging":
+        wrong = sum(x != y for x, y in zip(one["tags"], other["tags"], strict=True))
+        return float(wrong) if wrong else None
+    key = "answer" if kind == "qa" else "label"
+    return None if one[key] == other[key] else float(min(one["score"], other["score"]))
+
+
+def _apart(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Asked, second: Asked) -> str:
+    kind, total = first.task.kind, len(first.examples)
+    if kind == "mlm":
+        return "<p>This task has no answers that could be compared.</p>"
+    if not apart:
+        return f"<p>Nowhere: all {total:,} answers are the same.</p>"
+    order = {"regression": "The furthest apart first.", "tagging": "Those with most words tagged differently first."}
+    count = "" if kind == "regression" else f"{len(apart):,} of {total:,} rows. "
+    told = f"<p>{esc(count + order.get(kind, 'Those of which both are surest first.'))}</p>"
+    items = []
+    for _, i in apart[:MOST]:
+        example = first.examples[i]
+        answers = [(a.entry.ref, _shown(kind, first.answers[i])), (b.entry.ref, _shown(kind, second.answers[i]))]
+        right = [("right", _target(kind, example.target)), ("from", example.place)]
+        pair = f"<p class='soft'>{esc((example.pair or '')[:400])}</p>" if example.pair else ""
+        items.append(f"<li><p>{esc(example.shown()[:400])}</p>{pair}{said([*answers, *right])}</li>")
+    return f"{told}<ol class='list'>{''.join(items)}</ol>"
+
+
+def _shown(kind: str, answer: Answer) -> str:
+    if kind == "regression":
+        return f"{answer['value']:.4g}"
+    if kind == "tagging":
+        return " ".join(answer["tags"])
+    what = answer["answer"] or "(no answer)" if kind == "qa" else answer["label"]
+    text = ", ".join(what) or "none" if isinstance(what, list) else str(what)
+    return f"{text} ({answer['score']:.3f})"
+
+
+def _target(kind: str, target: Any) -> str:
+    if kind == "qa":
+        return " | ".join(dict.fromkeys(text for text, _ in target)) or "(no answer)"
+    if isinstance(target, list | tuple):
+        return (" " if kind == "tagging" else ", ").join(map(str, target)) or "none"
+    return f"{target:.4g}" if isinstance(target, float) else str(target)

@@ -1,0 +1,206 @@
+"""A report on one adapter: what its card says, how it was trained, and how it does on labelled rows.
+
+Sections that need rows are left out where there are none, and a sentence says why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inlay.analysis.report import calibration, layers, parts, training
+from inlay.analysis.report.asked import Asked, ask
+from inlay.analysis.report.mistakes import mistakes
+from inlay.analysis.report.page import Section, code, esc, facts, page, table, tiles
+from inlay.errors import RunError
+from inlay.library import about
+from inlay.library import facts as known
+from inlay.library.adapter import Adapter
+from inlay.library.cards import Entry
+from inlay.tasks import Example
+
+if TYPE_CHECKING:
+    from inlay.engine.host import Host
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Labelled rows, and where they are from."""
+
+    where: str
+    examples: Sequence[Example]
+    chosen_by: bool = False
+    """Whether they had a part in the training: they chose its best state, and its temperature."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page, and its numbers."""
+
+    html: str
+    numbers: Mapping[str, Any]
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page; the folder is made if it is not there."""
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.html, encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror}") from None
+        return path
+
+
+def report(
+    host: Host,
+    name: str,
+    adapter: Adapter,
+    entry: Entry,
+    rows: Rows | None,
+    *,
+    why: str = "",
+    versions: Mapping[int, Sequence[str]] | None = None,
+) -> Report:
+    """A report on a loaded adapter.
+
+    Args:
+        name: what it is loaded as.
+        rows: what it is measured on; None if there are none, and then `why`.
+        versions: all versions of its name, with their aliases.
+    """
+    asked = None if rows is None or host.head(name) is None else ask(host, name, rows.examples)
+    norms = layers.changes(host, name, adapter)
+    weights = None if asked is None else layers.weights(host, name, asked.rows)
+    sections = [
+        Section("card", "Card", _card(entry, versions or {})),
+        Section("metrics", "Metrics", _metrics(entry, asked, rows, why)),
+        Section("training", "Training", _training(adapter)),
+        *([] if asked is None or rows is None else parts.answers(asked, rows.where)),
+        *([Section("layers", "Layer by layer", _layers(norms, weights))] if norms else []),
+        Section("use", "How to use it", _use(entry)),
+    ]
+    html = page(f"{entry.ref}: report", _lead(entry), sections)
+    return Report(html, _numbers(entry, asked, rows, why, norms, weights))
+
+
+def _lead(entry: Entry) -> str:
+    card = entry.card
+    aliases = "".join(f" <small>@{esc(alias)}</small>" for alias in entry.aliases)
+    large = []
+    if found := about.deciding(card):
+        large.append((f"{found[2]:.4f}", f"{found[0]}, {found[1]}"))
+    counts = about.section(card, "parameters")
+    if isinstance(counts.get("adapter"), int):
+        share = f", {known.share(card)} of the base" if known.share(card) else ""
+        large.append((f"{counts['adapter']:,}", f"trained parameters{share}"))
+    large.append((about.size(entry.bytes), "on disk, head included"))
+    if (names := about.labels(card)) and about.kind(card) in ("classification", "multilabel", "tagging"):
+        large.append((f"{len(names)}", "labels"))
+    return f"<h1>{esc(entry.ref)}{aliases}</h1>\n<p>{esc(about.does(card))}.</p>\n{tiles(large)}"
+
+
+def _card(entry: Entry, versions: Mapping[int, Sequence[str]]) -> str:
+    groups = [known.what_it_is(entry), known.training(entry.card), known.lineage(entry, versions)]
+    return facts(pair for group in groups for pair in group)
+
+
+def _metrics(entry: Entry, asked: Asked | None, rows: Rows | None, why: str) -> str:
+    found: dict[str, Mapping[str, float]] = {
+        f"{split}, when trained": v for split, v in about.metrics(entry.card).items()
+    }
+    notes = []
+    if asked is not None and rows is not None:
+        found = {**found, f"{rows.where}, now ({len(rows.examples):,} rows)": asked.metrics}
+        if rows.chosen_by:
+            notes.append("These are the rows that chose the state that was kept, so they flatter a little.")
+        if asked.unknown:
+            some = ", ".join(sorted(asked.unknown)[:5])
+            notes.append(f"It does not know {len(asked.unknown)} of their labels, which it can only miss: {some}.")
+    else:
+        notes.append(why or "It was not measured for this report.")
+    if not found:
+        return f"<p>{esc(' '.join(notes))}</p>"
+    deciding = entry.card.get("metric")
+    names = dict.fromkeys(name for one in found.values() for name in one)
+    lines = [
+        (
+            f"{name} *" if name == deciding else name,
+            *(f"{one[name]:.4f}" if name in one else "" for one in found.values()),
+        )
+        for name in names
+    ]
+    star = "* chose the state that was kept. " if deciding in names else ""
+    columns = ("", *found)
+    return f"{table(columns, lines, range(1, len(columns)))}\n<p class='soft'>{esc(star + ' '.join(notes))}</p>"
+
+
+def _training(adapter: Adapter) -> str:
+    history, metric = training.evaluations(adapter.about), str(adapter.about.get("metric"))
+    if not history:
+        return "<p>Its file has no evaluations.</p>"
+    best = (adapter.about.get("best") or {}).get("step")
+    if len(history) == 1:
+        step, value = history[0]["step"], history[0]["metrics"][metric]
+        return f"<p>One evaluation, after {esc(step)} steps: {esc(metric)} {value:.4f}.</p>"
+    drawn = ((training.draw_losses(history), "losses by step"), (training.draw_metric(history, metric, best), metric))
+    return f"<div class='pair'>{parts.figures(*drawn)}</div>"
+
+
+def _layers(norms: layers.Norms, weights: Sequence[float] | None) -> str:
+    told = "The norm of every layer's trained parameters minus their initial values: how far training moved it."
+    drawn = [(layers.draw_norms(norms), "norm of what was learned in every layer")]
+    if weights is not None:
+        told += " Beside it the mean size of α, by which AdapterBias shifts a token."  # noqa: RUF001
+        drawn.append((layers.draw_weights(weights), "mean weight of a token in every layer"))
+    return f"<p>{esc(told)}</p>\n<div class='pair'>{parts.figures(*drawn)}</div>"
+
+
+def _use(entry: Entry) -> str:
+    card, name = entry.card, entry.name
+    found = [("Command line", about.predict_command(card, name))]
+    found.append(("Python", about.snippet(card, f'inlay.Library().get("{name}")', name)))
+    if body := _request(card, name):
+        ask_it = f"curl -s localhost:8000/v1/predict -H 'content-type: application/json' -d '{body}'"
+        found.append(("HTTP", f"inlay serve {name}\n{ask_it}"))
+    return "\n".join(f"<h3>{esc(title)}</h3>{code(text)}" for title, text in found if text)
+
+
+def _request(card: Mapping[str, Any], name: str) -> str:
+    if about.kind(card) in ("", "mlm"):
+        return ""
+    asked = {"text": "a text"}
+    if about.kind(card) == "qa":
+        asked = {"question": "a question", "context": "a text"}
+    elif about.reads_pairs(card):
+        asked = {"text": "a text", "pair": "another text"}
+    return json.dumps({"requests": [{"task": name, **asked}]})
+
+
+def _numbers(
+    entry: Entry,
+    asked: Asked | None,
+    rows: Rows | None,
+    why: str,
+    norms: layers.Norms,
+    weights: Sequence[float] | None,
+) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "version": entry.version,
+        "rows": None if rows is None or asked is None else {"from": rows.where, "count": len(rows.examples)},
+        "without_rows": why or None,
+        "metrics": None if asked is None else asked.metrics,
+        "calibration": dict(_sure(asked)) if asked is not None and asked.decisions else None,
+        "mistakes": [] if asked is None else [one.document() for one in mistakes(asked)],
+        "layers": [{"layer": place, "part": part, "norm": norm} for (place, part), norm in norms.items()],
+        "alpha": None if weights is None else list(weights),
+    }
+
+
+def _sure(asked: Asked) -> Iterator[tuple[str, Any]]:
+    yield "temperature", getattr(asked.task, "temperature", None)
+    yield "as_served", calibration.reliability(asked.decisions).document()
+    yield "without_temperature", calibration.reliability(asked.raw).document()

@@ -1,0 +1,50 @@
+"""How a training went: its losses and its deciding metric, as the adapter's own file keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inlay import drawing
+
+History = Sequence[Mapping[str, Any]]
+
+
+def evaluations(about: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Those that measured the deciding metric."""
+    found, metric = about.get("history"), about.get("metric")
+    listed = found if isinstance(found, list) else []
+    return [e for e in listed if isinstance(e, Mapping) and metric in (e.get("metrics") or {}) and "step" in e]
+
+
+def draw_losses(history: History) -> Any:
+    """Of training rows, and of validation rows where that is known."""
+    figure, panel = _sheet("loss")
+    lines = (("loss", "training rows", 1, "--"), ("validation_loss", "validation rows", 0, "-"))
+    for key, label, colour, style in lines:
+        at = [(e["step"], e[key]) for e in history if isinstance(e.get(key), int | float)]
+        if at:
+            panel.plot(*zip(*at, strict=True), style, color=drawing.COLOURS[colour], lw=1.6, label=label, marker=".")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def draw_metric(history: History, metric: str, best: int | None) -> Any:
+    """On validation rows; the state that was kept is ringed."""
+    figure, panel = _sheet(f"validation {metric}")
+    steps, values = [e["step"] for e in history], [e["metrics"][metric] for e in history]
+    panel.plot(steps, values, color=drawing.COLOURS[0], lw=1.6, marker=".", label=metric)
+    if best in steps:
+        ring = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "ls": "", "color": drawing.COLOURS[1]}
+        panel.plot([best], [values[steps.index(best)]], **ring, label="kept")
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def _sheet(name: str) -> tuple[Any, Any]:
+    figure, panels = drawing.sheet(1, 1, width=4.0, height=2.6)
+    panel = panels[0, 0]
+    panel.set_xlabel("steps")
+    panel.set_ylabel(name)
+    drawing.plain(panel)
+    return figure, panel

@@ -1,0 +1,107 @@
+"""What the figures of a sweep share: its rows, one data set at a time, grouped by what was tried.
+
+A row says what varied in its own sweep. Figures of several sweeps, or of sizes that stand in specs
+(`method=houlsby:size=8,houlsby:size=64`), need what each run *had*: it is read from the run's full settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inlay import config
+from inlay.bank.delta import Method, parse
+from inlay.errors import RunError
+from inlay.library.about import data_name
+from inlay.sweeps.store import Row
+from inlay.sweeps.table import Entry, key, rank
+from inlay.training.run import Run
+
+_ASIDE = ("name", "data", "method", "lr", "seed")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The runs on one data set, with one metric."""
+
+    name: str
+    metric: str
+    rows: tuple[Row, ...]
+
+    @property
+    def done(self) -> list[Row]:
+        """Those that came to their end."""
+        return [row for row in self.rows if row.state == "done" and row.value is not None]
+
+    @property
+    def varied(self) -> list[str]:
+        """The settings in which these runs differ, beside method, learning rate and seed."""
+        keys = dict.fromkeys(k for row in self.rows for k in row.config if k not in _ASIDE)
+        return [k for k in keys if len({str(row.config.get(k, _default(k))) for row in self.rows}) > 1]
+
+    def others(self, row: Row) -> dict[str, Any]:
+        """A run's values of what is varied."""
+        return {k: row.config.get(k, _default(k)) for k in self.varied}
+
+    def entries(self, setting: Callable[[Row], Mapping[str, Any] | None]) -> list[Entry]:
+        """What was tried, the best by validation first; rows without a setting are left out."""
+        known = [replace(row, setting=dict(found)) for row in self.rows if (found := setting(row)) is not None]
+        seeds = Counter(key(row.setting) for row in known)
+        return list(rank(known, self.metric, "mean", max(seeds.values(), default=1)))
+
+
+def data_sets(rows: Iterable[Row]) -> list[DataSet]:
+    """Rows by their data; an error if none has come to its end, or if one data set was measured in two ways."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(str(row.config.get("data", "")), []).append(row)
+    names = _names(list(groups))
+    found = []
+    for data, own in groups.items():
+        metrics = list(dict.fromkeys(row.metric for row in own))
+        if len(metrics) > 1:
+            raise RunError(f"runs on {names[data]} are measured by {' and by '.join(metrics)}, which do not compare")
+        found.append(DataSet(names[data], metrics[0], tuple(own)))
+    found = [one for one in found if one.done]
+    if not found:
+        raise RunError("no run of this sweep has come to its end")
+    return found
+
+
+def method_of(row: Row) -> Method:
+    """The method of a run, with its options."""
+    return parse(str(row.config.get("method") or Run.model_fields["method"].default))
+
+
+def lr_of(row: Row) -> float:
+    """The peak learning rate of a run, given or the method's own."""
+    given = row.config.get("lr")
+    return float(method_of(row).learning_rate if given is None else given)
+
+
+def without(method: Method, option: str) -> str:
+    """A method's spec without one of its options: what different sizes of it have in common."""
+    name, options = config.split_spec(method.spec)
+    kept = ",".join(f"{k}={v}" for k, v in options.items() if k != option)
+    return f"{name}:{kept}" if kept else name
+
+
+def option_of(method: Method, names: Sequence[str]) -> tuple[str, Any] | None:
+    """The first of these options that a method has, and its value."""
+    have = {field.name for field in dataclasses.fields(method)}
+    return next(((name, getattr(method, name)) for name in names if name in have), None)
+
+
+def _default(key: str) -> Any:
+    return Run.model_fields[key].default if key in Run.model_fields else None
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """Short names for data: the last part, and more of the path where two would be the same."""
+    short = {path: data_name({"config": {"data": path}}) or "data" for path in paths}
+    twice = {name for name in short.values() if list(short.values()).count(name) > 1}
+    return {path: "/".join(path.split(os.sep)[-3:]) if name in twice else name for path, name in short.items()}

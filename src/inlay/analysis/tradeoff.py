@@ -1,0 +1,94 @@
+"""What parameters buy: the metric against trained parameters, over tasks (Houlsby et al. 2019, figures 1 and 3).
+
+Of every method on every data set the setting that is best on validation counts. Values are relative to full fine-tuning
+on the same data; where that was not run, to the largest top-n fine-tuning that all have, else to the best method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inlay import metrics
+from inlay.analysis.finding import Finding
+from inlay.analysis.robustness import split_of
+from inlay.analysis.runs import DataSet, data_sets, lr_of, method_of, option_of, without
+from inlay.bank.delta import parse
+from inlay.comparison import tradeoff as picture
+from inlay.comparison.tradeoff import Point
+from inlay.errors import RunError
+from inlay.sweeps.store import Row
+from inlay.sweeps.table import Entry
+
+SIZES = ("size", "rank", "top", "target")
+"""Options that make a method larger or smaller: methods that differ in nothing else are one line."""
+COLUMNS = ("family", "method", "parameters", "data sets", "20th percentile", "median", "80th percentile")
+
+
+def tradeoff(rows: Sequence[Row]) -> Finding:
+    """The metric against trained parameters: a line for every family of methods, percentiles over data sets."""
+    sets = data_sets(rows)
+    lower = {one.metric in metrics.LOWER_IS_BETTER for one in sets}
+    if len(lower) > 1:
+        raise RunError("in some of these sweeps more is better, in others less: draw them apart")
+    best = {one.name: _best(one) for one in sets}
+    if len({method for own in best.values() for method in own}) < 2:
+        raise RunError(
+            "there is one method only; sweep several, as in --grid method=houlsby:size=8,houlsby:size=64,norms"
+        )
+    split = "test" if all(split_of(one) == "test" for one in sets) else "validation"
+    values = {name: {m: _value(e, split) for m, e in own.items()} for name, own in best.items()}
+    reference, baselines = _reference(values, lower == {True})
+    points = [
+        Point(family_of(method), method, entry.parameters, name, values[name][method], baselines[name])
+        for name, own in best.items()
+        for method, entry in own.items()
+    ]
+    named = list(dict.fromkeys(one.metric for one in sets))
+    metric = named[0] if len(named) == 1 else "metric"
+    lines = [
+        (family, p.method, p.parameters, p.datasets, p.low, p.middle, p.high)
+        for family, own in picture.places(points).items()
+        for p in own
+    ]
+    about = f"{split} {metric} of {', '.join(best)}, relative to {reference}"
+    summary: dict[str, Any] = {"data sets": len(sets), "relative to": reference}
+    summary |= {f"{line[1]} ({line[2]:,.0f} parameters)": line[5] for line in lines}
+    title = next(iter(best)) if len(sets) == 1 else f"{len(sets)} data sets"
+    how = {"metric": f"{split} {metric}" if lower != {True} else metric, "reference": reference, "title": title}
+    return Finding("tradeoff", about, COLUMNS, lines, lambda: picture.draw(points, **how), summary)
+
+
+def family_of(spec: str) -> str:
+    """What a method is called without its size."""
+    method = parse(spec)
+    option = option_of(method, SIZES)
+    return spec if option is None else without(method, option[0])
+
+
+def _best(one: DataSet) -> dict[str, Entry]:
+    """method -> its best setting, by validation."""
+
+    def setting(row: Row) -> dict[str, Any]:
+        return {"method": method_of(row).spec, "lr": lr_of(row), **one.others(row)}
+
+    found: dict[str, Entry] = {}
+    for entry in one.entries(setting):
+        found.setdefault(entry.setting["method"], entry)
+    return found
+
+
+def _value(entry: Entry, split: str) -> float:
+    return entry.test if split == "test" and entry.test is not None else entry.mean
+
+
+def _reference(values: Mapping[str, Mapping[str, float]], lower: bool) -> tuple[str, dict[str, float]]:
+    common = set.intersection(*(set(own) for own in values.values()))
+    if "finetune" in common:
+        return "full fine-tuning", {name: own["finetune"] for name, own in values.items()}
+    tops = {spec: option[1] for spec in common if (option := option_of(parse(spec), ("top",))) and option[1]}
+    if tops:
+        most = max(tops, key=lambda spec: tops[spec])
+        return f"fine-tuning of the top {tops[most]}", {name: own[most] for name, own in values.items()}
+    pick = min if lower else max
+    return "the best method", {name: pick(own.values()) for name, own in values.items()}

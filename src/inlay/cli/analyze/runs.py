@@ -1,0 +1,207 @@
+"""`inlay analyze size, init, tradeoff, robustness, curves`: figures of sweeps.
+
+Each reads the file of a sweep, or, given DATA, first runs a sweep that suits it: every further option is one of
+`inlay sweep`, and what is given there replaces what the figure would vary by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inlay.cli import options, output
+from inlay.cli import sweep as sweeping
+from inlay.cli.analyze.show import Out, finish
+from inlay.errors import LibraryError, RunError
+
+if TYPE_CHECKING:
+    from inlay.sweeps.store import Row
+
+_RATES = "3e-4,1e-3,3e-3"
+SWEEPS: dict[str, dict[str, str]] = {
+    "size": {"grid size": "1,4,16,64,256", "grid lr": _RATES, "seeds": "3"},
+    "init": {"grid init": "1e-7,1e-6,1e-5,1e-4,1e-3,1e-2,1e-1,1", "seeds": "3"},
+    "robustness": {"grid method": "houlsby,finetune", "grid lr": "1e-5,3e-5,1e-4,3e-4,1e-3", "seeds": "5"},
+    "curves": {"grid method": "houlsby,finetune", "eval-every": "20", "seeds": "3"},
+}
+"""What a kind sweeps over unless something else is given: `grid KEY` or an option -> its values."""
+_OURS = ("--name", "--file", "--store", "--library", "--json", "--csv", "--latex", "--plot")
+MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Of a command that hands options on to `inlay sweep`."""
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A sweep: its name, or its file; several with commas between them.")
+]
+Data = Annotated[
+    str | None,
+    typer.Argument(metavar="DATA", help="Sweep over this first; further options are those of `inlay sweep`."),
+]
+
+
+def size(
+    context: typer.Context,
+    name: Name,
+    data: Data = None,
+    out: Out = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """The metric against the adapter's size, with the best learning rate at each (Houlsby et al., figure 4)."""
+    rows = _swept(context, "size", name, data, library, as_json)
+    from inlay.analysis.size import size as analyse
+
+    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+
+
+def init(
+    context: typer.Context,
+    name: Name,
+    data: Data = None,
+    out: Out = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """The metric against the spread of the initial weights, 1e-7 to 1 (Houlsby et al., figure 6)."""
+    rows = _swept(context, "init", name, data, library, as_json)
+    from inlay.analysis.init import init as analyse
+
+    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+
+
+def robustness(
+    context: typer.Context,
+    name: Name,
+    data: Data = None,
+    out: Out = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Box plots over learning rates and seeds, for every method (He et al., figure 4)."""
+    rows = _swept(context, "robustness", name, data, library, as_json)
+    from inlay.analysis.robustness import robustness as analyse
+
+    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+
+
+def curves(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Sweeps or adapters: names or files, with commas between them.")
+    ],
+    data: Data = None,
+    out: Out = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Loss and metric on validation rows against steps; their mean and best (He et al., figure 5 and table 6)."""
+    rows = _swept(context, "curves", name, data, library, as_json, adapters=True)
+    from inlay.analysis.curves import curves as analyse
+
+    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+
+
+def tradeoff(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Sweeps, one for each task: their names, or their files.")
+    ],
+    out: Out = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """The metric against trained parameters, with percentiles over tasks (Houlsby et al., figures 1 and 3)."""
+    from inlay.analysis.tradeoff import tradeoff as analyse
+
+    each = [one for name in names for one in name.split(",")]
+    rows = [row for one in each for row in _rows(one, library, False)]
+    finish(analyse(rows), out, _stem(each[0]), output.console(as_json), as_json)
+
+
+def _swept(
+    context: typer.Context,
+    kind: str,
+    name: str,
+    data: str | None,
+    library: str | None,
+    as_json: bool,
+    adapters: bool = False,
+) -> list[Row]:
+    """The runs of a sweep, which is run first if there is DATA."""
+    more = list(context.args)
+    if data is not None and data.startswith("-"):  # DATA was left out
+        more, data = [data, *more], None
+    if data is None:
+        if more:
+            raise typer.BadParameter(f"{more[0]} is for a sweep over DATA, and there is no DATA")
+        return [row for one in name.split(",") for row in _rows(one, library, adapters)]
+    taken = [word for word in more if word.partition("=")[0] in _OURS]
+    if taken:
+        raise typer.BadParameter(f"{taken[0]} does not go with a figure; NAME says where the sweep is kept")
+    path = _path(name, library)
+    words = [data, "--name", Path(_stem(name)).name, "--store", str(path), *_defaults(SWEEPS[kind], more), *more]
+    words += [] if library is None else ["--library", library]
+    command = typer.main.get_command(_sweep_app())
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        command.main(words, prog_name="inlay sweep", standalone_mode=False)
+    return _rows(str(path), library, False)
+
+
+def _sweep_app() -> typer.Typer:
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command("sweep")(sweeping.sweep)
+    return alone
+
+
+def _defaults(kind: Mapping[str, str], more: Sequence[str]) -> list[str]:
+    """What a kind varies, less what was given."""
+    words = []
+    for key, values in kind.items():
+        option, _, varied = key.partition(" ")
+        if varied:
+            given = any(f"{varied}=" in word for word in more) or f"--{varied}" in more
+            words += [] if given else [f"--{option}", f"{varied}={values}"]
+        else:
+            words += [] if f"--{option}" in more else [f"--{option}", values]
+    return words
+
+
+def _rows(name: str, library: str | None, adapters: bool) -> list[Row]:
+    """The rows of a sweep by name or file; with `adapters`, else the training of an adapter."""
+    from inlay.sweeps.store import read_rows
+
+    path = _path(name, library)
+    if path.is_file() or not adapters:
+        return read_rows(path) if path.is_file() else _missing(name, path)
+    from inlay.analysis.curves import row_of
+    from inlay.library.library import Library
+
+    store = Library(library)
+    try:
+        entry = store.find(name)
+    except LibraryError as error:
+        raise RunError(f"there is no sweep {name!r} ({path}), and {error}") from None
+    return [row_of(store.get(name), entry.card)]
+
+
+def _missing(name: str, path: Path) -> Any:
+    there = sorted(file.stem for file in path.parent.glob("*.sqlite")) if path.parent.is_dir() else []
+    known = f"; there are {', '.join(there[:8])}" if there else ""
+    raise RunError(f"there is no sweep {name!r}: no file {path}{known}. Run `inlay sweep`, or pass DATA as well")
+
+
+def _path(name: str, library: str | None) -> Path:
+    from inlay.library.library import Library
+
+    given = Path(name)
+    return (
+        given if given.suffix == ".sqlite" or given.is_file() else Library(library).local / "sweeps" / f"{name}.sqlite"
+    )
+
+
+def _stem(name: str) -> str:
+    first = name.split(",")[0]
+    return Path(first).name.removesuffix(".sqlite")
