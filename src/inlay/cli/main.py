@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import inlay
-from inlay.cli import bench, demo, eval, export, info, library, params, predict, serve, sweep, train
+from inlay.cli import bench, compare, demo, eval, export, info, library, params, predict, serve, sweep, train
 from inlay.cli.output import Commands
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
+app.command("compare")(compare.compare)
 app.command("eval")(eval.evaluate)
 app.command("predict")(predict.predict)
 app.command("serve", cls=serve.WatchesPlainly)(serve.serve)
