@@ -84,10 +84,8 @@ def fit(
     while len(counted) > 1 and sum(one.nnz for _, one in counted.values()) > _MOST:
         del counted[next(iter(counted))]
     model = _model(data, setting["strength"])
-    targets = _targets(data)
-    model.fit(features, targets)
-    width = {"multilabel": len(data.labels), "regression": 1}.get(data.task.kind, len(set(targets)))
-    size = (features.shape[1] + 1) * (1 if width == 2 else width)
+    model.fit(features, _targets(data))
+    size = (features.shape[1] + 1) * _outputs(data)
 
     def answer(examples: Sequence[Example]) -> list[Answer]:
         with warnings.catch_warnings():
@@ -136,8 +134,16 @@ def _model(data: Prepared, strength: float) -> Any:
     one = sklearn("linear_model").LogisticRegression(
         C=strength, solver="liblinear", class_weight=balance, max_iter=1000, random_state=data.run.seed
     )
-    is_binary = data.task.kind == "classification" and len({e.target for e in data.train.examples}) <= 2
+    is_binary = data.task.kind == "classification" and _outputs(data) == 1
     return one if is_binary else sklearn("multiclass").OneVsRestClassifier(one)
+
+
+def _outputs(data: Prepared) -> int:
+    """Linear functions in the model: two classes need one."""
+    if data.task.kind == "classification":
+        classes = len({e.target for e in data.train.examples})
+        return classes if classes > 2 else 1
+    return len(data.labels) if data.task.kind == "multilabel" else 1
 
 
 def _targets(data: Prepared) -> Any:
