@@ -217,7 +217,7 @@ def test_everything_wrong_is_said_together(host: inlay.Host, tmp_path: Path):
         inlay.compare(host, runs, "houlsbi,finetune:top=9,bitfit,bitfit", grid, seeds=0, tasks=0, trials=0)
     for part in (
         "houlsbi",
-        "top=9",
+        "top9",
         "bitfit twice",
         "lr has no values",
         "epochz",
