@@ -127,7 +127,7 @@ def test_without_fine_tuning_the_best_is_the_reference(host: inlay.Host):
     made, reference = points(found)
     assert reference == found.lines[0].method
     assert {point.value - point.baseline for point in made if point.method == reference} == {0.0}
-    assert header(found)[-2:] == ["set-0\naccuracy, validation", "against the best"]
+    assert header(found)[-2:] == ["set-0\naccuracy\nvalidation", "against the best"]
     assert [one.is_baseline for one in found.lines] == [False, False]
     assert "too few" in found.says[-1]
 

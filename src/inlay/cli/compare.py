@@ -17,8 +17,9 @@ from inlay.errors import InlayError, RunError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from inlay.comparison.plan import Part, Plan
     from inlay.comparison.table import Comparison
-    from inlay.comparison.work import Part, Plan, Work
+    from inlay.comparison.work import Work
     from inlay.engine.host import Host
     from inlay.training.run import Run
 
@@ -108,7 +109,8 @@ def compare(
     given = settings.given(locals())
     screen = output.console(as_json)
     from inlay.comparison.baselines import TRIALS
-    from inlay.comparison.work import METHODS, Plan, Work
+    from inlay.comparison.plan import METHODS, Plan
+    from inlay.comparison.work import Work
     from inlay.library.library import Library, check_name
     from inlay.sweeps.grid import read_texts
     from inlay.sweeps.store import Store, remove
@@ -170,7 +172,7 @@ def _cannot_draw(plot: Path | None) -> list[str]:
 
 def _read(plan: Plan, runs: Sequence[Run], problems: list[str], load: Any) -> tuple[Host, list[Part]]:
     """The base and the datasets; one error names everything that is wrong."""
-    from inlay.comparison.work import read_parts
+    from inlay.comparison.plan import read_parts
 
     parts: list[Part] = []
     host = None

@@ -37,7 +37,8 @@ def show_plan(screen: Console, work: Work) -> None:
     for part in work.parts:
         about = part.about
         rows = ", ".join(f"{count:,} to {_VERBS[split]}" for split, count in about.rows.items())
-        screen.print(f"{about.name}: {about.task}, {rows}; {about.metric}, reported on {about.split} rows")
+        told = f"{about.name}: {about.task}, {rows}; {about.metric}, reported on {about.split} rows"
+        screen.print(told, soft_wrap=True)
         for note in next(iter(part.data.values())).notes:
             screen.print(f"  {note}", style="dim", soft_wrap=True)
     methods = len(work.parts[0].space.branches)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from inlay.comparison.baselines import TRIALS
+from inlay.comparison.plan import METHODS, Plan, read_parts
 from inlay.comparison.table import Comparison
-from inlay.comparison.work import METHODS, Plan, Work, read_parts
+from inlay.comparison.work import Work
 from inlay.engine.host import Host
 from inlay.library.library import check_name
 from inlay.sweeps.grid import Grid

@@ -23,7 +23,7 @@ COST = ("parameters", "of base", "size", "seconds")
 
 def header(found: Comparison) -> list[str]:
     """The columns of the table; those of datasets name what is measured on which rows."""
-    names = [f"{dataset.name}\n{dataset.metric}, {dataset.split}" for dataset in found.datasets]
+    names = [f"{dataset.name}\n{dataset.metric}\n{dataset.split}" for dataset in found.datasets]
     average = ["average"] if len(names) > 1 else []
     parameters, share, size, seconds = COST
     return ["method", parameters, share, total_name(found), size, seconds, *names, *average, "against the best"]
@@ -111,14 +111,15 @@ def _csv_lines(found: Comparison, line: Line, keys: Sequence[str]) -> list[list[
 
 def write_latex(found: Comparison, path: str | os.PathLike[str]) -> None:
     """A tabular in the style of booktabs; the best in bold."""
-    columns = [column.replace("\n", " (") + (")" if "\n" in column else "") for column in header(found)]
+    columns = [column.replace("\n", ", ") for column in header(found)]
     lines, bold = [cells(found, line) for line in found.lines], [line.is_best for line in found.lines]
     write_text(path, latex_table(columns, lines, bold, [*COST, total_name(found)]))
 
 
 def html_table(found: Comparison) -> str:
     """For notebooks."""
-    return html_cells(found.name, header(found), [cells(found, line) for line in found.lines])
+    columns = [column.replace("\n", ", ") for column in header(found)]
+    return html_cells(found.name, columns, [cells(found, line) for line in found.lines])
 
 
 def write_plot(found: Comparison, path: str | os.PathLike[str]) -> None:

@@ -15,9 +15,14 @@ from inlay.comparison.table import Dataset, Line
 from inlay.metrics import LOWER_IS_BETTER
 
 
-def total_parameters(share: float, tasks: int) -> float:
-    """What so many tasks need, in bases; a share of 1 replaces the base."""
-    return float(tasks) if share >= 1 else 1 + tasks * share
+def total_parameters(share: float, tasks: int, replaces: bool = False) -> float:
+    """What so many tasks need, in bases.
+
+    Args:
+        share: of the base, trained for one task.
+        replaces: whether every task has a whole model of its own, so that the base itself is not needed.
+    """
+    return float(tasks) if replaces else 1 + tasks * share
 
 
 def compared(lines: Sequence[Line], datasets: Sequence[Dataset]) -> tuple[Line, ...]:

@@ -42,7 +42,7 @@ def _plain(lines: Sequence[Line], best: Line, metric: str, close: float) -> list
     if majority is not None and majority.verdict == "not distinguishable":
         found.append(f"{best.method} is not distinguishable from the commonest answer ({_how(majority, metric)})")
     if best is tfidf:
-        return [*found, "TF-IDF with a linear model is the best here: no transformer is needed"]
+        return [*found, "TF-IDF with a linear model is the best: as trained here, no transformer is needed"]
     if tfidf is None or tfidf.difference is None:
         return found
     if tfidf.average is None:
