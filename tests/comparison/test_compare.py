@@ -189,6 +189,26 @@ def test_only_what_is_new_is_run(host: inlay.Host, tmp_path: Path):
     assert three.adapter("frozen", "set-1") is not None
 
 
+def test_stopped_and_called_again_it_ends_as_if_it_had_not_been(host: inlay.Host, tmp_path: Path):
+    runs, how = [run(max_steps=4), run(1, max_steps=4)], {"seeds": 2, "baselines": False, "slots": 2, "save_every": 0.0}
+    steps: list[str] = []
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            steps.append(event["run"])
+            if len(steps) == 11:
+                raise KeyboardInterrupt
+
+    whole = inlay.compare(host, runs, "bitfit,finetune:top=1", store=tmp_path / "a.sqlite", **how)
+    with pytest.raises(KeyboardInterrupt):
+        inlay.compare(host, runs, "bitfit,finetune:top=1", store=tmp_path / "b.sqlite", callbacks=[stop], **how)
+    rest = Heard()
+    again = inlay.compare(host, runs, "bitfit,finetune:top=1", store=tmp_path / "b.sqlite", callbacks=[rest], **how)
+    assert 0 < len(rest.begun) < 8  # some had ended, some had not
+    assert [(row.id, row.state, row.value) for row in again.rows] == [(r.id, r.state, r.value) for r in whole.rows]
+    assert [one.average for one in again.lines] == [one.average for one in whole.lines]
+
+
 def test_sizes_are_known_when_adapters_are_not_kept(host: inlay.Host, tmp_path: Path):
     store = tmp_path / "c.sqlite"
     one = inlay.compare(host, run(), "bitfit,norms", store=store, seeds=1, baselines=False)
