@@ -43,9 +43,7 @@ def _plain(lines: Sequence[Line], best: Line, metric: str, close: float) -> list
         found.append(f"{best.method} is not distinguishable from the commonest answer ({_how(majority, metric)})")
     if best is tfidf:
         return [*found, "TF-IDF with a linear model is the best: as trained here, no transformer is needed"]
-    if tfidf is None or tfidf.difference is None:
-        return found
-    if tfidf.average is None:
+    if tfidf is None or tfidf.difference is None or tfidf.average is None:
         return found
     if -tfidf.difference <= close:
         told = f"TF-IDF with a linear model is within {gap(tfidf.difference, metric)} of the best, {best.method}"
@@ -58,7 +56,7 @@ def _plain(lines: Sequence[Line], best: Line, metric: str, close: float) -> list
 
 def _small(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
     """The smallest method that is as good, or nearly."""
-    if best.is_baseline:
+    if best.is_baseline or sum(not line.is_baseline for line in lines) < 2:
         return []
     rivals = [
         line
