@@ -15,8 +15,19 @@ import inlay
 from inlay.errors import InlayError
 from inlay.registry import methods
 
-PUBLIC = ["Adapter", "AsyncClient", "Batch", "Client", "Host", "InlayError", "Library", "Result", "Run", "Sweep"]
-PUBLIC += ["__version__", "attach", "method", "parse_method", "parse_task", "sweep", "task", "train"]
+PUBLIC = ["Adapter", "AsyncClient", "Batch", "Client", "Comparison", "Host", "InlayError", "Library", "Result", "Run"]
+PUBLIC += [
+    "Sweep",
+    "__version__",
+    "attach",
+    "compare",
+    "method",
+    "parse_method",
+    "parse_task",
+    "sweep",
+    "task",
+    "train",
+]
 OPTIONAL = ["typer", "rich", "pydantic", "peft", "accelerate", "sklearn", "scipy", "datasets", "fastapi", "matplotlib"]
 OPTIONAL += ["optuna"]
 

@@ -13,6 +13,8 @@ from inlay.version import __version__
 if TYPE_CHECKING:
     from inlay.bank.delta import parse as parse_method
     from inlay.client import AsyncClient, Client
+    from inlay.comparison.api import compare
+    from inlay.comparison.table import Comparison
     from inlay.data.batch import Batch
     from inlay.engine.attach import attach
     from inlay.engine.host import Host
@@ -35,6 +37,7 @@ _PLACES = {
     "AsyncClient": "inlay.client:AsyncClient",
     "Batch": "inlay.data.batch:Batch",
     "Client": "inlay.client:Client",
+    "Comparison": "inlay.comparison.table:Comparison",
     "Host": "inlay.engine.host:Host",
     "InlayError": "inlay.errors:InlayError",
     "Library": "inlay.library.library:Library",
@@ -42,6 +45,7 @@ _PLACES = {
     "Run": "inlay.training.run:Run",
     "Sweep": "inlay.sweeps.table:Sweep",
     "attach": "inlay.engine.attach:attach",
+    "compare": "inlay.comparison.api:compare",
     "method": "inlay.registry:methods.register",
     "parse_method": "inlay.bank.delta:parse",
     "parse_task": "inlay.tasks:parse",
@@ -55,6 +59,7 @@ __all__ = [
     "AsyncClient",
     "Batch",
     "Client",
+    "Comparison",
     "Host",
     "InlayError",
     "Library",
@@ -63,6 +68,7 @@ __all__ = [
     "Sweep",
     "__version__",
     "attach",
+    "compare",
     "method",
     "parse_method",
     "parse_task",

@@ -18,6 +18,7 @@ import inlay
 from inlay.cli import (
     analyze,
     bench,
+    compare,
     demo,
     eval,
     export,
@@ -26,8 +27,8 @@ from inlay.cli import (
     params,
     plan,
     predict,
-    retrain,
     report_page,
+    retrain,
     serve,
     sweep,
     train,
@@ -46,6 +47,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
+app.command("compare")(compare.compare)
 app.command("retrain")(retrain.retrain)
 app.command("eval")(eval.evaluate)
 app.command("predict")(predict.predict)

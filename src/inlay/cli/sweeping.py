@@ -11,6 +11,7 @@ from inlay.cli.progress import Progress, clock, decimals
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from inlay.comparison.work import Work as Comparing
     from inlay.sweeps.api import Work
     from inlay.sweeps.table import Sweep
 
@@ -21,7 +22,7 @@ _ROWS = 30
 class SweepProgress(Progress):
     """A live table of slots; where there is no terminal, a line for every run that ends."""
 
-    def __init__(self, screen: Console, work: Work):
+    def __init__(self, screen: Console, work: Work | Comparing):
         super().__init__(screen, work.runs)
         ended = [row for row in work.result().rows if row.state in ("done", "pruned", "failed")]
         self.ended, self.failed = len(ended), sum(row.state == "failed" for row in ended)
@@ -37,7 +38,7 @@ class SweepProgress(Progress):
 
     def _begin(self, event: dict[str, Any]) -> None:
         super()._begin(event)
-        self.deciding = {**self.deciding, event["run"]: self.metric}
+        self.deciding = {**self.deciding, event["run"]: self._metric(event["run"])}
         self._lengths.append(event["steps"])
 
     def _step(self, event: dict[str, Any]) -> None:
@@ -46,11 +47,17 @@ class SweepProgress(Progress):
 
     def _eval(self, event: dict[str, Any]) -> None:
         row = self.active[event["run"]]
-        row["found"] = f"{self.metric} {decimals(event['metrics'][self.metric])}"
+        metric = self._metric(event["run"])
+        row["found"] = f"{metric} {decimals(event['metrics'][metric])}"
 
     def _done(self, event: dict[str, Any]) -> None:
         super()._done(event)
-        self._line(event, f"{self.metric} {decimals(event['metrics']['validation'][self.metric])}")
+        metric = self._metric(event["run"])
+        self._line(event, f"{metric} {decimals(event['metrics']['validation'][metric])}")
+
+    def _metric(self, run: str) -> str:
+        """What decides it: the same for all runs of a sweep."""
+        return self.metric
 
     def _pruned(self, event: dict[str, Any]) -> None:
         row = self.active.pop(event["run"], {})

@@ -1,9 +1,9 @@
 """Quality against trained parameters: figures 1 and 3 of Houlsby et al. (2019).
 
-The horizontal axis is what one more task adds to the model, by its logarithm; the vertical one is the metric minus that
-of a reference, full fine-tuning in the paper, on the same dataset. Over several datasets a line goes through the medians,
-and what it is drawn with spans the 20th to the 80th percentile. A family of one size is a marker, one without
-trained parameters (a baseline) a dashed line across.
+The horizontal axis is what one more task adds to the model, by its logarithm; the vertical one is the metric minus
+that of a reference, full fine-tuning in the paper, on the same dataset. Over several datasets a line goes through the
+medians, and the band around it spans the 20th to the 80th percentile. A family of one size is a marker; one without
+trained parameters (a baseline) is a dashed line across.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from inlay import drawing
+from inlay import config, drawing
+from inlay.bank.delta import parse
 from inlay.errors import RunError
 from inlay.metrics import LOWER_IS_BETTER
 
 PERCENTILES = (20.0, 50.0, 80.0)
+SIZES = frozenset({"size", "rank", "top"})
+"""Options that make a method larger, and nothing else."""
 _BASELINE = "#7F7F7F"
 _DASHES = ("--", ":", "-.")
 
@@ -48,14 +51,21 @@ class Place(NamedTuple):
     datasets: int
 
 
+def family(spec: str) -> str:
+    """A spec without what says how large it is: `houlsby:size=8,where=ffn` -> `houlsby:where=ffn`."""
+    name, options = config.split_spec(parse(spec).spec)
+    rest = ",".join(f"{key}={value}" for key, value in options.items() if key not in SIZES)
+    return f"{name}:{rest}" if rest else name
+
+
 def places(points: Sequence[Point]) -> dict[str, list[Place]]:
     """Family -> its methods from small to large, with percentiles over datasets: exactly what is drawn."""
     found: dict[str, dict[str, list[Point]]] = {}
     for point in map(Point._make, points):
         if math.isfinite(point.value) and math.isfinite(point.baseline):
             found.setdefault(point.family, {}).setdefault(point.method, []).append(point)
-    made = {family: [_place(name, own) for name, own in methods.items()] for family, methods in found.items()}
-    return {family: sorted(own, key=lambda place: place.parameters or 0) for family, own in made.items()}
+    made = {name: [_place(method, own) for method, own in methods.items()] for name, methods in found.items()}
+    return {name: sorted(own, key=lambda place: place.parameters or 0) for name, own in made.items()}
 
 
 def draw(
@@ -75,13 +85,13 @@ def draw(
     panel = axes[0, 0]
     scale = 1.0 if metric in LOWER_IS_BETTER else 100.0
     is_band = max(place.datasets for own in families.values() for place in own) > 1
-    trained = {family: own for family, own in families.items() if own[0].parameters is not None}
-    across = [family for family in families if family not in trained]
+    trained = {name: own for name, own in families.items() if own[0].parameters is not None}
+    across = [own for name, own in families.items() if name not in trained]
     panel.axhline(0, color="black", lw=0.8, alpha=0.6)
-    for i, (family, own) in enumerate(trained.items()):
-        _family(panel, i, family, own, scale, is_band)
-    for i, family in enumerate(across):
-        level, name = scale * families[family][0].middle, families[family][0].method
+    for i, (name, own) in enumerate(trained.items()):
+        _family(panel, i, name, own, scale, is_band)
+    for i, own in enumerate(across):
+        level, name = scale * own[0].middle, own[0].method
         panel.axhline(level, color=_BASELINE, lw=1.2, ls=_DASHES[i % len(_DASHES)], label=name)
     if trained:
         panel.set_xscale("log")
@@ -92,22 +102,23 @@ def draw(
         panel.set_title(title, fontsize=10)
     drawing.plain(panel)
     shown = dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
-    names = [own[0].method if len(own) == 1 else family for family, own in (trained | families).items()]
+    names = [own[0].method if len(own) == 1 else name for name, own in (trained | families).items()]
     how = {"loc": "outside lower center", "ncols": min(4, len(names)), "frameon": False, "fontsize": 9}
     figure.legend([shown[name] for name in names], names, **how)
     return figure
 
 
-def _family(panel: Any, i: int, family: str, own: Sequence[Place], scale: float, is_band: bool) -> None:
+def _family(panel: Any, i: int, name: str, own: Sequence[Place], scale: float, is_band: bool) -> None:
     colour, marker = drawing.COLOURS[i % len(drawing.COLOURS)], drawing.MARKERS[i % len(drawing.MARKERS)]
     x = [max(1.0, place.parameters or 1.0) for place in own]  # a method without any has no logarithm
     low, middle, high = ([scale * getattr(place, name) for place in own] for name in ("low", "middle", "high"))
     if len(own) == 1:
-        name = own[0].method
         spread = [[middle[0] - low[0]], [high[0] - middle[0]]] if is_band else None
-        panel.errorbar(x, middle, spread, fmt=marker, color=colour, capsize=3, markersize=6, lw=1.2, label=name)
+        panel.errorbar(
+            x, middle, spread, fmt=marker, color=colour, capsize=3, markersize=6, lw=1.2, label=own[0].method
+        )
         return
-    panel.plot(x, middle, marker=marker, color=colour, lw=1.6, markersize=5, label=family)
+    panel.plot(x, middle, marker=marker, color=colour, lw=1.6, markersize=5, label=name)
     if is_band:
         panel.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
 

@@ -21,6 +21,7 @@ _LATEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "\\": r"\textbackslash{}",
+    "±": r"$\pm$",
 }
 _STATES = {"done": 0, "pruned": 1, "failed": 2}
 
@@ -67,7 +68,7 @@ def write_csv(sweep: Sweep, path: str | os.PathLike[str]) -> None:
         return [*start, *found, round(row.seconds, 3), row.tokens, row.parameters.get("adapter", ""), row.error]
 
     rows = sorted(sweep.rows, key=lambda r: (place.get(r.id, len(place) + 1), _STATES.get(r.state, 3), r.position))
-    with _opened(path) as file:
+    with opened(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows([columns, *(line(row) for row in rows)])
 
@@ -79,17 +80,30 @@ def shown_exactly(value: Any) -> str:
 
 def write_latex(sweep: Sweep, path: str | os.PathLike[str]) -> None:
     """A tabular in the style of booktabs; the winner in bold."""
-    columns = header(sweep)
-    left = {"rank": "r", "seconds": "r", "parameters": "r"}
-    lines = ["% \\usepackage{booktabs}", f"\\begin{{tabular}}{{{''.join(left.get(c, 'l') for c in columns)}}}"]
-    lines += ["\\toprule", _latex_line(columns), "\\midrule"]
-    for entry in sweep.ranking:
-        line = _latex_line(cells(sweep, entry))
-        if entry.rank == 1:
-            line = " & ".join(f"\\textbf{{{cell}}}" for cell in line.removesuffix(" \\\\").split(" & ")) + " \\\\"
-        lines.append(line)
-    with _opened(path) as file:
-        file.write("\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""]))
+    lines = [cells(sweep, entry) for entry in sweep.ranking]
+    bold = [entry.rank == 1 for entry in sweep.ranking]
+    write_text(path, latex_table(header(sweep), lines, bold, ("rank", "seconds", "parameters")))
+
+
+def latex_table(
+    columns: Sequence[str], lines: Sequence[Sequence[str]], bold: Sequence[bool], right: Sequence[str]
+) -> str:
+    """A tabular of plain cells; columns in `right` hold numbers."""
+    places = "".join("r" if column in right else "l" for column in columns)
+    made = ["% \\usepackage{booktabs}", f"\\begin{{tabular}}{{{places}}}"]
+    made += ["\\toprule", _latex_line(columns), "\\midrule"]
+    for line, is_bold in zip(lines, bold, strict=True):
+        found = _latex_line(line)
+        if is_bold:
+            found = " & ".join(f"\\textbf{{{cell}}}" for cell in found.removesuffix(" \\\\").split(" & ")) + " \\\\"
+        made.append(found)
+    return "\n".join([*made, "\\bottomrule", "\\end{tabular}", ""])
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """A file of text."""
+    with opened(path) as file:
+        file.write(text)
 
 
 def _latex_line(values: Sequence[str]) -> str:
@@ -97,18 +111,23 @@ def _latex_line(values: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"[&%$#_{}~^\\]", lambda found: _LATEX[found[0]], text).replace("±", r"$\pm$")
+    return re.sub(r"[&%$#_{}~^\\±]", lambda found: _LATEX[found[0]], text)
 
 
 def html_table(sweep: Sweep) -> str:
     """For notebooks."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in header(sweep))
-    lines = [[html.escape(cell) for cell in cells(sweep, entry)] for entry in sweep.ranking]
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
-    return f"<b>{html.escape(sweep.name)}</b><table><tr>{head}</tr>{body}</table>"
+    return html_cells(sweep.name, header(sweep), [cells(sweep, entry) for entry in sweep.ranking])
 
 
-def _opened(path: str | os.PathLike[str]) -> Any:
+def html_cells(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table of plain cells."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
+    return f"<b>{html.escape(title)}</b><table><tr>{head}</tr>{body}</table>"
+
+
+def opened(path: str | os.PathLike[str]) -> Any:
+    """A file to write to."""
     try:
         return Path(path).open("w", encoding="utf-8", newline="")
     except OSError as error:

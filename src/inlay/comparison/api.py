@@ -1,0 +1,59 @@
+"""`inlay.compare`: methods on equal terms, on one or several datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+
+from inlay.comparison.baselines import TRIALS
+from inlay.comparison.plan import METHODS, Plan, read_parts
+from inlay.comparison.table import Comparison
+from inlay.comparison.work import Work
+from inlay.engine.host import Host
+from inlay.library.library import check_name
+from inlay.sweeps.grid import Grid
+from inlay.sweeps.store import Store
+from inlay.training.loop import Callback
+from inlay.training.run import Run
+
+
+def compare(
+    host: Host,
+    runs: Run | Sequence[Run],
+    methods: Sequence[str] | str = METHODS,
+    grid: Grid | None = None,
+    *,
+    seeds: int = 3,
+    tasks: int | None = None,
+    baselines: bool = True,
+    trials: int = TRIALS,
+    name: str = "comparison",
+    store: str | os.PathLike[str] | None = None,
+    slots: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    save_every: float = 60.0,
+) -> Comparison:
+    """Train methods with equal budgets, side by side, and compare cost and quality.
+
+    Settings are chosen by validation, for every method and dataset; what is reported are test rows, if there are any.
+
+    Args:
+        runs: one for every dataset: its data, and the settings that all methods share.
+        methods: specs.
+        grid: settings that every method tries, such as `{"lr": [3e-4, 1e-3]}`.
+        seeds: how many, from the run's own.
+        tasks: for how many tasks parameters are added up; as many as there are datasets by default.
+        baselines: also the commonest answer, and TF-IDF with a linear model.
+        trials: settings that Optuna tries for TF-IDF, with every seed.
+        store: a SQLite file for results; a comparison that is called again with it goes on, and repeats nothing.
+        slots, callbacks, save_every: as for `inlay.train`.
+    """
+    plan = Plan(methods, grid or {}, seeds, tasks, baselines, trials)
+    parts = read_parts(host, [runs] if isinstance(runs, Run) else runs, plan)
+    opened = Store(store)
+    work = Work(host, parts, plan, check_name(name), opened, slots, callbacks, save_every)
+    if store is None:  # in memory: the result still needs it
+        return work.run()
+    with closing(opened):
+        return work.run()

@@ -1,0 +1,116 @@
+"""What needs no transformer: the commonest answer, and TF-IDF with a linear model.
+
+Both see the rows that a run of the same seed sees, and are scored by the same task, so their numbers stand beside those
+of methods. What is not there says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from inlay.comparison import linear
+from inlay.sweeps.store import Store
+from inlay.sweeps.trial import digest
+from inlay.tasks import Answer, Example
+from inlay.training.prepare import Prepared
+
+MAJORITY, TFIDF = "majority", "tf-idf"
+NAMES = (MAJORITY, TFIDF)
+TRIALS = 20
+"""Settings that Optuna tries for TF-IDF."""
+_FORMAT = 1
+"""Raised when a baseline is made in another way, so that stored results of the old one are not taken for it."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A baseline with one seed on one dataset."""
+
+    metrics: dict[str, dict[str, float]]
+    """split -> metric -> value."""
+    seconds: float
+    setting: dict[str, Any] = field(default_factory=dict)
+    """What was chosen by validation."""
+    size: int = 0
+    """Numbers in the linear model."""
+
+
+def missing(name: str, data: Prepared) -> str:
+    """Why a task has no such baseline; empty if it has one."""
+    if name == TFIDF:
+        if data.task.kind not in linear.KINDS:
+            return f"{data.task.name} has no TF-IDF baseline: its answers are not about a text as a whole"
+    elif data.task.kind not in _COMMONEST:
+        return f"{data.task.name} has no commonest answer"
+    return ""
+
+
+def run(name: str, data: Prepared, store: Store, trials: int = TRIALS) -> tuple[Score, bool]:
+    """A baseline's score, and whether it was known already."""
+    tuned = {"trials": trials, "seed": data.run.seed, "weights": data.weights} if name == TFIDF else {}
+    what = {"baseline": name, "format": _FORMAT, "data": _rows(data), "metric": data.metric, **tuned}
+    key = f"baseline {digest(what)}"
+    known = store.about(key)
+    if known is not None:
+        return Score(**known), True
+    began = time.perf_counter()
+    setting, size, answer = linear.tune(data, trials) if name == TFIDF else ({}, 0, commonest(data))
+    score = Score(measure(data, answer), time.perf_counter() - began, setting, size)
+    store.note(key, asdict(score))
+    return score, False
+
+
+def measure(data: Prepared, answer: Callable[[Sequence[Example]], list[Answer]]) -> dict[str, dict[str, float]]:
+    """All metrics of whatever answers examples, on validation and test rows."""
+    parts = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
+    return {split: data.task.score(part.examples, answer(part.examples), data.labels) for split, part in parts.items()}
+
+
+def commonest(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
+    """The same answer for everything: what is most frequent in training, of numbers the mean."""
+    return _COMMONEST[data.task.kind](data)
+
+
+def _majority(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
+    label = _most(data, [e.target for e in data.train.examples])
+    return lambda examples: [{"label": label} for _ in examples]
+
+
+def _labels(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
+    """The labels that most rows have: none, often enough."""
+    counts = Counter(label for e in data.train.examples for label in e.target)
+    given = [label for label in data.labels if 2 * counts[label] > len(data.train.examples)]
+    return lambda examples: [{"label": given} for _ in examples]
+
+
+def _mean(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
+    mean = sum(e.target for e in data.train.examples) / len(data.train.examples)
+    return lambda examples: [{"value": mean} for _ in examples]
+
+
+def _tag(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
+    tag = _most(data, [tag for e in data.train.examples for tag in e.target])
+    return lambda examples: [{"tags": [tag] * len(e.words)} for e in examples]
+
+
+_COMMONEST: dict[str, Callable[[Prepared], Callable[[Sequence[Example]], list[Answer]]]] = {
+    "classification": _majority,
+    "multilabel": _labels,
+    "regression": _mean,
+    "tagging": _tag,
+}
+
+
+def _most(data: Prepared, targets: Sequence[str]) -> str:
+    counts = Counter(targets)
+    return max(data.labels, key=counts.__getitem__)  # of equals the first label
+
+
+def _rows(data: Prepared) -> list[Any]:
+    """Which rows are in which split: the hash of all rows does not say."""
+    parts = (data.train, data.validation, data.test)
+    return [data.data_hash, *(len(part.examples) if part is not None else 0 for part in parts)]

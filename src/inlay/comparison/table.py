@@ -1,0 +1,208 @@
+"""What came of a comparison: a line for every method, with its cost, its quality, and whether the best is better."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inlay.comparison import significance
+from inlay.library.adapter import Adapter
+from inlay.sweeps.store import Row
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What was compared on."""
+
+    name: str
+    data: str
+    task: str
+    metric: str
+    split: str
+    """Whose rows the table speaks of: `test`, or `validation`, which has also chosen."""
+    rows: Mapping[str, int]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**vars(self), "rows": dict(self.rows)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on one dataset, in the setting that validation chose."""
+
+    values: Mapping[int, float]
+    """seed -> the metric on the split that is reported."""
+    validation: float
+    """Mean over seeds."""
+    setting: Mapping[str, Any]
+    """The same for all seeds; a baseline is tuned for every seed, and this is seed -> setting."""
+    seconds: float
+    """Of one run, on average."""
+    parameters: int = 0
+    share: float = 0.0
+    """Of the base."""
+    bytes: int | None = None
+    """Of the file of the best seed's adapter, with its head."""
+    run: str = ""
+    """The id of the run of the best seed."""
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.fmean(self.values.values())
+
+    @property
+    def std(self) -> float | None:
+        """Of the sample; None for a single seed."""
+        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        values = {str(seed): value for seed, value in self.values.items()}
+        return {**vars(self), "values": values, "setting": dict(self.setting), "mean": self.mean, "std": self.std}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method, or a baseline, on all datasets."""
+
+    method: str
+    family: str
+    is_baseline: bool
+    cells: Mapping[str, Cell]
+    """By the dataset's name; one that is missing could not be run there."""
+    total: float | None
+    """Parameters for all tasks, in bases; None for a baseline."""
+    average: float | None = None
+    """Over datasets; None if one is missing."""
+    average_std: float | None = None
+    """Over seeds, of the average."""
+    difference: float | None = None
+    """To the best, on average over the pairs of both; below 0 is worse."""
+    pairs: int = 0
+    p: float | None = None
+    """Corrected; None for the best itself, and where nothing can be told."""
+    is_best: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Trained for one task, without its head; the mean, should datasets have chosen different sizes."""
+        return round(statistics.fmean(cell.parameters for cell in self.cells.values())) if self.cells else 0
+
+    @property
+    def share(self) -> float:
+        """Of the base."""
+        return statistics.fmean(cell.share for cell in self.cells.values()) if self.cells else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of one run, on average."""
+        return statistics.fmean(cell.seconds for cell in self.cells.values()) if self.cells else 0.0
+
+    @property
+    def bytes(self) -> int | None:
+        """Of one adapter, on average."""
+        known = [cell.bytes for cell in self.cells.values() if cell.bytes is not None]
+        return round(statistics.fmean(known)) if known and not self.is_baseline else None
+
+    @property
+    def verdict(self) -> str:
+        """`best`, `worse`, `not distinguishable` or `cannot tell`."""
+        if self.is_best:
+            return "best"
+        if self.p is None:
+            return "cannot tell"
+        return "worse" if self.p <= significance.LEVEL else "not distinguishable"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        names = "method family is_baseline parameters share total bytes seconds average average_std difference pairs p"
+        found = {name: getattr(self, name) for name in [*names.split(), "verdict"]}
+        if self.is_baseline:
+            found |= {"parameters": None, "share": None}
+        return {**found, "datasets": {name: cell.document() for name, cell in self.cells.items()}}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods on equal terms."""
+
+    name: str
+    datasets: tuple[Dataset, ...]
+    lines: tuple[Line, ...]
+    """The best first; what lacks a dataset last."""
+    tasks: int
+    """For how many tasks parameters are added up."""
+    seeds: tuple[int, ...]
+    settings: int
+    """Tried of every method."""
+    says: tuple[str, ...] = ()
+    """What to make of it."""
+    notes: tuple[str, ...] = ()
+    """What could not be run, and why."""
+    rows: tuple[Row, ...] = field(default=(), repr=False)
+    """All runs; their labels begin with the dataset's name."""
+    store: Path | None = None
+    _load: Callable[[str], Adapter | None] = field(default=lambda id: None, repr=False)
+
+    @property
+    def metric(self) -> str:
+        """What was measured, in words, if it is the same everywhere."""
+        found = {dataset.metric for dataset in self.datasets}
+        return found.pop() if len(found) == 1 else "score"
+
+    @property
+    def best(self) -> Line | None:
+        """The best of all that were run on every dataset; None if there is none."""
+        return next((line for line in self.lines if line.is_best), None)
+
+    def adapter(self, method: str, dataset: str) -> Adapter | None:
+        """The adapter of a method's best seed on a dataset, if it was kept."""
+        line = next((line for line in self.lines if line.method == method), None)
+        return None if line is None or dataset not in line.cells else self._load(line.cells[dataset].run)
+
+    def document(self) -> dict[str, Any]:
+        """What `inlay compare --json` prints."""
+        names = ("id", "label", "setting", "seed", "state", "value", "metrics", "seconds", "tokens", "parameters")
+        return {
+            "name": self.name,
+            "datasets": [dataset.document() for dataset in self.datasets],
+            "tasks": self.tasks,
+            "seeds": list(self.seeds),
+            "settings": self.settings,
+            "test": significance.TEST,
+            "best": None if self.best is None else self.best.method,
+            "methods": [line.document() for line in self.lines],
+            "says": list(self.says),
+            "notes": list(self.notes),
+            "runs": [{**{n: getattr(row, n) for n in names}, "problem": row.error} for row in self.rows],
+            "store": None if self.store is None else str(self.store),
+        }
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """A line for every method, dataset and seed, in the settings that were chosen."""
+        from inlay.comparison.files import write_csv
+
+        write_csv(self, path)
+
+    def to_latex(self, path: str | os.PathLike[str]) -> None:
+        """The table, for booktabs."""
+        from inlay.comparison.files import write_latex
+
+        write_latex(self, path)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Quality against trained parameters."""
+        from inlay.comparison.files import write_plot
+
+        write_plot(self, path)
+
+    def _repr_html_(self) -> str:
+        from inlay.comparison.files import html_table
+
+        return html_table(self)
