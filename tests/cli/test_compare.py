@@ -153,6 +153,11 @@ def test_everything_wrong_is_said_together_before_anything_starts(place: Place, 
     assert not (place.folder / "library").exists()
 
 
+def test_an_engine_that_is_not_there(place: Place, data: list[str]):
+    assert "there is no engine 'rai'" in place.fails(data[0], "--engine", "rai")
+    assert "address is for the engine ray" in place.fails(data[0], "--address", "x:1")
+
+
 def test_wrong_usage(place: Place, data: list[str]):
     assert "give DATA, or --manifest" in place.fails(code=2)
     assert "--test is for one dataset" in place.fails(*data, "--test", data[0], code=2)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from inlay.comparison.table import Comparison
     from inlay.comparison.work import Work
     from inlay.engine.host import Host
+    from inlay.sweeps.ray import Cluster
     from inlay.training.run import Run
 
 
@@ -101,6 +102,11 @@ def compare(
     compile: settings.Compile = None,
     weights: options.Weights = None,
     save_every: settings.SaveEvery = 60.0,
+    engine: options.Engine = "local",
+    address: options.Address = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Ray workers.  [default: one per GPU, or per machine]")
+    ] = None,
     log: settings.Log = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
@@ -113,6 +119,7 @@ def compare(
     from inlay.comparison.work import Work
     from inlay.library.library import Library, check_name
     from inlay.sweeps.grid import read_texts
+    from inlay.sweeps.ray import read_engine
     from inlay.sweeps.store import Store, remove
     from inlay.training.run import data_name
 
@@ -120,17 +127,18 @@ def compare(
     values, more = read_texts(grid or [])
     trials = TRIALS if baseline_trials is None else baseline_trials
     plan = Plan(METHODS if methods is None else methods, values, seeds, tasks, baselines, trials)
-    problems += [*more, *_cannot_draw(plot)]
+    cluster, wrong = read_engine(engine, address, workers)
+    problems += [*more, *wrong, *_cannot_draw(plot)]
     named = check_name(name or "-".join(run.name or data_name(str(run.data)) for run in runs)[:100] or "comparison")
     kept = Library(library)
-    host, parts = _read(plan, runs, problems, lambda: train.open_host(base, compile, weights, screen))
+    host, parts = _read(plan, runs, problems, cluster, lambda: train.open_host(base, compile, weights, screen))
     path = store or kept.local / "comparisons" / f"{named}.sqlite"
     if restart:
         remove(path)
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = Work(host, parts, plan, named, opened, slots, logs, save_every)
+        work = Work(host, parts, plan, named, opened, slots, logs, save_every, cluster)
         found = _run(work, screen)
     _finish(found, screen, {"csv": csv, "latex": latex, "plot": plot}, as_json)
 
@@ -170,7 +178,9 @@ def _cannot_draw(plot: Path | None) -> list[str]:
     return []
 
 
-def _read(plan: Plan, runs: Sequence[Run], problems: list[str], load: Any) -> tuple[Host, list[Part]]:
+def _read(
+    plan: Plan, runs: Sequence[Run], problems: list[str], cluster: Cluster | None, load: Any
+) -> tuple[Host, list[Part]]:
     """The base and the datasets; one error names everything that is wrong."""
     from inlay.comparison.plan import read_parts
 
@@ -178,7 +188,7 @@ def _read(plan: Plan, runs: Sequence[Run], problems: list[str], load: Any) -> tu
     host = None
     try:
         host = load()
-        parts = read_parts(host, runs, plan) if runs else []
+        parts = read_parts(host, runs, plan, cluster) if runs else []
     except InlayError as error:
         problems = [*problems, str(error)]
         if host is None:  # what can be said without a base

@@ -11,8 +11,10 @@ from inlay.comparison.plan import METHODS, Plan, read_parts
 from inlay.comparison.table import Comparison
 from inlay.comparison.work import Work
 from inlay.engine.host import Host
+from inlay.errors import RunError
 from inlay.library.library import check_name
 from inlay.sweeps.grid import Grid
+from inlay.sweeps.ray import read_engine
 from inlay.sweeps.store import Store
 from inlay.training.loop import Callback
 from inlay.training.run import Run
@@ -33,6 +35,9 @@ def compare(
     slots: int | None = None,
     callbacks: Sequence[Callback] = (),
     save_every: float = 60.0,
+    engine: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
 ) -> Comparison:
     """Train methods with equal budgets, side by side, and compare cost and quality.
 
@@ -48,11 +53,15 @@ def compare(
         trials: settings that Optuna tries for TF-IDF, with every seed.
         store: a SQLite file for results; a comparison that is called again with it goes on, and repeats nothing.
         slots, callbacks, save_every: as for `inlay.train`.
+        engine, address, workers: as for `inlay.sweep`.
     """
     plan = Plan(methods, grid or {}, seeds, tasks, baselines, trials)
-    parts = read_parts(host, [runs] if isinstance(runs, Run) else runs, plan)
+    cluster, problems = read_engine(engine, address, workers)
+    if problems:
+        raise RunError("; ".join(problems))
+    parts = read_parts(host, [runs] if isinstance(runs, Run) else runs, plan, cluster)
     opened = Store(store)
-    work = Work(host, parts, plan, check_name(name), opened, slots, callbacks, save_every)
+    work = Work(host, parts, plan, check_name(name), opened, slots, callbacks, save_every, cluster)
     if store is None:  # in memory: the result still needs it
         return work.run()
     with closing(opened):

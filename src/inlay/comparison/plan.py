@@ -18,6 +18,7 @@ from inlay.errors import InlayError, RunError
 from inlay.metrics import LOWER_IS_BETTER
 from inlay.sweeps.api import Plan as SweepPlan
 from inlay.sweeps.grid import Grid, Space
+from inlay.sweeps.ray import Cluster
 from inlay.sweeps.search import optuna
 from inlay.sweeps.trial import Trial, Trials
 from inlay.sweeps.values import split_specs
@@ -74,9 +75,9 @@ class Part:
     """By seed; all methods have the same rows."""
 
 
-def read_parts(host: Host, runs: Sequence[Run], plan: Plan) -> list[Part]:
+def read_parts(host: Host, runs: Sequence[Run], plan: Plan, cluster: Cluster | None = None) -> list[Part]:
     """Read every dataset; one error names everything that is wrong with all of them and with the plan."""
-    problems = plan.problems()
+    problems = plan.problems() + ([] if cluster is None else cluster.problems(host))
     found: list[Part] = []
     if not runs:
         problems.append("there is nothing to compare on: give a dataset")

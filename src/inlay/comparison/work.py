@@ -22,6 +22,7 @@ from inlay.engine.host import Host
 from inlay.errors import InlayError
 from inlay.methods.finetune import Finetune
 from inlay.sweeps.local import Local
+from inlay.sweeps.ray import Cluster, Ray
 from inlay.sweeps.store import Row, Store
 from inlay.sweeps.table import Entry, rank
 from inlay.training.loop import Callback
@@ -40,10 +41,15 @@ class Work:
         slots: int | None = None,
         callbacks: Sequence[Callback] = (),
         save_every: float = 60.0,
+        cluster: Cluster | None = None,
     ):
         self.host, self.parts, self.plan, self.name, self.store = host, parts, plan, name, store
         self.trials = [trial for part in parts for trial in part.trials]
-        self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
+        self.engine: Local | Ray
+        if cluster is None:
+            self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
+        else:
+            self.engine = Ray(host, store, cluster, slots=slots, callbacks=callbacks)
         self.notes: list[str] = []
         self.scores: dict[tuple[str, str], dict[int, baselines.Score]] = {}
         """(baseline, dataset) -> seed -> score."""
