@@ -23,13 +23,40 @@ def says(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[str]:
         return ["nothing was run on every dataset, so nothing can be compared"]
     metric = datasets[0].metric
     close = CLOSE if metric not in LOWER_IS_BETTER else CLOSE * abs(best.average or 0.0)
-    return [*_plain(lines, best, metric, close), *_small(lines, best, metric, close), *_few(lines)]
+    return [
+        *_hardly_trained(lines, datasets),
+        *_plain(lines, best, metric, close),
+        *_small(lines, best, metric, close),
+        *_few(lines),
+    ]
 
 
 def gap(difference: float, metric: str) -> str:
     """How far apart: in points, or in the metric's own unit where less is better."""
     size = abs(difference)
     return f"{size:.4g} of {metric}" if metric in LOWER_IS_BETTER else f"{100 * size:.1f} points"
+
+
+def _hardly_trained(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[str]:
+    """Datasets on which most methods have learned next to nothing: the table ranks something else there."""
+    majority = next((line for line in lines if line.method == MAJORITY), None)
+    trained = [line for line in lines if not line.is_baseline]
+    found: list[str] = []
+    if majority is None:
+        return found
+    for data in datasets:
+        known = [line.cells[data.name].mean for line in trained if data.name in line.cells]
+        common = majority.cells[data.name].mean if data.name in majority.cells else None
+        if common is None or not known:
+            continue
+        sign, close = (-1, CLOSE * abs(common)) if data.metric in LOWER_IS_BETTER else (1, CLOSE)
+        stuck = sum(sign * (value - common) <= close for value in known)
+        if 2 * stuck > len(known):
+            found.append(
+                f"on {data.name} {stuck} of {len(known)} methods are hardly better than the commonest answer: give "
+                "them more steps or other learning rates (--epochs, --grid lr=...) before believing the rest"
+            )
+    return found
 
 
 def _plain(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
