@@ -59,9 +59,10 @@ def adapter(host: inlay.Host, name: str, seed: int, labels: int) -> inlay.Adapte
 class Scene:
     """Tasks in a library, and what every answer should be."""
 
-    def __init__(self, folder: Path, tasks: int, questions: int, base: str | None, tolerance: float):
-        self.folder, self.library, self.tolerance = folder, inlay.Library(folder / "library"), tolerance
-        self.host = inlay.Host(base)
+    def __init__(self, folder: Path, given: argparse.Namespace):
+        self.folder, self.library, self.tolerance = folder, inlay.Library(folder / "library"), given.tolerance
+        tasks, questions = given.tasks, given.questions
+        self.host = inlay.Host(given.base, weights=given.weights)
         self.names = [f"task{i}" for i in range(tasks)]
         self.labels = {name: 2 + i % 4 for i, name in enumerate(self.names)}
         self.versions: dict[str, list[inlay.Adapter]] = {}
@@ -208,6 +209,9 @@ def main() -> int:
     parser.add_argument("--changes", type=int, default=200)
     parser.add_argument("--questions", type=int, default=100, help="texts that every task is asked")
     parser.add_argument("--base", help="a folder or a hub name, in place of the default base")
+    parser.add_argument(
+        "--weights", default="prepack", help="prepack (the default of `inlay serve` on a CPU), plain ..."
+    )
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of a score; in bf16 it depends on neighbours")
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--peft-python", default=sys.executable)
@@ -216,7 +220,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        scene = Scene(folder, given.tasks, given.questions, given.base, given.tolerance)
+        scene = Scene(folder, given)
         asks = [(name, text) for name in scene.names for text in scene.texts]
         random.Random(2).shuffle(asks)
         found: dict[str, Any] = {"settings": {k: v for k, v in vars(given).items() if k != "json"}}
@@ -233,6 +237,8 @@ def main() -> int:
             str(given.port),
             "--library",
             str(folder / "library"),
+            "--weights",
+            given.weights,
             *(() if given.base is None else ("--base", given.base)),
         ]
         ours = start(serve, given.port, folder / "ours.log")

@@ -413,6 +413,7 @@ def test_measurements_count_what_was_answered(place: Place):
     found = results(place, *[{"task": "sms", "text": f"a film {i}"} for i in range(5)], {"task": "topic", "text": TEXT})
     post(place, b"{")
     until(lambda: place.service.engine.counts().answers == 6)
+    until(lambda: place.service.engine.counts().resident == 5)  # those that nobody has asked for are read ahead
     page = get(place, "/metrics").text
     samples = {
         (s.name, *sorted(s.labels.items())): s.value for f in text_string_to_metric_families(page) for s in f.samples

@@ -103,9 +103,9 @@ def load(
     Args:
         device, dtype: where and in what to run; by default CUDA in bf16 if there is one, else the CPU in fp32. An
             object stays where and as it is.
-        weights: `int8` or `prepack` (fp32, laid out for products), both for serving on the CPU (the default device
-            then), or `fp8` (CUDA in bf16), which also trains. What is loaded by name releases the plain weights of its
-            layers and stays so; an object keeps them, and `restore` brings them back.
+        weights: `plain`, or `int8` or `prepack` (fp32, laid out for products), both for serving on the CPU (the default
+            device then), or `fp8` (CUDA in bf16), which also trains. What is loaded by name releases the plain weights
+            of its layers and stays so; an object keeps them, and `restore` brings them back.
         trust_remote_code: run Python code that comes with the checkpoint. Off unless asked for.
         allow_pickle: also read `.bin` weights, which can run code when loaded. Off unless asked for.
     """
@@ -123,7 +123,7 @@ def load(
         model = _read(where, trust_remote_code, allow_pickle)
         folder = Path(where) if Path(where).is_dir() else _snapshot(name)
         stored = cached(model, folder)
-        cuda = torch.cuda.is_available() and weights in (None, "fp8")
+        cuda = torch.cuda.is_available() and weights in (None, "plain", "fp8")
         device = torch.device(device or ("cuda" if cuda else "cpu"))
         dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     row = arch.find(config_of(model).model_type)
@@ -152,10 +152,10 @@ def ready(base: Base) -> None:
 
 def keep_as(base: Base, weights: str | None, release: bool = False) -> None:
     """Change the form of a base's weights as asked; nothing if it is not asked, or is so already."""
-    if weights is None or base.form == weights:
+    if weights in (None, "plain") or base.form == weights:
         return
     if weights not in FORMS:
-        raise BaseError(f"weights cannot be kept as {weights!r}: {suggest(weights, FORMS)}")
+        raise BaseError(f"weights cannot be kept as {weights!r}: {suggest(weights, ['plain', *FORMS])}")
     replace_products(base, FORMS[weights], release)
 
 

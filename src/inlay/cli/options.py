@@ -25,8 +25,8 @@ Weights = Annotated[
     typer.Option(
         "--weights",
         metavar="FORM",
-        help="How to keep the base's weights: int8 (CPU) or fp8 (CUDA) are faster, with slightly other scores; prepack "
-        "(CPU) only takes memory.  [default: plainly]",
+        help="How to keep the base's weights: plain; prepack (CPU), faster, not for fine-tuned tasks; int8 (CPU) or "
+        "fp8 (CUDA), faster still, with slightly other scores.  [default: plain; serve on a CPU: prepack]",
     ),
 ]
 Library = Annotated[

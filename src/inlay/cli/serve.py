@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inlay.cluster import Share
-    from inlay.library.library import Library
+    from inlay.library.library import Entry, Library
     from inlay.serve.ray import Place
     from inlay.serve.spec import Spec
     from inlay.serve.watch import Choices, Wish
@@ -114,8 +114,9 @@ def serve(
         choices = Choices.read(store.local / "serving" / f"{port}.json" if port else None)
         settings = Settings(tokens, wait_ms, queue, resident)
         limits = Limits(items=max(1, min(256, queue * 4 // 5)), answers=min(1024, queue))
-        named = _base(store, wish, base)
-        spec = Spec(store.root, named, weights, wish, settings, keys, limits, tuple(cors or ()), watch, log_texts)
+        entries = _entries(store, wish)
+        named, form = _base(store, entries, base), _form(weights, engine, entries)
+        spec = Spec(store.root, named, form, wish, settings, keys, limits, tuple(cors or ()), watch, log_texts)
         if engine == "ray":
             from inlay.serve.ray import Place
 
@@ -184,10 +185,31 @@ def _wish(tasks: str | None, alias: str | None) -> Wish:
     return Wish(only, alias)
 
 
-def _base(store: Library, wish: Wish, base: str | None) -> str | None:
+def _entries(store: Library, wish: Wish) -> list[Entry]:
+    """What is to be served, as far as the library has it now."""
+    return store.list(damaged=[]) if wish.only is None else [store.find(ref) for ref in wish.only.values()]
+
+
+def _form(weights: str | None, engine: str, entries: Sequence[Entry]) -> str | None:
+    """How to keep the base's weights: as asked; else, on the CPU, packed, unless an adapter is going to change them."""
+    if weights is not None or engine == "ray" or not entries:
+        return weights
+    import torch
+
+    from inlay.bank.delta import WeightMethod, parse
+    from inlay.base.prepack import can_prepack
+
+    if torch.cuda.is_available() or not can_prepack():
+        return None
+    try:
+        methods = [parse(spec) for spec in {str(entry.card.get("method")) for entry in entries}]
+    except InlayError:  # it will be said when it is loaded
+        return None
+    return None if any(isinstance(method, WeightMethod) for method in methods) else "prepack"
+
+
+def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | None:
     """The base that is named, else that of the most tasks."""
-    only = wish.only
-    entries = store.list(damaged=[]) if only is None else [store.find(ref) for ref in only.values()]
     if not entries and base is None:
         screen = output.console(True)
         screen.print(f"{store.root} has no adapters yet: the default base is served", style="yellow", soft_wrap=True)

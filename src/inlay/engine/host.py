@@ -153,7 +153,8 @@ class Host:
             raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")
         method, sites = record.method, self.base.sites
         if isinstance(method, WeightMethod) and (kind := self.base.form):
-            raise BaseError(f"{name!r} ({method.name}) changes weights of the base; load it on a host without {kind}")
+            without = f"load it on a host without {kind} (--weights plain)"
+            raise BaseError(f"{name!r} ({method.name}) changes weights of the base; {without}")
         parts = record.head_parts(self.base)
         start: Mapping[str, Tensor] = {}
         if isinstance(method, SlotMethod):
