@@ -6,15 +6,18 @@ import json
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tiny
 from serve import place as places
 from serve.place import PAIR, TEXT, until
 from serve.process import Process
 from typer.testing import CliRunner
 
 import inlay
+from inlay.cli import serve
 from inlay.cli.main import app
 from inlay.library.library import Library
 
@@ -187,3 +190,23 @@ def test_a_service_that_is_not_there():
     done = call("predict", "sms", TEXT, "--url", "http://127.0.0.1:9")
     assert (done.exit_code, "cannot be reached" in done.stderr) == (1, True)
     assert call("predict", "sms", TEXT, "--url", "http://127.0.0.1:9", "--base", "x").exit_code == 2
+
+
+def test_on_a_cpu_weights_are_packed_unless_a_task_changes_them(monkeypatch: pytest.MonkeyPatch):
+    entries = {
+        spec: SimpleNamespace(card={"method": spec}) for spec in ("lora", "houlsby:size=8", "finetune:top=1", "?")
+    }
+    small = [entries["lora"], entries["houlsby:size=8"]]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert serve._form(None, "local", small) == "prepack"
+    assert serve._form(None, "local", [*small, entries["finetune:top=1"]]) is None
+    assert serve._form(None, "local", [entries["?"]]) is None
+    assert serve._form(None, "local", []) is None
+    assert [serve._form(given, "local", small) for given in ("plain", "int8")] == ["plain", "int8"]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert serve._form(None, "local", small) is None
+
+
+def test_a_base_can_be_asked_for_plainly(tmp_path: Path):
+    host = inlay.Host(tiny.save_text_model(tmp_path / "base"), weights="plain")
+    assert not host.base.form
