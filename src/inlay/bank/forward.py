@@ -178,20 +178,17 @@ class Forward:
             slot for slot, method in methods.items() if method is not None and method.mixout
         )
 
-    def tables(
-        self, slots: Sequence[int], counts: Sequence[int], keys: Keys | None, size: int, at: Sequence[str]
-    ) -> dict[str, Tensor]:
+    def tables(self, segments: Segments, keys: Keys | None, size: int, at: Sequence[str]) -> dict[str, Tensor]:
         """Who owns what, for noise and for kernels: of a pass's tokens, of pooled rows, of all states.
 
         Args:
-            slots, counts: how many of `size` tokens every row has, rows of a slot one after the other.
+            segments: who owns which of `size` tokens.
             at: the sites that will be asked about.
         """
         found: dict[str, Tensor] = {}
         if keys is not None:
-            found |= noise_tables(slots, counts, keys, self.without_dropout(keys), size)
+            found |= noise_tables(segments, keys, self.without_dropout(keys), size)
         if self.kernels:
-            segments = Segments(slots, counts)
             found |= kernel_tables(self.bank, segments, size, bucket(len(segments.runs), 4), at)
         return found
 
@@ -202,15 +199,16 @@ class Forward:
             layout = packed_layout(self.base, some, self.kernels, roomy=self.kernels and batch.states is None)
         else:
             layout = padded_layout(self.base, some)
-        tables = layout.tables | self.tables(own, layout.counts, None, layout.tokens, () if alone else self._sites)
+        segments = Segments(own, layout.counts)
+        tables = layout.tables | self.tables(segments, None, layout.tokens, () if alone else self._sites)
         if alone:
             tables.pop("bounds", None)
         if keys is not None:
-            size = layout.tokens if packed else len(some.ids)
-            noise = noise_tables(own, some.lengths, keys, self.without_dropout(keys), size)
+            size, true = (layout.tokens, segments) if packed else (len(some.ids), Segments(own, some.lengths))
+            noise = noise_tables(true, keys, self.without_dropout(keys), size)
             tables |= noise if packed else {name: layout.spread(table, -1) for name, table in noise.items()}
         begin = None if some.states is None else (some.layer, some.states)
-        return Plan(rows, own, some.lengths, layout, Segments(own, layout.counts), tables, keys, alone, begin)
+        return Plan(rows, own, some.lengths, layout, segments, tables, keys, alone, begin)
 
     def _passes(self, slots: Sequence[int]) -> list[list[int]]:
         """Which rows run together: a list of passes, each a list of row numbers sorted by slot."""

@@ -210,16 +210,13 @@ def kernel_tables(bank: Bank, segments: Segments, size: int, places: int, at: It
     return tables
 
 
-def noise_tables(
-    slots: Sequence[int], counts: Sequence[int], keys: Keys, quiet: frozenset[int], size: int
-) -> dict[str, Tensor]:
+def noise_tables(segments: Segments, keys: Keys, quiet: frozenset[int], size: int) -> dict[str, Tensor]:
     """For dropout: the key of every token's slot, and its number within the slot, -1 where nothing is dropped.
 
     Args:
-        slots, counts: how many tokens each row has, rows of a slot one after the other.
+        segments: who owns which token.
         size: of the tables; -1 for the rest.
     """
-    segments = Segments(slots, counts)
     own = [keys.number(slot) if slot in keys.of_slot and slot not in quiet else None for _, _, slot in segments.runs]
     firsts = [(start - keys.tokens_before.get(slot, 0), end - start) for start, end, slot in segments.runs]
     starts, lengths = torch.tensor(firsts).view(-1, 2).unbind(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -55,11 +56,14 @@ class Batch:
 
 def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
     """One tensor of all numbers. Windows are copied as bytes, lists go through arrays: both beat a list of numbers."""
-    formats = {row.format for row in rows if isinstance(row, memoryview)}
-    code = formats.pop() if len(formats) == 1 else "q"
-    code = code if code in _DTYPES else "q"
-    parts: list[Any] = [
-        row if isinstance(row, memoryview) and row.format == code and row.contiguous else array(code, row)
-        for row in rows
-    ]
-    return torch.frombuffer(bytearray().join(parts), dtype=_DTYPES[code]).long()
+    kind = _kind(rows)
+    parts: list[Any] = list(rows) if kind else [array("q", row) for row in rows]
+    return torch.frombuffer(bytearray().join(parts), dtype=_DTYPES[kind or "q"]).long()
+
+
+def _kind(rows: Sequence[Sequence[int]]) -> str | None:
+    """The format of windows that can be copied as they are; None for anything else."""
+    if set(map(type, rows)) != {memoryview} or not all(map(attrgetter("contiguous"), rows)):
+        return None
+    formats = set(map(attrgetter("format"), rows))
+    return formats.pop() if len(formats) == 1 and formats <= _DTYPES.keys() else None

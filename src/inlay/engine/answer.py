@@ -5,6 +5,7 @@ As a forward pass, this is planned on the host (`plan_heads`) and run on tensors
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -87,10 +88,10 @@ def plan_heads(
     ways = {pools[slot] for slot in number}
     if ways != {"tokens"}:
         row_keys = None if keys is None else keys.for_rows()
-        rows = forward.tables(slots, [1] * n, row_keys, size, (ROWS, "pooler"))
+        rows = forward.tables(Segments(slots, [1] * n), row_keys, size, (ROWS, "pooler"))
         tables |= {f"rows {name}": table for name, table in rows.items()}
     if "tokens" in ways:
-        found = forward.tables(slots, lengths, keys, tokens, (TOKENS,))
+        found = forward.tables(Segments(slots, lengths), keys, tokens, (TOKENS,))
         tables |= {f"tokens {name}": table for name, table in found.items()}
     return Heads(slots, lengths, pools, keys, tables)
 
@@ -120,19 +121,19 @@ def answer(forward: Forward, heads: Heads, states: Tensor, tables: Mapping[str, 
     return found
 
 
-def by_row(outputs: Sequence[Output], heads: Heads, widths: Sequence[int]) -> list[Tensor]:
-    """Every row's logits [labels], or [tokens, labels], in the order they were run."""
+def by_row(outputs: Sequence[Output], heads: Heads, widths: Mapping[int, int]) -> list[Tensor]:
+    """Every row's logits [labels], or [tokens, labels], in the order they were run; `widths` are the slots' own."""
     rows: list[Tensor] = []
-    at = 0
+    token = 0
     of_slot = {(slot, output.per_token): output for output in outputs for slot in output.slots}
-    for i, (slot, length, width) in enumerate(zip(heads.slots, heads.lengths, widths, strict=True)):
+    for slot, some in itertools.groupby(heads.slots):
+        row, lengths = len(rows), heads.lengths[len(rows) : len(rows) + len(list(some))]
         per_token = heads.pools[slot] == "tokens"
         output = of_slot[slot, per_token]
-        if per_token:
-            rows.append(output.values[at - output.start : at - output.start + length, :width])
-        else:
-            rows.append(output.values[i - output.start, :width])
-        at += length
+        count, first = (sum(lengths), token) if per_token else (len(lengths), row)
+        mine = output.values[first - output.start : first - output.start + count, : widths[slot]]
+        rows += torch.split(mine, list(lengths)) if per_token else mine.unbind()
+        token += sum(lengths)
     return rows
 
 

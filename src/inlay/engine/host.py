@@ -358,7 +358,7 @@ class Host:
         if not torch.is_grad_enabled():  # a recording's own results are overwritten by the next run
             found = [replace(one, values=one.values.to(device, copy=True)) for one in found]
         width = {self.slot(name): self.width(name) for name in set(names) if name is not None}
-        rows = by_row(found, work.heads, [width[slot] for slot in work.slots])
+        rows = by_row(found, work.heads, width)
         return in_order(rows, work.order)
 
     def _run(self, work: Work, run: Run) -> Any:

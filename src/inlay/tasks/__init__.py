@@ -146,6 +146,11 @@ class Task(ABC):
         """The names in an example's target; none where a target is something else: a number, an answer."""
         return ()
 
+    @property
+    def draws(self) -> bool:
+        """Whether it has noise of its own in the input."""
+        return type(self).draw is not Task.draw
+
     def draw(self, rows: Sequence[Row], tokenizer: Any, random: torch.Generator) -> list[Row]:
         """What a training step or an evaluation sees of these rows; a place for noise in the input."""
         return list(rows)

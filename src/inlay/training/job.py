@@ -116,8 +116,8 @@ class Job:
             random = generator(run.seed, "order", self.stage_index, epoch)
             self._order = (self.stage_index, epoch), torch.randperm(len(stage.rows), generator=random).tolist()
         chosen = self._order[1][place * run.batch_size : (place + 1) * run.batch_size]
-        random = generator(run.seed, "draw", self.at)
-        return stage.task.draw([stage.rows[i] for i in chosen], tokenizer, random)
+        rows = [stage.rows[i] for i in chosen]
+        return stage.task.draw(rows, tokenizer, generator(run.seed, "draw", self.at)) if stage.task.draws else rows
 
     @property
     def weights(self) -> Sequence[float] | None:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from inlay.engine.host import Host
 from inlay.errors import AdapterError, InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
-from inlay.training import compiling, finish, state
+from inlay.training import compiling, finish, heap, state
 from inlay.training.adamw import Settings
 from inlay.training.cache import Cache
 from inlay.training.checkpoint import Checkpoint
@@ -97,7 +98,7 @@ class Loop:
     def run(self) -> None:
         """Until every run is done or has failed. An interrupt waits for the step, and saves."""
         try:
-            with self._interrupt, compiling.compiled(self.host, self.jobs, self.most):
+            with self._interrupt, heap.left_alone(), compiling.compiled(self.host, self.jobs, self.most):
                 while self._fill():
                     if self._step() and any(job.is_due or job.is_over for job in self.active):
                         self._settle()
@@ -189,8 +190,9 @@ class Loop:
         """One step of every active run; False if there was no room for it."""
         began, graphs = time.perf_counter(), compiling.graphs()
         tokenizer = load_tokenizer(self.host.base)
-        parts = [self._part(job, job.batch(tokenizer)) for job in self.active]
-        mine = [(job, self.host.slot(p.name), p.mine) for job, p in zip(self.active, parts, strict=True)]
+        active = self.slots.sorted()
+        parts = [self._part(job, job.batch(tokenizer)) for job in active]
+        mine = [(job, self.host.slot(p.name), p.mine) for job, p in zip(active, parts, strict=True)]
         batch = self._cache.batch(mine)
         losses = None
         with contextlib.suppress(torch.OutOfMemoryError):
@@ -200,11 +202,13 @@ class Loop:
             return False
         if compiling.graphs() > graphs:
             self._tell("compiled", None, seconds=time.perf_counter() - began)
-        before, self._taken = self._taken, Taken([(job, job.at + 1, job.lr) for job in self.active], losses)
-        for job, part in zip(self.active, parts, strict=True):
+        steps = [(job, job.at + 1, part.settings.lr) for job, part in zip(active, parts, strict=True)]
+        before, self._taken = self._taken, Taken(steps, losses)
+        took = (time.perf_counter() - began) / len(active)
+        for job, part in zip(active, parts, strict=True):
             job.step += 1
-            job.tokens += sum(len(row.ids) for row in part.rows)
-            job.seconds += (time.perf_counter() - began) / len(self.active)
+            job.tokens += sum(map(len, map(attrgetter("ids"), part.rows)))
+            job.seconds += took
         if losses.is_cuda:  # the device is at work on this step; by now it has done the one before
             self._note(before)
         else:

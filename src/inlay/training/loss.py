@@ -92,27 +92,29 @@ def plan_losses(asked: Sequence[Asked], work: Work, roomy: bool) -> Losses:
             targets = one.task.targets(one.rows, one.weights)
             if one.share is not None:
                 targets = one.share.of(targets, one.task)
-            first = place[one.slot][one.task.per_token]
-            found.append((i, one, targets, torch.where(targets.at < 0, -1, targets.at + first)))
+            found.append((i, one, targets, place[one.slot][one.task.per_token]))
         tables |= {f"{number} {name}": table for name, table in _joined(found, roomy).items()}
     firsts = [asked[members[0]] for members in groups.values()]
     return Losses([(one.task, one.head) for one in firsts], len(asked), tables)
 
 
-def _joined(found: Sequence[tuple[int, Asked, Targets, Tensor]], roomy: bool) -> dict[str, Tensor]:
-    """The units of all runs of a group, one after the other."""
-    ats, values = [at for *_, at in found], [targets.value for _, _, targets, _ in found]
-    counts = [len(at) for at in ats]
-    size = bucket(max(1, sum(counts)), 8) if roomy else sum(counts)
-    joined = {
-        "at": _stacked(ats, size, -1, roomy),
-        "value": _stacked(values, size, 0, False),
-        "weight": _stacked([targets.weight for _, _, targets, _ in found], size, 0, False),
+def _joined(found: Sequence[tuple[int, Asked, Targets, int]], roomy: bool) -> dict[str, Tensor]:
+    """The units of all runs of a group, one after the other; a run has the number of its first output with it."""
+    targets = [own for _, _, own, _ in found]
+    counts = torch.tensor([len(own.at) for own in targets])
+    units = int(counts.sum())
+    size = bucket(max(1, units), 8) if roomy else units
+    at = _stacked([own.at for own in targets], size, -1, roomy)
+    columns = [(i, one.labels, first) for i, one, _, first in found]
+    each = torch.repeat_interleave(torch.tensor(columns), counts, dim=0)
+    run, labels, firsts = F.pad(each, (0, 0, 0, size - units)).unbind(1)
+    return {
+        "at": torch.where(at < 0, -1, at + firsts.view(-1, *[1] * (at.dim() - 1))),
+        "value": _stacked([own.value for own in targets], size, 0, False),
+        "weight": _stacked([own.weight for own in targets], size, 0, False),
+        "run": run.index_fill(0, torch.arange(units, size), -1),
+        "labels": labels,
     }
-    for name, numbers in (("run", [i for i, *_ in found]), ("labels", [one.labels for _, one, _, _ in found])):
-        each = torch.repeat_interleave(torch.tensor(numbers), torch.tensor(counts))
-        joined[name] = F.pad(each, (0, size - len(each)), value=-1 if name == "run" else 0)
-    return joined
 
 
 def _stacked(parts: Sequence[Tensor], size: int, rest: int, roomy: bool) -> Tensor:

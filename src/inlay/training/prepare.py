@@ -86,8 +86,7 @@ def prepare(run: Run, host: Host) -> Prepared:
     pool = known if not held_out and len(train) + len(validation) == len(known) else None
 
     def fixed(rows: list[Row]) -> list[Row]:  # the noise that engine.predict has, so that `eval` gives the same
-        has_noise = type(task).draw is not Task.draw
-        return task.draw(rows, tokenizer, torch.Generator().manual_seed(0)) if has_noise else rows
+        return task.draw(rows, tokenizer, torch.Generator().manual_seed(0)) if task.draws else rows
 
     # nobody learns from test rows, so they may have labels of their own
     tested = Part(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None

@@ -43,6 +43,10 @@ class Slots:
         """The slots of the active runs."""
         return [self.host.slot(slot_name(job)) for job in self.active]
 
+    def sorted(self) -> list[Job]:
+        """The active runs in the order of the bank, so that a batch of theirs need not be put in order."""
+        return sorted(self.active, key=lambda job: self.host.forward.bank.order(self.host.slot(slot_name(job))))
+
     def begin(self, job: Job) -> None:
         """Load a run into a slot: fresh, or as it was put aside."""
         name = slot_name(job)
