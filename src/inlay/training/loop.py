@@ -152,12 +152,13 @@ class Loop:
         return self.slots.active
 
     def _fill(self) -> bool:
-        """Give free slots to waiting runs; False when there is nothing left to do."""
-        for job in self.jobs:
-            if len(self.active) >= self.most:
-                break
-            if job.state == "waiting":
-                self._guard(job, self._begin)
+        """Give free slots to waiting runs, those with most to do first, which else would be alone at the end; False
+        when there is nothing left to do."""
+        if len(self.active) < self.most:
+            waiting = [job for job in self.jobs if job.state == "waiting"]
+            for job in sorted(waiting, key=lambda job: job.at - job.total):
+                if len(self.active) < self.most:
+                    self._guard(job, self._begin)
         while self.source is not None and len(self.active) < self.most:
             new = self.source(len(self.jobs))
             if new is None:
