@@ -339,10 +339,12 @@ def test_chopped_segments_give_what_the_reference_gives(case: Case):
     x, weight, bias = linear_inputs(case, torch.float64)
     assert x is not None
     assert weight is not None
-    chopped = ops.Chopped(route.segments, x.device)
+    chopped = ops.Chopped(route.segments, route.tokens, x.device)
     for b in (bias, None):
         found = ops.linear_chopped(x, weight, b, chopped)
         torch.testing.assert_close(found, ops.linear_reference(x, weight, b, route.segments), atol=1e-5, rtol=1e-5)
+    vector = ops.vector_chopped(weight[:, 0], chopped, x.dtype)
+    assert torch.equal(vector, ops.vector_reference(weight[:, 0], route.segments, route.tokens, x.dtype))
 
 
 def test_a_route_of_many_short_segments_is_chopped_without_gradients(monkeypatch):
@@ -359,5 +361,8 @@ def test_a_route_of_many_short_segments_is_chopped_without_gradients(monkeypatch
     assert calls == [1]
     with torch.no_grad():
         Route(segments[:4], 30).linear(x, weight)  # too few
-        Route([*segments[:9], (27, 30, 0), (30, 300, 2)], 300).linear(draw_normal(1, 300, 8), weight)  # one long
+        Route([(200 * i, 200 * i + 200, 1) for i in range(8)], 1600).linear(draw_normal(1, 1600, 8), weight)  # too long
     assert calls == [1]
+    with torch.no_grad():  # lengths may differ
+        Route([*segments[:9], (27, 30, 0), (30, 300, 2)], 300).linear(draw_normal(1, 300, 8), weight)
+    assert calls == [1, 1]

@@ -151,4 +151,7 @@ def _line(panel: Any, entries: Sequence[Entry], number: int, alone: bool) -> Non
 
 
 def _tick(value: float) -> str:
-    return f"{value:g}" if value >= 0.1 else f"{value:.0e}".replace("e-0", "e-")
+    if value >= 1:
+        return f"{value:g}"
+    digits, power = f"{value:.2e}".split("e")
+    return f"{float(digits):g}e{int(power)}"

@@ -148,7 +148,7 @@ def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:
         layers = sorted({row[0] for row in rows})
         ticks = [layer for layer in layers if layer % (1 + (len(layers) - 1) // 13) == 0]
         panel.set_xticks(ticks, ["emb." if layer == 0 else str(layer) for layer in ticks])
-        panel.set_xlabel("layer")
+        panel.set_xlabel("after so many layers")
         panel.set_title("against the base" if rows is sides[0] else "against each other", fontsize=10)
         drawing.plain(panel)
         columns = 1 if len(own) < 4 else 2

@@ -150,7 +150,7 @@ def _cloud(own: Weights, seed: int, font: str | Path | None) -> Any:
     usual = Path(drawing.plotting("matplotlib").get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
     own = {_short(word): found for word, found in own.items()}
     colour, sizes = {word: _SIGNS[_sign(weight)][1] for word, (weight, _) in own.items()}, _sizes(own)
-    how = {"background_color": "white", "scale": 2, "margin": 2, "prefer_horizontal": 1.0, "relative_scaling": 1.0}
+    how = {"background_color": "white", "scale": 2, "margin": 6, "prefer_horizontal": 1.0, "relative_scaling": 1.0}
     how |= {"max_words": len(own), "max_font_size": _largest(sizes), "min_font_size": 3, "random_state": seed}
     try:
         cloud = make(str(font or usual), *_SIZE, color_func=lambda word, **_: colour[word], **how)

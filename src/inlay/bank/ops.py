@@ -8,7 +8,7 @@ gradient, whatever (finite) numbers are stored there. Back ends, all equal to `r
 
     reference  gathers each token's own matrix; short and slow, the oracle of the tests
     segments   one product per segment; the CPU's path
-    chopped    one batched product over many short segments; the CPU's without gradients
+    chopped    few batched products over many short segments; the CPU's without gradients
     kernels    CUDA with Triton (kernel_ops.py)
     grouped    one grouped product over all segments; CUDA in half precision without Triton, where fp32 takes segments
 
@@ -102,32 +102,66 @@ class SegmentLinear(torch.autograd.Function):
 
 
 class Chopped:
-    """Many short segments, padded to one length: one batched product for all of them, without gradients."""
+    """Many short segments, those of like lengths padded to the longest of them: few batched products for all of them,
+    without gradients. Rows are only ever moved by `index_select`, which copies them whole."""
 
-    def __init__(self, segments: Sequence[Segment], device: torch.device):
-        mine = [segment for segment in segments if segment[2]]
-        starts, ends, self.entry = torch.tensor(mine).to(device).unbind(1)
-        steps = torch.arange(int((ends - starts).max()), device=device)
-        self.inside = starts.unsqueeze(1) + steps < ends.unsqueeze(1)
-        self.at = (starts.unsqueeze(1) + steps).where(self.inside, starts.unsqueeze(1))
-        self.token = self.at[self.inside]
+    def __init__(self, segments: Sequence[Segment], tokens: int, device: torch.device):
+        groups: dict[int, list[Segment]] = {}
+        for segment in segments:
+            if segment[2]:
+                groups.setdefault((segment[1] - segment[0] - 1).bit_length(), []).append(segment)
+        self.parts: list[tuple[int, int]] = []
+        """How many segments each group has, and how long they are with their padding."""
+        at, entries, places = [], [], 0
+        back, entry_of = torch.full((tokens,), -1), torch.zeros(tokens, dtype=torch.long)
+        for group in groups.values():
+            starts, ends, entry = torch.tensor(group).unbind(1)
+            steps = torch.arange(int((ends - starts).max()))
+            inside = starts.unsqueeze(1) + steps < ends.unsqueeze(1)
+            mine = (starts.unsqueeze(1) + steps).where(inside, starts.unsqueeze(1))
+            back[mine[inside]] = places + torch.arange(inside.numel()).view_as(inside)[inside]
+            entry_of[mine[inside]] = entry.unsqueeze(1).expand_as(inside)[inside]
+            self.parts.append((len(group), len(steps)))
+            at.append(mine.flatten())
+            entries.append(entry)
+            places += inside.numel()
+        self.places = places
+        self.at, self.entry = torch.cat(at).to(device), torch.cat(entries).to(device)
+        self.back = back.where(back >= 0, places).to(device)
+        """[tokens] their places among the padded ones; behind the last for tokens outside every segment."""
+        self.entry_of = entry_of.to(device)
+        self.is_whole = bool((back >= 0).all())
 
     @staticmethod
     def pays(segments: Sequence[Segment]) -> bool:
-        """Whether there are enough segments, and of like enough lengths."""
+        """Whether there are enough segments, and short enough ones."""
         sizes = [end - start for start, end, entry in segments if entry]
-        return len(sizes) >= 8 and len(sizes) * max(sizes) <= 2 * sum(sizes) and sum(sizes) <= 128 * len(sizes)
+        return len(sizes) >= 8 and sum(sizes) <= 128 * len(sizes)
 
 
 def linear_chopped(x: Tensor, weight: Tensor, bias: Tensor | None, chopped: Chopped) -> Tensor:
-    """One batched product; tokens outside every segment get zeros."""
+    """A batched product for every group; tokens outside every segment get zeros."""
+    padded = x.index_select(0, chopped.at)
     matrices = weight.index_select(0, chopped.entry).to(x.dtype)
-    if bias is None:
-        found = torch.bmm(x[chopped.at], matrices)
-    else:
-        found = torch.baddbmm(bias.index_select(0, chopped.entry).unsqueeze(1).to(x.dtype), x[chopped.at], matrices)
-    out = x.new_zeros(x.shape[0], weight.shape[2])
-    return out.index_copy_(0, chopped.token, found[chopped.inside])
+    biases = None if bias is None else bias.index_select(0, chopped.entry).unsqueeze(1).to(x.dtype)
+    out = x.new_empty(chopped.places + 1, weight.shape[2])
+    out[-1] = 0
+    place = first = 0
+    for count, length in chopped.parts:
+        rows, which = slice(place, place + count * length), slice(first, first + count)
+        mine, found = (t[rows].view(count, length, -1) for t in (padded, out))
+        if biases is None:
+            torch.bmm(mine, matrices[which], out=found)
+        else:
+            torch.baddbmm(biases[which], mine, matrices[which], out=found)
+        place, first = rows.stop, which.stop
+    return out.index_select(0, chopped.back)
+
+
+def vector_chopped(p: Tensor, chopped: Chopped, dtype: torch.dtype) -> Tensor:
+    """Every token's own vector; zeros outside every segment."""
+    found = p.index_select(0, chopped.entry_of).to(dtype)
+    return found if chopped.is_whole else found.masked_fill((chopped.entry_of == 0).unsqueeze(1), 0)
 
 
 class SegmentVector(torch.autograd.Function):

@@ -61,6 +61,8 @@ class Route:
         segments = self._cover(like.shape[0])
         if p.is_cuda:
             return ops.vector_grouped(p, self._tiled(p.device), like.dtype)
+        if not torch.is_grad_enabled() and (chopped := self._chops(p.device)) is not None:
+            return ops.vector_chopped(p, chopped, like.dtype)
         return ops.SegmentVector.apply(p, segments, like.shape[0], like.dtype)  # type: ignore[no-untyped-call, no-any-return]
 
     def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str, scale: Tensor | None = None) -> Tensor:
@@ -80,7 +82,8 @@ class Route:
 
     def _chops(self, device: torch.device) -> ops.Chopped | None:
         if self._chopped is False:
-            self._chopped = ops.Chopped(self.segments, device) if ops.Chopped.pays(self.segments) else None
+            pays = ops.Chopped.pays(self.segments)
+            self._chopped = ops.Chopped(self.segments, self.tokens, device) if pays else None
         return self._chopped
 
     def _cover(self, tokens: int) -> Sequence[Segment]:
