@@ -201,8 +201,8 @@ def _unpacked(
     for bucket in rows.buckets:
         mask = _mask(bucket, causal, window, q.device)
         # not t[gather], which is several times as slow on the CPU, and its backward pass too
-        rows_of = (t.index_select(0, bucket.gather.flatten()).unflatten(0, bucket.gather.shape) for t in (q, k, v))
-        bq, bk, bv = (t.transpose(1, 2) for t in rows_of)
+        rows_of = (t.index_select(0, bucket.gather.flatten()) for t in (q, k, v))
+        bq, bk, bv = (t.view(*bucket.gather.shape, *t.shape[1:]).transpose(1, 2) for t in rows_of)
         out = F.scaled_dot_product_attention(
             bq,
             bk,
