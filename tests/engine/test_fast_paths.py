@@ -153,6 +153,51 @@ def test_a_layer_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
     assert tried == [1]
 
 
+def test_what_a_recording_of_changed_weights_depends_on():
+    made = host(["finetune", "finetune:top=1", "diffprune", "finetune:mixout=0.5"], True)
+
+    def shape(name: str, count: int = 3, training: bool = True) -> Any:
+        keys = made.keys({name: (0, 0)}) if training else None
+        return made.work(batch_of([Row([5, 6, 7])] * count), [name] * count, keys).shape(made.forward)
+
+    shapes = [shape(name, count) for name in ("a0", "a1") for count in (3, 4)]
+    assert None not in shapes
+    assert len(set(shapes)) == 4  # a slot has weights of its own, and its rows are counted on the host
+    for name in ("a2", "a3"):  # gates and masks are drawn anew for every step
+        assert shape(name) is None
+        assert shape(name, training=False) is not None
+    both = made.work(batch_of([Row([5, 6])] * 2), ["a0", "a1"], None)
+    assert both.shape(made.forward) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs CUDA")
+@pytest.mark.parametrize("method", ["finetune", "finetune:top=1"])
+@pytest.mark.parametrize("pool", ["cls", "pooler"])
+def test_recordings_of_changed_weights_give_what_was_recorded(method, pool):
+    made = {}
+    for recorded in (False, True):
+        made[recorded] = one = host([], True)
+        one.graphs.on = recorded
+        for i in range(2):
+            one.add(f"a{i}", method, labels=2, pool=pool, seed=i)
+    losses: dict[bool, list[Any]] = {False: [], True: []}
+    for recorded, one in made.items():
+        step, task = Step(one, AdamW(one.forward)), parse("classification")
+        for t in range(6):
+            for i in range(2):
+                some = rows(8 - t % 2, 100 * t + i)
+                part = Part(f"a{i}", task, some, Settings(t + 1, 1e-3, 0.01, 1.0), (i, t))
+                losses[recorded].append(step([part], batch_of(some)).cpu().clone())
+    assert sum(1 for one in made[True].graphs._seen.values() if one) >= 4, "nothing was recorded"
+    close(torch.stack(losses[True]), torch.stack(losses[False]))
+    for name in ("a0", "a1"):
+        for key, value in made[False].read(name).items():
+            if "attn.k" not in key and ".key." not in key:
+                torch.testing.assert_close(made[True].read(name)[key], value, atol=2e-3, rtol=0)
+    assert (losses[True][0] - losses[True][-1]).abs() > 1e-4, "nothing was trained"
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not CUDA, reason="needs CUDA")
 def test_recordings_give_what_was_recorded():

@@ -195,7 +195,7 @@ def test_a_host_is_left_as_it_was():
 
 
 def test_memory_that_runs_out_halves_the_slots_and_changes_nothing_else(monkeypatch):
-    runs = [work.run(seed=i, method=m) for i, m in enumerate(["houlsby:size=4", "lora:rank=2", "norms", "finetune"])]
+    runs = [work.run(seed=i, method=m) for i, m in enumerate(["houlsby:size=4", "lora:rank=2", "norms", "bitfit"])]
     expected, _ = train(runs)
     real, calls = Step.backward, []
 
@@ -210,6 +210,31 @@ def test_memory_that_runs_out_halves_the_slots_and_changes_nothing_else(monkeypa
     found, events = train(runs)
     assert [e["slots"] for e in events if e["event"] == "slots"] == [2, 1]
     assert calls[:5] == [4, 2, 2, 2, 1]
+    for one, other in zip(found, expected, strict=True):
+        assert one.losses == pytest.approx(other.losses, abs=1e-5)
+        assert [h["step"] for h in one.history] == [h["step"] for h in other.history]
+        assert one.metrics == other.metrics
+
+
+@pytest.mark.parametrize("when", range(1, 17))
+def test_memory_that_runs_out_for_a_run_alone_leaves_those_that_stepped(monkeypatch, when):
+    """Runs that change weights step after the others, which have taken their step then, and may be due or over."""
+    methods = ["houlsby:size=4", "finetune:top=1", "norms", "finetune"]
+    runs = [work.run(seed=i, method=m, epochs=2, batch_size=6) for i, m in enumerate(methods)]
+    expected, _ = train(runs)
+    real, calls = Step.backward, []
+
+    def backward(self: Step, parts: Any, *rest: Any) -> Any:
+        calls.append(len(parts))
+        losses = real(self, parts, *rest)
+        if len(calls) == when:
+            raise torch.OutOfMemoryError("so full")
+        return losses
+
+    monkeypatch.setattr(Step, "backward", backward)
+    found, _ = train(runs)
+    assert calls[:2] == [2, 1]  # the two in the bank together, each of the others alone
+    assert len(calls) > when, "memory never ran out"
     for one, other in zip(found, expected, strict=True):
         assert one.losses == pytest.approx(other.losses, abs=1e-5)
         assert [h["step"] for h in one.history] == [h["step"] for h in other.history]
@@ -449,18 +474,18 @@ def test_text_first_then_labels_from_where_it_ended(method, monkeypatch):
     """The adapter moves while it learns words, and the label stage starts from there with a fresh head."""
     states: dict[str, list[dict[str, torch.Tensor]]] = {"begin": [], "stage": [], "next": []}
     host = work.host()
-    real = Loop._step
+    real = Loop._go_on
 
-    def step(self: Loop) -> bool:
+    def go_on(self: Loop) -> None:
         if self.jobs[0].stage_index == 1 and not states["next"]:
             states["next"].append(host.read(" run 0"))
-        return real(self)
+        real(self)
 
     def look(event: Event) -> None:
         if event["event"] in ("begin", "stage"):
             states[event["event"]].append(host.read(" run 0"))
 
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(Loop, "_go_on", go_on)
     run = work.run(method=method, pretrain_on_text=True, pretrain_epochs=2, seed=4)
     result = inlay.train(host, run, callbacks=[look])
     own = set(inlay.parse_method(method).params(host.base.sites))

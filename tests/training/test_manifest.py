@@ -247,16 +247,16 @@ def test_mistakes_in_the_file_end_the_command(base, tmp_path):
 
 def test_an_interrupted_manifest_goes_on(base, mixed, monkeypatch):
     whole = {one["name"]: one["history"] for one in json.loads(train(base, mixed, "--json", "--slots", "2").stdout)}
-    steps, real = [0], Loop._step
+    steps, real = [0], Loop._go_on
 
-    def step(loop: Loop) -> bool:
+    def go_on(loop: Loop) -> None:
         steps[0] += 1
         if steps[0] == 3:
             loop._interrupt.pending = True
-        return real(loop)
+        real(loop)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_step", step)
+        patch.setattr(Loop, "_go_on", go_on)
         assert train(base, mixed, "--slots", "2").exit_code == 130
     assert "--resume goes on with it" in train(base, mixed).stderr
     resumed = train(base, mixed, "--resume", "--json")
@@ -273,13 +273,13 @@ def test_forty_tasks_in_one_command(base, tmp_path, monkeypatch):
         for i in range(40)
     ]
     at_once: list[int] = []
-    real = Loop._step
+    real = Loop._go_on
 
-    def step(loop: Loop) -> bool:
+    def go_on(loop: Loop) -> None:
         at_once.append(len(loop.active))
-        return real(loop)
+        real(loop)
 
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(Loop, "_go_on", go_on)
     done = train(base, manifest(tmp_path, "[defaults]\nepochs = 1\nbatch_size = 6\n" + "".join(tasks)), "--slots", "16")
     assert done.exit_code == 0, done.output
     assert "40 of 40 tasks trained" in done.stdout

@@ -248,6 +248,10 @@ class WeightMethod(Method):
         """What gates add to the loss."""
         return None
 
+    def draws(self, tensors: Tensors) -> bool:
+        """Whether a pass in training draws numbers for its weights, and so differs from any other."""
+        return bool(self.mixout)
+
 
 def params_of(parts: Sequence[Part]) -> dict[str, Param]:
     """Every tensor of these parts by its full name; parts that share a row must agree on its shape."""

@@ -124,7 +124,8 @@ class Forward:
             state.weights = self.weights[slot].effective(self.base, slot, plan.keys)
         if plan.begin is not None:
             state.begin = plan.begin[0], plan.begin[1].unsqueeze(0).to(self.base.device)
-        state.compiled = self.compiled and self.fixed(plan) and not state.wants and not self.wiring.checkpointing
+        as_it_is = state.wants or state.weights or self.wiring.checkpointing
+        state.compiled = self.compiled and self.fixed(plan) and not as_it_is
         if state.compiled:
             self._say_what_varies(tables)
         return state
@@ -138,9 +139,12 @@ class Forward:
     def fixed(self, plan: Plan) -> bool:
         """Whether a run depends on the tables alone, so that it can be recorded."""
         slots = [self.bank.slots[slot] for slot in set(plan.slots) - {BASE}]
-        noisy = plan.keys is not None and any(slot.start for slot in slots)
+        weights = self.weights.get(plan.slots[0]) if plan.alone else None
+        draws = any(slot.start for slot in slots) or (weights is not None and weights.method.draws(weights.tensors))
         gated = any(slot.gated for slot in slots)
-        return self.kernels and not (plan.alone or noisy or gated or plan.begin) and plan.layout.is_fixed
+        special = plan.alone and weights is None
+        varies = (plan.keys is not None and draws) or gated or special or plan.begin is not None
+        return self.kernels and not varies and plan.layout.is_fixed
 
     @torch.no_grad()
     def below(self, batch: Batch, layer: int) -> Tensor:

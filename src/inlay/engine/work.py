@@ -55,6 +55,7 @@ class Work:
             forward.compiled,
             plan.keys is None,
             plan.layout.longest,
+            (plan.slots[0], len(plan.slots)) if plan.alone else None,
             kinds,
             self.tables.shape,
         )

@@ -88,6 +88,10 @@ class DiffPrune(WeightMethod):
             return None
         return self.l0 * torch.stack([self._gate.expected_l0(g).sum() for g in gates]).sum()
 
+    def draws(self, tensors: Tensors) -> bool:
+        """Gates are drawn, as long as they are there."""
+        return super().draws(tensors) or any(name.endswith(".gate") for name in tensors)
+
     def finish(self, tensors: Tensors) -> dict[str, Tensor]:
         """Keep the largest differences, up to the target; already sparse tensors stay as they are."""
         gates = [name for name in tensors if name.endswith(".gate")]

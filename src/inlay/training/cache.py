@@ -28,44 +28,52 @@ class Cache:
 
     def __init__(self, host: Host):
         self.host = host
-        self.layer = 0
-        self._states: dict[tuple[int, int], dict[int, Tensor]] = {}
-        """(run, stage) -> id of a row -> [tokens, d]; the runs keep their rows alive."""
+        self._room = False
+        self._tokens: dict[tuple[int, int], int] = {}
+        self._states: dict[tuple[int, int], tuple[int, dict[int, Tensor]]] = {}
+        """(run, stage) -> a layer, and id of a row -> [tokens, d] there; the runs keep their rows alive."""
 
-    def batch(self, active: Sequence[tuple[Job, int, Sequence[Row]]]) -> Batch:
-        """A batch of the rows of (run, slot, rows), which begins as high up as all of them allow."""
-        batch = batch_of([row for _, _, rows in active for row in rows])
-        layer = self._common(active)
-        if layer != self.layer:
-            self.layer, self._states = layer, {}
-        here = {(job.index, job.stage_index): job for job, _, _ in active}
-        for gone in self._states.keys() - here.keys():
+    def keep(self, active: Sequence[Job]) -> None:
+        """These runs are active now: is there room for all their rows? What belongs to others goes."""
+        base, still = self.host.base, [job for job in active if _is_still(job)]
+        for job in still:
+            if _key(job) not in self._tokens:
+                self._tokens[_key(job)] = sum(len(row.ids) for row in job.stage.rows)
+        tokens = sum(self._tokens[_key(job)] for job in still)
+        self._room = tokens * base.sites.hidden * base.dtype.itemsize <= _ROOM.get(base.device.type, 0)
+        for gone in self._states.keys() - {_key(job) for job in active if self._room}:
             del self._states[gone]
+
+    def batch(self, some: Sequence[tuple[Job, int, Sequence[Row]]]) -> Batch:
+        """A batch of the rows of (run, slot, rows), which begins as high up as all of them allow."""
+        batch = batch_of([row for _, _, rows in some for row in rows])
+        layer = self._common(some)
         if not layer:
             return batch
-        for key in here.keys() - self._states.keys():
-            self._states[key] = self._compute(here[key].stage.rows)
-        found = [self._states[job.index, job.stage_index][id(row)] for job, _, rows in active for row in rows]
+        for job, _, _ in some:
+            if _key(job) not in self._states or self._states[_key(job)][0] != layer:
+                self._states[_key(job)] = layer, self._compute(job.stage.rows, layer)
+        found = [self._states[_key(job)][1][id(row)] for job, _, rows in some for row in rows]
         return replace(batch, states=torch.cat(found), layer=layer)
 
-    def _common(self, active: Sequence[tuple[Job, int, Sequence[Row]]]) -> int:
-        """The layer at which all runs can begin; 0 if one of them cannot, or if there is no room."""
-        base = self.host.base
-        if not base.sites.arch.packable or not all(_is_still(job) for job, _, _ in active):
+    def _common(self, some: Sequence[tuple[Job, int, Sequence[Row]]]) -> int:
+        """The layer at which all of these runs can begin; 0 if one of them cannot, or if there is no room."""
+        if not self._room or not self.host.base.sites.arch.packable or not all(_is_still(job) for job, _, _ in some):
             return 0
-        tokens = sum(len(row.ids) for job, _, _ in active for row in job.stage.rows)
-        if tokens * base.sites.hidden * base.dtype.itemsize > _ROOM.get(base.device.type, 0):
-            return 0
-        return min(self.host.forward.lowest(slot) for _, slot, _ in active)
+        return min(self.host.forward.lowest(slot) for _, slot, _ in some)
 
-    def _compute(self, rows: Sequence[Row]) -> dict[int, Tensor]:
+    def _compute(self, rows: Sequence[Row], layer: int) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
         for chunk in chunks([len(row.ids) for row in rows], _TOKENS):
             some = [rows[i] for i in chunk]
-            states = self.host.forward.below(batch_of(some), self.layer)
+            states = self.host.forward.below(batch_of(some), layer)
             parts = torch.split(states, [len(row.ids) for row in some])
             found |= {id(row): part for row, part in zip(some, parts, strict=True)}
         return found
+
+
+def _key(job: Job) -> tuple[int, int]:
+    return job.index, job.stage_index
 
 
 def _is_still(job: Job) -> bool:

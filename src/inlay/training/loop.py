@@ -100,12 +100,7 @@ class Loop:
         try:
             with self._interrupt, heap.left_alone(), compiling.compiled(self.host, self.jobs, self.most):
                 while self._fill():
-                    if self._step() and any(job.is_due or job.is_over for job in self.active):
-                        self._settle()
-                        self._evaluate([job for job in self.active if job.is_due])
-                        self._drop_hopeless()
-                        for job in [job for job in self.active if job.is_over]:
-                            self._guard(job, self._advance)
+                    self._go_on()
                     stop, save = self.ranks.any(self._interrupt.pending, self._is_time_to_save())
                     if stop or save:
                         self.save()
@@ -187,11 +182,31 @@ class Loop:
     def _tell_begin(self, job: Job) -> None:
         self._tell("begin", job, steps=job.total, step=job.at, config=job.data.run.config())
 
-    def _step(self) -> bool:
-        """One step of every active run; False if there was no room for it."""
+    def _go_on(self) -> None:
+        """One step of every active run, and what is due after it."""
+        self._cache.keep(self.active)
+        stepped: list[Job] = []
+        fits = True
+        for group in self.slots.groups():
+            jobs = [job for job in group if job.state == "active"]  # the loss of its last step may have ended one
+            fits = not jobs or self._step(jobs)
+            if not fits:
+                break
+            stepped += jobs
+        active = len(self.active)
+        if any(job.is_due or job.is_over for job in stepped):
+            self._settle()
+            self._evaluate([job for job in stepped if job.state == "active" and job.is_due])
+            self._drop_hopeless()
+            for job in [job for job in stepped if job.state == "active" and job.is_over]:
+                self._guard(job, self._advance)
+        if not fits and len(self.active) == active:  # else there is more room now
+            self._make_room()
+
+    def _step(self, active: Sequence[Job]) -> bool:
+        """One step of some runs, in one batch; False if there was no room for it."""
         began, graphs = time.perf_counter(), compiling.graphs()
         tokenizer = load_tokenizer(self.host.base)
-        active = self.slots.sorted()
         parts = [self._part(job, job.batch(tokenizer)) for job in active]
         mine = [(job, self.host.slot(p.name), p.mine) for job, p in zip(active, parts, strict=True)]
         batch = self._cache.batch(mine)
@@ -199,7 +214,6 @@ class Loop:
         with contextlib.suppress(torch.OutOfMemoryError):
             losses = self.slots.step(parts, batch)
         if losses is None:  # the error is gone by now, and with it the failed batch that it kept alive
-            self._make_room()
             return False
         if compiling.graphs() > graphs:
             self._tell("compiled", None, seconds=time.perf_counter() - began)
@@ -234,7 +248,7 @@ class Loop:
                     self._tell("step", job, step=step, loss=loss, lr=lr)
 
     def _make_room(self) -> None:
-        """Memory ran out before anything was changed: half as many runs at once."""
+        """Memory ran out before anything was changed in these runs: half as many at once."""
         self._settle()
         self.slots.optimiser.zero_grad()
         torch.cuda.empty_cache()

@@ -43,9 +43,17 @@ class Slots:
         """The slots of the active runs."""
         return [self.host.slot(slot_name(job)) for job in self.active]
 
-    def sorted(self) -> list[Job]:
-        """The active runs in the order of the bank, so that a batch of theirs need not be put in order."""
-        return sorted(self.active, key=lambda job: self.host.forward.bank.order(self.host.slot(slot_name(job))))
+    def groups(self) -> list[list[Job]]:
+        """The active runs by who steps with whom: those in the bank together, each that changes weights alone.
+
+        In the order of the bank, so that a batch of theirs need not be put in order.
+        """
+        forward = self.host.forward
+        slots = {job.index: self.host.slot(slot_name(job)) for job in self.active}
+        ordered = sorted(self.active, key=lambda job: forward.bank.order(slots[job.index]))
+        together = [job for job in ordered if slots[job.index] not in forward.weights]
+        alone = [[job] for job in ordered if slots[job.index] in forward.weights]
+        return [together, *alone] if together else alone
 
     def begin(self, job: Job) -> None:
         """Load a run into a slot: fresh, or as it was put aside."""
