@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import inlay
-from inlay.data.batch import Batch
+from inlay.data.batch import Batch, repeated
 from inlay.errors import InlayError
 
 ROWS, TYPES = [[5, 6, 7], [8], [9, 10]], [[0, 0, 1], [1], [0, 1]]
@@ -97,3 +97,13 @@ def test_windows_of_other_forms_are_read_too():
     ]
     assert rows_of(Batch.of(others)) == ROWS
     assert rows_of(Batch.of([memoryview(array("i", [5, 0, 6, 0, 7]))[::2], others[2]])) == [ROWS[0], ROWS[2]]
+
+
+@pytest.mark.parametrize("counts", [[2, 0, 3], [0, 1], [4], [0, 0], [], [1, 0]])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_values_are_repeated_as_torch_repeats_them(counts, shape):
+    values = torch.arange(len(counts) * (shape or (1,))[0]).view(len(counts), *shape)
+    assert torch.equal(
+        repeated(values, torch.tensor(counts).long()), torch.repeat_interleave(values, torch.tensor(counts).long(), 0)
+    )
+    assert repeated(values > 1, torch.tensor(counts).long()).dtype == torch.bool

@@ -10,8 +10,10 @@ import tiny
 import torch
 
 from inlay.engine.predict import batch_of, chunks, row_limit, run_examples, run_rows
+from inlay.engine.translate import Translator
 from inlay.errors import InlayError, SlotError
 from inlay.tasks import Example, Row
+from inlay.tasks.classification import Classification
 
 LONG = "the film was not very good , and my book came late . " * 12
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -74,6 +76,27 @@ def test_a_mixed_call_is_the_same_as_one_at_a_time(host):
     assert same(host.predict(REQUESTS[::-1]), together[::-1])
     assert same(together[1], together[11])
     assert not same(together[1], together[4])
+
+
+def test_tasks_that_read_texts_alike_share_a_call_of_the_tokenizer(host, monkeypatch):
+    rows, calls = Translator.rows, []
+
+    def counted(self: Translator, tokenizer: Any, examples: Any, limit: int) -> Any:
+        calls.append((self.name, len(examples)))
+        return rows(self, tokenizer, examples, limit)
+
+    monkeypatch.setattr(Translator, "rows", counted)
+    host.predict([request for request in REQUESTS if request[0] in ("tone", "long", "topics", "stars")])
+    assert calls == [("tone", 7), ("long", 2)]  # the second cuts texts in another way, and elsewhere
+    calls.clear()
+    run_examples(host, [("tone", Example("a", target="good")), ("topics", Example("b", target=("soup",)))])
+    assert calls == [("tone", 1), ("topics", 1)]  # what is right follows from a task's own labels
+
+    class Mine(Classification):
+        def encode(self, *given: Any) -> Any:
+            return super().encode(*given)
+
+    assert Mine.asked_options is None
 
 
 @pytest.mark.skipif(not tiny.EXACT, reason="a close call may go either way")

@@ -17,7 +17,7 @@ from inlay.bank.tables import bucket
 from inlay.base.attention import BackEnd, Rows, back_end
 from inlay.base.load import Base
 from inlay.base.sites import config_of
-from inlay.data.batch import Batch
+from inlay.data.batch import Batch, repeated
 
 _STEP = 128
 """Tokens; the finest bucket."""
@@ -76,7 +76,7 @@ def packed_layout(base: Base, batch: Batch, kernels: bool, roomy: bool) -> Layou
         rows += [0] * (room - len(rows))
     lengths = torch.tensor(rows)
     ends = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-    steps = torch.arange(tokens) - torch.repeat_interleave(ends[:-1], lengths)[:tokens]
+    steps = torch.arange(tokens) - repeated(ends[:-1], lengths)[:tokens]
     tables = {
         "ids": _filled(batch.ids, size, _padding(base)),
         "positions": _filled(steps, size, 0) + first_position(base),  # of padding: any that there is

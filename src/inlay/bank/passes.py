@@ -21,6 +21,7 @@ from inlay.bank.mixout import keep_mask, mix
 from inlay.bank.noise import Keys, keyed_dropout
 from inlay.bank.route import Route, Segments
 from inlay.base.sites import Site
+from inlay.data.batch import repeated
 
 Action = tuple[Delta, Tensors, Route]
 
@@ -220,10 +221,10 @@ def noise_tables(segments: Segments, keys: Keys, quiet: frozenset[int], size: in
     own = [keys.number(slot) if slot in keys.of_slot and slot not in quiet else None for _, _, slot in segments.runs]
     firsts = [(start - keys.tokens_before.get(slot, 0), end - start) for start, end, slot in segments.runs]
     starts, lengths = torch.tensor(firsts).view(-1, 2).unbind(1)
-    noisy = torch.repeat_interleave(torch.tensor([number is not None for number in own]), lengths)
-    local = torch.arange(segments.tokens) - torch.repeat_interleave(starts, lengths)
+    noisy = repeated(torch.tensor([number is not None for number in own]), lengths)
+    local = torch.arange(segments.tokens) - repeated(starts, lengths)
     found = {"key": torch.zeros(size, dtype=torch.long), "local": torch.full((size,), -1)}
-    found["key"][: segments.tokens] = torch.repeat_interleave(torch.tensor([number or 0 for number in own]), lengths)
+    found["key"][: segments.tokens] = repeated(torch.tensor([number or 0 for number in own]), lengths)
     found["local"][: segments.tokens] = local.where(noisy, -1)
     return found
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from inlay.bank import ops
 from inlay.bank.ops import Segment
+from inlay.data.batch import repeated
 
 Act = Callable[[Tensor], Tensor]
 
@@ -139,10 +140,10 @@ class Segments:
         bounds = torch.full((places + 1,), self.tokens)
         bounds[: len(ends)] = ends
         place = torch.full((size,), -1)
-        place[: self.tokens] = torch.repeat_interleave(at, counts)
+        place[: self.tokens] = repeated(at, counts)
         pieces = (counts + block - 1) // block
         tiles = torch.zeros(size // block + places, 3, dtype=torch.long)
-        owner = torch.repeat_interleave(at, pieces)
+        owner = repeated(at, pieces)
         first = ends[owner] + (torch.arange(len(owner)) - (pieces.cumsum(0) - pieces)[owner]) * block
         tiles[: len(owner)] = torch.stack([first, (ends[owner + 1] - first).clamp(max=block), owner], 1)
         return {"bounds": bounds, "tiles": tiles, "place": place}

@@ -48,10 +48,21 @@ class Batch:
 
         lengths, rows = torch.tensor(self.lengths), torch.tensor(order)
         starts, own = (lengths.cumsum(0) - lengths)[rows], lengths[rows]
-        tokens = torch.repeat_interleave(starts - (own.cumsum(0) - own), own)
+        tokens = repeated(starts - (own.cumsum(0) - own), own)
         tokens += torch.arange(len(tokens))
         types, states = (None if t is None else t[tokens.to(t.device)] for t in (self.types, self.states))
         return Batch(self.ids[tokens.to(self.ids.device)], tuple(own.tolist()), types, states, self.layer)
+
+
+def repeated(values: Tensor, counts: Tensor) -> Tensor:
+    """Each of `values` [n, ...] so many times in a row, as `torch.repeat_interleave` gives it, on the CPU.
+
+    That one wakes all threads for a few numbers: with 16 of them it takes 300 us instead of 12.
+    """
+    ends = counts.cumsum(0)
+    total = int(ends[-1]) if len(ends) else 0
+    owner = torch.zeros(total + 1, dtype=torch.long).index_add_(0, ends, torch.ones_like(ends)).cumsum(0)[:total]
+    return values.gather(0, owner) if values.dim() == 1 else values[owner]
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -6,7 +6,7 @@ by tokens, not by rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,17 +64,26 @@ def row_limit(host: Host, asked: int | None) -> int:
 def run_examples(host: Host, examples: Sequence[tuple[str, Example]]) -> tuple[list[list[Tensor]], list[list[Row]]]:
     """The outputs and the rows of every example."""
     tokenizer = load_tokenizer(host.base)
-    of_name: dict[str, list[int]] = {}
-    for i, (name, _) in enumerate(examples):
-        of_name.setdefault(name, []).append(i)
+    keys = {name: _asked_key(host, name) for name in dict(examples)}
+    alike: dict[Hashable, list[int]] = {}
+    for i, (name, example) in enumerate(examples):
+        alike.setdefault(name if example.target is not None else keys[name], []).append(i)
     rows: list[list[Row]] = [[] for _ in examples]
-    for name, places in of_name.items():
-        some = [examples[i][1] for i in places]
+    for places in alike.values():  # a tokenizer is fast with many texts at once
+        name, some = examples[places[0]][0], [examples[i][1] for i in places]
         for i, own in zip(places, host.translator(name).rows(tokenizer, some, limit_of(host, name)), strict=True):
             rows[i] = own
     flat = [(name, row) for (name, _), own in zip(examples, rows, strict=True) for row in own]
     ran = iter(run_rows(host, [row for _, row in flat], [name for name, _ in flat]))
     return [[next(ran) for _ in own] for own in rows], rows
+
+
+def _asked_key(host: Host, name: str) -> Hashable:
+    """Adapters with equal keys are asked in the same rows: its name, unless its task says what counts."""
+    task = host.task(name)
+    if task.asked_options is None:
+        return name
+    return limit_of(host, name), tuple((option, getattr(task, option)) for option in task.asked_options)
 
 
 def run_rows(host: Host, rows: Sequence[Row], names: Sequence[str], tokens: int | None = None) -> list[Tensor]:

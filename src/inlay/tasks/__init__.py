@@ -109,6 +109,10 @@ class Task(ABC):
     encode_options: ClassVar[tuple[str, ...] | None] = None
     """The options that `encode` reads beside its arguments; None for all. Runs that agree in them may share rows."""
 
+    asked_options: ClassVar[tuple[str, ...] | None] = None
+    """The options that `encode` reads for an example without a target, whatever the labels; None if others count too.
+    Tasks of any type that agree in them share a call of the tokenizer."""
+
     max_length: int | None = option(None, "longest row in tokens; auto is what the base takes, at most 512")
 
     def __init_subclass__(cls) -> None:
@@ -116,6 +120,8 @@ class Task(ABC):
             cls.loss_options = None  # not its parent's
         if "encode" in cls.__dict__ and "encode_options" not in cls.__dict__:
             cls.encode_options = None
+        if "encode" in cls.__dict__ and "asked_options" not in cls.__dict__:
+            cls.asked_options = None
 
     def __post_init__(self) -> None:
         if self.max_length is not None and self.max_length < 4:

@@ -30,6 +30,7 @@ class Classification(Task):
     measures = ("accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "matthews")
     loss_options = ()
     encode_options = ("long",)
+    asked_options = ("long",)
 
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"

@@ -31,6 +31,7 @@ class Multilabel(Task):
     measures = ("f1_micro", "f1_macro", "accuracy")
     loss_options = ()
     encode_options = ("long",)
+    asked_options = ("long",)
 
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"

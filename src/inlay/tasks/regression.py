@@ -32,6 +32,7 @@ class Regression(Task):
     measures = ("spearman", "pearson", "rmse", "mae")
     loss_options = ()
     encode_options = ("long", "mean", "scale")
+    asked_options = ("long",)
 
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"

@@ -16,6 +16,7 @@ from torch import Tensor
 from inlay.bank.route import Segments
 from inlay.bank.tables import bucket
 from inlay.base.load import Base
+from inlay.data.batch import repeated
 from inlay.engine.answer import Output
 from inlay.engine.work import Work, part
 from inlay.tasks import NOTHING, Row, Targets, Task, at_units
@@ -106,7 +107,7 @@ def _joined(found: Sequence[tuple[int, Asked, Targets, int]], roomy: bool) -> di
     size = bucket(max(1, units), 8) if roomy else units
     at = _stacked([own.at for own in targets], size, -1, roomy)
     columns = [(i, one.labels, first) for i, one, _, first in found]
-    each = torch.repeat_interleave(torch.tensor(columns), counts, dim=0)
+    each = repeated(torch.tensor(columns), counts)
     run, labels, firsts = F.pad(each, (0, 0, 0, size - units)).unbind(1)
     return {
         "at": torch.where(at < 0, -1, at + firsts.view(-1, *[1] * (at.dim() - 1))),
