@@ -210,7 +210,9 @@ def main() -> int:
     parser.add_argument("--questions", type=int, default=100, help="texts that every task is asked")
     parser.add_argument("--base", help="a folder or a hub name, in place of the default base")
     parser.add_argument(
-        "--weights", default="prepack", help="prepack (the default of `inlay serve` on a CPU), plain ..."
+        "--weights",
+        default="plain" if torch.cuda.is_available() else "prepack",
+        help="prepack, plain ...; by default as `inlay serve` does",
     )
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of a score; in bf16 it depends on neighbours")
     parser.add_argument("--port", type=int, default=8765)
