@@ -241,6 +241,33 @@ def test_a_bucket_holds_whole_rows_of_similar_length_and_little_padding(rows):
     assert sorted(seen) == found.starts
 
 
+@pytest.mark.parametrize("counts", [[3, 40, 17, 9, 1], [16, 16], [5], [33, 2, 33]])
+def test_gradients_are_those_of_every_row_alone(counts, monkeypatch):
+    noise, tokens = torch.Generator().manual_seed(0), sum(counts)
+    qkv = [torch.randn(tokens, 2, 4, generator=noise, requires_grad=True) for _ in range(3)]
+    weight = torch.randn(tokens, 2, 4, generator=noise)
+
+    def gradients(run: Any) -> list[Tensor]:
+        return list(torch.autograd.grad((run(*qkv) * weight).sum(), qkv))
+
+    def alone(*qkv: Tensor) -> Tensor:
+        rows = zip(*(torch.split(t.transpose(0, 1), counts, 1) for t in qkv), strict=True)
+        return torch.cat([F.scaled_dot_product_attention(*row).transpose(0, 1) for row in rows])
+
+    def packed(*qkv: Tensor) -> Tensor:
+        return attention._unpacked(*qkv, Rows(counts, CPU), None, False, None)
+
+    def apart(one: list[Tensor], other: list[Tensor]) -> float:
+        return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
+
+    expected = gradients(alone)
+    assert apart(gradients(packed), expected) < 1e-5
+    if len(set(counts)) > 2:  # the control: answers of padding that are looked at
+        moved = attention._moved
+        monkeypatch.setattr(attention, "_moved", lambda x, to, back, _: moved(x, to, back, None))
+        assert apart(gradients(packed), expected) > 1e-3
+
+
 def test_empty_rows_are_left_out():
     found = Rows([0, 3, 0, 2, 0], CPU)
     assert found.lengths == [3, 2]

@@ -75,15 +75,26 @@ class Rows:
         return [self._bucket(rows) for rows in groups.values()]
 
     @functools.cached_property
+    def order(self) -> Tensor:
+        """The token index of every position of all buckets, one after the other, padding included."""
+        return torch.cat([bucket.gather.flatten() for bucket in self.buckets])
+
+    @functools.cached_property
+    def padding(self) -> Tensor | None:
+        """The places in `order` that are padding; None without any."""
+        if all(bucket.valid is None for bucket in self.buckets):
+            return None
+        valid = [torch.ones_like(b.gather, dtype=torch.bool) if b.valid is None else b.valid for b in self.buckets]
+        return torch.cat([one.flatten() for one in valid]).logical_not().nonzero().squeeze(1)
+
+    @functools.cached_property
     def restore(self) -> Tensor:
-        """[tokens] where each token is in the concatenation of all buckets, padding included."""
-        order = torch.cat([bucket.gather.flatten() for bucket in self.buckets])
-        places = torch.arange(len(order), device=order.device)
-        if any(bucket.valid is not None for bucket in self.buckets):
-            valid = [torch.ones_like(b.gather, dtype=torch.bool) if b.valid is None else b.valid for b in self.buckets]
-            true = torch.cat([one.flatten() for one in valid])
-            order, places = order[true], places[true]
-        return torch.empty_like(order).scatter_(0, order, places)
+        """[tokens] where each token is in `order`."""
+        places = torch.arange(len(self.order), device=self.order.device)
+        true = torch.ones_like(places, dtype=torch.bool)
+        if self.padding is not None:
+            true[self.padding] = False
+        return torch.empty_like(self.order[true]).scatter_(0, self.order[true], places[true])
 
     def _bucket(self, rows: list[int]) -> Bucket:
         starts = torch.tensor([self.starts[r] for r in rows]).unsqueeze(1)
@@ -198,11 +209,12 @@ def _unpacked(
     q: Tensor, k: Tensor, v: Tensor, rows: Rows, scale: float | None, causal: bool, window: int | None
 ) -> Tensor:
     parts = []
-    for bucket in rows.buckets:
+    sizes = [bucket.gather.numel() for bucket in rows.buckets]
+    # padding gets no gradient: nobody looks at its keys and values, and its answers are dropped
+    moved = (torch.split(_moved(t, rows.order, rows.restore, None), sizes) for t in (q, k, v))
+    for bucket, *own in zip(rows.buckets, *moved, strict=True):
         mask = _mask(bucket, causal, window, q.device)
-        # not t[gather], which is several times as slow on the CPU, and its backward pass too
-        rows_of = (t.index_select(0, bucket.gather.flatten()) for t in (q, k, v))
-        bq, bk, bv = (t.view(*bucket.gather.shape, *t.shape[1:]).transpose(1, 2) for t in rows_of)
+        bq, bk, bv = (t.view(*bucket.gather.shape, *t.shape[1:]).transpose(1, 2) for t in own)
         out = F.scaled_dot_product_attention(
             bq,
             bk,
@@ -213,7 +225,31 @@ def _unpacked(
             enable_gqa=q.shape[1] != k.shape[1],
         ).transpose(1, 2)  # [rows, longest, heads, d]
         parts.append(out.flatten(0, 1))
-    return torch.cat(parts).index_select(0, rows.restore)
+    return _moved(torch.cat(parts), rows.restore, rows.order, rows.padding)
+
+
+def _moved(x: Tensor, to: Tensor, back: Tensor, nothing: Tensor | None) -> Tensor:
+    """x[to], with a gradient of grad[back], zero at the places `nothing`.
+
+    Moving rows back is much cheaper than what autograd would do, adding them to zeros; and `index_select` than `x[to]`.
+    """
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x.index_select(0, to)
+    return _Moved.apply(x, to, back, nothing)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Moved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, to: Tensor, back: Tensor, nothing: Tensor | None) -> Tensor:
+        ctx.save_for_backward(back, nothing)
+        return x.index_select(0, to)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        back, nothing = ctx.saved_tensors
+        out = grad.index_select(0, back)
+        return out if nothing is None else out.index_fill_(0, nothing, 0.0), None, None, None
 
 
 def _mask(bucket: Bucket, causal: bool, window: int | None, device: torch.device) -> Tensor | None:
