@@ -28,11 +28,11 @@ def row(recipe: str, name: str) -> Row:
 
 
 def fits(one: Row) -> bool:
-    """Whether the paper's average is the mean of its entries, which are rounded too."""
+    """Whether the paper's average is the mean of its entries, up to its own rounding."""
     mean = one.mean(one.scores)
     assert mean is not None
     assert one.average is not None
-    return abs(mean - one.average) <= 0.05 + 0.05 + 1e-9
+    return abs(mean - one.average) <= 0.05 + 1e-9
 
 
 AVERAGED = [(r.name, one) for r in ALL if r.average == MEAN for one in r.rows if one.average is not None]
@@ -56,7 +56,7 @@ def test_a_typing_error_would_be_noticed():
     one = row("adapterbias-glue", "lora")
     assert fits(one)
     for name in one.scores:
-        assert not fits(one.model_copy(update={"scores": {**one.scores, name: one.scores[name] + 2}}))
+        assert not fits(one.model_copy(update={"scores": {**one.scores, name: one.scores[name] + 1}}))
 
 
 def test_papers_quote_one_another():
