@@ -118,6 +118,14 @@ def test_runs_that_all_fail(base: str, tmp_path: Path):
     assert " failed: " in done.stdout
 
 
+def test_nothing_is_written_if_something_is_wrong(base: str, tmp_path: Path):
+    mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
+    how = ("--base", base, "--library", tmp_path / "library", "--grid", "epochs=0")
+    done = call("run", mine, data, *how)
+    assert (done.exit_code, "epochs=" in done.stderr) == (1, True)
+    assert not (tmp_path / "library").exists()
+
+
 def test_mistakes(tmp_path: Path):
     assert "did you mean houlsby-glue" in fails("show", "houlsby-glu")
     assert "did you mean houlsby-glue" in fails("run", "houlsby-glu", tmp_path)

@@ -84,14 +84,16 @@ def run(
     from inlay.library.library import Library
     from inlay.recipes.api import make_work
     from inlay.recipes.beside import put_beside
+    from inlay.recipes.plan import read_all
     from inlay.sweeps.store import Store, remove
 
     host = train.open_host(base, compile, None, screen)
+    parts = read_all(host, chosen)  # whatever is wrong is said before anything is written
     path = store or Library(library).local / "recipes" / f"{chosen.recipe.name}.sqlite"
     if restart:
         remove(path)
     with Store(path) as opened:
-        work = make_work(host, chosen, opened, slots, save_every=save_every)
+        work = make_work(host, chosen, parts, opened, slots, save_every=save_every)
         _show_plan(screen, chosen, work)
         found = put_beside(chosen, compare.run(work, screen), host.base.name)
     show_beside(screen, found)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import closing
 
-from inlay.comparison.plan import Plan
+from inlay.comparison.plan import Part, Plan
 from inlay.comparison.work import Work
 from inlay.engine.host import Host
 from inlay.recipes.beside import Beside, put_beside
@@ -38,8 +38,9 @@ def run(
     """
     known = find(recipe) if isinstance(recipe, str) else recipe
     chosen = choose(known, os.fspath(folder), changes or Changes())
+    parts = read_all(host, chosen)
     opened = Store(store)
-    work = make_work(host, chosen, opened, slots, callbacks, save_every)
+    work = make_work(host, chosen, parts, opened, slots, callbacks, save_every)
     if store is None:  # in memory: the result still needs it
         return put_beside(chosen, work.run(), host.base.name)
     with closing(opened):
@@ -49,12 +50,12 @@ def run(
 def make_work(
     host: Host,
     chosen: Chosen,
+    parts: Sequence[Part],
     store: Store,
     slots: int | None = None,
     callbacks: Sequence[Callback] = (),
     save_every: float = 60.0,
 ) -> Work:
-    """All runs, ready to go; whatever is wrong with them is said here."""
-    parts = read_all(host, chosen)
+    """All runs, ready to go."""
     plan = Plan(seeds=chosen.seeds, baselines=False)
     return Work(host, parts, plan, chosen.recipe.name, store, slots, callbacks, save_every)
