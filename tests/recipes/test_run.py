@@ -126,6 +126,32 @@ def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
     assert again.document() == found.document()
 
 
+class Steps:
+    """Counts steps; stops everything after so many."""
+
+    def __init__(self, most: int | None = None):
+        self.most, self.taken = most, 0
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self.taken += event["event"] == "step"
+        if self.taken == self.most:
+            raise KeyboardInterrupt
+
+
+def test_a_recipe_that_was_stopped_goes_on_across_its_rows(host: inlay.Host, tmp_path: Path):
+    own, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
+    changes = Changes(only=["First"], seeds=1)
+    whole, first, second = Steps(), Steps(9), Steps()
+    fresh = run(host, own, data, changes, callbacks=[whole], slots=2)
+    for stop in (first, second):
+        try:
+            found = run(host, own, data, changes, store=tmp_path / "r.sqlite", callbacks=[stop], save_every=0, slots=2)
+        except KeyboardInterrupt:
+            assert stop is first
+    assert second.taken < whole.taken
+    assert [one.cells for one in found.lines] == [one.cells for one in fresh.lines]
+
+
 def test_the_largest_number_of_epochs_is_cut_by_steps(tmp_path: Path):
     recipe = find("houlsby-glue")
     data = cooking.serve(tmp_path, {"CoLA/train.jsonl": 0})
