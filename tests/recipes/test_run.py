@@ -126,6 +126,22 @@ def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
     assert again.document() == found.document()
 
 
+def test_one_method_with_settings_of_two_rows_is_two_methods(host: inlay.Host, tmp_path: Path):
+    own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
+    own.write_text(own.read_text().replace('trained = "1.2K"', 'settings = { head = "tanh2", lr = 1e-3 }'))
+    found = run(host, str(own), data, Changes(only=["Second"], rows=["any", "eight"], seeds=1))
+    assert len(found.comparison.rows) == 2 * 2 + 1
+    (last,) = [row for row in found.comparison.rows if row.config.get("head") == "tanh2"]
+    cell = line(found, "eight").cells["Second"]
+    assert cell.ours == 100 * last.metrics["test"]["f1_macro"]
+    others = [row for row in found.comparison.rows if row.id != last.id]
+    assert {row.label.split()[0] for row in others} == {"Second.any"}
+    best = max(row.value or 0.0 for row in others)
+    assert line(found, "any").cells["Second"].ours in [
+        100 * row.metrics["test"]["f1_macro"] for row in others if row.value == best
+    ]
+
+
 class Steps:
     """Counts steps; stops everything after so many."""
 

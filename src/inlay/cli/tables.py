@@ -35,20 +35,20 @@ def show_recipe(screen: Console, recipe: Recipe) -> None:
     screen.print(f"{recipe.name}: {recipe.paper}, {recipe.table}", style="bold", soft_wrap=True)
     screen.print(f"{recipe.title}", soft_wrap=True)
     screen.print()
-    columns = ["row", "trained", *(f"{one.name}\n{one.metric}" for one in recipe.datasets), "mean"]
-    columns += ["the paper's"] if any(row.average is not None for row in recipe.rows) else []
     names = [one.name for one in recipe.datasets]
-    lines = [
-        [row.label, row.trained or "", *(_score(row.scores.get(n)) for n in names), _score(row.mean(names))]
-        + ([_score(row.average)] if "the paper's" in columns else [])
-        for row in recipe.rows
-    ]
-    _print(screen, columns, lines)
+    columns = ["row", "trained", *(f"{one.name}\n{one.metric}" for one in recipe.datasets), "mean", "the paper's"]
+    lines = []
+    for row in recipe.rows:
+        scores = [*(row.scores.get(name) for name in names), row.mean(names), row.average]
+        lines.append([row.label, row.trained or "", *("" if score is None else _score(score) for score in scores)])
+    filled = [i for i in range(len(columns)) if any(line[i] for line in lines)]
+    columns = [columns[i] for i in filled]
+    _print(screen, columns, [[line[i] for i in filled] for line in lines])
     if recipe.average != "mean" and "the paper's" in columns:
         screen.print(f"the paper's: {recipe.average}", style="dim", soft_wrap=True)
     screen.print(f"scored on {recipe.measured}", soft_wrap=True)
-    of = "the best by validation" if recipe.report == "best" else "their mean"
-    seeds = "one seed" if recipe.seeds == 1 else f"{recipe.seeds} seeds, of which {of} is reported"
+    of = "the best of them by validation" if recipe.report == "best" else "whose mean"
+    seeds = "one seed" if recipe.seeds == 1 else f"{recipe.seeds} seeds, {of} is reported"
     screen.print(f"base: {recipe.base}; {seeds}; {recipe.runs:,} runs in all", soft_wrap=True)
     screen.print()
     _show_settings(screen, recipe)
@@ -60,7 +60,7 @@ def show_recipe(screen: Console, recipe: Recipe) -> None:
 def _show_settings(screen: Console, recipe: Recipe) -> None:
     """What every row and dataset is run with; and where the datasets are looked for."""
     screen.print(f"all: {_told({**_ones(recipe.settings), **recipe.grid})}", soft_wrap=True)
-    rows = output.table("row", "name", "methods", "of its own", keep=["row", "name"])
+    rows = output.table("row", "name", "methods", "of its own", keep=["row", "name", "methods"])
     for row in recipe.rows:
         rows.add_row(row.label, row.name, "\n".join(row.methods), _told({**_ones(row.settings), **row.grid}))
     screen.print(rows)
@@ -69,8 +69,9 @@ def _show_settings(screen: Console, recipe: Recipe) -> None:
     for one in recipe.datasets:
         table.add_row(one.name, " or ".join(one.places), _told(_ones(one.settings)))
     screen.print(table)
-    how = "a train and a dev file, which is tested on" if recipe.dev_is_test else "train, dev and (if you have it) test"
-    screen.print(f"a folder holds {how}; a file is split; inlay train reads the same formats\n", soft_wrap=True)
+    how = "train, dev and, if you have it, test; of a file rows are held out"
+    how = "train, and dev, which is tested on" if recipe.dev_is_test else how
+    screen.print(f"a folder holds {how}; formats are those of inlay train\n", soft_wrap=True)
 
 
 def show_beside(screen: Console, found: Beside) -> None:
