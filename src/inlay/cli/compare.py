@@ -114,6 +114,7 @@ def compare(
     """Compare methods on datasets with equal budgets: parameters, size, time, quality, and what to make of it."""
     given = settings.given(locals())
     screen = output.console(as_json)
+    from inlay.cli.comparing import show_plan
     from inlay.comparison.baselines import TRIALS
     from inlay.comparison.plan import METHODS, Plan
     from inlay.comparison.work import Work
@@ -139,7 +140,8 @@ def compare(
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
         work = Work(host, parts, plan, named, opened, slots, logs, save_every, cluster)
-        found = _run(work, screen)
+        show_plan(screen, work)
+        found = run(work, screen)
     _finish(found, screen, {"csv": csv, "latex": latex, "plot": plot}, as_json)
 
 
@@ -198,10 +200,10 @@ def _read(
     return host, parts
 
 
-def _run(work: Work, screen: Console) -> Comparison:
-    from inlay.cli.comparing import CompareProgress, show_plan
+def run(work: Work, screen: Console) -> Comparison:
+    """Run what has not been run, and show how far it has come; Ctrl-C says how to go on."""
+    from inlay.cli.comparing import CompareProgress
 
-    show_plan(screen, work)
     try:
         with train.default_interrupt(), CompareProgress(screen, work) as progress:
             work.engine.callbacks = [progress, *work.engine.callbacks]

@@ -12,6 +12,7 @@ from inlay.cli.sweeping import SweepProgress
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from inlay.comparison.plan import Part
     from inlay.comparison.table import Comparison
     from inlay.comparison.work import Work
 
@@ -35,17 +36,27 @@ class CompareProgress(SweepProgress):
 def show_plan(screen: Console, work: Work) -> None:
     """What will be run on what, and what is done already."""
     for part in work.parts:
-        about = part.about
-        rows = ", ".join(f"{count:,} to {_VERBS[split]}" for split, count in about.rows.items())
-        told = f"{about.name}: {about.task}, {rows}; {about.metric}, reported on {about.split} rows"
-        screen.print(told, soft_wrap=True)
-        for note in next(iter(part.data.values())).notes:
-            screen.print(f"  {note}", style="dim", soft_wrap=True)
+        show_part(screen, part, part.about.name)
     methods = len(work.parts[0].space.branches)
     settings = len(work.parts[0].trials) // (methods * work.plan.seeds)
     counts = [(methods, "method"), (settings, "setting"), (work.plan.seeds, "seed"), (len(work.parts), "dataset")]
     told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
     screen.print(f"comparison: {work.runs} runs: {told}", soft_wrap=True)
+    show_done(screen, work)
+
+
+def show_part(screen: Console, part: Part, name: str) -> None:
+    """One dataset, and what people should know of it."""
+    about = part.about
+    rows = ", ".join(f"{count:,} to {_VERBS[split]}" for split, count in about.rows.items())
+    told = f"{name}: {about.task}, {rows}; {about.metric}, reported on {about.split} rows"
+    screen.print(told, soft_wrap=True)
+    for note in next(iter(part.data.values())).notes:
+        screen.print(f"  {note}", style="dim", soft_wrap=True)
+
+
+def show_done(screen: Console, work: Work) -> None:
+    """What need not be run."""
     done = sum(row.state in ("done", "failed") for row in work.rows())
     if done:
         screen.print(f"{done} of them are done already, and are not repeated", style="yellow")

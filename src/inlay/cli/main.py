@@ -27,6 +27,7 @@ from inlay.cli import (
     params,
     plan,
     predict,
+    recipe,
     report_page,
     retrain,
     serve,
@@ -59,6 +60,7 @@ app.command("report")(report_page.report)
 app.add_typer(analyze.app, name="analyze")
 app.add_typer(library.app, name="library")
 app.add_typer(export.app, name="export")
+app.add_typer(recipe.app, name="recipe")
 app.add_typer(bench.app, name="bench")
 
 

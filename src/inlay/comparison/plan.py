@@ -101,7 +101,7 @@ def read_parts(host: Host, runs: Sequence[Run], plan: Plan, cluster: Cluster | N
 def _part(host: Host, name: str, run: Run, space: Space, seeds: int) -> Part:
     numbers = list(range(run.seed, run.seed + seeds))
     made = Trials(host, space, name, numbers).all(list(space.settings()))
-    trials = tuple(replace(trial, label=f"{name} {_label(trial, numbers)}") for trial in made)
+    trials = tuple(replace(trial, label=f"{name} {_label(trial, name)}") for trial in made)
     data = {seed: next(trial.data for trial in trials if trial.seed == seed) for seed in numbers}
     first = data[numbers[0]]
     parts = {"train": first.train, "validation": first.validation, "test": first.test}
@@ -111,12 +111,12 @@ def _part(host: Host, name: str, run: Run, space: Space, seeds: int) -> Part:
     return Part(Dataset(name, where, first.task.name, first.metric, split, rows), space, trials, data)
 
 
-def _label(trial: Trial, seeds: Sequence[int]) -> str:
-    """A sweep's label leaves out a method that is the only one."""
-    method = trial.setting["method"]
-    if trial.label.startswith(method):
-        return trial.label
-    return f"{method} {trial.label}" if len(trial.setting) > 1 or len(seeds) > 1 else str(method)
+def _label(trial: Trial, name: str) -> str:
+    """A sweep's label leaves out a method that is the only one, and is the dataset's name where nothing varies."""
+    method = str(trial.setting["method"])
+    if trial.label == name:
+        return method
+    return trial.label if trial.label.startswith(method) else f"{method} {trial.label}"
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -103,14 +103,16 @@ class Work:
         """What is known by now."""
         datasets = [part.about for part in self.parts]
         entries = self._entries()
-        methods = [branch.method for branch in self.parts[0].space.branches]
+        # parts that were planned apart have methods of their own
+        methods = list(dict.fromkeys(branch.method for part in self.parts for branch in part.space.branches))
         tasks = self.plan.tasks or len(datasets)
         lines = [self._method(method, entries, tasks) for method in methods]
         lines += [self._baseline(name) for name in baselines.NAMES if any(key[0] == name for key in self.scores)]
         judged = compared([line for line in lines if line.cells], datasets)
         rows = self.rows()
         notes = [*self.notes, *_failures(rows)]
-        settings = len(self.parts[0].trials) // (len(methods) * self.plan.seeds)
+        first = self.parts[0]
+        settings = len(first.trials) // (len(first.space.branches) * self.plan.seeds)
         seeds = tuple(self.parts[0].data)
         said = says(judged, datasets)
         where = (tuple(rows), self.store.path, self.store.adapter)

@@ -1,0 +1,147 @@
+"""`inlay recipe`: the list, a table, one's own numbers beside it, going on, mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from recipes import cooking
+from typer.testing import CliRunner
+
+from inlay import recipes
+from inlay.cli.main import app
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_text_model(tmp_path_factory.mktemp("recipe") / "base")
+
+
+def call(*arguments: Any, width: int = 200) -> Any:
+    return CliRunner().invoke(app, ["recipe", *map(str, arguments)], env={"COLUMNS": str(width)})
+
+
+def fails(*arguments: Any, code: int = 1) -> str:
+    done = call(*arguments)
+    assert done.exit_code == code, done.output
+    assert isinstance(done.exception, SystemExit)
+    assert done.stdout == ""
+    assert code == 2 or (done.stderr.startswith("error: ") and done.stderr.count("\n") == 1)
+    return " ".join(done.stderr.split())
+
+
+def test_list():
+    done = call("list")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert all(any(line.startswith(f"{name} ") for line in lines) for name in recipes.names())
+    assert next(line for line in lines if line.startswith("houlsby-glue")).endswith("990")
+    found = json.loads(call("list", "--json").stdout)
+    assert [one["name"] for one in found] == recipes.names()
+    assert {"paper", "table", "datasets", "rows", "runs"} <= found[0].keys()
+
+
+def test_list_and_show_need_no_torch():
+    code = "import sys; from inlay.cli.main import app\ntry:\n    app({!r})\nexcept SystemExit:\n    pass\n"
+    for arguments in (["recipe", "list"], ["recipe", "show", "he-tae"], ["recipe", "run", "--help"]):
+        run = code.format(arguments) + "print('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "False", arguments
+        assert len(done.stdout.splitlines()) > 5
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_show(name: str):
+    done = call("show", name)
+    assert done.exit_code == 0
+    recipe = recipes.find(name)
+    for row in recipe.rows:
+        scores = [f"{score:.1f}" for score in row.scores.values()]
+        lines = [line.split() for line in done.stdout.splitlines() if line.startswith(row.label)]
+        assert any(" ".join(scores) in " ".join(line) for line in lines), row.name
+    assert all(" or ".join(one.places) in done.stdout for one in recipe.datasets)
+    assert json.loads(call("show", name, "--json").stdout) == json.loads(json.dumps(recipe.document()))
+
+
+def test_run(base: str, tmp_path: Path):
+    mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
+    how = (mine, data, "--base", base, "--library", tmp_path / "library", "--max-steps", 2, "--seeds", 1)
+    done = call("run", *how, "--csv", tmp_path / "r.csv")
+    assert done.exit_code == 0, done.output
+    assert "left out: Third: no folder or file named Third" in done.stdout
+    assert "First: classification, 24 to train, 24 to validate; accuracy, reported on validation rows" in done.stdout
+    assert "mine: 10 runs: 3 rows, 2 datasets, 1 seed" in done.stdout
+    assert "10/10 " in done.stdout
+    lines = done.stdout.splitlines()
+    at = next(i for i, text in enumerate(lines) if text.startswith("paper | ours"))
+    assert lines[at - 1].split() == ["First", "Second"]
+    assert lines[at].split()[3:] == ["trained", "accuracy", "f1_macro", "average"]
+    assert lines[at + 2].startswith("Fine-tuned")
+    assert "90.0 | " in lines[at + 2]
+    assert "85.0 | " in lines[at + 2]
+    assert "Adapters (4-8): First houlsby:size=" in done.stdout
+    assert "- seeds: 1 instead of 2" in lines
+    assert (tmp_path / "library" / "recipes" / "mine.sqlite").exists()
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 7
+    again = call("run", *how, "--json")
+    found = json.loads(again.stdout)
+    assert "10 of them are done already, and are not repeated" in again.stderr
+    assert [row["row"] for row in found["rows"]] == ["tuned", "any", "eight"]
+    shown = f"{found['rows'][0]['datasets']['First']['ours']:.1f}"
+    assert f"90.0 | {shown} " in lines[at + 2]
+    assert found["rows"][0]["average"]["paper"] == 85.0
+
+
+def test_only_rows_and_a_store(base: str, tmp_path: Path):
+    mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
+    how = ("--only", "First", "--rows", "eight", "--grid", "lr=1e-3", "--grid", "epochs=1", "--train-size", "8")
+    done = call("run", mine, data, *how, "--base", base, "--store", tmp_path / "s.sqlite", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["datasets"], [row["row"] for row in found["rows"]]) == (["First"], ["eight"])
+    assert found["store"] == str(tmp_path / "s.sqlite")
+    assert "train_size: 8 instead of all rows" in found["differences"]
+    assert "average" not in done.stderr.partition("paper | ours")[2]
+
+
+def test_runs_that_all_fail(base: str, tmp_path: Path):
+    mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
+    how = ("--only", "First", "--rows", "tuned", "--grid", "lr=1e30", "--base", base, "--store", tmp_path / "s.sqlite")
+    done = call("run", mine, data, *how)
+    assert done.exit_code == 1
+    assert "90.0 | -" in done.stdout
+    assert " failed: " in done.stdout
+
+
+def test_nothing_is_written_if_something_is_wrong(base: str, tmp_path: Path):
+    mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
+    how = ("--base", base, "--library", tmp_path / "library", "--grid", "epochs=0")
+    done = call("run", mine, data, *how)
+    assert (done.exit_code, "epochs=" in done.stderr) == (1, True)
+    assert not (tmp_path / "library").exists()
+
+
+def test_mistakes(tmp_path: Path):
+    assert "did you mean houlsby-glue" in fails("show", "houlsby-glu")
+    assert "did you mean houlsby-glue" in fails("run", "houlsby-glu", tmp_path)
+    assert "holds no dataset of houlsby-glue; CoLA: no folder" in fails("run", "houlsby-glue", tmp_path)
+    assert "did you mean CoLA" in fails("run", "houlsby-glue", tmp_path, "--only", "COLA,CoLa")
+    assert "'lr' is not key=a,b,c" in fails("run", "houlsby-glue", tmp_path, "--grid", "lr")
+    twice = ("--grid", "max_steps=3", "--max-steps", "3")
+    assert "max_steps is given twice" in fails("run", "houlsby-glue", tmp_path, *twice)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["show"], ["run", "houlsby-glue"], ["nonsense"], ["run", "houlsby-glue", ".", "--seeds", "0"]]
+)
+def test_wrong_usage(arguments: list[str]):
+    fails(*arguments, code=2)
+
+
+def test_an_empty_list_is_wrong_usage(tmp_path: Path):
+    fails("run", "houlsby-glue", tmp_path, "--only", ",", code=2)

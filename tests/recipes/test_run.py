@@ -1,0 +1,280 @@
+"""A recipe that is run: what is found, run, chosen and reported, what is said of it, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipes import cooking
+from training import work
+
+import inlay
+from inlay.errors import RunError
+from inlay.recipes import find
+from inlay.recipes.api import run
+from inlay.recipes.beside import Beside, Line
+from inlay.recipes.folder import look
+from inlay.recipes.plan import Changes, choose
+
+
+@pytest.fixture(scope="module")
+def host() -> inlay.Host:
+    return work.host()
+
+
+@pytest.fixture(scope="module")
+def found(host: inlay.Host, tmp_path_factory: pytest.TempPathFactory) -> Beside:
+    folder = tmp_path_factory.mktemp("recipe")
+    return run(host, cooking.write(folder), cooking.serve(folder / "data", cooking.FILES))
+
+
+def line(found: Beside, name: str) -> Line:
+    return next(one for one in found.lines if one.row.name == name)
+
+
+# --- what is run, chosen and reported -----------------------------------------------------------------------------
+
+
+def test_what_rows_have_in_common_is_run_once(found: Beside):
+    # fine-tuning has one learning rate, two sizes of adapters have two; two datasets, two seeds
+    assert len(found.comparison.rows) == (1 + 2 * 2) * 2 * 2
+    assert {row.state for row in found.comparison.rows} == {"done"}
+    sizes = {row.config["batch_size"] for row in found.comparison.rows if row.label.startswith("Second")}
+    assert sizes == {6}
+    rates = {row.config["lr"] for row in found.comparison.rows if "finetune" in row.setting["method"]}
+    assert rates == {1e-4}
+
+
+def test_the_best_by_validation_is_reported(found: Beside):
+    splits = {"First": "validation", "Second": "test"}
+    for name, methods in (("any", ("houlsby:size=4", "houlsby:size=8")), ("eight", ("houlsby:size=8",))):
+        for dataset, split in splits.items():
+            rows = [row for row in found.comparison.rows if row.label.split(".")[0] == dataset]
+            rows = [row for row in rows if row.setting["method"] in methods]
+            assert len(rows) == 4 * len(methods)
+            best = max(rows, key=lambda row: row.value or 0.0)
+            cell = line(found, name).cells[dataset]
+            metric = "accuracy" if dataset == "First" else "f1_macro"
+            assert cell.method in methods
+            same = {100 * row.metrics[split][metric] for row in rows if row.value == best.value}
+            assert cell.ours in same  # of runs that are equally good, any
+            assert cell.std is None
+
+
+def test_averages_are_over_what_was_run(found: Beside):
+    one = line(found, "any")
+    assert list(one.cells) == ["First", "Second"]
+    assert one.paper == pytest.approx((91 + 82) / 2)
+    assert one.ours == pytest.approx(statistics.fmean(cell.ours or 0.0 for cell in one.cells.values()))
+
+
+def test_what_differs_is_said(found: Beside):
+    said = "\n".join(found.differences)
+    assert "instead of bert-tiny" in said
+    assert "First: scored on validation rows, which have also chosen; the paper on secret rows" in said
+    assert "Second: scored on your test rows; the paper on secret rows" in said
+    assert "left out: Third: no folder or file named Third" in said
+    assert "seeds" not in said
+    assert "lr" not in said
+
+
+def test_means_with_dev_rows_as_test_rows(host: inlay.Host, tmp_path: Path):
+    more = "train_size = 12\nval_size = 6"
+    own = cooking.write(tmp_path, report="mean", dev_is_test="true", more=more, measured="dev rows")
+    data = cooking.serve(tmp_path / "data", cooking.FILES)
+    found = run(host, own, data, Changes(rows=["any"], only=["First"]))
+    (about,) = found.comparison.datasets
+    assert (about.split, dict(about.rows)) == ("test", {"train": 12, "validation": 6, "test": 24})
+    cell = line(found, "any").cells["First"]
+    groups: dict[str, list[Any]] = {}
+    for row in found.comparison.rows:
+        groups.setdefault(json.dumps(row.setting), []).append(row)
+    assert {len(rows) for rows in groups.values()} == {2}
+    best = max(groups.values(), key=lambda rows: statistics.fmean(row.value for row in rows))
+    means = statistics.fmean(row.value for row in best)
+    equal = [rows for rows in groups.values() if statistics.fmean(row.value for row in rows) == means]
+    assert cell.ours in [
+        pytest.approx(100 * statistics.fmean(row.metrics["test"]["accuracy"] for row in rows)) for rows in equal
+    ]
+    assert cell.std is not None
+    assert not any("scored on" in text for text in found.differences)
+
+
+def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
+    data = cooking.serve(tmp_path / "data", cooking.FILES)
+    changes = Changes(only=["First"], rows=["eight", "tuned"], seeds=1, max_steps=2, grid={"lr": "1e-3"})
+    found = run(host, cooking.write(tmp_path), data, changes, store=tmp_path / "r.sqlite")
+    assert len(found.comparison.rows) == 2
+    assert {row.config["max_steps"] for row in found.comparison.rows} == {2}
+    assert {row.config["lr"] for row in found.comparison.rows} == {1e-3}
+    assert {row.label for row in found.comparison.rows} == {"First finetune:top=1", "First houlsby:size=8"}
+    said = found.differences[2:]
+    assert said == (
+        "left out, as asked: Second, Third",
+        "rows left out, as asked: Adapters (4-8)",
+        "seeds: 1 instead of 2",
+        "max_steps: 2 instead of all steps",
+        "lr: 1e-3 instead of 0.0001 or 0.001, 0.01",
+    )
+    begun: list[Any] = []
+    again = run(host, cooking.write(tmp_path), data, changes, store=tmp_path / "r.sqlite", callbacks=[begun.append])
+    assert [event for event in begun if event["event"] == "begin"] == []
+    assert again.document() == found.document()
+
+
+def test_one_method_with_settings_of_two_rows_is_two_methods(host: inlay.Host, tmp_path: Path):
+    own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
+    own.write_text(own.read_text().replace('trained = "1.2K"', 'settings = { head = "tanh2", lr = 1e-3 }'))
+    found = run(host, str(own), data, Changes(only=["Second"], rows=["any", "eight"], seeds=1))
+    assert len(found.comparison.rows) == 2 * 2 + 1
+    (last,) = [row for row in found.comparison.rows if row.config.get("head") == "tanh2"]
+    cell = line(found, "eight").cells["Second"]
+    assert cell.ours == 100 * last.metrics["test"]["f1_macro"]
+    others = [row for row in found.comparison.rows if row.id != last.id]
+    assert {row.label.split()[0] for row in others} == {"Second.any"}
+    best = max(row.value or 0.0 for row in others)
+    assert line(found, "any").cells["Second"].ours in [
+        100 * row.metrics["test"]["f1_macro"] for row in others if row.value == best
+    ]
+
+
+class Steps:
+    """Counts steps; stops everything after so many."""
+
+    def __init__(self, most: int | None = None):
+        self.most, self.taken = most, 0
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self.taken += event["event"] == "step"
+        if self.taken == self.most:
+            raise KeyboardInterrupt
+
+
+def test_a_recipe_that_was_stopped_goes_on_across_its_rows(host: inlay.Host, tmp_path: Path):
+    own, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
+    changes = Changes(only=["First"], seeds=1)
+    whole, first, second = Steps(), Steps(9), Steps()
+    fresh = run(host, own, data, changes, callbacks=[whole], slots=2)
+    for stop in (first, second):
+        try:
+            found = run(host, own, data, changes, store=tmp_path / "r.sqlite", callbacks=[stop], save_every=0, slots=2)
+        except KeyboardInterrupt:
+            assert stop is first
+    assert second.taken < whole.taken
+    assert [one.cells for one in found.lines] == [one.cells for one in fresh.lines]
+
+
+def test_the_largest_number_of_epochs_is_cut_by_steps(tmp_path: Path):
+    recipe = find("houlsby-glue")
+    data = cooking.serve(tmp_path, {"CoLA/train.jsonl": 0})
+    row, dataset = recipe.rows[1], recipe.datasets[0]
+    assert choose(recipe, data, Changes()).tried(row, dataset)["epochs"] == (3, 20)
+    assert choose(recipe, data, Changes(max_steps=9)).tried(row, dataset)["epochs"] == (20,)
+
+
+def test_a_run_that_fails_leaves_a_gap(host: inlay.Host, tmp_path: Path):
+    data = cooking.serve(tmp_path / "data", cooking.FILES)
+    changes = Changes(only=["First"], rows=["tuned"], seeds=1, grid={"lr": "1e30"})
+    found = run(host, cooking.write(tmp_path), data, changes)
+    assert line(found, "tuned").cells["First"].ours is None
+    assert (line(found, "tuned").ours, line(found, "tuned").paper) == (None, 90.0)
+    assert any(" failed: " in note for note in found.comparison.notes)
+
+
+def test_files(found: Beside, tmp_path: Path):
+    found.to_csv(tmp_path / "r.csv")
+    with (tmp_path / "r.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3 * 2
+    assert float(rows[0]["paper"]) == 90.0
+    assert float(rows[0]["ours"]) == line(found, "tuned").cells["First"].ours
+    assert json.loads(json.dumps(found.document()))["rows"][0]["datasets"]["First"]["paper"] == 90.0
+
+
+# --- where the data is ----------------------------------------------------------------------------------------------
+
+
+def test_names_are_taken_as_they_are_meant(tmp_path: Path):
+    recipe = find("houlsby-glue")
+    files = {"cola.jsonl": 0, "sst2/train.jsonl": 1, "MNLI/train.jsonl": 2}
+    files |= {"MNLI/dev_matched.jsonl": 3, "MNLI/dev_mismatched.jsonl": 4, "QNLI/dev.jsonl": 5, "notes.md": 6}
+    found, missing = look(recipe, cooking.serve(tmp_path, files), recipe.datasets)
+    places = {one.dataset.name: Path(one.data).name for one in found}
+    assert places == {"CoLA": "cola.jsonl", "SST-2": "sst2", "MNLI-m": "MNLI", "MNLI-mm": "MNLI-mm"}
+    assert {text.partition(":")[0] for text in missing} == {"MRPC", "STS-B", "QQP", "QNLI", "RTE"}
+    assert "QNLI: QNLI has no training rows" in missing
+    from inlay.data.source import open_splits
+
+    opened = {one.dataset.name: open_splits(one.data)["validation"].name for one in found if "MNLI" in one.data}
+    assert {name: Path(path).name for name, path in opened.items()} == {
+        "MNLI-m": "dev_matched.jsonl",
+        "MNLI-mm": "dev_mismatched.jsonl",
+    }
+
+
+def test_dev_rows_are_needed_where_they_are_tested_on(tmp_path: Path):
+    recipe = find("he-glue-1k")
+    files = {"CoLA/train.jsonl": 0, "RTE/train.jsonl": 1, "RTE/dev.jsonl": 2}
+    found, missing = look(recipe, cooking.serve(tmp_path, files), recipe.datasets)
+    assert [(one.dataset.name, Path(one.data).name, Path(one.test or "").name) for one in found] == [
+        ("RTE", "train.jsonl", "dev.jsonl")
+    ]
+    assert "CoLA: CoLA has no dev rows, which this recipe tests on" in missing
+
+
+def test_nothing_there_is_an_error_that_says_what_was_looked_for(tmp_path: Path):
+    recipe = find("houlsby-glue")
+    with pytest.raises(RunError, match=r"holds no dataset of houlsby-glue; CoLA: no folder or file named CoLA;.* SST"):
+        look(recipe, tmp_path, recipe.datasets)
+    with pytest.raises(RunError, match="cannot be read as a folder"):
+        look(recipe, tmp_path / "nowhere", recipe.datasets)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_unknown_names(tmp_path: Path):
+    with pytest.raises(RunError, match="there is no recipe 'houlsby-glu': did you mean houlsby-glue"):
+        find("houlsby-glu")
+    with pytest.raises(RunError, match=r"dataset 'Cola': did you mean CoLA.*; there is no row 'adapter': did you mean"):
+        choose(find("houlsby-glue"), str(tmp_path), Changes(only=["Cola"], rows=["adapter"]))
+
+
+def test_everything_wrong_with_the_settings_is_said_together(host: inlay.Host, tmp_path: Path):
+    data = cooking.serve(tmp_path / "data", cooking.FILES)
+    with pytest.raises(RunError) as error:
+        run(host, cooking.write(tmp_path), data, Changes(grid={"batch_sise": "4", "lr": "fast", "val_size": "3"}))
+    for part in ("batch_sise", "fast", "val_size cannot vary"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("seeds = 2", "seeds = two"), "is not TOML"),
+        (("seeds = 2", "seeds = 0"), "seeds: expected greater than or equal to 1"),
+        (("[grid]", "[gird]"), "gird: Extra inputs"),
+        (("tuned = [90.0, 80.0, 10.0]", "tuned = [90.0]"), "tuned has 1 scores for 3 datasets"),
+        (("eight = [92.0, 84.0, 30.0]", ""), r"\[rows.eight\] has no scores"),
+        (('order = ["First", ', 'order = ["Fist", '), "Fist is in order, but not in"),
+        (("tuned = [90.0", "tuner = [90.0"), "scores of tuner have no"),
+        (('metric = "accuracy"', 'metric = "rmse"'), "rmse has no place"),
+        (("[rows.any]", "[row.any]"), "scores of any have no"),
+        (('report = "best"', 'report = "worst"'), "report: expected 'best' or 'mean'"),
+    ],
+)
+def test_files_that_are_not_recipes(tmp_path: Path, change: tuple[str, str], said: str):
+    path = Path(cooking.write(tmp_path))
+    assert change[0] in path.read_text()
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(RunError, match=said):
+        find(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path):
+    with pytest.raises(RunError, match="cannot be read"):
+        find(tmp_path / "no.toml")
