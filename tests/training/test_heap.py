@@ -18,6 +18,6 @@ def test_what_somebody_else_has_frozen_stays_so():
         count = gc.get_freeze_count()
         with left_alone():
             pass
-        assert gc.get_freeze_count() >= count > 0
+        assert gc.get_freeze_count() > 0.9 * count > 0  # some may be gone by themselves; unfreezing leaves none
     finally:
         gc.unfreeze()
