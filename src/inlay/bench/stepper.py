@@ -1,12 +1,11 @@
 """Training runs side by side, a block of steps at a time, through the training loop that everyone uses.
 
-The loop runs in a thread of its own that waits between two blocks, so that other parties have their turn while ours
-stays in its steady state. Only one thread ever computes.
+The loop pauses between two blocks, so that other parties have their turn while ours stays in its steady state. It runs
+in the main thread, as `inlay train` does: in another one glibc gives memory back and takes it anew in every step.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,10 +23,6 @@ from inlay.training.prepare import Part, Prepared
 from inlay.training.run import make_run
 
 
-class _Stopped(Exception):  # noqa: N818 - it never leaves the thread
-    """The benchmark has what it wants."""
-
-
 class Stepper:
     """Runs that step when told to."""
 
@@ -38,67 +33,35 @@ class Stepper:
             warmup: steps before the first block.
             wait: returns when the device is idle.
         """
-        self._loop = Loop(host, jobs, slots=len(jobs), callbacks=[self._heard], isolate=False)
-        self._last = jobs[-1].index
-        self._left = max(1, warmup)
+        self._running = Loop(host, jobs, slots=len(jobs), callbacks=[_refuse_fewer], isolate=False).steps()
         self._steps, self._wait = steps, wait
-        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
-        self._began = self._seconds = 0.0
-        self._problem: BaseException | None = None
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        self._take_turn()
+        try:
+            self._take(max(1, warmup))
+        except BaseException:
+            self.close()
+            raise
 
     def block(self) -> float:
         """One block: milliseconds of a step of all runs."""
-        self._take_turn()
-        return 1000 * self._seconds / self._steps
+        self._wait()
+        began = time.perf_counter()
+        self._take(self._steps)
+        self._wait()
+        return 1000 * (time.perf_counter() - began) / self._steps
 
     def close(self) -> None:
         """End the runs, and take them out of the host."""
-        self._stopping = True
-        self._go.release()
-        self._thread.join()
+        self._running.close()
 
-    def _take_turn(self) -> None:
-        self._go.release()
-        self._done.acquire()
-        if self._problem is not None:
-            raise self._problem
+    def _take(self, steps: int) -> None:
+        for _ in range(steps):
+            if next(self._running, None) is None:
+                raise RunError("the runs ended before the benchmark did")
 
-    def _run(self) -> None:
-        self._go.acquire()
-        try:
-            self._start()
-            self._loop.run()
-            raise RunError("the runs ended before the benchmark did")
-        except _Stopped:
-            pass
-        except BaseException as error:
-            self._problem = error
-        self._done.release()
 
-    def _start(self) -> None:
-        if self._stopping:
-            raise _Stopped
-        self._wait()
-        self._began = time.perf_counter()
-
-    def _heard(self, event: Event) -> None:
-        if event["event"] == "slots":
-            raise RunError("the runs do not fit into memory side by side; try fewer --runs or --rows")
-        if event["event"] != "step" or event["index"] != self._last:
-            return
-        self._left -= 1
-        if self._left:
-            return
-        self._wait()
-        self._seconds = time.perf_counter() - self._began
-        self._left = self._steps
-        self._done.release()
-        self._go.acquire()
-        self._start()
+def _refuse_fewer(event: Event) -> None:
+    if event["event"] == "slots":
+        raise RunError("the runs do not fit into memory side by side; try fewer --runs or --rows")
 
 
 def jobs_for(method: str, ids: Sequence[Sequence[int]], runs: int, rows: int, steps: int) -> list[Job]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -97,6 +97,11 @@ class Loop:
 
     def run(self) -> None:
         """Until every run is done or has failed. An interrupt waits for the step, and saves."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Generator[int, None, None]:
+        """The same, with a pause after every step of all runs: how many are active then. Closing it ends them."""
         try:
             with self._interrupt, heap.left_alone(), compiling.compiled(self.host, self.jobs, self.most):
                 while self._fill():
@@ -106,6 +111,7 @@ class Loop:
                         self.save()
                     if stop:
                         raise KeyboardInterrupt
+                    yield len(self.active)
                 if self.save_ends:
                     self.save()
         finally:
