@@ -1,7 +1,7 @@
 """Training runs side by side, a block of steps at a time, through the training loop that everyone uses.
 
 The loop pauses between two blocks, so that other parties have their turn while ours stays in its steady state. It runs
-in the main thread, as `inlay train` does: in another one glibc gives memory back and takes it anew in every step.
+in the main thread, as `inlay train` does: in another one the same steps take a third longer on the CPU.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Batch:
 def repeated(values: Tensor, counts: Tensor) -> Tensor:
     """Each of `values` [n, ...] so many times in a row, as `torch.repeat_interleave` gives it, on the CPU.
 
-    That one wakes all threads for a few numbers: with 16 of them it takes 300 us instead of 12.
+    That one wakes all threads for a few numbers; with 16 of them a call took 300 us.
     """
     ends = counts.cumsum(0)
     total = int(ends[-1]) if len(ends) else 0
