@@ -1,10 +1,10 @@
-# make demo | make test | make test-cuda | make test-peers | make venv | make check | make clean
+# make demo | make test | make test-all | make test-cuda | make test-peers | make venv | make check | make clean
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ADAPTERS_PYTHON ?= .venv-adapters/bin/python
 
-.PHONY: demo test test-cuda test-peers check lint types imports venv clean
+.PHONY: demo test test-rest test-all test-cuda test-peers check lint types imports venv clean
 
 venv: $(VENV)/.ready
 
@@ -20,8 +20,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/inlay demo
 
-test: venv check  # every process has one thread
+test: venv check  # the quick tier; every process has one thread
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-rest: venv  # what `make test` leaves out
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'full and not slow and not gpu and not peers'
+
+test-all: test test-rest
 
 test-cuda: venv  # the contract on a CUDA device, in fp32 and in bf16
 	INLAY_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/contract
