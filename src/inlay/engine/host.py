@@ -164,7 +164,11 @@ class Host:
         if isinstance(method, WeightMethod):
             head = params_of(record.head_parts(self.base))
             own = {n: t for n, t in tensors.items() if n not in head}
-            self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
+            try:
+                self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
+            except BaseException:
+                self.forward.bank.unload(slot)
+                raise
         self._loaded[name] = replace(record, slot=slot)
 
     def adapter(self, name: str, finish: bool = False) -> Adapter:

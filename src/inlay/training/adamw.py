@@ -234,9 +234,9 @@ class AdamW:
             found = self._moments[id(stack)] = _Moments(stack, torch.zeros_like(stack), torch.zeros_like(stack))
         missing = stack.shape[0] - found.first.shape[0]
         if missing:
-            for name in ("first", "second"):
-                old = getattr(found, name)
-                setattr(found, name, torch.cat([old, old.new_zeros(missing, *old.shape[1:])]))
+            more = stack.new_zeros(missing, *stack.shape[1:])
+            first, second = (torch.cat([old, more]) for old in (found.first, found.second))  # both, or none
+            found.first, found.second = first, second
         return found
 
     def _entries(self, slot: int) -> dict[str, tuple[_Moments, tuple[int | slice, ...]]]:
