@@ -60,7 +60,7 @@ class Group:
     def stack(self, name: str, shape: tuple[int, ...], trained: bool) -> nn.Parameter:
         """The stack of one row, made when first asked for."""
         if name not in self.stacks:
-            zeros = torch.zeros(self.capacity, *shape, device=self.device)
+            zeros = torch.zeros(self.capacity, *shape, dtype=torch.float32, device=self.device)
             self.stacks[name] = nn.Parameter(zeros, requires_grad=trained)
         return self.stacks[name]
 

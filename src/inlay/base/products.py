@@ -57,7 +57,8 @@ class Product(ABC):
                 f"{cls.kind} is for the CPU in float32, and {base.name} is on {here}; load it without {cls.kind}"
             )
         try:
-            cls(torch.ones(2, 2), None)(torch.ones(1, 2))
+            ones = torch.ones(2, 2, dtype=torch.float32)
+            cls(ones, None)(ones[:1])
         except (AttributeError, NotImplementedError, RuntimeError) as error:
             first = str(error).strip().partition("\n")[0]
             raise BaseError(f"this build of torch cannot do {cls.kind} on the CPU ({first}); load without it") from None

@@ -61,7 +61,8 @@ class DiffPrune(WeightMethod):
     def initial(self, sites: Sites, seed: int) -> dict[str, Tensor]:
         """No difference, gates open."""
         params = self.params(sites)
-        return {n: torch.full(p.shape, self.gate if p.role == "gate" else 0.0) for n, p in params.items()}
+        start = {"gate": self.gate}
+        return {n: torch.full(p.shape, start.get(p.role, 0.0), dtype=torch.float32) for n, p in params.items()}
 
     def by_site(self, sites: Sites) -> dict[str, int]:
         """What is kept at the end; while training, every weight has a difference and a gate."""

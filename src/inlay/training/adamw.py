@@ -187,7 +187,7 @@ class AdamW:
         """What to multiply each slot's gradients with: 1 unless their norm is larger than its limit."""
         place = {slot: i for i, slot in enumerate(settings)}
         device = self.forward.bank.device
-        squares = torch.zeros(len(place), device=device)
+        squares = torch.zeros(len(place), dtype=torch.float32, device=device)
         for run in runs:
             grads = [s.grad[run.low : run.high] for s in run.group.stacks.values() if s.grad is not None]
             if grads:
@@ -197,8 +197,8 @@ class AdamW:
             grads = [p.grad for p in parameters.values() if p.grad is not None]
             if grads:
                 squares[place[slot]] += torch.stack(torch._foreach_norm(grads)).square().sum()
-        limits = [math.inf if one.clip is None else one.clip for one in settings.values()]
-        return _Scale(place, (torch.tensor(limits, device=device) / (squares.sqrt() + 1e-6)).clamp(max=1.0))
+        limits = squares.new_tensor([math.inf if one.clip is None else one.clip for one in settings.values()])
+        return _Scale(place, (limits / (squares.sqrt() + 1e-6)).clamp(max=1.0))
 
     def _runs(self, settings: Mapping[int, Settings]) -> Iterator[tuple[Group, int, int, list[int]]]:
         """(group, first entry, last entry + 1, slots): stretches of neighbouring entries that all step."""

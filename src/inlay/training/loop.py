@@ -116,7 +116,8 @@ class Loop:
                     self.save()
         finally:
             self.slots.clear()
-            self.host.graphs.clear()  # recordings of steps hold much memory, and nobody will ask for them again
+            with self.host.lock:
+                self.host.graphs.clear()  # recordings of steps hold much memory, and nobody will ask for them again
 
     def save(self) -> None:
         """Write a checkpoint, between two steps."""
