@@ -114,7 +114,7 @@ def from_inlay(
     found: dict[str, Tensor] = {}
     chosen = set()
     for part in method.parts(sites):
-        if not isinstance(part.delta, Bottleneck):
+        if type(part.delta) is not Bottleneck:
             _refuse_norms(part, tensors)
             continue
         assert part.site.layer is not None

@@ -57,7 +57,7 @@ class TokenShift(Delta):
 
     def bucketed(self) -> TokenShift:
         """Starting values do not separate groups."""
-        return TokenShift(self.alpha, self.gate, 0.0, 0.0)
+        return replace(self, open_at_start=0.0, strength=0.0)
 
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
         """(w . x + b) v, or v alone."""

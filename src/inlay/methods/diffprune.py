@@ -79,8 +79,9 @@ class DiffPrune(WeightMethod):
         if log_a is not None:
             z = self._gate.settled(log_a) if uniform is None else self._gate.sample(log_a, uniform(name, log_a))
             return z * tensors[name]
-        dense = sparse.decode(tensors, name, tuple(like.shape))
-        return torch.zeros_like(like) if dense is None else dense
+        if name + sparse.INDEX not in tensors:
+            return tensors.get(name, torch.zeros_like(like))
+        return sparse.spread(tensors[name + sparse.INDEX], tensors[name + sparse.VALUE], tuple(like.shape))
 
     def penalty(self, tensors: Tensors) -> Tensor | None:
         """lambda * E[L0]; none once the mask is fixed."""
