@@ -27,9 +27,9 @@ Scope = Literal["predict", "manage"]
 SCOPES: tuple[Scope, ...] = ("predict", "manage")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.IGNORECASE)
 _NO_MANAGING = (
-    "this service has no keys, so its tasks cannot be changed from here; restart it with --key-file (managing then takes "
-    "a key with the scope manage), --management-socket PATH (a Unix socket for this machine's users), or "
-    "--open-management (anyone who reaches the service may change its tasks)"
+    "this service has no keys, so its tasks cannot be changed from here; restart it with --key-file F (changes then "
+    "take a key with the scope manage), with --management-socket PATH (a Unix socket that only the service's user can "
+    "open), or with --open-management (anyone who reaches the service may change its tasks)"
 )
 _NO_BROWSER = (
     "without a key, a web page cannot change the tasks of this service: leave out the Origin header, or use a key"
