@@ -199,9 +199,11 @@ def _tasks(app: FastAPI, service: Service) -> None:
 
 
 def _states(app: FastAPI, service: Service) -> None:
-    @app.get("/health", response_model=bodies.State)
+    @app.get("/health", response_model=bodies.State, responses=failures(503))
     async def health() -> Response:
-        """Whether the service lives."""
+        """Whether the process lives, and its engine; if the engine has failed, the process is about to end."""
+        if service.engine.failed is not None:
+            raise Refused(503, "failed", "the engine has failed, and the service is about to end")
         return _json({"status": "alive"})
 
     @app.get("/ready", response_model=bodies.State, responses=failures(503))

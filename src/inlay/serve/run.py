@@ -23,7 +23,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from inlay.errors import InlayError
+from inlay.errors import InlayError, RunError
 from inlay.serve.app import Service, build
 from inlay.serve.limits import Limits
 from inlay.serve.watch import Watcher
@@ -116,6 +116,12 @@ def run(running: Running, taken: Sequence[socket.socket]) -> None:
     failures: list[Exception] = []
     lifespan = lifespan_of(running, failures, lambda: setattr(server, "should_exit", True))
     server = server_of(build(running.service, running.cors, lifespan), running.service.limits)
+
+    def failed(error: BaseException) -> None:
+        failures.append(RunError(f"the engine has failed: {error}"))
+        server.should_exit = True
+
+    running.service.engine.on_failure = failed
     with _quiet_signals():
         server.run(list(taken))
     if failures:
