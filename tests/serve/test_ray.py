@@ -190,7 +190,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ("--engine", "ray", "--address", "local", "--replicas", 2, "--port", port, "--watch", 0.2)
+    options = (
+        "--engine",
+        "ray",
+        "--address",
+        "local",
+        "--replicas",
+        2,
+        "--port",
+        port,
+        "--watch",
+        0.2,
+        "--open-management",
+    )
     with Process(library, *options) as process:
         yield Cluster(process, library, base, port)
 

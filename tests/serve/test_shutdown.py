@@ -101,7 +101,7 @@ def test_a_service_that_cannot_warm_up_ends_with_the_reason():
     engine = FakeEngine(ready=False)
     engine.start = lambda: _fail()  # type: ignore[method-assign]
     with take_port("127.0.0.1", 0) as taken, pytest.raises(InlayError, match="no room for the base"):
-        run(Running(fake(engine).service), taken)
+        run(Running(fake(engine).service), [taken])
 
 
 def _fail() -> None:
@@ -112,7 +112,7 @@ def test_after_a_kill_it_comes_back_with_the_same_tasks(library: Library, tmp_pa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with Process(library, "--port", port) as process:
+    with Process(library, "--port", port, "--open-management") as process:
         assert process.about["choices"] == str(state_of(library, port))
         with inlay.Client(process.url) as client:
             client.serve("sms", "sms@1")
