@@ -1,4 +1,6 @@
-"""Makes the files that tests/golden/test_golden.py reads: `python tests/golden/make.py FOLDER`, once for a format.
+"""Makes the files that tests/golden/test_golden.py reads: once for a format.
+
+    PYTHONPATH=src:tests:tests/training python tests/golden/make.py FOLDER
 
 Files on disk are read for ever. A folder here was written by the code of its day and is never made again: where a
 format changes, the script is run once more into a new folder, and both are read from then on.
@@ -23,14 +25,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "training")]
-
 import tiny
 import torch
 import work
 
 import inlay
+from inlay.training.checkpoint import Checkpoint
+from inlay.training.job import Job
 from inlay.training.loop import Loop
+from inlay.training.prepare import prepare
 
 METHODS = (
     "houlsby",
@@ -151,10 +154,6 @@ def _sweep(folder: Path) -> dict[str, Any]:
 
 def _checkpoint(folder: Path) -> list[dict[str, Any]]:
     whole = inlay.train(host(folder), [run.model_copy(update={"data": "rows.csv"}) for run in runs(folder)])
-    from inlay.training.checkpoint import Checkpoint
-    from inlay.training.job import Job
-    from inlay.training.prepare import prepare
-
     made = host(folder)
     jobs = [
         Job(i, run.name, prepare(run.model_copy(update={"data": "rows.csv"}), made))

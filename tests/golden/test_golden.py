@@ -55,7 +55,7 @@ def assert_like(found: Any, wanted: Any, where: str) -> None:
 
 
 def test_the_comparison_can_fail():
-    with pytest.raises(AssertionError, match="a 0 b: 0.5, was 0.501"):
+    with pytest.raises(AssertionError, match=r"a 0 b: 0\.5, was 0\.501"):
         assert_like([{"b": 0.5}], [{"b": 0.501}], "a")
 
 
