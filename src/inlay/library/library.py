@@ -26,7 +26,7 @@ from inlay.library.aliases import Move
 from inlay.library.cards import Entry, blob_path, card_path
 from inlay.library.names import check_name, number_of, split_ref
 from inlay.library.shelf import Shelf, read_shelves
-from inlay.library.storage import Folder, open_storage
+from inlay.library.storage import TAKEN, Folder, open_storage
 from inlay.library.trash import Freed
 from inlay.library.verify import Problem, check_library
 
@@ -173,7 +173,7 @@ class Library:
         for name, version in wanted:
             path = card_path(name, version)
             content = contents.get(path, cards.GONE)
-            if content == cards.GONE:  # removed since
+            if content in (cards.GONE, TAKEN):  # removed since, or not there yet
                 continue
             try:
                 entry = _decoded(content, name, version, self.storage.where(path))
@@ -237,7 +237,7 @@ class Library:
             content = self.storage.read(path, cards.LIMIT)
         except FileNotFoundError:
             content = cards.GONE
-        if content == cards.GONE:
+        if content in (cards.GONE, TAKEN):
             return None
         entry = cards.decode(content, name, version, self.storage.where(path))
         return replace(entry, aliases=tuple(sorted(a for a, v in self._named(name, shelf).items() if v == version)))
