@@ -27,6 +27,7 @@ from inlay.methods.finetune import Finetune
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
 from inlay.training.encoded import Encoder, content
+from inlay.training.length import settled
 from inlay.training.run import Run
 
 _SAMPLE = 200
@@ -61,6 +62,9 @@ class Prepared:
     look: describe.Look
     notes: list[str] = field(default_factory=list)
     data_hash: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "run", settled(self.run, len(self.train.rows)))  # also for another run on these rows
 
 
 def prepare(run: Run, host: Host) -> Prepared:
