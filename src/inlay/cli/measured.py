@@ -97,10 +97,11 @@ def examples_of(
         about: how the adapter came to be.
         given: the columns that the user named: text, pair, label.
     """
+    from inlay.data.columns import in_pairs
     from inlay.training.prepare import read_examples
 
     columns = as_trained(about, source.columns, given)
-    examples, note = read_examples(source, host.task(name), columns, bad, labelled)
+    examples, note = read_examples(source, host.task(name), columns, bad, labelled, in_pairs(about.get("columns")))
     if note:
         screen.print(note, style="dim", soft_wrap=True)
     return examples

@@ -125,12 +125,21 @@ def check(run: Run, host: Host) -> Method:
 
 
 def read_examples(
-    source: Source, task: Task, given: Mapping[str, str], bad: Bad = stop, labelled: bool = True
+    source: Source,
+    task: Task,
+    given: Mapping[str, str],
+    bad: Bad = stop,
+    labelled: bool = True,
+    pairs: bool | None = None,
 ) -> tuple[list[Example], str]:
-    """A labelled file as a known task sees it, and a line on what was guessed: for `eval`."""
+    """A labelled file as a known task sees it, and a line on what was guessed: for `eval`.
+
+    Args:
+        pairs: whether the adapter was trained on pairs of texts; None if nobody knows.
+    """
     sample = list(itertools.islice(source.records(bad), _SAMPLE))
     asked = (task.kind, source.columns, sample, given, source.hints, source.name)
-    _, columns, note = choosing.choose(*asked, labelled=labelled)
+    _, columns, note = choosing.choose(*asked, labelled=labelled, pairs=pairs)
     return _read(source, task, columns, bad), note
 
 
