@@ -134,7 +134,8 @@ def test_a_second_text_is_not_read_by_an_adapter_that_had_none(place: Place, tmp
     assert mine["metrics"] == pytest.approx(place.documents["classification"]["metrics"]["validation"])
     other = [{key: value for key, value in row.items() if key != "text"} for row in rows]
     guessed = place.call("eval", "classification", write(tmp_path / "other.jsonl", other))
-    assert 'guessed: text = "sentence1", pair = "sentence2"' in guessed.output  # said aloud where it must guess
+    assert 'guessed: text = "sentence1", label = "label" (' in guessed.output  # said aloud where it must guess
+    assert "trained on single texts" in place.fails("classification", tmp_path / "other.jsonl", "--pair", "sentence2")
 
 
 def test_columns_can_be_given(place: Place, tmp_path: Path):

@@ -105,7 +105,11 @@ def of_stdin(encoding: str | None) -> Iterator[tuple[str, str]]:
 
 def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
     """What is given, and else the columns that the adapter was trained on, if this file has them."""
+    from inlay.data.guess import is_unnamed
+
     trained = about.get("columns") or {}
+    if is_unnamed(trained.get("pair", "")):  # a number, which in another file may be that of its labels: look again
+        trained = {role: name for role, name in trained.items() if role == "label"}
     if any(name not in names for role, name in trained.items() if role != "label"):
         return dict(given)  # another layout
     roles = [role for role in ("text", "pair", "label") if role != "pair" or "text" not in given]  # not its pair
@@ -140,7 +144,7 @@ def of_file(
     chosen: dict[str, tuple[Columns, str]] = {}
     for name, task in tasks.items():
         known = as_trained(about[name], source.columns, _used(given, tasks, task))
-        chosen[name] = _columns(task, source, sample, known)
+        chosen[name] = _columns(task, source, sample, known, about[name].get("columns"))
 
     def rows(bad: Bad) -> Iterator[Mapping[str, Example] | None]:
         for record in source.records(bad):
@@ -176,13 +180,19 @@ def _used(given: Mapping[str, str], tasks: Mapping[str, Task], task: Task) -> Ma
     }
 
 
-def _columns(task: Task, source: Source, sample: Sequence[Record], given: Mapping[str, str]) -> tuple[Columns, str]:
+def _columns(
+    task: Task,
+    source: Source,
+    sample: Sequence[Record],
+    given: Mapping[str, str],
+    trained: Mapping[str, str] | None,
+) -> tuple[Columns, str]:
     """The columns without those that hold what is right, and a line on what was guessed."""
-    from inlay.data.columns import Columns, choose
+    from inlay.data.columns import Columns, choose, in_pairs
 
     def ask(name: str) -> tuple[Columns, str]:
         asked = (source.columns, sample, given, source.hints, source.name)
-        _, columns, note = choose(name, *asked, labelled=False)
+        _, columns, note = choose(name, *asked, labelled=False, pairs=in_pairs(trained))
         return columns, note
 
     try:

@@ -138,7 +138,7 @@ _FLAGS = {("stratify", False): "--plain", ("dropout", False): "--no-dropout"}
 
 def train_command(card: Card, data: str | None = None) -> str:
     """The command that trains it again; empty if the card does not say how."""
-    config = section(card, "config")
+    config = {"epochs": 5, **section(card, "config")}  # the default of the time when cards did not say it
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         return ""
     words = ["inlay", "train", data or str(config["data"]), "--name", str(config.get("name") or card.get("name"))]

@@ -27,7 +27,7 @@ from inlay.training.api import card_facts
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.prepare import Prepared, prepare
 from inlay.training.result import Result
-from inlay.training.run import Run, make_run
+from inlay.training.run import Run, run_of_card
 
 _FROM = "retrained_from"
 """In a candidate's card: what it was trained after."""
@@ -130,7 +130,7 @@ def _run(entry: Entry) -> Run:
         raise RunError("its card does not say how it was trained; it was made elsewhere")
     if str(config.get("data", "")).endswith("rows given as objects"):
         raise RunError(f"its data was {config['data']}, not in a file")
-    return make_run({**config, "name": entry.name})
+    return run_of_card({**config, "name": entry.name})
 
 
 def is_on(entry: Entry, base: Base) -> bool:

@@ -7,6 +7,7 @@ base determine the result, up to the rounding of matrix products.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +40,7 @@ class Run(BaseModel):
     train_size: Size | None = Field(None, description="train on so many rows only: 1000 or 10%")
     stratify: bool = Field(True, description="keep the shares of the classes when rows are drawn")
     lr: float | None = Field(None, gt=0, description="peak learning rate; the method's own by default")
-    epochs: int = Field(5, ge=1, description="passes over the data")
+    epochs: int | None = Field(None, ge=1, description="passes over the data; 5 by default, more for under 400 steps")
     max_steps: int | None = Field(None, ge=1, description="stop after so many steps")
     batch_size: int = Field(16, ge=1, description="rows per step")
     max_length: int | None = Field(None, ge=4, description="longest row in tokens")
@@ -86,6 +87,11 @@ def make_run(values: dict[str, Any], where: str = "") -> Run:
         prefix = f"{where}: " if where else ""
         first = {one["loc"][:1]: one for one in reversed(error.errors())}  # one for each, where several types may be
         raise RunError(prefix + "; ".join(_problem(one) for one in reversed(first.values()))) from None
+
+
+def run_of_card(config: Mapping[str, Any], where: str = "") -> Run:
+    """The run that a card's settings tell of; without epochs it dates from when 5 was the default."""
+    return make_run({"epochs": 5, **config}, where)
 
 
 def _problem(one: Any) -> str:
