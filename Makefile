@@ -6,7 +6,7 @@ ADAPTERS_PYTHON ?= .venv-adapters/bin/python
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt --no-compile
 unexport PYTHONDONTWRITEBYTECODE  # --no-compile: a package is compiled when it is first imported, and then kept
 
-.PHONY: demo wheel test test-rest test-all test-cuda test-peers check lint types imports venv clean
+.PHONY: demo wheel test quick test-rest test-all test-cuda test-peers check lint types imports venv clean
 
 venv: $(VENV)/.ready
 
@@ -30,17 +30,22 @@ wheel: $(VENV)/.demo-ready
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
-test: venv check  # the quick tier; every process has one thread
+ANYWHERE := not slow and not gpu and not peers
+
+test: venv lint  # lint, types, import rules and the quick tier of tests; types and import rules run beside the tests
+	@$(MAKE) --no-print-directory -j3 quick types imports
+
+quick: venv  # every process has one thread
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-test-rest: venv  # what `make test` leaves out
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'full and not slow and not gpu and not peers'
+test-rest: venv  # what `make test` leaves out, and every property with more examples
+	INLAY_TEST_TIER=full $(BIN)/python -m pytest -n auto --dist worksteal -m '(full or hypothesis) and $(ANYWHERE)'
 
 test-all: test test-rest
 
 test-cuda: venv  # the contract on a CUDA device, in fp32 and in bf16
-	INLAY_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/contract
-	INLAY_TEST_DEVICE=cuda INLAY_TEST_DTYPE=bfloat16 $(BIN)/python -m pytest tests/contract
+	INLAY_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/contract -m '$(ANYWHERE)'
+	INLAY_TEST_DEVICE=cuda INLAY_TEST_DTYPE=bfloat16 $(BIN)/python -m pytest tests/contract -m '$(ANYWHERE)'
 	$(BIN)/python -m pytest -m gpu
 
 test-peers: venv $(ADAPTERS_PYTHON)  # adapters both ways with AdapterHub's own package, which needs an older transformers

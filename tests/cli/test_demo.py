@@ -252,6 +252,7 @@ def failed(out: Path) -> tuple[dict[str, Any], str, str]:
     return json.loads(done.stdout), done.stderr, (out / "report.html").read_text("utf-8")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny_base")
 def test_a_broken_first_adapter_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def nudge(host: Host) -> None:
