@@ -67,6 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("eval"))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("task", ROWS)
 def test_the_metrics_are_those_of_training(place: Place, task: str):
     found = place.eval(task, place.root / f"{task}-val.jsonl")

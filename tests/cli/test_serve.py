@@ -71,6 +71,7 @@ def test_a_new_version_appears_by_itself(process: Process, library: Library):
         until(lambda: {card["name"]: card["version"] for card in client.tasks()}["ner"] == 2)
 
 
+@pytest.mark.full
 def test_an_alias_a_key_file_and_the_log(library: Library, tmp_path: Path):
     (tmp_path / "keys").write_text("web predict,manage a-key\n")
     options = ("--port", 0, "--alias", "prod", "--key-file", tmp_path / "keys", "--log-texts", "--resident", 2)

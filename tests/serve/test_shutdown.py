@@ -64,6 +64,7 @@ class Load:
         assert not any(thread.is_alive() for thread in self.threads)
 
 
+@pytest.mark.full
 def test_the_end_under_load_answers_all_that_was_accepted(library: Library):
     with Process(library, "--port", 0) as process:
         load = Load(process.url)
@@ -108,6 +109,7 @@ def _fail() -> None:
     raise InlayError("no room for the base")
 
 
+@pytest.mark.full
 def test_after_a_kill_it_comes_back_with_the_same_tasks(library: Library, tmp_path: Path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
