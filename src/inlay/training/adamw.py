@@ -288,9 +288,18 @@ def _update_stacks(views: _Views, own: Sequence[Settings], scale: Tensor) -> Non
 def _update_tensors(views: _Views, one: Settings, scale: Tensor) -> None:
     """One step of a weight-level adapter."""
     decay, root, step = _factors(one)
-    n = len(views.values)
-    grads = torch._foreach_mul(views.grads, scale)
-    _adamw(views, grads, [decay] * n if one.weight_decay else None, [root] * n, [step] * n)
+    for part in _pieces(views) if scale.device.type == "cpu" else (views,):
+        n = len(part.values)
+        grads = torch._foreach_mul(part.grads, scale)
+        _adamw(part, grads, [decay] * n if one.weight_decay else None, [root] * n, [step] * n)
+
+
+def _pieces(views: _Views, size: int = 2**16) -> Iterator[_Views]:
+    """Rows of each tensor, few enough to stay in a core's cache from one operation to the next."""
+    for four in zip(*views, strict=True):
+        rows = max(1, size * len(torch.atleast_1d(four[0])) // max(1, four[0].numel()))
+        for piece in zip(*(torch.atleast_1d(tensor).split(rows) for tensor in four), strict=True):
+            yield _Views(*([tensor] for tensor in piece))
 
 
 def _factors(one: Settings) -> tuple[float, float, float]:
