@@ -47,6 +47,7 @@ def report(
     screen = output.console(as_json)
     which = {"split": split, "rows": rows, "seed": seed}
     place = {"library": library, "base": base, "weights": weights}
+    measured.check(names[:count], library, base, data, split, needs_rows=False)
     made = _two(names[:2], data, screen, which, place) if compare else _one(names[0], data, screen, which, place)
     stem = "-".join(name.replace("@", "-") for name in names[:count])
     path = made.write(out or Path(f"{stem}-report.html"))

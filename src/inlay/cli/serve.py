@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from inlay.cli import options, output
+from inlay.cli.chosen import open_library
 from inlay.errors import InlayError, LibraryError
 from inlay.library import about
 
@@ -106,25 +107,26 @@ def serve(
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise InlayError(f"serving needs {', '.join(missing)}: pip install 'inlay[serve]'")
     _check_engine(engine, address, replicas, gpus)
-    from inlay.library.library import Library
-    from inlay.serve.ask import Settings
     from inlay.serve.keys import Keys, read_keys
+
+    opened = Keys(None, open_management, None if management_socket is None else str(management_socket))
+    _check_management(opened, key_file, engine)
+    keys = opened if key_file is None else read_keys(key_file)
+    store, wish = open_library(library), _wish(tasks, alias)
+    entries = _entries(store, wish)
+    named = _base(store, entries, base)
+    from inlay.serve.ask import Settings
     from inlay.serve.limits import Limits
     from inlay.serve.run import take_port, taken_socket, url_of
     from inlay.serve.spec import Spec
     from inlay.serve.watch import Choices
 
-    opened = Keys(None, open_management, None if management_socket is None else str(management_socket))
-    _check_management(opened, key_file, engine)
-    keys = opened if key_file is None else read_keys(key_file)
     tell = functools.partial(_tell, host=host, keys=keys, screen=output.console(as_json), as_json=as_json)
     with take_port(host, port) as taken, taken_socket(management_socket) as unix:  # before minutes are spent on loading
-        store, wish = Library(library), _wish(tasks, alias)
         choices = Choices.read(store.local / "serving" / f"{port}.json" if port else None)
         settings = Settings(tokens, wait_ms, queue, resident)
         limits = Limits(items=max(1, min(256, queue * 4 // 5)), answers=min(1024, queue))
-        entries = _entries(store, wish)
-        named, form = _base(store, entries, base), _form(weights, engine, entries)
+        form = _form(weights, engine, entries)
         spec = Spec(store.root, named, form, wish, settings, keys, limits, tuple(cors or ()), watch, log_texts)
         if engine == "ray":
             from inlay.serve.ray import Place
@@ -231,8 +233,13 @@ def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | N
     if not entries and base is None:
         screen = output.console(True)
         screen.print(f"{store.root} has no adapters yet: the default base is served", style="yellow", soft_wrap=True)
+    from inlay.base.places import locate
+
     named = Counter(str(entry.card["base_name"]) for entry in entries if entry.card.get("base_name"))
-    return base or next((name for name, _ in named.most_common(1)), None)
+    found = base or next((name for name, _ in named.most_common(1)), None)
+    if found is not None:
+        locate(found)
+    return found
 
 
 def _tell(
