@@ -64,9 +64,9 @@ library, number, start = Library(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3
 while not (start / "go").exists():
     time.sleep(0.001)
 for i in range(15):
-    library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([number, i])}, name="shared"))
-    library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([i])}, name="same"))
-    own = library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([i])}, name=f"own-{number}"))
+    library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([float(number), i])}, name="shared"))
+    library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([float(i)])}, name="same"))
+    own = library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([float(i)])}, name=f"own-{number}"))
     library.alias("shared", "prod", i + 1)
     if i % 5 == 4:
         library.remove(f"own-{number}@{i}")

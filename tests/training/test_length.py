@@ -11,7 +11,7 @@ from inlay.sweeps.trial import Data
 from inlay.training.job import Job
 from inlay.training.length import settled
 from inlay.training.prepare import Prepared, prepare
-from inlay.training.run import run_of_card
+from inlay.training.run import from_config
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_runs_of_a_sweep_that_share_rows_have_lengths_of_their_own(host):
 
 def test_cards_of_the_time_before_had_five_epochs():
     card = {"name": "mood", "config": {"data": "mood.csv", "name": "mood"}}
-    assert run_of_card(card["config"]).epochs == 5
+    assert from_config(card["config"]).epochs == 5
     assert "--epochs 5" in about.train_command(card)
     assert "--epochs 67" in about.train_command({**card, "config": {**card["config"], "epochs": 67}})
 

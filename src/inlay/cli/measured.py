@@ -211,11 +211,11 @@ def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Ex
     """The rows that training held out: drawn again, since all follows from the settings and the seed."""
     from inlay.library.about import data_name, section
     from inlay.training.prepare import prepare
-    from inlay.training.run import run_of_card
+    from inlay.training.run import from_config
 
     if split not in ("train", "validation"):
         raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only train, validation")
-    data = prepare(run_of_card(section(entry.card, "config"), entry.name), host)
+    data = prepare(from_config(section(entry.card, "config"), entry.name), host)
     if data.data_hash != entry.card.get("data"):
         raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
     part = data.train if split == "train" else data.validation

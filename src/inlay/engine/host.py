@@ -145,6 +145,7 @@ class Host:
     def fitted(self, adapter: Adapter) -> tuple[Loaded, dict[str, Tensor]]:
         """All of `load` that changes nothing, so that another thread can do it: what `enter` takes."""
         self.refuse_other_base(adapter.base, adapter.base_name or adapter.about.get("base_name"))
+        adapter.check()
         method = parse(adapter.method)
         params = method.params(self.base.sites)
         if not any(n in adapter.tensors for n, p in params.items() if p.role == "gate"):

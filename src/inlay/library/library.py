@@ -21,7 +21,7 @@ from typing import Any
 
 from inlay.errors import AdapterError, DamagedError, LibraryError, suggest
 from inlay.library import aliases, cards, trash
-from inlay.library.adapter import Adapter
+from inlay.library.adapter import Adapter, read_content
 from inlay.library.aliases import Move
 from inlay.library.cards import Entry, blob_path, card_path
 from inlay.library.names import check_name, number_of, split_ref
@@ -94,10 +94,10 @@ class Library:
         """The adapter of an entry, checked as in `get`."""
         where = self.storage.where(blob_path(entry.sha256))
         try:
-            adapter = Adapter.of(self.blob(entry), where)
+            adapter, written = read_content(self.blob(entry), where)
         except AdapterError as error:
             raise DamagedError(f"{entry.ref} is damaged: {error}") from None
-        cards.compare(entry, adapter, self.storage.where(card_path(entry.name, entry.version)))
+        cards.compare(entry, written, self.storage.where(card_path(entry.name, entry.version)))
         return replace(adapter, base_name=str(entry.card.get("base_name") or ""))
 
     def blob(self, entry: Entry) -> bytes:

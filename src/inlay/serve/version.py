@@ -23,7 +23,7 @@ from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
 from inlay.engine.translate import Manner, Translator
 from inlay.errors import AdapterError, BaseError, InlayError
-from inlay.library.cards import Entry
+from inlay.library.cards import Entry, method_of, task_of
 from inlay.serve.ask import Ask, Pending
 from inlay.tasks import Example, Row
 from inlay.tasks import parse as parse_task
@@ -54,14 +54,14 @@ class Version:
     def of(cls, host: Host, name: str, entry: Entry) -> Version:
         """What the card says, if this host can serve it."""
         card = entry.card
-        task = parse_task(card["task"]) if card["task"] else None
+        task = parse_task(task_of(card)) if card["task"] else None
         if task is None or card["head"] is None or not card["labels"] or task.kind == "mlm":
             raise AdapterError(f"{entry.ref} cannot be served: it has no head that gives answers")
         try:
             host.refuse_other_base(card["base"], card.get("base_name"))
         except AdapterError as error:
             raise AdapterError(f"{entry.ref} cannot be served: {error}") from None
-        method, special = parse(card["method"]), host.base.sites.single_slot
+        method, special = parse(method_of(card)), host.base.sites.single_slot
         if isinstance(method, WeightMethod) and (form := host.base.form):
             raise BaseError(f"{entry.ref} ({method.name}) changes weights of the base; serve it without {form}")
         alone = isinstance(method, WeightMethod)

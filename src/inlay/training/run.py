@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from inlay.errors import LibraryError, RunError, suggest
+from inlay.library import defaults
 
 Size = int | float | str
 
@@ -73,10 +74,19 @@ class Run(BaseModel):
 
     def config(self) -> dict[str, Any]:
         """What differs from the defaults: enough to run it again. Rows given as objects are left out."""
-        kept = self.model_dump(exclude_defaults=True)
-        if not isinstance(self.data, str):
-            kept["data"] = f"{len(self.data)} rows given as objects"
-        return kept
+        return self._without_rows(self.model_dump(exclude_defaults=True))
+
+    def written(self) -> dict[str, Any]:
+        """What differs from the first defaults: what files keep, and `from_config` reads whatever the defaults are."""
+        return self._without_rows(defaults.settings(self.model_dump()))
+
+    def _without_rows(self, kept: dict[str, Any]) -> dict[str, Any]:
+        return kept if isinstance(self.data, str) else {**kept, "data": f"{len(self.data)} rows given as objects"}
+
+
+def from_config(config: Mapping[str, Any], where: str = "", **changes: Any) -> Run:
+    """The run whose settings were written down by `Run.written`, today or by an older version."""
+    return make_run({**defaults.restated(config), **changes}, where)
 
 
 def make_run(values: dict[str, Any], where: str = "") -> Run:
@@ -87,11 +97,6 @@ def make_run(values: dict[str, Any], where: str = "") -> Run:
         prefix = f"{where}: " if where else ""
         first = {one["loc"][:1]: one for one in reversed(error.errors())}  # one for each, where several types may be
         raise RunError(prefix + "; ".join(_problem(one) for one in reversed(first.values()))) from None
-
-
-def run_of_card(config: Mapping[str, Any], where: str = "") -> Run:
-    """The run that a card's settings tell of; without epochs it dates from when 5 was the default."""
-    return make_run({"epochs": 5, **config}, where)
 
 
 def _problem(one: Any) -> str:
