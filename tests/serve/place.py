@@ -114,6 +114,7 @@ class FakeEngine:
     names: tuple[str, ...] = ("sms", "topic")
     ready: bool = True
     failed: BaseException | None = None
+    troubled: bool = False
     room: int = 1000
     answer: Callable[[Ask], dict[str, Any]] | None = lambda ask: {"task": ask.task, "text": ask.given, "label": "ham"}
     """None: never."""

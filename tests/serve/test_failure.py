@@ -54,7 +54,8 @@ def test_an_engine_goes_on_after_an_error(engine: Engine, monkeypatch: pytest.Mo
     loads = engine._pager.load_some
     monkeypatch.setattr(engine._pager, "load_some", sometimes)
     assert isinstance(ask(engine).exception(20), Stopped)
-    until(lambda: engine.ready)
+    assert engine.ready
+    until(lambda: not engine.troubled)
     assert ask(engine).result(20) == answer
     assert (engine.failed, len(turns) >= 4) == (None, True)
 
@@ -125,4 +126,8 @@ def test_health_says_that_the_engine_has_failed():
     response = asyncio.run(get("/health"))
     assert (response.status_code, response.json()["error"]["type"]) == (503, "failed")
     place.service.engine.failed = None
+    place.service.engine.troubled = True
     assert asyncio.run(get("/health")).json() == {"status": "alive"}
+    assert asyncio.run(get("/ready")).status_code == 503
+    place.service.engine.troubled = False
+    assert asyncio.run(get("/ready")).json() == {"status": "ready"}

@@ -208,8 +208,8 @@ def _states(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready", response_model=bodies.State, responses=failures(503))
     async def ready() -> Response:
-        """Whether it answers: not while it warms up, nor when it is about to end."""
-        if not service.engine.ready:
+        """Whether it answers: not while it warms up or recovers from an error, nor when it is about to end."""
+        if not service.engine.ready or service.engine.troubled:
             raise not_ready()
         return _json({"status": "ready"})
 

@@ -40,7 +40,7 @@ _TOKENS = {"cuda": 32768}
 _PATIENCE, _TRIES = 10.0, 5
 """An engine that fails so often, for so many seconds, without a batch in between gives up."""
 _PAUSE = 0.05
-"""Seconds before it goes on after an error; twice as many after the next, a second at most."""
+"""Seconds before it goes on after an error; twice as many after the next, half a second at most."""
 _PAGING = 0.005
 """Seconds of paging between two batches, or half of what the last batch took."""
 
@@ -63,8 +63,8 @@ class Engine:
         """Why its thread has ended, if it should not have."""
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called in the engine's thread when that is about to end so."""
-        self._troubled = False
-        """Whether the last turn failed."""
+        self.troubled = False
+        """Whether it has just failed, and is about to try again."""
         self._failures: list[float] = []
         """When it has failed since the last batch that ran."""
         self._thread: threading.Thread | None = None
@@ -79,7 +79,7 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether asks are accepted."""
-        return self._accepts and self._lives and not self._troubled
+        return self._accepts and self._lives
 
     def start(self) -> None:
         """Warm up, and accept asks; returns when it does."""
@@ -263,7 +263,7 @@ class Engine:
 
     def _recover(self, error: Exception) -> None:
         """Go on after an error, if that can help; raise it otherwise."""
-        self._troubled = True
+        self.troubled = True
         self._abandon(Stopped(f"the engine has failed, and tries to go on: {error}"))
         self._failures.append(time.monotonic())
         for_long = self._failures[-1] - self._failures[0] >= _PATIENCE and len(self._failures) >= _TRIES
@@ -271,7 +271,7 @@ class Engine:
             raise error
         _log.error("the engine has failed, and goes on", exc_info=error)
         with self._change:
-            self._change.wait_for(lambda: self._quits, min(1.0, _PAUSE * 2 ** min(10, len(self._failures) - 1)))
+            self._change.wait_for(lambda: self._quits, min(0.5, _PAUSE * 2 ** min(10, len(self._failures) - 1)))
 
     def _check(self, suspect: bool) -> None:
         """After errors that no ask can have caused: whether there is still something that runs."""
@@ -296,7 +296,7 @@ class Engine:
         pieces = self._taken = [piece for piece in taken if piece.item.begin()]
         if pieces:
             self._run(pieces, waiting)
-        self._troubled = False
+        self.troubled = False
         if not taken and not more:
             self._sleep()
 
