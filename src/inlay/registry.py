@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -50,17 +51,31 @@ class Registry:
             else:
                 self._load_entry_point(name)
         if name not in self._classes:
-            raise SpecError(f"there is no {self.kind} {name!r}: {suggest(name, self.names())}")
+            self.check(name)
         return self._classes[name]
+
+    def check(self, name: str) -> None:
+        """Raise an error that names the nearest ones if there is no such name; nothing is imported."""
+        if name not in self._modules() and name not in self.names():
+            raise SpecError(f"there is no {self.kind} {name!r}: {suggest(name, self.names())}")
 
     def names(self) -> list[str]:
         """All names, without importing what they stand for."""
-        outside = {point.name for point in importlib.metadata.entry_points(group=self.package)}
-        return sorted(self._modules() | outside | set(self._classes))
+        return sorted(self._modules() | self.outside() | set(self._classes))
+
+    def own_names(self) -> list[str]:
+        """The names of this package."""
+        return sorted(self._modules())
+
+    def outside(self) -> set[str]:
+        """The names that other packages declare."""
+        return {point.name for point in importlib.metadata.entry_points(group=self.package)}
 
     def _modules(self) -> set[str]:
-        package = importlib.import_module(self.package)
-        return {m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")}
+        package = importlib.util.find_spec(self.package)  # not imported: a task's package imports torch
+        assert package is not None
+        places = package.submodule_search_locations
+        return {m.name for m in pkgutil.iter_modules(places) if not m.name.startswith("_")}
 
     def _load_entry_point(self, name: str) -> None:
         for point in importlib.metadata.entry_points(group=self.package, name=name):

@@ -22,6 +22,7 @@ from inlay.base import arch, attention
 from inlay.base.fingerprint import cached, fingerprints, identity, weight_files
 from inlay.base.fp8 import Fp8
 from inlay.base.int8 import Int8
+from inlay.base.names import check_folder
 from inlay.base.prepack import Prepacked
 from inlay.base.products import Product, replace_products
 from inlay.base.sites import Sites, config_of, resolve
@@ -229,8 +230,7 @@ def locate(name: str) -> tuple[str, Literal["folder", "package", "cache", "hub"]
     """Where a base comes from, and from what: a folder, the default's PyPI package, the local cache, or the hub."""
     if Path(name).is_dir():
         return name, "folder"
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise BaseError(f"there is no folder {name!r}")
+    check_folder(name)
     if name == DEFAULT and _snapshot(name) is None and importlib.util.find_spec(_DEFAULT_PACKAGE):
         return str(importlib.import_module(_DEFAULT_PACKAGE).get_model_path()), "package"
     return name, "hub" if _snapshot(name) is None else "cache"
