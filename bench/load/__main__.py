@@ -35,7 +35,8 @@ from safetensors.torch import save_file
 from service import same, start, texts
 
 import inlay
-from inlay.base.load import Base, load, locate
+from inlay.base.load import Base, load
+from inlay.base.places import locate
 from inlay.interop import peft
 from inlay.interop.exchange import without_head
 
@@ -241,6 +242,7 @@ def main() -> int:
             str(folder / "library"),
             "--weights",
             given.weights,
+            "--open-management",
             *(() if given.base is None else ("--base", given.base)),
         ]
         ours = start(serve, given.port, folder / "ours.log")

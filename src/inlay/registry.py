@@ -51,13 +51,13 @@ class Registry:
             else:
                 self._load_entry_point(name)
         if name not in self._classes:
-            self.check(name)
+            raise self._unknown(name)
         return self._classes[name]
 
     def check(self, name: str) -> None:
-        """Raise an error that names the nearest ones if there is no such name; nothing is imported."""
-        if name not in self._modules() and name not in self.names():
-            raise SpecError(f"there is no {self.kind} {name!r}: {suggest(name, self.names())}")
+        """Refuse a name that nobody has, without importing what the others stand for."""
+        if name not in self.names():
+            raise self._unknown(name)
 
     def names(self) -> list[str]:
         """All names, without importing what they stand for."""
@@ -71,11 +71,13 @@ class Registry:
         """The names that other packages declare."""
         return {point.name for point in importlib.metadata.entry_points(group=self.package)}
 
+    def _unknown(self, name: str) -> SpecError:
+        return SpecError(f"there is no {self.kind} {name!r}: {suggest(name, self.names())}")
+
     def _modules(self) -> set[str]:
-        package = importlib.util.find_spec(self.package)  # not imported: a task's package imports torch
-        assert package is not None
-        places = package.submodule_search_locations
-        return {m.name for m in pkgutil.iter_modules(places) if not m.name.startswith("_")}
+        found = importlib.util.find_spec(self.package)  # unlike an import, it runs nothing: tasks import torch
+        folders = found.submodule_search_locations if found is not None else None
+        return {m.name for m in pkgutil.iter_modules(folders) if not m.name.startswith("_")} if folders else set()
 
     def _load_entry_point(self, name: str) -> None:
         for point in importlib.metadata.entry_points(group=self.package, name=name):

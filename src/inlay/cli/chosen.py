@@ -9,26 +9,59 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from inlay.errors import AdapterError, InlayError, suggest
+from inlay.errors import AdapterError, InlayError, LibraryError, suggest
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
-    from inlay.library.adapter import Adapter
-    from inlay.library.library import Library
+    from inlay.library.library import Entry, Library
     from inlay.tasks import Answer, Example, Task
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """One adapter as it was asked for."""
+    """One adapter as it was asked for, as far as its card tells: without torch."""
 
     version: int
     sha256: str
-    task: Task
+    spec: str
+    """Of its task."""
+    kind: str
+    """The task of this package whose data it has."""
+    labels: Sequence[str]
     about: Mapping[str, Any]
     """How it came to be."""
-    adapter: Adapter | None = None
+    entry: Entry | None = None
     """None if a service has it."""
+
+    def task(self) -> Task:
+        """How to read rows and decode answers; imports torch."""
+        from inlay.tasks import parse
+
+        return parse(self.spec)
+
+
+def open_library(root: str | None) -> Library:
+    """The library to read from; one that is named must be there."""
+    from inlay.library.library import Library
+    from inlay.library.storage import Folder
+
+    store = Library(root)
+    if root is not None and isinstance(store.storage, Folder) and not store.storage.root.exists():
+        raise LibraryError(f"there is no library {root}: no such folder")
+    return store
+
+
+def kind_of(spec: str) -> str:
+    """The kind of a task; imports torch only for a task from another package."""
+    from inlay import registry
+    from inlay.config import split_spec
+    from inlay.data.columns import FIELDS
+
+    name = split_spec(spec)[0]
+    if name in FIELDS:
+        return name
+    registry.tasks.check(name)
+    return str(registry.tasks.find(name).kind)
 
 
 class Answering(Protocol):
@@ -46,17 +79,15 @@ class Answering(Protocol):
 
 def find(library: Library, names: str, before: Sequence[str]) -> dict[str, Chosen]:
     """The adapters by the names asked, in order; a resumed command takes the versions that it began with."""
-    from inlay.tasks import parse
-
     chosen: dict[str, Chosen] = {}
     for name, ref in _refs(names, before):
         entry = library.find(ref)
-        adapter = library.get(f"{entry.name}@{entry.version}")
-        task = parse(adapter.task) if adapter.task else None
-        if task is None or adapter.head is None or task.kind == "mlm":
+        card = entry.card
+        kind = kind_of(card["task"]) if card["task"] else ""
+        if card["head"] is None or kind in ("", "mlm"):
             raise AdapterError(f"{name} cannot be asked: it has no head that gives answers")
-        chosen[name] = Chosen(entry.version, entry.sha256, task, adapter.about, adapter)
-    bases = {one.adapter.base.partition("+")[0]: name for name, one in chosen.items() if one.adapter is not None}
+        chosen[name] = Chosen(entry.version, entry.sha256, card["task"], kind, card["labels"], card, entry)
+    bases = {one.about["base"].partition("+")[0]: name for name, one in chosen.items()}
     if len(bases) > 1:
         first, second = list(bases.items())[:2]
         raise AdapterError(
@@ -65,13 +96,22 @@ def find(library: Library, names: str, before: Sequence[str]) -> dict[str, Chose
     return chosen
 
 
-def host_with(base: str | None, weights: str | None, chosen: Mapping[str, Chosen]) -> Host:
+def base_of(base: str | None, entries: Sequence[Entry]) -> str | None:
+    """The base that is named, else the one that a card names; a folder must be there."""
+    from inlay.base.places import locate
+
+    found = base or next((str(one.card["base_name"]) for one in entries if one.card.get("base_name")), None)
+    if found is not None:
+        locate(found)
+    return found
+
+
+def host_with(base: str | None, weights: str | None, library: Library, chosen: Mapping[str, Entry], **how: Any) -> Host:
     """The base with the adapters on it, each under the name it was asked by."""
+    adapters = {name: library.read(entry) for name, entry in chosen.items()}
     from inlay.engine.host import Host
 
-    adapters = {name: one.adapter for name, one in chosen.items() if one.adapter is not None}
-    said = next((one.base_name for one in adapters.values() if one.base_name), None)
-    host = Host(base or said, weights=weights)
+    host = Host(base_of(base, list(chosen.values())), weights=weights, **how)
     for name, adapter in adapters.items():
         try:
             host.load(adapter, name)
@@ -84,7 +124,6 @@ def host_with(base: str | None, weights: str | None, chosen: Mapping[str, Chosen
 def find_there(url: str, names: str, before: Sequence[str]) -> tuple[dict[str, Chosen], Callable[[], Answering]]:
     """The same, of a service, and what gives that; it answers with the versions that it serves, and no others."""
     from inlay.client import Client
-    from inlay.tasks import parse
 
     with Client(url) as client:
         served = {card["name"]: card for card in client.tasks()}
@@ -97,7 +136,8 @@ def find_there(url: str, names: str, before: Sequence[str]) -> tuple[dict[str, C
         if which.isdecimal() and int(which) != card["version"]:
             raise AdapterError(f"{url} serves {card['name']} at version {card['version']}, not {which}")
         columns = {"columns": card["columns"]} if card.get("columns") else {}
-        chosen[name] = Chosen(card["version"], card["sha256"], parse(card["task"]), columns)
+        kind, labels = kind_of(card["task"]), card.get("labels") or ()
+        chosen[name] = Chosen(card["version"], card["sha256"], card["task"], kind, labels, columns)
     return chosen, lambda: _Service(url, tuple(chosen))
 
 

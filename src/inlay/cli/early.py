@@ -42,9 +42,9 @@ def check_run(settings: Mapping[str, Any]) -> None:
 def check_base(name: str | None) -> None:
     """A base that can only be a folder is there."""
     if name is not None:
-        from inlay.base.names import check_folder
+        from inlay.base.places import locate
 
-        check_folder(name)
+        locate(name)
 
 
 def check_logs(specs: Sequence[str] | None) -> None:

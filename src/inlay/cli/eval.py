@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import measured, options, output
+from inlay.cli.chosen import open_library
 from inlay.cli.progress import decimals
 from inlay.errors import DataError
 
@@ -43,9 +44,13 @@ def evaluate(
     from inlay.data.record import Skipped, stop
 
     screen = output.console(as_json)
+    measured.check([name], library, base, needs_rows=False)
     sources = _sources(data, per_language, split, format, encoding)
-    host, adapter, entry = measured.open_adapter(name, library, base, weights)
     given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
+    known = open_library(library).find(name)
+    for source in sources.values():
+        measured.check_columns(known, source, given)
+    host, adapter, entry = measured.open_adapter(name, library, base, weights)
     bad: Bad = Skipped() if skip_bad_rows else stop
     found = {key: _evaluate(host, name, adapter, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import options, output
+from inlay.cli.chosen import base_of, open_library
 from inlay.errors import LibraryError, suggest
 
 if TYPE_CHECKING:
@@ -52,9 +53,8 @@ def export(
         raise LibraryError(f"there is no format {format!r}: {suggest(format, FORMATS)}")
     from inlay.interop import exported
     from inlay.library.about import size
-    from inlay.library.library import Library
 
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(as_json), open_library(library)
     entry = store.find(ref)
     if format == "inlay":
         fill = exported.fill_with(exported.files(store, ref, dtype))
@@ -72,7 +72,8 @@ def _fill_as(format: str, store: Library, entry: Entry, dtype: str | None, base:
     """Writing a peer's folder; its README says how the peer loads it."""
     from inlay.library.readme import readme
 
-    adapter, loaded = store.read(entry), _load(base or entry.card.get("base_name"))
+    named = base_of(base, [entry])
+    adapter, loaded = store.read(entry), _load(named)
     adapter = adapter if dtype is None else adapter.to(dtype)
 
     def fill(folder: Path) -> None:
@@ -184,9 +185,8 @@ def push(
 ) -> None:
     """Push an adapter to the hub, with a README. HF_TOKEN or `hf auth login` says who you are."""
     from inlay.interop import exported, hub
-    from inlay.library.library import Library
 
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(as_json), open_library(library)
     entry = store.find(ref)
     files = exported.files(store, entry.ref, dtype, repo)
     message = f"{entry.ref}: {entry.card['method']}, {entry.card['task']}"

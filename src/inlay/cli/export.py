@@ -93,27 +93,17 @@ def merged(
 
 def _host(names: list[str], base: str | None, library: str | None) -> Host:
     """The base in fp32 on the CPU, with these adapters under the names they were asked by."""
-    from inlay.library.library import Library
+    from inlay.cli.chosen import base_of, host_with, open_library
 
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise AdapterError(f"{twice} is asked for twice")
-    store = Library(library)
+    store = open_library(library)
     entries = {name: store.find(name) for name in names}
-    adapters = {name: store.get(entry.ref) for name, entry in entries.items()}
-    said = next((str(entry.card["base_name"]) for entry in entries.values() if entry.card.get("base_name")), None)
+    base_of(base, list(entries.values()))
     import torch
 
-    from inlay.engine.host import Host
-
-    host = Host(base or said, device="cpu", dtype=torch.float32)
-    for name, adapter in adapters.items():
-        try:
-            host.load(adapter, name)
-        except AdapterError as error:
-            hint = "" if base else "; if it belongs to another base, name that with --base"
-            raise AdapterError(f"{name}: {error}{hint}") from None
-    return host
+    return host_with(base, None, store, entries, device="cpu", dtype=torch.float32)
 
 
 def _few(labels: list[str]) -> str:

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from inlay.cli.memory import keep_memory
 from inlay.cli.output import quiet
 from inlay.errors import InlayError
+from inlay.untrusted import visible
 
 DATA, METHOD, TRAINING, RUNNING, OUTPUT, RARE = PANELS = (
     *("Data", "Task and method", "Training"),
@@ -92,7 +93,7 @@ class Commands(TyperGroup):
             with quiet():
                 return super().invoke(ctx)
         except InlayError as error:
-            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            typer.echo(f"error: {visible(' '.join(str(error).split()))}", err=True)
             raise typer.Exit(1) from None
 
 

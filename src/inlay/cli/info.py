@@ -85,11 +85,11 @@ def _devices() -> dict[str, Any]:
 
 
 def _default_base() -> dict[str, str]:
-    from inlay.base import load
+    from inlay.base import places
 
-    where, source = load.locate(load.DEFAULT)
+    where, source = places.locate(places.DEFAULT)
     place = where if source == "package" else f"https://huggingface.co/{where}"
-    return {"name": load.DEFAULT, "source": source, "place": place}
+    return {"name": places.DEFAULT, "source": source, "place": place}
 
 
 def _architectures() -> dict[str, Any]:

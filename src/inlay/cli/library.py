@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import exchange, options, output
+from inlay.cli.chosen import open_library
 from inlay.cli.help import App
 from inlay.errors import LibraryError
 
@@ -34,10 +35,10 @@ def list_(
     """List adapters, and what all of them cost together."""
     from inlay.cli.cards import show_list
     from inlay.library.aliases import current_of_all
-    from inlay.library.library import Library, Problem
+    from inlay.library.library import Problem
     from inlay.library.shelf import read_shelves
 
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(as_json), open_library(library)
     problems: list[Problem] = []
     entries = store.list(all_versions=all_versions, damaged=problems)
     newest = list({entry.name: entry for entry in entries}.values())  # ascending: the last one stays
@@ -57,9 +58,8 @@ def list_(
 def show(ref: Ref, library: options.Library = None, as_json: output.AsJson = False) -> None:
     """Show one adapter: what it does, how good it is, how it was trained, how to use it."""
     from inlay.cli.cards import show_card
-    from inlay.library.library import Library
 
-    store = Library(library)
+    store = open_library(library)
     entry = store.find(ref)
     source = f"inlay.Library({'' if library is None else repr(library)})".replace("'", '"')
     named = store.aliases(entry.name, skip_damaged=True)
@@ -76,9 +76,7 @@ def verify(
     as_json: output.AsJson = False,
 ) -> None:
     """Check that everything is as it was written, down to the last bit."""
-    from inlay.library.library import Library
-
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(as_json), open_library(library)
     problems = store.verify(ref)
     for problem in problems:
         screen.print(f"{problem.ref or problem.path}: {problem.message}", style="red", soft_wrap=True)
@@ -100,9 +98,8 @@ def diff(
     """Compare two adapters: their cards field by field, their weights layer by layer."""
     from inlay.cli.cards import show_diff
     from inlay.library.diff import compare
-    from inlay.library.library import Library
 
-    store = Library(library)
+    store = open_library(library)
     one, other = store.find(a), store.find(b)
     found = compare(store.read(one).tensors, store.read(other).tensors, one.card, other.card)
     show_diff(output.console(as_json), one, other, found)
@@ -123,11 +120,9 @@ def alias(
     as_json: output.AsJson = False,
 ) -> None:
     """Point an alias to a version, in one step; --back undoes the last move."""
-    from inlay.library.library import Library
-
     if [version is not None, back, remove].count(True) > 1:
         raise typer.BadParameter("VERSION, --back and --remove exclude each other")
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(as_json), open_library(library)
     before = store.aliases(name, skip_damaged=True).get(alias)  # one that is damaged can be moved
     if remove:
         target = None
@@ -157,10 +152,9 @@ def rm(
     as_json: output.AsJson = False,
 ) -> None:
     """Remove adapters; until the next gc they can be restored."""
-    from inlay.library.library import Library
     from inlay.library.trash import removable
 
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(as_json), open_library(library)
     for ref in refs:
         removable(store, ref)  # what cannot go is noticed before anything is removed
     removed = []
@@ -183,9 +177,7 @@ def restore(
     as_json: output.AsJson = False,
 ) -> None:
     """Bring removed adapters back; without a name, list what could be."""
-    from inlay.library.library import Library
-
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(as_json), open_library(library)
     if refs:
         restored = []
         for ref in dict.fromkeys(refs):
@@ -208,9 +200,7 @@ def gc(
     as_json: output.AsJson = False,
 ) -> None:
     """Delete for good what was removed, and files that no adapter needs."""
-    from inlay.library.library import Library
-
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(as_json), open_library(library)
     if as_json and not (yes or dry_run):
         raise typer.BadParameter("--json cannot ask: pass --yes or --dry-run")
     gone, freed = [entry.ref for entry in store.removed()], store.gc(dry_run=True)

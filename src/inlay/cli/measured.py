@@ -5,6 +5,7 @@ Without DATA the rows are those that the adapter was validated on, if they are s
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from inlay.cli.chosen import base_of, kind_of, open_library
 from inlay.cli.texts import as_trained
 from inlay.errors import AdapterError, DataError
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from inlay.library.library import Entry
     from inlay.tasks import Example
 
+_SAMPLE = 200
 Data = Annotated[
     str | None,
     typer.Argument(metavar="DATA", help="A labelled file, or a folder.  [default: what it was validated on]"),
@@ -51,18 +54,55 @@ def open_adapter(
         base: another place of its base; as its card says by default.
         host: load it here, beside others, and not on a host of its own.
     """
-    from inlay.library.library import Library
-
-    store = Library(library)
-    entry, adapter = store.find(name), store.get(name)
+    store = open_library(library)
+    entry = store.find(name)
+    place = base_of(base, [entry]) if host is None else None
+    adapter = store.read(entry)
     from inlay.engine.host import Host
 
-    host = host or Host(base or entry.card.get("base_name"), weights=weights)
+    host = host or Host(place, weights=weights)
     try:
         host.load(adapter, name)
     except AdapterError as error:
         raise AdapterError(f"{name} was trained on {entry.card.get('base_name', 'another base')}: {error}") from None
     return host, adapter, entry
+
+
+def check(
+    names: Sequence[str],
+    library: str | None = None,
+    base: str | None = None,
+    data: str | None = None,
+    split: str | None = None,
+    *,
+    labelled: bool = True,
+    needs_rows: bool = True,
+) -> None:
+    """Refuse adapters, bases, files and columns that are not there, before torch is imported.
+
+    Args:
+        data: as `read_labelled` takes it, for the first of the adapters.
+        needs_rows: that there are none is an error.
+    """
+    store = open_library(library)
+    entries = [store.find(name) for name in names]
+    base_of(base, entries)
+    if data is not None:
+        check_columns(entries[0], labelled_source(data, split)[1], {}, labelled)
+    elif needs_rows:
+        _own(entries[0], split, _read_as(entries[0]))
+
+
+def check_columns(entry: Entry, source: Source, given: Mapping[str, str], labelled: bool = True) -> None:
+    """Refuse a file without the columns that an adapter's task reads, before torch is imported."""
+    from inlay.data.columns import choose
+    from inlay.data.record import Skipped
+
+    if entry.card["task"]:
+        known = as_trained(entry.card, source.columns, given)
+        sample = list(itertools.islice(source.records(Skipped()), _SAMPLE))
+        kind = kind_of(entry.card["task"])
+        choose(kind, source.columns, sample, known, source.hints, source.name, labelled=labelled)
 
 
 def labelled_source(
@@ -97,10 +137,11 @@ def examples_of(
         about: how the adapter came to be.
         given: the columns that the user named: text, pair, label.
     """
+    from inlay.data.columns import in_pairs
     from inlay.training.prepare import read_examples
 
     columns = as_trained(about, source.columns, given)
-    examples, note = read_examples(source, host.task(name), columns, bad, labelled)
+    examples, note = read_examples(source, host.task(name), columns, bad, labelled, in_pairs(about.get("columns")))
     if note:
         screen.print(note, style="dim", soft_wrap=True)
     return examples
@@ -126,10 +167,9 @@ def read_labelled(
         labelled: False for texts alone.
     """
     from inlay.data.record import stop
-    from inlay.library.about import section
 
     host.task(name)  # without a task there is nothing to read
-    how = {key: None if data else section(entry.card, "config").get(key) for key in ("format", "encoding")}
+    how = dict.fromkeys(("format", "encoding")) if data else _read_as(entry)
     data, split = (data, split) if data else _own(entry, split, how)
     if data is None:
         where, examples = _held_out(host, entry, split)
@@ -138,6 +178,13 @@ def read_labelled(
         where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
         examples = examples_of(host, name, entry.card, source, {}, stop, screen, labelled)
     return where, _some(examples, rows, seed)
+
+
+def _read_as(entry: Entry) -> dict[str, Any]:
+    """How an adapter's own files are read."""
+    from inlay.library.about import section
+
+    return {key: section(entry.card, "config").get(key) for key in ("format", "encoding")}
 
 
 def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str | None, str | None]:
@@ -164,11 +211,11 @@ def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Ex
     """The rows that training held out: drawn again, since all follows from the settings and the seed."""
     from inlay.library.about import data_name, section
     from inlay.training.prepare import prepare
-    from inlay.training.run import make_run
+    from inlay.training.run import from_config
 
     if split not in ("train", "validation"):
         raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only train, validation")
-    data = prepare(make_run(dict(section(entry.card, "config")), entry.name), host)
+    data = prepare(from_config(section(entry.card, "config"), entry.name), host)
     if data.data_hash != entry.card.get("data"):
         raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
     part = data.train if split == "train" else data.validation

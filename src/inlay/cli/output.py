@@ -10,19 +10,22 @@ import json
 import logging
 import math
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from inlay import screen
 from inlay.base import caches
 from inlay.library.about import percent as percent
+from inlay.screen import GAP as GAP
+from inlay.screen import table as table
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 AsJson = Annotated[
     bool,
@@ -30,9 +33,7 @@ AsJson = Annotated[
         "--json", help="Print one JSON document to stdout, and everything else to stderr.", rich_help_panel="Output"
     ),
 ]
-GAP = 3
-"""Between two columns of a table."""
-
+_OBEYED = re.compile("[\x7f-\x9f]")
 _ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "true",
@@ -64,34 +65,22 @@ def quiet() -> Iterator[None]:
 
 def console(as_json: bool = False, quiet: bool = False) -> Console:
     """Where people read: stdout, or stderr while a JSON document has stdout; nobody, if another process talks."""
-    from rich.console import Console
-
-    return Console(stderr=as_json, quiet=quiet, highlight=False, markup=False, emoji=False)
+    return screen.console(stderr=as_json, quiet=quiet)
 
 
 def document(value: object) -> None:
-    """Write the JSON document; numbers that are not finite have no JSON, and become null."""
-    typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    """Write the JSON document; what JSON leaves as it is and a terminal would obey is escaped as well."""
+    text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    typer.echo(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value for JSON, where numbers that are not finite become null."""
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def table(*columns: str, right: Sequence[str] = (), keep: Sequence[str] = ()) -> Table:
-    """A plain table; columns in `right` hold numbers, those in `keep` are not folded either."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in columns:
-        justify: Literal["left", "right"] = "right" if name in right else "left"
-        made.add_column(name, justify=justify, no_wrap=name in (*right, *keep), overflow="fold")
-    return made
 
 
 def fold(items: Sequence[str], width: int, comma: str = ", ") -> str:

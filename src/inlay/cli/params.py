@@ -61,11 +61,15 @@ def params(
 
 
 def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:
-    from inlay.bank.delta import parse_list
+    from inlay.config import split_list, split_spec
     from inlay.registry import methods
 
     if not specs:
         return methods.names()
+    for spec in (one for text in specs for one in split_list(text, methods.names())):
+        methods.check(split_spec(spec)[0])
+    from inlay.bank.delta import parse_list
+
     found = [one for text in specs for one in parse_list(text)]
     if not found:
         raise SpecError("--method is empty; a spec is name:key=value,key=value")

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from inlay.cli.output import finite
 from inlay.errors import RunError
+from inlay.untrusted import cell
 
 Answer = Mapping[str, Any]
 ROWS: Mapping[str, int] = {"cpu": 256, "cuda": 4096}
@@ -29,16 +32,14 @@ ROWS: Mapping[str, int] = {"cpu": 256, "cuda": 4096}
 SIZE = "rows of a part"
 """What a command calls that number."""
 _STATE = "state.json"
-_TYPES = {"score": "float64", "value": "float64", "start": "int64", "end": "int64"}
-"""Parquet columns that hold no text."""
 
 
 @dataclass(frozen=True)
 class _Format:
     """How a part is written, and how parts become one file."""
 
-    write: Callable[[Path, Sequence[Answer], Sequence[str]], None]
-    join: Callable[[Path, Iterator[Path], Sequence[str]], None]
+    write: Callable[[Path, Sequence[Answer], Parts], None]
+    join: Callable[[Path, Iterator[Path], Parts], None]
 
 
 def check_out(out: Path) -> None:
@@ -76,18 +77,25 @@ def size_of(before: Mapping[str, Any]) -> int:
 
 
 def open_parts(
-    out: Path, columns: Sequence[str], command: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False
+    out: Path,
+    columns: Mapping[str, str],
+    command: Mapping[str, Any],
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    raw: bool = False,
 ) -> Parts:
     """Begin, or go on with `resume`: then it must be the same command, as it must where no part is finished yet.
 
     Args:
-        columns: of a table; JSON lines hold whatever the answers do.
+        columns: of a table, with their types; JSON lines hold whatever the answers do.
         command: all that decides what the output will be; JSON.
         overwrite: replace the output if there is one already.
+        raw: leave cells of CSV that a spreadsheet would run as they are.
     """
     folder = folder_of(out)
     before = begun(out)
-    made = Parts(out, folder, tuple(columns), json.loads(json.dumps(command)))
+    made = Parts(out, folder, dict(columns), json.loads(json.dumps(command)), raw)
     # another command may be running, whose parts would be taken for those of this one
     nothing_done = before == made.command and not made.finished and "joined" not in _state(folder)
     if before is not None and not resume and not nothing_done:
@@ -109,8 +117,9 @@ class Parts:
 
     out: Path
     folder: Path
-    columns: tuple[str, ...]
+    columns: Mapping[str, str]
     command: Mapping[str, Any] = field(repr=False)
+    raw: bool = False
 
     @property
     def finished(self) -> int:
@@ -133,13 +142,13 @@ class Parts:
     def write(self, index: int, answers: Sequence[Answer]) -> None:
         """Finish a part."""
         form = _FORMATS[self.out.suffix]
-        self._place(self._part(index), lambda path: form.write(path, answers, self.columns))
+        self._place(self._part(index), lambda path: form.write(path, answers, self))
 
     def join(self, parts: int, summary: Mapping[str, Any]) -> None:
         """Make the output of so many parts and clean up; `summary` is kept until that is done."""
         form = _FORMATS[self.out.suffix]
         whole = self.folder / f"joined{self.out.suffix}"
-        self._place(whole, lambda path: form.join(path, (self._part(i) for i in range(parts)), self.columns))
+        self._place(whole, lambda path: form.join(path, (self._part(i) for i in range(parts)), self))
         # renaming keeps a file's identity, so a later look can tell that the output is this one
         self._keep({"command": self.command, "joined": {"file": _identity(whole), "summary": dict(summary)}})
         with _writing(self.out):
@@ -214,31 +223,42 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _cell(value: Any) -> Any:
     """Lists and objects become JSON text; a table has no place for them."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | tuple | Mapping) else value
+    return _json(value) if isinstance(value, list | tuple | Mapping) else value
 
 
-def _write_lines(path: Path, answers: Sequence[Answer], columns: Sequence[str]) -> None:
+def _json(value: Any) -> str:
+    return json.dumps(finite(value), ensure_ascii=False, default=str)  # dates and the like come from parquet
+
+
+def _write_lines(path: Path, answers: Sequence[Answer], parts: Parts) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
+        file.writelines(_json(answer) + "\n" for answer in answers)
 
 
-def _join_lines(path: Path, parts: Iterator[Path], columns: Sequence[str], head: bytes = b"") -> None:
+def _join_lines(path: Path, files: Iterator[Path], parts: Parts, head: bytes = b"") -> None:
     with path.open("wb") as whole:
         whole.write(head)
-        for part in parts:
-            with part.open("rb") as file:
+        for one in files:
+            with one.open("rb") as file:
                 shutil.copyfileobj(file, whole)
 
 
-def _write_csv(path: Path, answers: Sequence[Answer], columns: Sequence[str]) -> None:
+def _csv(rows: Iterable[Sequence[Any]], raw: bool, file: IO[str]) -> None:
+    """Rows end with CR LF: else a CR in a text would not be quoted before Python 3.13."""
+    made = ([_cell(value) for value in row] for row in rows)
+    csv.writer(file).writerows(row if raw else [cell(value) for value in row] for row in made)
+
+
+def _write_csv(path: Path, answers: Sequence[Answer], parts: Parts) -> None:
     """Rows alone: the head comes with the joining."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)  # rows end with \r\n: else a \r in a text would not be quoted before Python 3.13
-        rows.writerows([_cell(answer.get(column)) for column in columns] for answer in answers)
+        _csv(([answer.get(column) for column in parts.columns] for answer in answers), parts.raw, file)
 
 
-def _join_csv(path: Path, parts: Iterator[Path], columns: Sequence[str]) -> None:
-    _join_lines(path, parts, columns, (",".join(columns) + "\r\n").encode())
+def _join_csv(path: Path, files: Iterator[Path], parts: Parts) -> None:
+    head = io.StringIO(newline="")
+    _csv([list(parts.columns)], parts.raw, head)
+    _join_lines(path, files, parts, head.getvalue().encode())
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -246,26 +266,33 @@ def _arrow() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise RunError("writing parquet needs pyarrow; pip install pyarrow, or write .csv or .jsonl") from None
+        raise RunError("writing parquet needs pyarrow; pip install 'inlay[parquet]', or write .csv or .jsonl") from None
 
 
-def _schema(columns: Sequence[str]) -> Any:
+def _schema(columns: Mapping[str, str]) -> Any:
     arrow, _ = _arrow()
-    return arrow.schema([(column, arrow.type_for_alias(_TYPES.get(column, "string"))) for column in columns])
+    return arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in columns.items()])
 
 
-def _write_parquet(path: Path, answers: Sequence[Answer], columns: Sequence[str]) -> None:
+def _write_parquet(path: Path, answers: Sequence[Answer], parts: Parts) -> None:
     arrow, parquet = _arrow()
-    rows = [{column: _cell(answer.get(column)) for column in columns} for answer in answers]
-    parquet.write_table(arrow.Table.from_pylist(rows, _schema(columns)), path)
+    rows = [{name: _typed(one.get(name), kind) for name, kind in parts.columns.items()} for one in answers]
+    parquet.write_table(arrow.Table.from_pylist(rows, _schema(parts.columns)), path)
 
 
-def _join_parquet(path: Path, parts: Iterator[Path], columns: Sequence[str]) -> None:
+def _typed(value: Any, kind: str) -> Any:
+    """What is not text becomes it in a column of texts."""
+    if kind != "string" or value is None or isinstance(value, str):
+        return value
+    return _json(value) if isinstance(value, list | tuple | Mapping | bool) else str(value)
+
+
+def _join_parquet(path: Path, files: Iterator[Path], parts: Parts) -> None:
     """A row group per part, so that no more than one is in memory."""
     _, parquet = _arrow()
-    with parquet.ParquetWriter(path, _schema(columns)) as whole:
-        for part in parts:
-            with parquet.ParquetFile(part) as file:  # read_table would take a=b in the path for a column
+    with parquet.ParquetWriter(path, _schema(parts.columns)) as whole:
+        for one in files:
+            with parquet.ParquetFile(one) as file:  # read_table would take a=b in the path for a column
                 whole.write_table(file.read())
 
 

@@ -81,8 +81,21 @@ def _settle(
     base: str | None, shape: str | None, spec: str, problems: list[str]
 ) -> tuple[str, Sites | None, Method | None]:
     """The base's name and shape, and the method; what is wrong with them is added to the problems."""
+    from inlay.base.places import locate
+    from inlay.config import split_spec
+    from inlay.registry import methods
+
+    try:
+        methods.check(split_spec(spec)[0])
+        if base is not None:
+            locate(base)
+    except InlayError as error:
+        problems.append(str(error))
+    if base is not None and shape is not None:
+        problems.append("--base and --shape exclude each other")
+    if problems:  # nothing is imported for a command that cannot run
+        return "", None, None
     from inlay.bank.delta import parse
-    from inlay.base.load import locate
     from inlay.base.shapes import sites_of, sites_of_base
     from inlay.bench.figures import default_base
 
@@ -92,9 +105,6 @@ def _settle(
         made = parse(spec)
     except InlayError as error:
         problems.append(str(error))
-    if base is not None and shape is not None:
-        problems.append("--base and --shape exclude each other")
-        return name, None, made
     try:
         sites = sites_of(shape) if shape is not None else sites_of_base(locate(name)[0])
         if made is not None:

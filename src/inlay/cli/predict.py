@@ -8,36 +8,25 @@ does not depend on where a command was stopped and resumed.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inlay.cli import answers, options, output
-from inlay.cli.chosen import Answering, Chosen, find, find_there, host_with
-from inlay.errors import DataError, InlayError, RunError
+from inlay.cli.chosen import Answering, Chosen, base_of, find, find_there, host_with, open_library
+from inlay.errors import InlayError, RunError
 from inlay.version import __version__
 
 if TYPE_CHECKING:
+    from inlay.cli.asking import Asking
     from inlay.cli.parts import Parts
     from inlay.cli.texts import Texts
-    from inlay.data.record import Bad
-    from inlay.tasks import Answer, Example
-
-COLUMNS: Mapping[str, Sequence[str]] = {
-    "classification": ("label", "score", "scores"),
-    "multilabel": ("label", "score", "scores"),
-    "regression": ("value",),
-    "tagging": ("spans",),
-    "qa": ("context", "answer", "start", "end", "score"),
-}
-"""Task -> the columns of its answers in a table."""
-_ORDER = ("task", "text", "pair", "context", "label", "score", "scores", "spans", "answer", "start", "end", "value")
+    from inlay.tasks import Answer
 
 
 def predict(
@@ -58,9 +47,16 @@ def predict(
     ] = None,
     text: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of texts, questions or words.")] = None,
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of labels; it is not read.")] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help="Columns of --file to pass on: a,b or none.  [default: all]"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="F", help="Write answers to F.jsonl, F.csv or F.parquet, however many.")
     ] = None,
+    raw_csv: Annotated[
+        bool, typer.Option("--raw-csv", help="Leave cells of F.csv as they are, even if a spreadsheet would run them.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it is there.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an --out that was not finished.")] = False,
     top_k: Annotated[int | None, typer.Option(min=1, metavar="N", help="Keep the N best scores.")] = None,
@@ -79,14 +75,13 @@ def predict(
 ) -> None:
     """Answer texts with one adapter or with several at once."""
     given = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name is not None}
-    _check_usage(texts, file, {"--format": format, "--text": text, "--label": label})
+    _check_usage(texts, file, {"--format": format, "--text": text, "--label": label, "--keep": keep})
     if url is not None and any(one is not None for one in (base, weights, library)):
         raise typer.BadParameter("--base, --weights and --library are the service's own: leave them out with --url")
-    if out is None and (resume or overwrite):
-        raise typer.BadParameter("--resume and --overwrite are for --out")
+    if out is None and (resume or overwrite or raw_csv):
+        raise typer.BadParameter("--resume, --overwrite and --raw-csv are for --out")
     from inlay.cli import parts
-    from inlay.data.record import Skipped, stop
-    from inlay.library.library import Library
+    from inlay.cli.asking import Asking
 
     if out is not None:
         _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
@@ -94,36 +89,43 @@ def predict(
     begun = before.get("adapters", ()) if resume else ()
     load: Callable[[], Answering]
     if url is None:
-        chosen = find(Library(library), names, begun)
-        load = functools.partial(host_with, base, weights, chosen)
+        store = open_library(library)
+        chosen = find(store, names, begun)
+        entries = {name: one.entry for name, one in chosen.items() if one.entry is not None}
+        base_of(base, list(entries.values()))
+        load = functools.partial(host_with, base, weights, store, entries)
     else:
         chosen, load = find_there(url, names, begun)
-    size = parts.size_of(before)
-    asked = _texts(texts, pair, file, format, encoding, given, chosen, skip_bad_rows)
+    _check_top_k(top_k, chosen)
+    asked = _texts(texts, pair, file, format, encoding, given, chosen, _columns_of(keep))
     screen = output.console(as_json)
     for note in asked.notes:
         screen.print(note, style="dim", soft_wrap=True)
-    bad = Skipped() if skip_bad_rows else stop
+    size = parts.size_of(before)
     how = {"top_k": top_k, "threshold": threshold, "raw": raw}
+    asking = Asking(asked, chosen, how, size, skip_bad_rows)
     found: Any
     if out is None:
-        found = _all(load(), asked, size, how, bad)
+        found = _all(load(), asking)
         if not as_json:
             answers.show(screen, found, len(chosen), top_k)
     else:
         named = {f"--{role}": name for role, name in given.items()}
         said = {**_input(texts, file), "--format": format, "--encoding": encoding, **named, **how, parts.SIZE: size}
-        said |= {"--weights": weights} if weights else {}
-        columns = _columns(chosen, asked)
-        store = parts.open_parts(out, columns, _command(chosen, said), resume=resume, overwrite=overwrite)
-        if resume and not store.finished and store.summary is None:
+        more = {"--weights": weights, "--keep": keep, "--raw-csv": raw_csv, "--skip-bad-rows": skip_bad_rows}
+        said |= {option: value for option, value in more.items() if value}
+        written = parts.open_parts(
+            out, asking.columns(), _command(chosen, said), resume=resume, overwrite=overwrite, raw=raw_csv
+        )
+        if resume and not written.finished and written.summary is None:
             typer.echo("nothing to resume: starting from the beginning", err=True)
-        found = _to_file(store, load, asked, size, how, bad)
+        found = _to_file(written, load, asking)
         answers.tell(screen, found)
-    if isinstance(bad, Skipped) and bad.count:
-        screen.print(f"rows left out: {bad.count:,}; the first: {bad.first[0]}", style="yellow", soft_wrap=True)
+    answers.tell_bad(screen, asking.bad, skip_bad_rows)
     if as_json:
         output.document(found)
+    if asking.bad.count and not asking.answered:
+        raise typer.Exit(1)
 
 
 def _check_usage(texts: Sequence[str] | None, file: str | None, for_files: Mapping[str, str | None]) -> None:
@@ -146,6 +148,23 @@ def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> N
         raise RunError(f"--out {out} is the input; give it another name")
 
 
+def _check_top_k(top_k: int | None, chosen: Mapping[str, Chosen]) -> None:
+    """Scores of labels are what it keeps: a question has one answer, and a number has no scores."""
+    from inlay.cli.asking import ANSWERS
+
+    without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
+    asking = any(one.kind == "qa" for one in chosen.values())
+    if top_k is not None and without and (asking or len(without) == len(chosen)):
+        raise typer.BadParameter(f"--top-k keeps the best scores of labels, and {', '.join(without)} has none")
+
+
+def _columns_of(keep: str | None) -> list[str] | None:
+    """The columns to keep; None for all of them."""
+    if keep is None or keep == "all":
+        return None
+    return [] if keep == "none" else [name for name in (part.strip() for part in keep.split(",")) if name]
+
+
 def _texts(
     texts: Sequence[str] | None,
     pair: str | None,
@@ -154,23 +173,15 @@ def _texts(
     encoding: str | None,
     given: Mapping[str, str],
     chosen: Mapping[str, Chosen],
-    skip: bool,
+    keep: Sequence[str] | None,
 ) -> Texts:
     from inlay.cli.texts import of_arguments, of_file, of_lines, of_stdin
 
-    tasks = {name: one.task for name, one in chosen.items()}
+    kinds = {name: one.kind for name, one in chosen.items()}
     about = {name: one.about for name, one in chosen.items()}
     if file is not None:
-        return of_file(file, format, encoding, given, tasks, skip, about)
-    return of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, tasks, about)
-
-
-def _columns(chosen: Mapping[str, Chosen], asked: Texts) -> list[str]:
-    """The columns of a table that these tasks need."""
-    needed = {"task", "text"} | ({"pair"} if asked.paired else set())
-    for one in chosen.values():
-        needed |= set(COLUMNS.get(one.task.kind, ()))
-    return [column for column in _ORDER if column in needed]
+        return of_file(file, format, encoding, given, kinds, about, keep)
+    return of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, kinds, about)
 
 
 def _input(texts: Sequence[str] | None, file: str | None) -> dict[str, Any]:
@@ -184,62 +195,50 @@ def _input(texts: Sequence[str] | None, file: str | None) -> dict[str, Any]:
 
 
 def _command(chosen: Mapping[str, Chosen], options: Mapping[str, Any]) -> dict[str, Any]:
-    """All that decides what an output holds. Not which rows are bad: parts without one are the same either way."""
+    """All that decides what an output holds."""
     adapters = [f"{name} {one.version} {one.sha256[:16]}" for name, one in chosen.items()]
     return {"adapters": adapters, **options, "inlay": __version__}
 
 
-def _answers(host: Answering, rows: Sequence[Mapping[str, Example]], how: Mapping[str, Any]) -> list[Answer]:
-    requests = [(name, example) for row in rows for name, example in row.items()]
-    return host.predict(requests, **how) if requests else []
-
-
-def _chunks(asked: Texts, size: int, bad: Bad) -> Iterator[list[Mapping[str, Example]]]:
-    """The usable rows among every so many of the input."""
-    rows = asked.rows(bad)
-    while chunk := list(itertools.islice(rows, size)):
-        yield [row for row in chunk if row is not None]
-
-
-def _all(host: Answering, asked: Texts, size: int, how: Mapping[str, Any], bad: Bad) -> list[Answer]:
+def _all(host: Answering, asking: Asking) -> list[Answer]:
     found: list[Answer] = []
     with answers.progress() as advance:
-        for chunk in _chunks(asked, size, bad):
-            found += _answers(host, chunk, how)
-            advance(len(chunk))
+        for rows in asking.parts():
+            found += [asking.document(row, answer) for row, answer in asking.answers(host, rows)]
+            advance(len(rows))
     return found
 
 
-def _to_file(
-    store: Parts, load: Callable[[], Answering], asked: Texts, size: int, how: Mapping[str, Any], bad: Bad
-) -> dict[str, Any]:
+def _to_file(store: Parts, load: Callable[[], Answering], asking: Asking) -> dict[str, Any]:
     """Write all parts and join them; what is finished when something stops it is kept."""
     if (done := store.summary) is not None:
         store.remove()
         return done
     try:
-        return _write(store, load(), asked, size, how, bad)
+        return _write(store, load(), asking)
     except KeyboardInterrupt:
         typer.echo(f"interrupted: {_kept(store)}", err=True)
         raise typer.Exit(130) from None
     except InlayError as error:
-        kept = f"; {_kept(store)}" + (" (--skip-bad-rows may be added)" if isinstance(error, DataError) else "")
-        raise type(error)(f"{error}{kept if store.folder.exists() else ''}") from None
+        raise type(error)(f"{error}{f'; {_kept(store)}' if store.folder.exists() else ''}") from None
 
 
-def _write(store: Parts, host: Answering, asked: Texts, size: int, how: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
-    began, rows, new, parts = time.perf_counter(), 0, 0, 0
+def _write(store: Parts, host: Answering, asking: Asking) -> dict[str, Any]:
+    began, rows, new, number = time.perf_counter(), 0, 0, 0
+    table = store.out.suffix != ".jsonl"
     with answers.progress() as advance:
-        for chunk in _chunks(asked, size, bad):
-            if not store.has(parts):
-                store.write(parts, _answers(host, chunk, how))
+        for chunk in asking.parts():
+            if not store.has(number):
+                store.write(number, [asking.line(row, one, table) for row, one in asking.answers(host, chunk)])
                 new += len(chunk)
-            parts, rows = parts + 1, rows + len(chunk)
+            number, rows = number + 1, rows + len(chunk)
             advance(len(chunk))
     seconds = time.perf_counter() - began
     found: dict[str, Any] = {"out": str(store.out), "rows": rows, "answers": rows * len(host.names)}
-    found |= {"skipped": getattr(bad, "count", 0), "seconds": seconds, "rows_per_second": new / seconds}
-    store.join(parts, found)
+    bad = asking.bad.count
+    found |= {"skipped": bad if asking.skip else 0, "errors": 0 if asking.skip else bad}
+    found |= {"seconds": seconds, "rows_per_second": new / seconds}
+    store.join(number, found)
     return found
 
 

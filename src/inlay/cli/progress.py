@@ -5,6 +5,7 @@ Where there is no terminal, a line for every evaluation takes the place of the t
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _ROWS = 24
 _BAR = 20
+FEW_TO_VALIDATE = 50
+"""Below this a score on validation rows says little: with 50, 14 points more or less are luck."""
 
 
 class Progress:
@@ -165,6 +168,8 @@ def show_data(screen: Console, data: Prepared, host: Host) -> None:
     count = data.method.count(host.base.sites)
     share = output.percent(count / host.base.sites.size)
     screen.print(f"method: {data.method.spec}, {count:,} parameters ({share} of the base); decided by {data.metric}")
+    if note := few_to_validate(data):
+        screen.print(note, style="yellow", soft_wrap=True)
     if data.text is not None:
         from inlay.base.words import own_head
 
@@ -213,6 +218,21 @@ def show_summary(screen: Console, results: Sequence[Result], library: str) -> No
     for result in bad:
         screen.print(f"{result.name} failed: {result.problem}", style="red", soft_wrap=True)
     screen.print(f"{len(results) - len(bad)} of {len(results)} tasks trained, kept in {library}", soft_wrap=True)
+
+
+def few_to_validate(data: Prepared) -> str:
+    """What a small number of validation rows means for the score; empty if there are enough."""
+    rows = len(data.validation.examples)
+    if rows >= FEW_TO_VALIDATE:
+        return ""
+    only = "only one validation row" if rows == 1 else f"only {rows} validation rows"
+    means = f"a share of them, such as accuracy, can be off by {_off_by(rows)} points"
+    return f"{only}: {means}, and the best state is chosen by it; more rows: --val FILE, or --val-size"
+
+
+def _off_by(rows: int) -> int:
+    """Half of the 95 % interval of a share that is near one half, in points, to the nearest 5."""
+    return min(50, max(5, 5 * round(98 / math.sqrt(rows) / 5)))
 
 
 def nothing_learned(result: Result, data: Prepared) -> str:

@@ -57,7 +57,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
     },
     TRAINING: {
         "lr": Shown("X", "the method's own"),
-        "epochs": Shown("N"),
+        "epochs": Shown("N", "5, or as many as give 400 steps"),
         "max_steps": Shown("N", "no limit"),
         "batch_size": Shown("N"),
         "max_length": Shown("N", "what the base takes, at most 512"),

@@ -28,7 +28,7 @@ def measured(host: Host, name: str, job: Job, adapter: Adapter, ranks: Ranks) ->
         "metric": data.metric,
         "best": _place(job),
         "data": data.data_hash,
-        "config": data.run.config(),
+        "config": data.run.written(),
         "columns": by_option(data.task.kind, data.columns),
         "history": job.history,
     }

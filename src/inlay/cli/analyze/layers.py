@@ -33,6 +33,7 @@ def ablate(
 ) -> None:
     """The metric when the adapters of every span of layers are removed."""
     screen = output.console(as_json)
+    measured.check([name], library, base, data, split)
     host, _, entry = measured.open_adapter(name, library, base)
     where, examples = measured.read_labelled(host, name, entry, data, screen, split=split, rows=rows, seed=seed)
     from inlay.analysis.ablation import ablation
@@ -56,7 +57,7 @@ def walk(
 ) -> None:
     """The loss along the line from initial to trained parameters, and beyond."""
     screen = output.console(as_json)
-    host, asked, entry = _open(names, library, base)
+    host, asked, entry = _open(names, library, base, data, split)
     where, examples = measured.read_labelled(host, asked[0], entry, data, screen, split=split, rows=rows, seed=seed)
     from inlay.analysis.landscape import landscape
 
@@ -78,7 +79,7 @@ def compare(
 ) -> None:
     """How similar tuned models' representations are to the base's, layer by layer."""
     screen = output.console(as_json)
-    host, asked, entry = _open(names, library, base)
+    host, asked, entry = _open(names, library, base, data, split, labelled=False)
     where, examples = measured.read_labelled(
         host, asked[0], entry, data, screen, split=split, rows=rows, seed=seed, labelled=False
     )
@@ -88,11 +89,14 @@ def compare(
     show.finish(found, out, "-".join(asked), screen, as_json)
 
 
-def _open(names: str, library: str | None, base: str | None) -> tuple[Host, list[str], Entry]:
+def _open(
+    names: str, library: str | None, base: str | None, data: str | None, split: str | None, labelled: bool = True
+) -> tuple[Host, list[str], Entry]:
     """Adapters of one base on one host, and the first one's entry."""
     asked = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     if not asked:
         raise LibraryError("expected the name of an adapter, or several with commas between them")
+    measured.check(asked, library, base, data, split, labelled=labelled)
     host, _, entry = measured.open_adapter(asked[0], library, base)
     for name in asked[1:]:
         measured.open_adapter(name, library, host=host)

@@ -40,6 +40,8 @@ def alpha(
     asked, files = _several(names), data or []
     if len(files) not in (0, 1, len(asked)):
         raise RunError(f"{len(files)} files for {len(asked)} adapters: give one for all of them, or one for each")
+    for i, name in enumerate(asked):
+        measured.check([name], library, base, files[i % len(files)] if files else None, split, labelled=False)
     host, entries = _open(asked, library, base)
     from inlay.analysis.alpha import alpha as analysis
 
@@ -80,6 +82,7 @@ def words(
 ) -> None:
     """Which words are shifted most: a cloud of words by alpha, of an adapterbias."""
     screen = output.console(as_json)
+    measured.check([name], library, base, data, split, labelled=False)
     host, _, entry = measured.open_adapter(name, library, base)
     from inlay.analysis.words import words as analysis
 
@@ -107,6 +110,7 @@ def shift(
     """Where the last layer moves tokens, by label: of an adapterbias, and of a bitfit beside it."""
     screen = output.console(as_json)
     asked = _several(names)
+    measured.check(asked, library, base, data, split)
     host, entries = _open(asked, library, base)
     from inlay.analysis.shift import shift as analysis
 
@@ -124,6 +128,7 @@ def sparsity(
     """What L0 left of alpha's weights in every layer, of one or several adapterbias:l0=..."""
     screen = output.console(as_json)
     asked = _several(names)
+    measured.check(asked, library, base, needs_rows=False)
     host, _ = _open(asked, library, base)
     from inlay.analysis.sparsity import sparsity as analysis
 

@@ -1,0 +1,122 @@
+"""From the rows of an input to answers, so many rows at a time, and how an answer is laid out in a file.
+
+In a file, the columns of the input that are kept lie beside the answer's own. Where both have one name, the answer's
+own has it, and the input's is called `input_NAME`. A table has a column for the score of every label, in the place of
+`scores`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from inlay.data.record import Skipped
+
+if TYPE_CHECKING:
+    from inlay.cli.chosen import Answering, Chosen
+    from inlay.cli.texts import Row, Texts
+    from inlay.tasks import Answer
+
+ANSWERS: Mapping[str, Sequence[str]] = {
+    "classification": ("label", "score", "scores"),
+    "multilabel": ("label", "score", "scores"),
+    "regression": ("value",),
+    "tagging": ("tokens", "tags", "spans"),
+    "qa": ("context", "answer", "start", "end", "score"),
+}
+"""Task -> what its answers hold."""
+_ASKED = ("task", "text", "pair", "context")
+_SAID = ("label", "score", "scores", "spans", "answer", "start", "end", "value")
+_TYPES = {"score": "float64", "value": "float64", "start": "int64", "end": "int64"}
+"""Columns of a table that hold no text."""
+_ERROR = "error"
+_INPUT = "input"
+
+
+@dataclass
+class Asking:
+    """A command's rows, and what was answered so far."""
+
+    texts: Texts
+    chosen: Mapping[str, Chosen]
+    how: Mapping[str, Any]
+    """The options of `Host.predict`."""
+    size: int
+    """Rows of a part."""
+    skip: bool
+    """Leave out rows that an adapter cannot use; else they get an `error`."""
+    bad: Skipped = field(default_factory=Skipped)
+    answered: int = 0
+    """Rows that somebody was asked about."""
+
+    def parts(self) -> Iterator[list[Row]]:
+        """The rows to be answered among every so many of the input."""
+        rows = self.texts.rows({name: one.task() for name, one in self.chosen.items()})
+        while chunk := list(itertools.islice(rows, self.size)):
+            for row in chunk:
+                if row.problems:
+                    self.bad(row.place, next(iter(row.problems.values())))
+                self.answered += bool(row.asked) and not (self.skip and row.problems)
+            yield [row for row in chunk if not (self.skip and row.problems)]
+
+    def answers(self, host: Answering, rows: Sequence[Row]) -> list[tuple[Row, Answer]]:
+        """Every adapter's answer to every row, from one pass; an `error` where it could not be asked."""
+        requests = [(name, example) for row in rows for name, example in row.asked.items()]
+        found = iter(host.predict(requests, **self.how) if requests else ())
+        return [(row, next(found) if name in row.asked else _failed(row, name)) for row in rows for name in self.chosen]
+
+    def document(self, row: Row, answer: Answer) -> Answer:
+        """An answer of the JSON document: what is kept has a place of its own."""
+        return {**answer, _INPUT: dict(row.kept)} if row.kept else answer
+
+    def line(self, row: Row, answer: Answer, table: bool) -> Answer:
+        """An answer of a file."""
+        asked = {key: value for key, value in answer.items() if key in _ASKED}
+        kept = {new: row.kept.get(name) for name, new in self._kept.items()}
+        said = {key: value for key, value in answer.items() if key not in _ASKED}
+        if table:
+            said |= {_score(label): score for label, score in said.pop("scores", {}).items()}
+        return asked | kept | said
+
+    def columns(self) -> dict[str, str]:
+        """The columns of a table, with their types."""
+        needed = self._ours
+        asked = [name for name in _ASKED if name in needed]
+        said = [name for name in _SAID if name in needed and name != "scores"]
+        own = [*asked, *self._kept.values(), *said, *self._scores, _ERROR]
+        types = {**_TYPES, **dict.fromkeys(self._scores, "float64"), **dict.fromkeys(self._kept.values(), "string")}
+        return {name: types.get(name, "string") for name in own}
+
+    @cached_property
+    def _scores(self) -> list[str]:
+        scored = (one for one in self.chosen.values() if "scores" in ANSWERS.get(one.kind, ()))
+        return list(dict.fromkeys(_score(label) for one in scored for label in one.labels))
+
+    @cached_property
+    def _ours(self) -> set[str]:
+        own = {name for one in self.chosen.values() for name in ANSWERS.get(one.kind, ())}
+        return {"task", "text", _ERROR, *(["pair"] if self.texts.paired else []), *own, *self._scores}
+
+    @cached_property
+    def _kept(self) -> dict[str, str]:
+        """Columns of the input that are kept, and what they are called beside the answer's own."""
+        found: dict[str, str] = {}
+        for name in self.texts.kept:
+            if name in self.texts.shown:
+                continue
+            new = name
+            while new in self._ours or (new != name and new in self.texts.kept):
+                new = f"{_INPUT}_{new}"
+            found[name] = new
+        return found
+
+
+def _score(label: str) -> str:
+    return f"score_{label}"
+
+
+def _failed(row: Row, name: str) -> Answer:
+    return {"task": name, "text": row.text, _ERROR: row.problems[name]}
