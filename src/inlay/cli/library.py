@@ -15,15 +15,14 @@ import typer
 
 from inlay.cli import exchange, options, output
 from inlay.cli.chosen import open_library
+from inlay.cli.help import App
 from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
     from inlay.library.cards import Entry
     from inlay.library.trash import Freed
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Adapters with names, versions and aliases: sms, sms@3, sms@prod."
-)
+app = App("Manage the adapters of a library: names, versions (sms@3) and aliases (sms@prod).")
 Ref = Annotated[str, typer.Argument(metavar="REF", help="An adapter: sms (the newest), sms@3 or sms@prod.")]
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from inlay.cli import options, output
 from inlay.cli.chosen import open_library
+from inlay.cli.help import Command
 from inlay.errors import InlayError, LibraryError
 from inlay.library import about
 
@@ -40,7 +40,7 @@ _SHOWN = 30
 """Tasks that are listed at the start."""
 
 
-class WatchesPlainly(TyperCommand):
+class WatchesPlainly(Command):
     """A command whose --watch may stand without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -141,7 +141,7 @@ def data_name(card: Card) -> str:
 
 
 _ASIDE = ("data", "name")
-_FLAGS = {("stratify", False): "--plain", ("dropout", False): "--no-dropout"}
+_FLAGS = {("stratify", False): "--no-stratify", ("dropout", False): "--no-dropout"}
 
 
 def train_command(card: Card, data: str | None = None) -> str:

@@ -28,7 +28,7 @@ class Multilabel(Task):
     """The options of the task."""
 
     kind = "multilabel"
-    measures = ("f1_micro", "f1_macro", "accuracy")
+    measures = metrics.OF_TASK["multilabel"]
     loss_options = ()
     encode_options = ("long",)
     asked_options = ("long",)
