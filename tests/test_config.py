@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from inlay.bank.delta import parse, parse_list
 from inlay.config import build, canonical, describe, option, split_list, split_spec
@@ -126,7 +127,7 @@ def test_canonical_leaves_defaults_out_and_keeps_the_order_of_declaration():
     assert canonical("x", read("x:norms=auto,size=64,rate=0.50")) == "x"
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60, derandomize=True)
 @given(
     st.builds(
         Options,

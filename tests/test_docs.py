@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 import tiny
+from typer.testing import CliRunner
+
+from inlay.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,6 +50,7 @@ def reader(tmp_path, tmp_path_factory, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("page", [p for p in PAGES if _blocks(p, "python")], ids=lambda p: p.name)
 def test_snippets_run(page, reader):
     for code in _blocks(page, "python"):
@@ -54,15 +58,20 @@ def test_snippets_run(page, reader):
         _run(["snippet.py"], reader)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("page", [p for p in PAGES if _commands(p)], ids=lambda p: p.name)
-def test_commands_run_one_after_the_other(page, reader):
+def test_commands_run_one_after_the_other(page, reader, monkeypatch):
+    monkeypatch.chdir(reader)
     for body in _blocks(page, "toml"):
         (reader / body.splitlines()[0].removeprefix("# ")).write_text(body)
     for command in _commands(page):
         small = SMALL if command.startswith("inlay bench") else []
-        assert _run(["-m", "inlay.cli.main", *shlex.split(command)[1:], *small], reader) or "--out" in command, command
+        done = CliRunner().invoke(app, [*shlex.split(command)[1:], *small])
+        assert done.exit_code == 0, (command, done.stderr, done.exception)
+        assert done.stdout or "--out" in command, command
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_example_runs(path, tmp_path):
     assert _run([str(path)], tmp_path)

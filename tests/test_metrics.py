@@ -16,8 +16,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from inlay import metrics
 from inlay.errors import RunError, SpecError
@@ -165,7 +166,7 @@ def test_correlation_is_free_of_scale(scale):
     same(scores["spearman"], 1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(-6, 6), st.floats(-5, 5).map(lambda x: round(x, 1))), min_size=2, max_size=30))
 def test_regression_equals_scipy(pairs):
     stats = pytest.importorskip("scipy.stats")
@@ -200,7 +201,7 @@ def test_entities_by_hand(tags, found):
     assert metrics.entities(tags.split()) == found
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.lists(st.sampled_from([*ENTITY_TAGS, "B", "I", "E", "S"]), max_size=12))
 def test_entities_equal_seqeval(tags):
     reference = pytest.importorskip("seqeval.metrics.sequence_labeling")
@@ -306,7 +307,7 @@ _answer = st.lists(st.sampled_from(["the", "A", "cat,", "Cat", "sat", "\u2013", 
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(_answer.filter(bool), min_size=1, max_size=3), _answer)
 def test_qa_equals_the_definition(gold, predicted):
     scores = metrics.qa([gold], [predicted])

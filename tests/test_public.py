@@ -110,6 +110,7 @@ def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(inlay, "host")
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "code",
     [
@@ -127,6 +128,7 @@ def test_importing_is_light(code):
     assert found == []
 
 
+@pytest.mark.full
 def test_a_name_that_needs_torch_imports_it():
     """The check above can fail."""
     assert run("import sys, json, inlay; inlay.Batch; print(json.dumps('torch' in sys.modules))") is True
@@ -139,6 +141,7 @@ def test_the_core_needs_torch_transformers_and_safetensors_alone(tmp_path: Path)
     assert found == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("package", ["rich", "torch"])
 def test_a_blocked_package_is_not_found(package):
     """The check above can fail."""

@@ -242,6 +242,7 @@ def main() -> int:
             str(folder / "library"),
             "--weights",
             given.weights,
+            "--open-management",
             *(() if given.base is None else ("--base", given.base)),
         ]
         ours = start(serve, given.port, folder / "ours.log")

@@ -33,7 +33,9 @@ class Client(Talk):
 
     def __init__(self, url: str, key: str | None = None, **options: Any):
         super().__init__(url, key, **options)
-        self._http = httpx_module().Client(base_url=self.url, headers=self.headers, timeout=self.timeout)
+        httpx = httpx_module()
+        transport = None if self.socket is None else httpx.HTTPTransport(uds=self.socket)
+        self._http = httpx.Client(base_url=self.url, headers=self.headers, timeout=self.timeout, transport=transport)
 
     def predict(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> list[Answer]:
         """Answers in order; one that failed is `{"error": {"type", "message"}}` in its place.
@@ -107,7 +109,11 @@ class AsyncClient(Talk):
 
     def __init__(self, url: str, key: str | None = None, **options: Any):
         super().__init__(url, key, **options)
-        self._http = httpx_module().AsyncClient(base_url=self.url, headers=self.headers, timeout=self.timeout)
+        httpx = httpx_module()
+        transport = None if self.socket is None else httpx.AsyncHTTPTransport(uds=self.socket)
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=self.headers, timeout=self.timeout, transport=transport
+        )
 
     async def predict(
         self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any

@@ -8,10 +8,11 @@ to an equal object.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from inlay.errors import SpecError, suggest
@@ -71,7 +72,7 @@ def split_list(text: str, known: Iterable[str]) -> list[str]:
 
 def build(cls: type[T], name: str, given: dict[str, str]) -> T:
     """Make the options dataclass `cls` from strings; every wrong key or value is named."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     values, problems = {}, []
     for key, text in given.items():
@@ -87,27 +88,62 @@ def build(cls: type[T], name: str, given: dict[str, str]) -> T:
     return cls(**values)
 
 
-def canonical(name: str, options: Any) -> str:
-    """The shortest spec: only what differs from the defaults, in the order of declaration."""
+def canonical(name: str, options: Any, defaults: Mapping[str, Any] | None = None) -> str:
+    """The shortest spec: only what differs from the defaults, in the order of declaration.
+
+    Args:
+        defaults: in the place of those that the options have today.
+    """
     parts = []
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        if field.init and value != field.default:
-            parts.append(f"{field.name}={_text(value)}")
+        default = field.default if defaults is None else defaults.get(field.name, field.default)
+        if field.init and value != default:
+            parts.append(f"{field.name}={text_of(value)}")
     return f"{name}:{','.join(parts)}" if parts else name
+
+
+def full(name: str, options: Any) -> str:
+    """The spec that says every option, whatever the defaults are."""
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.init}
+    found = texts(type(options), values)
+    return f"{name}:{','.join(f'{key}={text}' for key, text in found.items())}" if found else name
+
+
+def texts(cls: type[Any], values: Mapping[str, Any]) -> dict[str, str]:
+    """Options as a spec has them, without what a spec cannot say and options that there are not."""
+    hints = _hints(cls)
+    names = {field.name for field in dataclasses.fields(cls) if field.init}
+    found = {key: text_of(value) for key, value in values.items() if key in names}
+    return {key: text for key, text in found.items() if _says(text, hints[key], values[key])}
+
+
+def _says(text: str, hint: Any, value: Any) -> bool:
+    if not text or "," in text or text != text.strip():
+        return False
+    try:
+        return bool(_value(text, hint) == value)
+    except (ValueError, KeyError):
+        return False
+
+
+@functools.lru_cache(maxsize=256)
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def describe(cls: type[Any]) -> list[Option]:
     """The options of a dataclass, for people to read."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     return [
-        Option(f.name, _type_name(hints[f.name]), _text(f.default), f.metadata.get("help", ""))
+        Option(f.name, _type_name(hints[f.name]), text_of(f.default), f.metadata.get("help", ""))
         for f in dataclasses.fields(cls)
         if f.init
     ]
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A value as a spec has it."""
     if value is None:
         return "auto"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:

@@ -61,11 +61,19 @@ class Talk:
     """What both clients share."""
 
     def __init__(
-        self, url: str, key: str | None = None, *, timeout: float = 60.0, retries: int = 5, at_once: int = 128
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        socket: str | os.PathLike[str] | None = None,
+        timeout: float = 60.0,
+        retries: int = 5,
+        at_once: int = 128,
     ):
         """
         Args:
             key: an API key; by default `INLAY_KEY`.
+            socket: the Unix socket to connect to, such as that of `inlay serve --management-socket`.
             retries: how often a service that is busy is asked again.
             at_once: requests in one call; longer lists take several.
         """
@@ -74,6 +82,7 @@ class Talk:
         self.url, self.timeout, self.retries, self.at_once = url.rstrip("/"), timeout, retries, at_once
         key = os.environ.get("INLAY_KEY") if key is None else key
         self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.socket = None if socket is None else os.fspath(socket)
 
     def _asked(self, send: Send) -> Steps:
         for _ in range(self.retries):

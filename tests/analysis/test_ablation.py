@@ -55,6 +55,7 @@ def span_of(span: Span) -> range:
     return range(span.first, span.last + 1)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("method", ["houlsby:size=4", "houlsby:size=4,share=sublayers", "bitfit", "lora", "finetune"])
 def test_side_by_side_equals_one_by_one(method: str, norms: bool) -> None:

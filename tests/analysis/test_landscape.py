@@ -47,6 +47,7 @@ def test_a_quadratic_loss_gives_its_parabola() -> None:
     assert host.names == ["a"]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("method", ["houlsby:size=4", "adapterbias:l0=0.001", "lora", "finetune", "diffprune"])
 def test_the_ends_are_those_of_the_training(method: str) -> None:
     """a = 0 is a fresh adapter of the run's seed, a = 1 the trained one, for every kind of method."""

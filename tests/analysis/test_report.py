@@ -111,6 +111,7 @@ def check(html: str) -> Parsed:
     return found
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("task", DATA)
 def test_a_page_for_every_task(world: World, task: str):
     rows = Rows("some rows", world.rows[task], chosen_by=True)

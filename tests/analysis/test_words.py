@@ -88,6 +88,7 @@ def test_halves_are_all_layers_together(host):
         assert weight == pytest.approx(parts, abs=1e-5)
 
 
+@pytest.mark.full
 def test_the_same_words_give_the_same_picture_and_the_first_is_the_largest(host, tmp_path):
     found = words(host, "a", SOME, seed=3)
     first, again = (words(host, "a", SOME, seed=3).write(tmp_path / name) for name in "xy")

@@ -7,8 +7,9 @@ import functools
 import pytest
 import tiny
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 from torch import Tensor
 
 from inlay.bank import ops
@@ -122,7 +123,7 @@ def test_sizes_of_one_bucket_share_a_group_and_padding_is_zero():
     assert len(bank.groups) == 2
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@examples(25, derandomize=True)
 @given(st.lists(st.integers(-6, len(SPECS) - 1), min_size=1, max_size=14))
 def test_adapters_that_come_and_go_leave_the_others_as_they_were(moves: list[int]):
     """A move of 0 and more loads that spec; a negative one unloads the slot at that place, if there is one."""

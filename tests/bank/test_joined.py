@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -32,6 +33,17 @@ def test_results_and_gradients_are_those_of_three():
     assert torch.allclose(found, expected, atol=1e-6)
     fused.undo()
     assert torch.equal(F.linear(x, three["k"].weight, three["k"].bias), apart[1])
+
+
+@pytest.mark.parametrize("without", [[], ["k"], ["q", "v"], ["q", "k", "v"]])
+def test_a_bias_that_only_some_of_them_have_is_kept(without):
+    three = modules()
+    for name in without:
+        three[name].bias = None
+    x = torch.randn(1, 5, 8)
+    apart = [module(x) for module in three.values()]
+    fused, kept = FusedProduct(three), {}
+    assert all(torch.allclose(fused(kind, x, kept), y, atol=1e-6) for kind, y in enumerate(apart))
 
 
 def test_a_part_that_nobody_used_has_no_gradient():

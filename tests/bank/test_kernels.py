@@ -154,6 +154,7 @@ class TestKernels:
         monkeypatch.setattr(kernel_ops, "_empty", empty)
         return filled
 
+    @pytest.mark.thin(4)
     @everywhere
     @pytest.mark.parametrize(("d_in", "d_out"), [(40, 24), (33, 1), (8, 70), (50, 8)])
     def test_linear(self, batch: Batch, d_in: int, d_out: int, poisoned: list[int]) -> None:
@@ -209,11 +210,13 @@ class TestKernels:
         x, weight = _input(batch.tokens, 24, torch.float32), *_stacks((6, 24, 8))
         assert kernel_ops.linear(x, weight, None, entry, tiles[:-1].contiguous(), bounds, 16).isnan().any()
 
+    @pytest.mark.thin(3)
     @everywhere
     @pytest.mark.parametrize("m", [8, 32])
     def test_bottleneck(self, batch: Batch, m: int) -> None:
         self._check_bottleneck(batch, 40, m, "gelu", torch.float32)
 
+    @pytest.mark.thin(2)
     @pytest.mark.parametrize("activation", ACTIVATIONS)
     def test_activations(self, activation: str) -> None:
         self._check_bottleneck(BATCHES["several"], 32, 16, activation, torch.float32)
@@ -234,6 +237,7 @@ class TestKernels:
         exact = _exact(_bottleneck_oracle(batch.by_token, ACTIVATIONS[activation]), inputs, grad)
         _compare(found, exact, 3e-5 if dtype == torch.float32 else 2 * TOLERANCE[dtype])
 
+    @pytest.mark.thin(3)
     @everywhere
     @pytest.mark.parametrize("widest", [kernel_ops.WIDEST, 4])
     def test_low_rank(self, batch: Batch, widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +277,7 @@ class TestKernels:
         exact = _exact(lambda p: torch.where((own > 0)[:, None], p[own], 0.0), [p], grad)
         _compare(found, exact, 1e-6)
 
+    @pytest.mark.thin(2)
     @pytest.mark.parametrize("lengths", [(3, 125), (17, 1, 100), (50, 40, 51), (16, 17, 15), (33, 16, 33, 2)])
     @pytest.mark.parametrize("lead", [0, 7])
     def test_sums_in_parts(self, lengths: tuple[int, ...], lead: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +322,7 @@ class TestKernels:
         kernel_ops.linear(x, weight, None, entry, tiles, bounds, 16).sum().backward()
         _compare([weight.grad[1]], [x.detach().cpu().double().sum(0)[:, None].expand(20, 8)], 1e-5)
 
+    @pytest.mark.full
     def test_twice_the_same_bits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kernel_ops, "_chunk", lambda *_: 16)
         batch = Batch((40, 60), (2, 1), tail=3)
@@ -342,6 +348,7 @@ class TestKernels:
 
 
 class TestCompiler:
+    @pytest.mark.full
     def test_registration(self) -> None:
         """Schema, shapes and gradients agree with what the operators tell the compiler."""
         batch = BATCHES["several"]
@@ -361,6 +368,7 @@ class TestCompiler:
         check(kernel_ops.weight_grad, (x, h, entry, bounds, 6, False, torch.float32))
         check(kernel_ops.bottleneck_backward, (x, h, weight, up, scale, "gelu", entry, tiles, bounds, 16))
 
+    @pytest.mark.full
     def test_one_graph_for_all_sizes(self) -> None:
         from torch._dynamo.testing import CompileCounterWithBackend
 

@@ -179,6 +179,7 @@ def test_a_bad_hash_would_be_noticed(monkeypatch: pytest.MonkeyPatch):
     assert {"columns", "tokens", "keys", "values"} & set(faults())
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("p", [0.1, 1.0])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -227,6 +228,7 @@ def test_the_kernel_in_a_compiled_function():
         assert torch.equal(compiled(x, key, local, place, 0.3), keyed_dropout(x, key, local, place, 0.3))
 
 
+@pytest.mark.full
 def test_compiled():
     compiled = torch.compile(keyed_dropout, fullgraph=True, dynamic=True)
     for shape in ((20, 64), (33, 7)):

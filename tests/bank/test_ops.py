@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
+import tiers
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from inlay.bank import ops
 from inlay.bank.ops import Segment
 from inlay.bank.route import Route, Segments
 
-examples = settings(max_examples=40, deadline=None, derandomize=True)
+examples = tiers.examples(40, derandomize=True)
 
 
 def tiles(segments: Sequence[Segment], tokens: int) -> ops.Tiles:
@@ -153,6 +154,7 @@ def test_slots_and_lengths_must_be_as_many():
         Segments([1, 2], [3])
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(("name", "dtype"), LINEAR_CASES)
 @pytest.mark.parametrize("bias", [True, False])
 @examples
@@ -171,6 +173,7 @@ def test_linear_equals_the_reference(name: str, dtype: torch.dtype, bias: bool, 
         assert not grad[[0, *case.absent]].any()
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("name", "dtype"), VECTOR_CASES)
 @examples
 @given(case=cases())

@@ -9,8 +9,9 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 from torch import Tensor, nn
 
 import inlay
@@ -87,7 +88,7 @@ def test_equals_the_formula(causal, window, heads, key_heads, scale):
     torch.testing.assert_close(packed(q, k, v, rows, causal, window, scale), expected, atol=1e-5, rtol=1e-5)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40, derandomize=True)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.booleans(), st.none() | st.integers(0, 45))
 def test_equals_the_formula_for_any_rows(rows, causal, window):
     q, k, v = inputs(rows, 2, 1, seed=len(rows))
@@ -209,7 +210,7 @@ def test_another_window_would_be_noticed(arch, narrow, wide):
 # --- rows and buckets ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60, derandomize=True)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=20))
 def test_buckets_and_their_restoring_are_permutations(rows):
     found, tokens = Rows(rows, CPU), sum(rows)
@@ -223,7 +224,7 @@ def test_buckets_and_their_restoring_are_permutations(rows):
     assert found.longest == max(rows)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60, derandomize=True)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=20))
 def test_a_bucket_holds_whole_rows_of_similar_length_and_little_padding(rows):
     found = Rows(rows, CPU)

@@ -146,6 +146,7 @@ def write_tokenizer(folder: Path) -> None:
     transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(folder)
 
 
+@pytest.mark.full
 def test_a_hub_name_in_the_local_cache_is_like_its_folder(folder, tmp_path):
     """Fingerprint, cached fingerprint and pooling do not depend on how the checkpoint is named."""
     hub = tmp_path / "hub" / "models--some--encoder"

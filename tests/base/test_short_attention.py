@@ -72,18 +72,21 @@ def check(tensors: Sequence[Tensor], lengths: Sequence[int], causal: bool = Fals
     assert far(found, exact(*arguments)) < TOLERANCE[tensors[0].dtype]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("d", [16, 32, 64, 128])
 def test_result_and_gradients(d: int, dtype: torch.dtype):
     check(numbers(LENGTHS, d, dtype, heads=2 if CUDA or d == 32 else 1), LENGTHS)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("window", [-1, 0, 3, 40])
 @pytest.mark.parametrize("causal", [False, True])
 def test_masks(causal: bool, window: int):
     check(numbers([5, 0, 70], 16), [5, 0, 70], causal, window)
 
 
+@pytest.mark.full
 def test_every_length():
     lengths = list(range(1, 129)) if CUDA else [*range(1, 10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 128]
     check(numbers(lengths, 16, heads=1), lengths)
@@ -102,6 +105,7 @@ def test_large_scores_do_not_overflow():
     assert far(found[:1], exact(*arguments)[:1]) < 1e-3
 
 
+@pytest.mark.full
 def test_views_of_one_product():
     whole = torch.cat([t.flatten(1) for t in numbers(LENGTHS, 32)], dim=1)  # [tokens, 4 * heads * d]
     views = [part.unflatten(1, (2, 32)) for part in whole.chunk(4, dim=1)]
@@ -111,6 +115,7 @@ def test_views_of_one_product():
     check(turned, LENGTHS)
 
 
+@pytest.mark.full
 def test_a_gradient_that_is_one_expanded_number():
     q, k, v, _ = numbers(LENGTHS, 16)
     check([q, k, v, torch.ones((), device=DEVICE).expand(q.shape)], LENGTHS)
@@ -127,6 +132,7 @@ def test_a_wrong_boundary_is_noticed():
     assert far(ours(q, k, v, grad, [7, 9], 0.25, False, -1), exact(q, k, v, grad, [8, 8], 0.25, False, -1)) > 0.05
 
 
+@pytest.mark.full
 def test_two_runs_are_equal_bit_by_bit():
     arguments = (*numbers(LENGTHS, 32), LENGTHS, 0.2, True, 20)
     for one, two in zip(ours(*arguments), ours(*arguments), strict=True):
@@ -142,6 +148,7 @@ def test_every_element_is_written():
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # the interpreter's
 @pytest.mark.parametrize("which", range(4))
 def test_a_diverged_row_does_not_reach_its_neighbours(which: int):
@@ -155,12 +162,14 @@ def test_a_diverged_row_does_not_reach_its_neighbours(which: int):
     assert any(a[20:60].isnan().any() for a in found)
 
 
+@pytest.mark.full
 def test_the_operator_is_registered_as_torch_wants_it():
     q, k, v, _ = numbers([3, 17], 16)
     arguments = (*(t.requires_grad_() for t in (q, k, v)), boundaries([3, 17]), 0.25, True, 5)
     torch.library.opcheck(torch.ops.inlay.short_attention.default, arguments)
 
 
+@pytest.mark.full
 def test_compiled():
     compiled = torch.compile(attention, fullgraph=True, dynamic=True, backend="inductor" if CUDA else "aot_eager")
     for lengths in ([3, 17, 40], [8, 0, 1, 35]):

@@ -176,6 +176,7 @@ def test_a_peer_is_asked_checked_and_timed(base: str, tmp_path: Path):
     assert found["notes"] == ["adapters is left out: pass --adapters-python"]
 
 
+@pytest.mark.full
 def test_a_peer_pays_for_every_run(base: str, tmp_path: Path):
     workers = fake(tmp_path / "workers", outputs=right(base, ["t0"] * 4, "houlsby:size=4"), ms="100.0")
     peer = Peer("adapters", sys.executable, workers=workers)
@@ -186,6 +187,7 @@ def test_a_peer_pays_for_every_run(base: str, tmp_path: Path):
     assert found["ratios"]["adapters"] == pytest.approx(300 / found["parties"][OURS]["cost_ms"])
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -210,6 +212,7 @@ def test_a_peer_that_fails_is_reported(how: dict[str, str], said: str, base: str
     assert said in " ".join(done.output.split())
 
 
+@pytest.mark.full
 def test_a_peer_that_dies_on_the_way_keeps_its_times(base: str, tmp_path: Path):
     dies = "FILE = sys.argv[0] + '.runs'; open(FILE, 'a').write(ask['op'] + ' '); "
     dies += "open(FILE).read().count('run') > 2 and sys.exit('gone')"

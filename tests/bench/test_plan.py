@@ -40,6 +40,7 @@ def bank_bytes(host: inlay.Host) -> int:
     return sum(t.numel() * t.element_size() for t in (*stacks, *own))
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("spec", METHODS)
 @pytest.mark.parametrize("count", [1, 3, 4, 8])
 def test_the_bank_has_the_bytes(spec: str, count: int):
@@ -88,6 +89,7 @@ def data(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("spec", "count"), [("lora", 100), ("houlsby:size=8", 4), ("adapterbias", 4), ("diffprune:target=0.05", 4)]
 )

@@ -55,6 +55,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("kind", "names", "rows"), [("ablation", "small", 6), ("landscape", "small,tuned", 44), ("rsa", "small,tuned", 12)]
 )

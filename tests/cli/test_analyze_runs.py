@@ -50,6 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("analyze"))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("kind", "rows"), [("size", 4), ("robustness", 9), ("tradeoff", 3), ("curves", 12)])
 def test_from_a_sweep(place: Place, tmp_path: Path, kind: str, rows: int):
     found = place.analyze(kind, "mine", "--out", tmp_path / "f")

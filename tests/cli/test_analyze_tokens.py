@@ -87,6 +87,7 @@ def test_alpha_on_one_file_for_all_or_one_for_each(place: Place):
     assert "2 files for 3 adapters" in said
 
 
+@pytest.mark.full
 def test_words(place: Place, here: Path):
     found = place.analyze("words", "biased", "--out", here / "new" / "cloud")
     assert found["files"][0] == str(here / "new" / "cloud.png")

@@ -40,10 +40,12 @@ def test_importing_the_package_and_its_command_line_imports_nothing_heavy():
     assert not HEAVY & imported_by("import inlay, inlay.cli.main, inlay.cli.demo, inlay.cli.info, inlay.cli.params")
 
 
+@pytest.mark.full
 def test_the_check_above_would_notice():
     assert "torch" in imported_by("import inlay; inlay.Host")
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([c, "--help"] for c in COMMANDS)])
 def test_help_imports_nothing_heavy(arguments: list[str]):
     code = f"""
@@ -144,6 +146,7 @@ def test_other_packages_are_silenced_for_a_while(capsys: pytest.CaptureFixture[s
         warnings.warn("heard again", stacklevel=1)
 
 
+@pytest.mark.full
 def test_stdout_is_one_document_and_people_read_stderr():
     done = process("-m", "inlay.cli.main", "params", "--shape", "minilm-l6", "--method", "lora", "--json")
     assert done.returncode == 0

@@ -68,6 +68,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("eval"))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("task", ROWS)
 def test_the_metrics_are_those_of_training(place: Place, task: str):
     found = place.eval(task, place.root / f"{task}-val.jsonl")
@@ -155,7 +156,8 @@ def test_a_second_text_is_not_read_by_an_adapter_that_had_none(place: Place, tmp
     assert mine["metrics"] == pytest.approx(place.documents["classification"]["metrics"]["validation"])
     other = [{key: value for key, value in row.items() if key != "text"} for row in rows]
     guessed = place.call("eval", "classification", write(tmp_path / "other.jsonl", other))
-    assert 'guessed: text = "sentence1", pair = "sentence2"' in guessed.output  # said aloud where it must guess
+    assert 'guessed: text = "sentence1", label = "label" (' in guessed.output  # said aloud where it must guess
+    assert "trained on single texts" in place.fails("classification", tmp_path / "other.jsonl", "--pair", "sentence2")
 
 
 def test_columns_can_be_given(place: Place, tmp_path: Path):

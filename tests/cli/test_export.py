@@ -61,6 +61,7 @@ def fails(place: Place, *arguments: Any) -> str:
     return str(errors[0])
 
 
+@pytest.mark.full
 def test_onnx(place, tmp_path):
     out = tmp_path / "tasks.onnx"
     done = call(place, "onnx", "--tasks", "ner, sms@1", "--out", out, "--json")

@@ -174,6 +174,7 @@ def test_show(place: Place):
     assert "did you mean tone?" in place.fails("show", "tony")
 
 
+@pytest.mark.full
 def test_what_a_page_tells_to_do_works(place: Place):
     page = place.says("show", "tone", width=300)
     code = page[page.index("  import inlay") :]
@@ -374,6 +375,7 @@ def used() -> float:
     return found.children_user + found.children_system
 
 
+@pytest.mark.full
 def test_a_thousand_adapters_in_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Without torch, which alone takes longer. Seconds of the processor: other tests may run at the same time."""
     monkeypatch.setattr("os.fsync", lambda handle: None)

@@ -58,6 +58,7 @@ def whats_wrong(case: Malformed, done: Any) -> list[str]:
     return [what for what, holds in wanted.items() if not holds]
 
 
+@pytest.mark.thin(16)
 @pytest.mark.parametrize("case", MALFORMED, ids=lambda case: case.name)
 def test_training_on_it_says_what_is_wrong_and_where(case: Malformed, tmp_path: Path, base: str):
     done = train(case, tmp_path, base)
@@ -65,6 +66,7 @@ def test_training_on_it_says_what_is_wrong_and_where(case: Malformed, tmp_path: 
     assert Library(tmp_path / "library").names() == []
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("case", [case for case in MALFORMED if not case.arguments], ids=lambda case: case.name)
 def test_it_says_the_same_when_the_task_is_guessed(case: Malformed, tmp_path: Path, base: str):
     assert not whats_wrong(case, train(replace(case, task=""), tmp_path, base))
@@ -92,6 +94,7 @@ CONTROLS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("file", CONTROLS)
 def test_the_same_files_without_the_mistake_are_trained_on(file: str, tmp_path: Path, base: str):
     content, task = CONTROLS[file]

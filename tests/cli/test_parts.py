@@ -115,6 +115,7 @@ def test_nothing_is_left_but_the_output(out: Path):
     assert begun(out) is None
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("after", [False, True])
 def test_a_kill_at_any_moment_changes_no_byte(out: Path, after: bool):
     run(out)

@@ -386,6 +386,7 @@ class Stop:
         monkeypatch.setattr(Parts, "write", write)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_resuming_after_a_kill_between_parts_changes_no_byte(
@@ -408,6 +409,7 @@ def test_resuming_after_a_kill_between_parts_changes_no_byte(
     assert not (tmp_path / f"out{suffix}.parts").exists()
 
 
+@pytest.mark.thin(1)
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("when", ["joining", "placing", "cleaning"])
 def test_resuming_after_a_kill_at_the_end(place: Place, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch):
@@ -440,6 +442,7 @@ def test_resuming_after_a_kill_at_the_end(place: Place, tmp_path: Path, when: st
 keep = Parts._keep
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small_parts")
 def test_a_killed_process_is_resumed(place: Place, tmp_path: Path):
     file, out, whole = many(tmp_path), tmp_path / "out.parquet", tmp_path / "whole.parquet"

@@ -60,7 +60,8 @@ def test_it_says_where_it_is_and_what_it_serves(process: Process):
     assert process.about["open"] is True
     assert process.about["memory"]["cpu"] > 10**8
     assert "serves 5 tasks" in process.said()
-    assert "no --key-file: open to this machine" in process.said()
+    assert "no --key-file: anyone on this machine" in process.said()
+    assert "tasks cannot be changed over HTTP" in process.said()
 
 
 def test_a_new_version_appears_by_itself(process: Process, library: Library):
@@ -70,6 +71,7 @@ def test_a_new_version_appears_by_itself(process: Process, library: Library):
         until(lambda: {card["name"]: card["version"] for card in client.tasks()}["ner"] == 2)
 
 
+@pytest.mark.full
 def test_an_alias_a_key_file_and_the_log(library: Library, tmp_path: Path):
     (tmp_path / "keys").write_text("web predict,manage a-key\n")
     options = ("--port", 0, "--alias", "prod", "--key-file", tmp_path / "keys", "--log-texts", "--resident", 2)

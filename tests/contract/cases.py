@@ -1,7 +1,12 @@
-"""The cases of the contract: every registered method with defaults, and the variants that take other paths."""
+"""The cases of the contract: every registered method with defaults, and the variants that take other paths.
+
+The quick tier runs every case on two architectures, one with norms after each sublayer and one with norms before, and
+on each of the others one method with slots and one that changes weights.
+"""
 
 from __future__ import annotations
 
+import pytest
 import tiny
 
 from inlay.base import arch
@@ -33,18 +38,30 @@ REFUSED |= {
 }
 
 
+EVERYTHING = ("bert", "gpt2")
+TWO = ["houlsby", "finetune"]
+
+
 def specs_for(name: str) -> list[str]:
     return [spec for spec in SPECS if (name, spec) not in REFUSED]
 
 
-PAIRS = [(name, spec) for name in ARCHS for spec in specs_for(name)]
+def _pair(name: str, spec: str):
+    quick = name in EVERYTHING or spec in TWO
+    return pytest.param(name, spec, marks=[] if quick else pytest.mark.full)
 
 
-def full_host(name: str, shaken: bool = True):
-    """A host with one adapter of every case."""
+PAIRS = [_pair(name, spec) for name in ARCHS for spec in specs_for(name)]
+HOSTS = [
+    pytest.param(name, specs_for(name), id=name, marks=[] if name in EVERYTHING else pytest.mark.full) for name in ARCHS
+]
+HOSTS += [pytest.param(name, TWO, id=f"{name}-two") for name in ARCHS if name not in EVERYTHING]
+
+
+def host_of(name: str, specs: list[str]):
+    """A host with an adapter of each."""
     host = tiny.host(name)
-    for i, spec in enumerate(specs_for(name)):
+    for i, spec in enumerate(specs):
         host.add(spec, spec, seed=i)
-        if shaken:
-            tiny.shake(host, spec, seed=i)
+        tiny.shake(host, spec, seed=i)
     return host

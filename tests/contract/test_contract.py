@@ -7,13 +7,14 @@ import tiny
 import torch
 
 import inlay
-from contract.cases import ARCHS, PAIRS, REFUSED, full_host, specs_for
+from contract.cases import ARCHS, HOSTS, PAIRS, REFUSED, host_of
 from inlay.bank.delta import WeightMethod
 from inlay.base.fingerprint import fingerprints
 from inlay.errors import SpecError
 
 both = pytest.mark.parametrize(("name", "spec"), PAIRS)
 every_arch = pytest.mark.parametrize("name", ARCHS)
+side_by_side = pytest.mark.parametrize(("name", "specs"), HOSTS)
 
 
 def test_every_architecture_has_a_tiny_model():
@@ -75,11 +76,11 @@ def test_training_moves_this_adapter_and_nothing_else(name, spec):
     host.base.verify()
 
 
-@every_arch
+@side_by_side
 @pytest.mark.parametrize("packed", [None, False])
-def test_a_mixed_batch_equals_each_alone(name, packed):
-    host = full_host(name)
-    names = [*specs_for(name), None] * 2
+def test_a_mixed_batch_equals_each_alone(name, specs, packed):
+    host = host_of(name, specs)
+    names = [*specs, None] * 2
     batch = tiny.batch(len(names))
     with torch.no_grad():
         mixed = host.hidden(batch, names, packed=packed).rows()
@@ -91,36 +92,35 @@ def test_a_mixed_batch_equals_each_alone(name, packed):
     assert all(noticed), "a wrong route must be noticed"
 
 
-@every_arch
-def test_packed_equals_padded(name):
-    host = full_host(name)
+@side_by_side
+def test_packed_equals_padded(name, specs):
+    host = host_of(name, specs)
     if not host.base.sites.arch.packable:
         with pytest.raises(inlay.InlayError, match="cannot run packed"):
             host.hidden(tiny.batch(2), [None] * 2, packed=True)
         return
-    names = [*specs_for(name), None]
+    names = [*specs, None]
     batch = tiny.batch(len(names), longest=30)
-    keys = host.keys({spec: (i, 3) for i, spec in enumerate(specs_for(name))})
+    keys = host.keys({spec: (i, 3) for i, spec in enumerate(specs)})
     for noise in (None, keys):
         packed, padded = (host.hidden(batch, names, noise, packed=p).states for p in (True, False))
         tiny.assert_close(packed, padded)
 
 
-@every_arch
-def test_gradients_side_by_side_equal_gradients_alone(name):
-    names = specs_for(name)
-    batch = tiny.batch(2 * len(names))
+@side_by_side
+def test_gradients_side_by_side_equal_gradients_alone(name, specs):
+    batch = tiny.batch(2 * len(specs))
     target = torch.randn(sum(batch.lengths), 16, generator=torch.Generator().manual_seed(1)).to(tiny.DEVICE)
     targets = torch.split(target, list(batch.lengths))
-    together, alone = full_host(name), full_host(name)
-    keys = {spec: (i, 5) for i, spec in enumerate(names)}
-    rows = together.hidden(batch, names * 2, together.keys(keys)).rows()
+    together, alone = host_of(name, specs), host_of(name, specs)
+    keys = {spec: (i, 5) for i, spec in enumerate(specs)}
+    rows = together.hidden(batch, specs * 2, together.keys(keys)).rows()
     torch.stack([(r * t).sum() for r, t in zip(rows, targets, strict=True)]).sum().backward()
-    for i, spec in enumerate(names):
-        mine = [i, i + len(names)]
+    for i, spec in enumerate(specs):
+        mine = [i, i + len(specs)]
         rows = alone.hidden(batch.take(mine), [spec] * 2, alone.keys({spec: keys[spec]})).rows()
         torch.stack([(r * targets[m]).sum() for r, m in zip(rows, mine, strict=True)]).sum().backward()
-    for spec in names:
+    for spec in specs:
         ours, theirs = together.gradients(spec), alone.gradients(spec)
         for tensor, expected in theirs.items():
             if expected is None:

@@ -336,3 +336,55 @@ def test_no_such_task():
 def test_every_part_is_a_field_of_columns():
     parts = {field for task in FIELDS.values() for field in task}
     assert parts == set(vars(Columns()))
+
+
+HEADERLESS: dict[str, tuple[list[dict[str, Any]], Columns]] = {
+    "pairs as XNLI has them": (
+        table(column1=LONG * 3, column2=LONG[::-1] * 3, column3=["neutral", "entailment", "contradiction"] * 4),
+        Columns(text="column1", pair="column2", label="column3"),
+    ),
+    "pairs without spaces": (
+        table(
+            column1=["他说妈妈我回来了今天很好"] * 4 + ["我们今天去看电影吧好不好"] * 4,
+            column2=[f"校车把他放下后他立即给{name}打了电话" for name in "一二三四五六七八"],
+            column3=["neutral", "entailment"] * 4,
+        ),
+        Columns(text="column1", pair="column2", label="column3"),
+    ),
+    "one text": (
+        table(column1=["ham", "spam"] * 2, column2=LONG),
+        Columns(text="column2", label="column1"),
+    ),
+    "a text beside ids": (
+        table(column1=[f"train-2023-{i:04}" for i in range(4)], column2=LONG, column3=["a", "b"] * 2),
+        Columns(text="column2", label="column3"),
+    ),
+    "classes of several words": (
+        table(column1=LONG * 5, column2=["not relevant", "very relevant"] * 10),
+        Columns(text="column1", label="column2"),
+    ),
+    "three texts are no pair": (
+        table(column1=LONG, column2=LONG[::-1], column3=[text + text for text in LONG], column4=["a", "b"] * 2),
+        Columns(text="column3", label="column4"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEADERLESS)
+def test_without_a_header_two_columns_of_texts_are_a_pair(name: str):
+    rows, columns = HEADERLESS[name]
+    assert pick(rows)[1] == columns
+
+
+def test_an_adapter_decides_whether_there_are_pairs():
+    rows = table(sentence1=LONG, sentence2=LONG[::-1], label=["a", "b"] * 2)
+    sample = [Record(row, "f.csv:2") for row in rows]
+
+    def asked(names: list[str], hints: dict[str, str], pairs: bool) -> Columns:
+        return choose("classification", names, sample, {}, hints, "f.csv", pairs=pairs)[1]
+
+    names, hints = list(rows[0]), {"text": "sentence1", "pair": "sentence2"}
+    assert asked(names, {}, True) == asked(names, hints, True) == Columns("sentence1", "sentence2", "label")
+    assert asked(names, hints, False) == Columns("sentence1", "", "label")
+    with pytest.raises(DataError, match=r"trained on pairs .* pass --pair COLUMN"):
+        asked(["sentence1", "label"], {}, True)

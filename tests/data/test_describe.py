@@ -6,8 +6,9 @@ import unicodedata
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from inlay.data.describe import Look, Text, class_weights, groups, histogram, lines, look
 from inlay.data.split import split
@@ -85,7 +86,7 @@ def test_blank_texts_are_no_duplicates_and_no_leak():
     assert (found.empty, found.duplicates_within, found.conflicting, found.shared) == (3, 0, 0, {"test": 0})
 
 
-@settings(deadline=None)
+@examples()
 @given(st.lists(st.sampled_from(["a", "A ", "b", "c d", "C  D", "e"])), st.lists(st.sampled_from(["a", "b", "x"])))
 def test_against_brute_force(train: list[str], test: list[str]):
     def folded(text: str) -> str:
@@ -106,7 +107,7 @@ def test_groups_keep_the_same_texts_on_one_side():
     assert seen([texts[i] for i in train], test=[texts[i] for i in validation]).shared["test"] > 0
 
 
-@settings(deadline=None)
+@examples()
 @given(st.lists(st.integers(1, 600), min_size=1), st.integers(1, 12))
 def test_histogram(lengths: list[int], bins: int):
     found = histogram(lengths, bins)
@@ -174,7 +175,7 @@ def test_any_label_stays_on_one_line():
     assert all(line.isprintable() and len(line) < 80 for line in shown)
 
 
-@settings(deadline=None)
+@examples()
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 50), min_size=1))
 def test_class_weights_are_those_of_scikit_learn(counts: dict[str, int]):
     weight = pytest.importorskip("sklearn.utils.class_weight")

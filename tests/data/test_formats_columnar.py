@@ -60,7 +60,7 @@ def test_parquet_written_by_datasets_has_names_of_labels(datasets, tmp_path):
 def test_without_pyarrow_the_message_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match="pip install pyarrow"):
+    with pytest.raises(DataError, match=r"pip install 'inlay\[parquet\]'"):
         open_source(tmp_path / "a.parquet")
 
 
@@ -116,5 +116,5 @@ def test_a_hub_dataset_without_known_splits(datasets, monkeypatch):
 
 def test_without_datasets_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match="pip install datasets"):
+    with pytest.raises(DataError, match=r"pip install 'inlay\[hub\]'"):
         open_splits("reviews")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from inlay.data.formats.text import HEAD
 from inlay.data.record import Skipped
@@ -53,7 +54,7 @@ def test_separators_of_unicode_are_no_line_ends(tmp_path):
     assert rows(source(tmp_path, "a.jsonl", json.dumps(row, ensure_ascii=False) + "\n")) == [row]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.dictionaries(st.text(max_size=3), VALUES, min_size=1, max_size=3), min_size=1, max_size=4),
     st.booleans(),

@@ -6,8 +6,9 @@ import csv
 import io
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from inlay.data.formats.delimited import has_header
 from inlay.data.formats.text import HEAD
@@ -32,7 +33,7 @@ def lines(opened):
 CELLS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=8), st.sampled_from(",;|\t"), st.booleans())
 def test_what_csv_writes_is_read_back(tmp_path_factory, table, delimiter, quote_all):
     """The writer of the standard library is the oracle."""

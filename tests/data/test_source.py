@@ -10,8 +10,9 @@ import sys
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from inlay.data.formats.text import HEAD
 from inlay.data.record import Skipped
@@ -251,7 +252,7 @@ def test_languages_that_cannot_be_told(tmp_path):
         open_per_language(tmp_path / "two" / "test-de.csv")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.lists(st.sampled_from([*b'"\t,;\n\r{}[]:#\\1a \0\xff\xfe\xef\xbb\xbf', *b"ab12"]), max_size=40),
     st.sampled_from(EXTENSIONS),

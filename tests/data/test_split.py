@@ -11,8 +11,9 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from inlay.data.split import size, split, take
 from inlay.errors import RunError
@@ -70,7 +71,7 @@ def test_wrong_size(text: str | int | float, words: str):
     assert str(caught.value).startswith(f"--train-size {text}")
 
 
-@settings(deadline=None)
+@examples()
 @given(st.data(), st.integers(1, 200), seeds)
 def test_take_is_exact_and_ascending(data: st.DataObject, rows: int, seed: int):
     n = data.draw(st.integers(0, rows))
@@ -81,7 +82,7 @@ def test_take_is_exact_and_ascending(data: st.DataObject, rows: int, seed: int):
     assert found == take(rows, n, seed)
 
 
-@settings(deadline=None)
+@examples()
 @given(st.data(), labels_of, seeds)
 def test_take_keeps_classes_in_proportion(data: st.DataObject, labels: list[str], seed: int):
     n = data.draw(st.integers(0, len(labels)))
@@ -122,7 +123,7 @@ def test_train_sets_are_nested_and_validation_stays():
     assert parts[0][1] == parts[1][1] == parts[2][1]
 
 
-@settings(deadline=None)
+@examples()
 @given(st.data(), labels_of, seeds, st.booleans())
 def test_split(data: st.DataObject, labels: list[str], seed: int, stratified: bool):
     rows = len(labels)
@@ -139,7 +140,7 @@ def test_split(data: st.DataObject, labels: list[str], seed: int, stratified: bo
         assert {labels[i] for i in train} == set(labels)
 
 
-@settings(deadline=None)
+@examples()
 @given(st.lists(st.integers(10, 60), min_size=1, max_size=5), seeds)
 def test_both_parts_keep_classes_in_proportion(counts: list[int], seed: int):
     labels = [str(label) for label, count in enumerate(counts) for _ in range(count)]
@@ -150,7 +151,7 @@ def test_both_parts_keep_classes_in_proportion(counts: list[int], seed: int):
         assert all(abs(found[str(c)] - Fraction(len(part) * count, rows)) < 1 for c, count in enumerate(counts))
 
 
-@settings(deadline=None)
+@examples()
 @given(st.data(), labels_of, seeds, st.booleans())
 def test_groups_never_straddle(data: st.DataObject, labels: list[str], seed: int, stratified: bool):
     rows = len(labels)

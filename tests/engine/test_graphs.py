@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -105,3 +106,55 @@ def test_what_was_not_used_for_longest_goes(monkeypatch):
     ask(graphs, [1], shape="b")
     ask(graphs, [1], shape="b")
     assert graphs.recorded == 4
+
+
+def test_recordings_are_made_and_replayed_on_their_own_device(monkeypatch):
+    """Whatever device is current: its streams, its page-locked memory, its graphs."""
+    current, seen = [0], []
+
+    class On:
+        def __init__(self, device: Any):
+            self.index = torch.device(device).index
+
+        def __enter__(self) -> None:
+            self.before, current[0] = current[0], self.index
+
+        def __exit__(self, *_: Any) -> None:
+            current[0] = self.before
+
+    class Graph:
+        def replay(self) -> None:
+            seen.append(("replay", current[0]))
+
+        def pool(self) -> None:
+            return None
+
+    def recording(graph: Any, pool: Any, stream: Any) -> Any:
+        seen.append(("record", current[0], stream))
+        return contextlib.nullcontext()
+
+    fakes = {"device": On, "CUDAGraph": Graph, "graph": recording, "Stream": lambda device: f"stream of {device}"}
+    for name, fake in {**fakes, "synchronize": lambda device: seen.append(("wait", device.index))}.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    graphs = Graphs(torch.device("cuda:1"))
+    monkeypatch.setattr(Tables, "pack", lambda tables: Packed(tables.parts["x"]))
+    monkeypatch.setattr(Tables, "to", lambda tables, device: dict(tables.parts))
+    monkeypatch.setattr(Tables, "unpack", lambda tables, buffer: dict(tables.parts))
+    for _ in range(3):
+        graphs.run(0, "a", Tables({"x": torch.tensor([1])}), lambda tables: seen.append(("run", current[0])))
+    recorded = [("wait", 1), ("record", 1, "stream of cuda:1"), ("run", 1), ("replay", 1)]
+    assert seen == [("run", 1), *recorded, ("replay", 1)]
+    assert current == [0]
+
+
+class Packed:
+    """A buffer that is on any device."""
+
+    def __init__(self, numbers: Tensor):
+        self.numbers = numbers
+
+    def to(self, device: torch.device) -> Packed:
+        return self
+
+    def copy_(self, other: Packed, non_blocking: bool) -> None:
+        assert non_blocking

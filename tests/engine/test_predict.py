@@ -174,12 +174,12 @@ def test_an_adapter_is_asked_as_it_was_trained(host, pair):
     singles = ["good", ["good", "film"], {"text": "good"}, {"tokens": ["good"]}, Example("good")]
     pairs = [("good", "bad"), {"text": "good", "pair": "bad"}, Example("good", "bad")]
     right, wrong = (pairs, singles) if pair else (singles, pairs)
-    said = "on pairs: ask with (text, pair)" if pair else "on single texts: it takes no pair"
+    said = "on pairs of texts, and this is one text" if pair else "on single texts: it takes no pair"
     assert len(other.predict([("stars", what) for what in right])) == len(right)
     for what in wrong:
         with pytest.raises(InlayError) as error:
             other.predict([("stars", what)])
-        assert str(error.value) == f"'stars' was trained {said}"
+        assert str(error.value).startswith(f"'stars' was trained {said}")
     other.predict([("tone", what) for what in singles + pairs])  # it does not say
     other.predict([("names", "ana meets bob"), ("asks", ("who ?", "bob"))])  # their tasks say
 

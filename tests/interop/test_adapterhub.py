@@ -356,6 +356,7 @@ def test_a_head_without_its_settings_or_weights_is_not_lost_silently(base, tmp_p
         adapterhub.read(folder, base)
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("spec", [PLAIN, "houlsby:size=4,where=ffn,normed=true", "lora"])
 @pytest.mark.parametrize("odd", [[], [1], {}, {"a": {}}, "", "x", 0, -1, 10**400, 1.5, True, None], ids=repr)
 def test_odd_settings_never_end_in_anything_but_a_named_error(base, tmp_path, spec, odd):

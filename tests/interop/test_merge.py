@@ -58,6 +58,7 @@ def alone(model: Any, inputs: dict[str, torch.Tensor]) -> Any:
         return model.eval()(**inputs)
 
 
+@pytest.mark.thin(24)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("name", arch.names())
 def test_encoder(name, spec, tmp_path):
@@ -78,6 +79,7 @@ def test_encoder(name, spec, tmp_path):
     host.base.verify()  # and the base is as it was
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(("name", "kind", "pool"), HEADS)
 def test_head_over_a_text(name, kind, pool, tmp_path):
     host = tiny.host(name)
@@ -93,6 +95,7 @@ def test_head_over_a_text(name, kind, pool, tmp_path):
         assert (alone(model, padded(batch.take([row]))).logits[0] - want).abs().max() <= 1e-5
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", [name for name in arch.names() if name != "modernbert"])
 def test_head_over_tokens(name, tmp_path):
     host = tiny.host(name)

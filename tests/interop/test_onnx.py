@@ -235,6 +235,7 @@ def test_negative_task_id_counts_from_the_end(made):
     assert torch.equal(last, same)
 
 
+@pytest.mark.full
 def test_weights_in_a_file_of_their_own(tmp_path):
     host = tiny.host("roberta", num_hidden_layers=1, type_vocab_size=1)
     add(host, {"ner": ("lora", {"labels": 3, "task": "tagging"})})

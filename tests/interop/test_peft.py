@@ -153,6 +153,7 @@ def assert_same(a: list[torch.Tensor], b: list[torch.Tensor]) -> None:
         assert (x - y).abs().max() <= 1e-5
 
 
+@pytest.mark.thin(14)
 @pytest.mark.parametrize("name", CASES)
 def test_theirs_here_and_back(name, tmp_path):
     one = CASES[name]
@@ -376,6 +377,7 @@ def test_settings_that_cannot_be_represented_are_refused(folder, base, settings,
         ours.read(folder, base)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("odd", [[], [1], {}, {"a": {}}, "", "x", 0, -1, 10**400, 1.5, True, None], ids=repr)
 def test_odd_settings_never_end_in_anything_but_a_named_error(folder, base, odd):
     config = json.loads((folder / ours.CONFIG).read_text())

@@ -88,8 +88,9 @@ def test_the_file_is_plain_safetensors_with_a_card_that_people_can_read(tmp_path
     with safe_open(path, "pt") as file:
         card = json.loads(file.metadata()["inlay"])
     assert card == {
-        "format": 1,
+        "format": 2,
         "method": "lora:rank=2",
+        "full": {"method": "lora:layers=all,mixout=0,mixout_unit=neuron,rank=2,alpha=16,sites=attn.q+attn.v"},
         "base": "sha256:abc",
         "seed": 7,
         "head": "tanh2",
@@ -258,7 +259,7 @@ def test_a_good_card_is_read(tmp_path):
     assert (found.method, found.labels, found.seed) == ("lora", ("a",), 1)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_format_number(tmp_path, version):
     refused(written(tmp_path / "a", {**CARD, "format": version}), f"format {version}", "reads 1")
 

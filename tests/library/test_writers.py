@@ -31,6 +31,7 @@ def told(*arguments: object) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_killed_at_fifty_random_moments(tmp_path):
     found = told("random", tmp_path, 50, 1)
     assert found["faults"] == []
@@ -39,6 +40,7 @@ def test_killed_at_fifty_random_moments(tmp_path):
     assert found["parts"] > 0, "some must meet a file half written"
 
 
+@pytest.mark.full
 def test_files_written_in_place_are_noticed(tmp_path):
     """So that the kills above would show a fault."""
     assert told("torn", tmp_path, 20, 1)["faults"]
@@ -62,9 +64,9 @@ library, number, start = Library(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3
 while not (start / "go").exists():
     time.sleep(0.001)
 for i in range(15):
-    library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([number, i])}, name="shared"))
-    library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([i])}, name="same"))
-    own = library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([i])}, name=f"own-{number}"))
+    library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([float(number), i])}, name="shared"))
+    library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([float(i)])}, name="same"))
+    own = library.put(Adapter("lora", "sha256:0", {"a": torch.tensor([float(i)])}, name=f"own-{number}"))
     library.alias("shared", "prod", i + 1)
     if i % 5 == 4:
         library.remove(f"own-{number}@{i}")
@@ -72,6 +74,7 @@ for i in range(15):
 """
 
 
+@pytest.mark.full
 def test_writers_at_the_same_time_lose_nothing(tmp_path):
     library, n = Library(tmp_path / "library"), 3
     command = [sys.executable, "-c", _WRITER, library.root]
@@ -116,6 +119,7 @@ def test_the_same_adapter_from_many_threads_is_one_version(tmp_path):
     assert library.versions("tone") == [1]
 
 
+@pytest.mark.full
 def test_it_can_be_read_while_it_is_written(tmp_path):
     library = Library(tmp_path)
     library.put(adapter(0.0))

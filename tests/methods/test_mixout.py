@@ -101,6 +101,7 @@ def test_fine_tuning_drops_whole_inputs_of_linear_layers_and_whole_words():
     assert (seen["encoder.layer.0.output.dense.weight"] == start["encoder.layer.0.output.dense.weight"]).any()
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("unit", ["element", "neuron"])
 @pytest.mark.parametrize("spec", ["houlsby:size=5,init=0.3", "finetune:top=1"])
 def test_the_mean_over_many_steps_is_the_parameter_itself(spec, unit):

@@ -294,6 +294,7 @@ class Bench:
         return drop
 
 
+@pytest.mark.thin(40)
 @every_case
 @train_and_eval
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])

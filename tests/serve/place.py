@@ -97,6 +97,7 @@ def real(
     engine = Engine(inlay.Host(base), library, settings or Settings())
     catalogue = Catalogue(engine, library, wish, choices)
     log = StringIO()
+    more = {"keys": MANAGED, **more}
     service = Service(engine, catalogue, log=Log(more.pop("log_texts", False), log), **more)
     assert catalogue.sync(force=True) == []
     engine.start()
@@ -112,6 +113,8 @@ class FakeEngine:
 
     names: tuple[str, ...] = ("sms", "topic")
     ready: bool = True
+    failed: BaseException | None = None
+    troubled: bool = False
     room: int = 1000
     answer: Callable[[Ask], dict[str, Any]] | None = lambda ask: {"task": ask.task, "text": ask.given, "label": "ham"}
     """None: never."""
@@ -190,4 +193,4 @@ def until(true: Callable[[], Any], seconds: float = 20.0) -> None:
 
 
 SMALL = Limits(body=20_000, items=8, answers=12, characters=200, seconds=5.0, patience=0.5, headers=4096)
-OPEN = Keys()
+MANAGED = Keys(open_management=True)

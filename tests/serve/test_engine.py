@@ -134,9 +134,9 @@ def test_asks_run_together(engine, host):
         (Ask("tone", "x", top_k=0), InlayError, "top_k must be at least 1"),
         (Ask("tone", "x", threshold=2), InlayError, "threshold must be between 0 and 1"),
         (Ask("tone", "x \ud800"), InlayError, "cannot read this text"),
-        (Ask("tone", LONG, long="refuse"), InlayError, "has 158 tokens, 'tone' takes 64"),
+        (Ask("tone", LONG, long="refuse"), InlayError, "has 158 tokens, and 'tone' takes 64"),
         (Ask("asks", ("who ?", LONG), long="refuse"), InlayError, "takes 64"),
-        (Ask("names", LONG, long="refuse"), InlayError, "tokens, 'names' takes"),
+        (Ask("names", LONG, long="refuse"), InlayError, "tokens, and 'names' takes"),
     ],
 )
 def test_a_bad_ask_is_refused(engine, ask, error, says):

@@ -6,8 +6,9 @@ from collections import Counter, deque
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from inlay.serve.fair import Fair
 
@@ -23,7 +24,7 @@ schedules = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(schedules)
 def test_nothing_is_lost_or_overtakes_its_own_kind(schedule):
     queue: Fair[int, tuple[int, int]] = Fair(1000, QUANTUM)
@@ -88,7 +89,7 @@ def shares(queue: Any, costs: dict[Any, list[int]], budget: int, batches: int) -
     return got
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.dictionaries(st.integers(0, 5), st.lists(st.integers(1, LONGEST), min_size=60, max_size=120), min_size=2),
     st.integers(LONGEST, 200),

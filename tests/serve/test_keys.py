@@ -1,4 +1,4 @@
-"""Who may do what: keys and scopes, and an open service that is managed from its own machine alone."""
+"""Who may do what: keys and scopes, and an open service, whose tasks nobody may change by accident."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_every_key_is_compared_in_constant_time(keys: Keys, monkeypatch: pytest.
         ("web read k", "no scope 'read'; valid: predict, manage"),
         ("web predict, k", "no scope ''"),
         ("web predict sha256:12", "64 hexadecimal digits"),
-        ("a predict k\na manage l", ":2: the name 'a' is there twice"),
+        ("a predict k\na manage l", ":2: the name 'a' is used twice"),
         (b"a predict \xff", "cannot be read"),
     ],
 )
@@ -131,29 +131,54 @@ def test_a_key_file_that_is_missing_is_refused(tmp_path: Path):
 
 # --- without keys -------------------------------------------------------------------------------------------------
 
+NEAR = [
+    {},
+    {"base_url": "http://127.0.0.1:8000"},
+    {"headers": {"X-Forwarded-For": "127.0.0.1"}},
+    {"host": "10.0.0.9"},
+    {"base_url": "http://evil.example:8000", "headers": {"Origin": "http://evil.example:8000"}},
+]
 
-@pytest.mark.parametrize(
-    "url", ["http://localhost:8000", "http://127.0.0.1:8000", "http://[::1]:8000", "http://localhost"]
-)
-def test_an_open_service_is_managed_from_its_machine(url: str):
-    assert ask(service(), "PUT", "/v1/tasks/sms", base_url=url).status_code == 200
 
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"host": "10.0.0.9"},
-        {"host": "testclient"},
-        {"base_url": "http://evil.example:8000"},
-        {"base_url": "http://localhost.evil.example"},
-        {"headers": {"X-Forwarded-For": "127.0.0.1"}},
-        {"headers": {"Forwarded": "for=127.0.0.1"}},
-        {"headers": {"Origin": "http://evil.example"}},
-        {"headers": {"Origin": "http://localhost:9999"}},
-    ],
-)
-def test_an_open_service_is_managed_from_nowhere_else(how: dict[str, Any]):
+@pytest.mark.parametrize("how", NEAR)
+def test_without_keys_nobody_manages_wherever_they_come_from(how: dict[str, Any]):
     place = service()
-    assert ask(place, "PUT", "/v1/tasks/sms", **dict(how)).status_code == 403
-    assert ask(place, "DELETE", "/v1/tasks/sms", **dict(how)).status_code == 403
+    for method in ("PUT", "DELETE"):
+        refused = ask(place, method, "/v1/tasks/sms", **dict(how))
+        assert refused.status_code == 403
+        for way in ("--key-file", "--management-socket PATH", "--open-management"):
+            assert way in refused.json()["error"]["message"]
     assert ask(place, "POST", "/v1/predict", **dict(how)).status_code == 200
+
+
+def test_an_operator_can_open_management_but_not_to_web_pages():
+    place = service(Keys(open_management=True))
+    assert ask(place, "PUT", "/v1/tasks/sms").status_code == 200
+    assert ask(place, "PUT", "/v1/tasks/sms", host="10.0.0.9").status_code == 200
+    for origin in ("http://evil.example", "http://localhost:8000", "null"):
+        refused = ask(place, "PUT", "/v1/tasks/sms", headers={"Origin": origin})
+        assert (refused.status_code, "web page" in refused.text) == (403, True)
+
+
+def test_a_unix_socket_is_open_to_management():
+    place = service(Keys(socket="/run/inlay.sock"))
+
+    async def over(server: Any) -> int:
+        scope = {
+            "type": "http", "method": "PUT", "path": "/v1/tasks/sms", "raw_path": b"", "query_string": b"",
+            "root_path": "", "scheme": "http", "http_version": "1.1", "headers": [(b"host", b"x")],
+            "client": None, "server": server,
+        }  # fmt: skip
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await place.app(scope, receive, send)
+        return int(sent[0]["status"])
+
+    assert asyncio.run(over(("/run/inlay.sock", None))) == 200
+    assert [asyncio.run(over(one)) for one in (("/run/other.sock", None), ("127.0.0.1", 8000), None)] == [403] * 3

@@ -64,6 +64,7 @@ class Clients:
                     self.errors.append(error)
 
 
+@pytest.mark.full
 def test_tasks_come_change_and_go_under_load(tmp_path: Path):
     """Every answer is that of a version which was served at some time between the ask and the answer."""
     host, twin, library = tiny.text_host(), tiny.text_host(), inlay.Library(tmp_path / "library")
@@ -118,7 +119,7 @@ def test_another_version_would_be_noticed(tmp_path: Path):
     assert not same(*answers)
 
 
-@pytest.mark.parametrize(("tasks", "room"), [(1000, 64), (12, 1)])
+@pytest.mark.parametrize(("tasks", "room"), [pytest.param(1000, 64, marks=pytest.mark.full), (12, 1)])
 def test_many_more_tasks_than_fit_the_bank(tmp_path: Path, monkeypatch: Any, tasks: int, room: int):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # most of the time of writing a library
     host, twin, library = tiny.text_host(), tiny.text_host(), inlay.Library(tmp_path / "library")

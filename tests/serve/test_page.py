@@ -369,6 +369,7 @@ def test_the_table_says_what_is_served(served, opened):
     expect(rows.filter(has_text="names")).to_contain_text("PER, LOC")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 360])
 def test_it_fits_and_can_be_read(served, opened, width, scheme):

@@ -190,11 +190,24 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ("--engine", "ray", "--address", "local", "--replicas", 2, "--port", port, "--watch", 0.2)
+    options = (
+        "--engine",
+        "ray",
+        "--address",
+        "local",
+        "--replicas",
+        2,
+        "--port",
+        port,
+        "--watch",
+        0.2,
+        "--open-management",
+    )
     with Process(library, *options) as process:
         yield Cluster(process, library, base, port)
 
 
+@pytest.mark.full
 def test_both_answer_as_the_host_does(cluster: Cluster):
     assert cluster.process.about["replicas"] == 2
     host = inlay.Host(cluster.base)
@@ -215,6 +228,7 @@ def test_both_answer_as_the_host_does(cluster: Cluster):
     until(lambda: cluster.answers() == dict(Counter(asked)), 30)
 
 
+@pytest.mark.full
 def test_what_one_is_asked_to_serve_all_serve(cluster: Cluster):
     cluster.until_all(lambda answer: answer["version"] == 2)
     with inlay.Client(cluster.process.url) as client:
@@ -231,6 +245,7 @@ def test_what_one_is_asked_to_serve_all_serve(cluster: Cluster):
     assert cluster.until_all(lambda answer: answer.get("version") == 3) < 20, "found by watching the library"
 
 
+@pytest.mark.full
 def test_one_that_is_killed_is_replaced_and_answers_go_on(cluster: Cluster):
     before = {cluster.ask()[0] for _ in range(30)}
     replicas = [pid for pid, command in cluster.workers().items() if command.startswith("ray::ServeReplica:inlay")]
@@ -264,6 +279,7 @@ def test_one_that_is_killed_is_replaced_and_answers_go_on(cluster: Cluster):
     assert cluster.until_all(lambda answer: answer.get("version") == 3) < 60
 
 
+@pytest.mark.full
 def test_the_end_under_load(cluster: Cluster):
     processes = cluster.workers()
     assert processes

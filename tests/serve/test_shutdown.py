@@ -64,6 +64,7 @@ class Load:
         assert not any(thread.is_alive() for thread in self.threads)
 
 
+@pytest.mark.full
 def test_the_end_under_load_answers_all_that_was_accepted(library: Library):
     with Process(library, "--port", 0) as process:
         load = Load(process.url)
@@ -101,18 +102,19 @@ def test_a_service_that_cannot_warm_up_ends_with_the_reason():
     engine = FakeEngine(ready=False)
     engine.start = lambda: _fail()  # type: ignore[method-assign]
     with take_port("127.0.0.1", 0) as taken, pytest.raises(InlayError, match="no room for the base"):
-        run(Running(fake(engine).service), taken)
+        run(Running(fake(engine).service), [taken])
 
 
 def _fail() -> None:
     raise InlayError("no room for the base")
 
 
+@pytest.mark.full
 def test_after_a_kill_it_comes_back_with_the_same_tasks(library: Library, tmp_path: Path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with Process(library, "--port", port) as process:
+    with Process(library, "--port", port, "--open-management") as process:
         assert process.about["choices"] == str(state_of(library, port))
         with inlay.Client(process.url) as client:
             client.serve("sms", "sms@1")

@@ -179,11 +179,25 @@ def test_a_broken_file_of_choices_says_what_to_do(tmp_path: Path, content: str):
         Choices.read(path)
 
 
-def test_a_choice_that_cannot_be_kept_is_an_error(shop: Shop):
+def test_a_choice_that_cannot_be_kept_changes_nothing(shop: Shop):
     (shop.root / "file").write_text("")
     catalogue = shop.catalogue(path=shop.root / "file" / "choices.json")
-    with pytest.raises(RunError, match="cannot be kept in"):
-        catalogue.put("sms", "sms@1")
+    shop.add("topic")
+    before = refs(catalogue)
+    for change in (
+        lambda: catalogue.put("sms", "sms@1"),
+        lambda: catalogue.put("topic", "topic@2"),
+        lambda: catalogue.put("copy", "sms@1"),
+        lambda: catalogue.take("ner"),
+    ):
+        with pytest.raises(RunError, match="nothing was changed: the choice cannot be kept in"):
+            change()
+        assert refs(catalogue) == before
+        assert (catalogue.choices.put, catalogue.choices.taken) == ({}, [])
+    catalogue.sync(force=True)
+    assert refs(catalogue) == before | {"topic": "topic@2"}, (
+        "and a look at the library finds no change of theirs either"
+    )
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------

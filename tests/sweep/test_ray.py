@@ -116,6 +116,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.Ray, "_deal", both)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("together")
 def test_stopped_and_a_worker_killed_it_ends_with_the_same_table(two_nodes: str, base: str, tmp_path: Path):
     store = tmp_path / "s.sqlite"
@@ -141,6 +142,7 @@ def test_stopped_and_a_worker_killed_it_ends_with_the_same_table(two_nodes: str,
     assert len(kept) <= 4 < len(found.rows)
 
 
+@pytest.mark.full
 def test_a_search_is_asked_here_and_prunes_there(two_nodes: str, base: str):
     pytest.importorskip("optuna")
     numbers = run(data=work.ratings(50), task="regression", val_size=20, eval_every=4)  # a metric of many values

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import inlay
-from inlay.training.adamw import AdamW, Settings
+from inlay.training import adamw
+from inlay.training.adamw import AdamW, Settings, _pieces, _Views
 
 SPECS = {
     "houlsby:size=4": Settings(0, 1e-2, 0.0, 0.5),
@@ -269,3 +270,34 @@ def test_decay_of_weights_is_plain_adamw_on_the_weights():
     assert len(trained) > 20
     for name in trained:
         torch.testing.assert_close(frozen[name] + now[name], reference.values[name].detach(), atol=3e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 10, 64, 10_000])
+def test_pieces_cover_every_element_once_whatever_the_layout(size):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(7, 5), (23,), (), (3, 4, 2), (1, 40)]
+    tensors = [torch.randn(shape, generator=generator) for shape in shapes]
+    tensors.append(torch.randn(5, 9, generator=generator).t())
+    before = [tensor.clone() for tensor in tensors]
+    for piece in _pieces(_Views(tensors, before, before, before), size):
+        assert piece.values[0].equal(piece.grads[0])  # no element was seen before
+        piece.values[0].add_(1)
+    assert all(tensor.equal(old + 1) for tensor, old in zip(tensors, before, strict=True))
+
+
+def test_a_step_in_pieces_is_the_whole_step_bit_for_bit(monkeypatch):
+    def four() -> _Views:
+        generator = torch.Generator().manual_seed(0)
+        return _Views(*([torch.rand(n, 6, generator=generator) for n in (1, 50, 7)] for _ in range(4)))
+
+    one, scale = Settings(3, 1e-2, 0.1), torch.tensor(0.3)
+    whole, pieces = four(), four()
+    with monkeypatch.context() as patch:
+        patch.setattr(adamw, "_pieces", lambda views: [views])
+        adamw._update_tensors(whole, one, scale)
+    with monkeypatch.context() as patch:
+        patch.setattr(adamw, "_pieces", lambda views: _pieces(views, 12))
+        adamw._update_tensors(pieces, one, scale)
+    assert not whole.values[1].equal(four().values[1])
+    for a, b in zip(whole, pieces, strict=True):
+        assert all(x.equal(y) for x, y in zip(a, b, strict=True))

@@ -34,10 +34,12 @@ def told(folder: Path, kills: int, seed: int, files: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.full
 def test_ten_kills_at_any_moment(tmp_path):
     told(tmp_path, 10, 2, "plain")
 
 
+@pytest.mark.full
 def test_ten_kills_half_of_them_inside_writes(tmp_path):
     assert told(tmp_path, 10, 3, "slow")["in_writes"] >= 5
 

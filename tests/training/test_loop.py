@@ -106,7 +106,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> list[dict[
 
 
 def test_the_best_state_is_kept_not_the_last(monkeypatch):
-    seen = scripted(monkeypatch, [0.5, 0.7, 0.9, 0.9, 0.1])
+    seen = scripted(monkeypatch, [0.5, 0.7, 0.9, 0.8, 0.1])
     result, _ = train(work.run(epochs=5, lr=0.02))
     assert (result.best_epoch, result.best_step) == (3, 12)
     for name, value in result.adapter.tensors.items():

@@ -48,6 +48,7 @@ def assert_follows(found: dict[str, Any], expected: dict[str, Any]) -> None:
             assert ours[split] == pytest.approx(theirs[split], abs=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("shared", "alone"),
     [
@@ -65,6 +66,7 @@ def test_processes_follow_one_and_are_equal(scenes, shared, alone):
         assert found["hashes"] == scenes[shared][0]["hashes"]
 
 
+@pytest.mark.full
 def test_without_the_exchange_they_are_not(scenes):
     first, second = scenes["kept apart"]
     assert first["hashes"] != second["hashes"]
@@ -72,6 +74,7 @@ def test_without_the_exchange_they_are_not(scenes):
         assert_follows(first, scenes["tags alone"][0])
 
 
+@pytest.mark.full
 def test_stopped_and_resumed_it_ends_the_same_and_the_leader_alone_writes(scenes):
     leader, other = scenes["written"]
     assert leader["hashes"] == scenes["tags in 2"][0]["hashes"]
@@ -81,10 +84,12 @@ def test_stopped_and_resumed_it_ends_the_same_and_the_leader_alone_writes(scenes
     assert (leader["versions"], other["versions"]) == ([1], [None])
 
 
+@pytest.mark.full
 def test_memory_that_one_lacks_all_lack(scenes):
     assert scenes["short of memory"][0]["slots"] == [1]
 
 
+@pytest.mark.full
 def test_one_that_fails_stops_the_others_with_a_reason(scenes):
     told, failed = scenes["failing"]
     assert "process 0 of 2 cannot go on: another one has stopped" in told["error"]
@@ -163,6 +168,7 @@ def test_torchrun_is_for_training(monkeypatch):
     assert "torchrun is for inlay train; inlay library would run in every process" in ran.stderr
 
 
+@pytest.mark.full
 def test_torchrun(tmp_path):
     base = tiny.save_text_model(tmp_path / "base")
     data = tmp_path / "texts.jsonl"

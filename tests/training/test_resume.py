@@ -88,6 +88,7 @@ def assert_all_identical(found: Sequence[inlay.Result], expected: Sequence[inlay
 # --- one run --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("step", [1, 3, 4, 5, 8, 12])
 def test_one_run_stopped_at_a_step(tmp_path, step):
     run = work.run(method="houlsby:size=4", seed=3)

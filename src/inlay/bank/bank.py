@@ -44,7 +44,7 @@ class Group:
         grows = free is None
         if free is None:
             free = self.capacity
-            self._grow()
+            self.grow()
         self.entry_of[slot] = free
         return grows
 
@@ -60,17 +60,24 @@ class Group:
     def stack(self, name: str, shape: tuple[int, ...], trained: bool) -> nn.Parameter:
         """The stack of one row, made when first asked for."""
         if name not in self.stacks:
-            zeros = torch.zeros(self.capacity, *shape, device=self.device)
+            zeros = torch.zeros(self.capacity, *shape, dtype=torch.float32, device=self.device)
             self.stacks[name] = nn.Parameter(zeros, requires_grad=trained)
         return self.stacks[name]
 
-    def _grow(self) -> None:
-        for stack in self.stacks.values():
-            grad, stack.grad = stack.grad, None
-            stack.data = torch.cat([stack.data, torch.zeros_like(stack.data)])
-            if grad is not None:
-                stack.grad = torch.cat([grad, torch.zeros_like(grad)])
+    def grow(self) -> None:
+        """Double the capacity: all stacks, or none if memory runs out. The bank's version must count it."""
+        grown = {}
+        for name, stack in self.stacks.items():
+            grown[name] = _doubled(stack.data), None if stack.grad is None else _doubled(stack.grad)
+        for name, (data, grad) in grown.items():
+            stack = self.stacks[name]
+            stack.grad, stack.data = None, data
+            stack.grad = grad
         self.capacity *= 2
+
+
+def _doubled(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor, torch.zeros_like(tensor)])
 
 
 @dataclass
@@ -148,7 +155,7 @@ class Bank:
         method: Method | None = None,
         start: Mapping[str, Tensor] | None = None,
     ) -> int:
-        """Give an adapter a slot and copy its tensors in.
+        """Give an adapter a slot and copy its tensors in. If that fails, there is no trace of it but a larger capacity.
 
         Not between a forward and its backward: a stack may grow.
         """
@@ -158,38 +165,55 @@ class Bank:
                 found = tuple(tensors[name].shape) if name in tensors else "missing"
                 raise AdapterError(f"the tensor {name} must be {param.shape}, it is {found}")
         slot, self._next = self._next, self._next + 1
-        homes: dict[str, Group] = {}
-        for part in parts:
-            delta = part.delta.bucketed()
-            group = self.groups.get(delta)
-            if group is None:
-                self.version += 1
-                group = self.groups[delta] = Group(delta, self.device, self.version)
-            if slot not in group.entry_of and group.enter(slot):
-                self.version += 1
-            padded = delta.params(part.site)
-            for name, full in part.names().items():
-                group.stack(full, padded[name].shape, padded[name].role != "constant")
-                homes[full] = group
-            self._mount(part.site, group, part.names()).slots.add(slot)
-        self.slots[slot] = Slot(parts, params, homes, method, dict(start or {}))
-        self.write(slot, tensors)
+        stacks = {id(group): set(group.stacks) for group in self.groups.values()}
+        try:
+            homes = {}
+            for part in parts:
+                homes |= self._enter(slot, part)
+            self.slots[slot] = Slot(parts, params, homes, method, dict(start or {}))
+            self.write(slot, tensors)
+        except BaseException:
+            for group in self.groups.values():
+                for name in group.stacks.keys() - stacks.get(id(group), set()):
+                    del group.stacks[name]
+            self._forget(slot)
+            raise
         return slot
 
     def unload(self, slot: int) -> None:
         """Forget an adapter; no other is touched."""
-        record = self.slot(slot)
-        del self.slots[slot]
-        for group in {id(g): g for g in record.groups.values()}.values():
-            group.leave(slot)
+        self.slot(slot)
+        self._forget(slot)
+
+    def _enter(self, slot: int, part: Part) -> dict[str, Group]:
+        """Give a slot its places for one part: tensor name -> group."""
+        delta = part.delta.bucketed()
+        group = self.groups.get(delta)
+        if group is None:
+            self.version += 1
+            group = self.groups[delta] = Group(delta, self.device, self.version)
+        if slot not in group.entry_of and group.enter(slot):
+            self.version += 1
+        padded = delta.params(part.site)
+        for name, full in part.names().items():
+            group.stack(full, padded[name].shape, padded[name].role != "constant")
+        self._mount(part.site, group, part.names()).slots.add(slot)
+        return dict.fromkeys(part.names().values(), group)
+
+    def _forget(self, slot: int) -> None:
+        """Take a slot out of wherever it is, even if it has only half come in."""
+        self.slots.pop(slot, None)
+        for group in list(self.groups.values()):
+            if slot in group.entry_of:
+                group.leave(slot)
             if not group.entry_of:
                 self.version += 1
                 del self.groups[group.delta]
-        for site in {part.site.name for part in record.parts}:
-            for mount in self.mounts[site]:
+        for site, mounts in self.mounts.items():
+            for mount in mounts:
                 mount.slots.discard(slot)
-            kept = [mount for mount in self.mounts[site] if mount.slots]
-            self.version += len(kept) < len(self.mounts[site])
+            kept = [mount for mount in mounts if mount.slots]
+            self.version += len(kept) < len(mounts)
             self.mounts[site] = kept
 
     def slot(self, slot: int) -> Slot:

@@ -90,7 +90,7 @@ class Delta(ABC):
 
     def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
         """The starting value of one tensor; zero unless the method says otherwise."""
-        return torch.zeros(shape)
+        return torch.zeros(shape, dtype=torch.float32)
 
     def bucketed(self) -> Delta:
         """The same delta with its sizes rounded up to a bucket: the key of its group."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.base.joint import side_by_side
+from inlay.base.joint import joint_bias, side_by_side
 from inlay.base.products import Product
 
 
@@ -48,9 +48,9 @@ class FusedProduct:
             self._join()
 
     def _join(self) -> None:
-        self.weight = torch.cat([module.weight.data for module in self._modules])
-        biases = [module.bias.data for module in self._modules if module.bias is not None]
-        self.bias = torch.cat(biases) if len(biases) == len(self._modules) else None
+        weights = [module.weight.data for module in self._modules]
+        biases = [None if module.bias is None else module.bias.data for module in self._modules]
+        self.weight, self.bias = torch.cat(weights), joint_bias(biases, weights)
         for module, weight in zip(self._modules, torch.split(self.weight, self.sizes), strict=True):
             module.weight.data = weight
 

@@ -60,13 +60,13 @@ class Keys:
 
     def uniform(self, slot: int, place: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """Uniform numbers in (0, 1) for one slot at one place."""
-        noise = torch.empty(shape, device=device)
+        noise = torch.empty(shape, dtype=torch.float32, device=device)
         noise.uniform_(generator=generator(*self.of_slot[slot], place, device=device))
         return noise.clamp_(1e-6, 1 - 1e-6)
 
     def keep(self, slot: int, place: str, shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
         """A mask for one slot at one place: 0 with probability p, else 1 / (1 - p)."""
-        mask = torch.empty(shape, device=device)
+        mask = torch.empty(shape, dtype=torch.float32, device=device)
         mask.bernoulli_(1 - p, generator=generator(*self.of_slot[slot], place, device=device))
         return mask.div_(1 - p) if p < 1 else mask
 

@@ -34,6 +34,12 @@ def decode(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
         raise AdapterError(f"the sparse tensor {name} needs as many positions as values")
     if index.is_floating_point() or (len(index) and not 0 <= int(index.min()) <= int(index.max()) < size):
         raise AdapterError(f"the sparse tensor {name} has positions outside its {size} elements")
-    dense = value.new_zeros(size)
-    dense[index.long()] = value
-    return dense.view(shape)
+    if len(index.unique()) < len(index):
+        raise AdapterError(f"the sparse tensor {name} has a position twice")
+    return spread(index, value, shape)
+
+
+def spread(index: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A dense tensor with these values at these positions, which `decode` has found good: nothing waits for a GPU."""
+    dense = value.new_zeros(torch.Size(shape).numel())
+    return dense.index_put((index.long(),), value).view(shape)

@@ -29,7 +29,8 @@ class Tables:
         """The tables on a device."""
         if device.type == "cpu":
             return dict(self.parts)
-        return self.unpack(self.pack().to(device, non_blocking=True))
+        with torch.cuda.device(device):  # page-locked memory belongs to the current device
+            return self.unpack(self.pack().to(device, non_blocking=True))
 
     def pack(self) -> Tensor:
         """All numbers in one buffer, in page-locked memory where a GPU will read it."""
@@ -59,7 +60,7 @@ def bucket(n: int, least: int) -> int:
 
 
 def _narrow(part: Tensor) -> Tensor:
-    return part if part.is_floating_point() else part.to(torch.int32)
+    return part.to(torch.float32 if part.is_floating_point() else torch.int32)
 
 
 def _rounded(n: int) -> int:

@@ -30,7 +30,9 @@ class Int8(Product):
         self._packed = torch.ops.onednn.qlinear_prepack(whole, None)
         self._zeros = torch.zeros(len(weight), dtype=torch.int64)
         self._levels = _levels()
-        self._centre = torch.tensor(self._levels + 1.5)  # and a half, since a conversion to whole numbers cuts
+        self._centre = torch.tensor(
+            self._levels + 1.5, dtype=torch.float32
+        )  # and a half, since a conversion to whole numbers cuts
 
     def compute(self, x: Tensor) -> Tensor:
         """The product, without a gradient."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,18 @@ def joint(model: nn.Module, sites: Sites) -> Iterator[dict[str, nn.Linear]]:
         plain = {path: module for path, module in three.items() if type(module) is nn.Linear}
         if len(plain) == 3:
             yield plain
+
+
+def joint_bias(biases: Sequence[Tensor | None], weights: Sequence[Tensor]) -> Tensor | None:
+    """The biases one after the other, zeros where one is missing; None if all are.
+
+    Args:
+        weights: [out, in] of each.
+    """
+    if all(bias is None for bias in biases):
+        return None
+    pairs = zip(biases, weights, strict=True)
+    return torch.cat([weight.new_zeros(len(weight)) if bias is None else bias for bias, weight in pairs])
 
 
 def side_by_side(parts: list[Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from inlay.base.joint import joint
+from inlay.base.joint import joint, joint_bias
 from inlay.base.sites import stores_in_out
 from inlay.errors import BaseError
 
@@ -57,7 +57,8 @@ class Product(ABC):
                 f"{cls.kind} is for the CPU in float32, and {base.name} is on {here}; load it without {cls.kind}"
             )
         try:
-            cls(torch.ones(2, 2), None)(torch.ones(1, 2))
+            ones = torch.ones(2, 2, dtype=torch.float32)
+            cls(ones, None)(ones[:1])
         except (AttributeError, NotImplementedError, RuntimeError) as error:
             first = str(error).strip().partition("\n")[0]
             raise BaseError(f"this build of torch cannot do {cls.kind} on the CPU ({first}); load without it") from None
@@ -141,10 +142,7 @@ def _groups(base: Base, projections: Mapping[str, nn.Module]) -> Iterator[Mappin
 def _product(modules: list[nn.Module], make: type[Product]) -> Product:
     weights = [_weight(module) for module in modules]
     biases = [getattr(module, "bias", None) for module in modules]
-    if all(bias is None for bias in biases):
-        return make(torch.cat(weights), None)
-    pairs = zip(biases, weights, strict=True)
-    return make(torch.cat(weights), torch.cat([w.new_zeros(len(w)) if b is None else b.data for b, w in pairs]))
+    return make(torch.cat(weights), joint_bias([None if b is None else b.data for b in biases], weights))
 
 
 def _weight(module: nn.Module) -> Tensor:

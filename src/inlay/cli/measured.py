@@ -137,10 +137,11 @@ def examples_of(
         about: how the adapter came to be.
         given: the columns that the user named: text, pair, label.
     """
+    from inlay.data.columns import in_pairs
     from inlay.training.prepare import read_examples
 
     columns = as_trained(about, source.columns, given)
-    examples, note = read_examples(source, host.task(name), columns, bad, labelled)
+    examples, note = read_examples(source, host.task(name), columns, bad, labelled, in_pairs(about.get("columns")))
     if note:
         screen.print(note, style="dim", soft_wrap=True)
     return examples
@@ -210,11 +211,11 @@ def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Ex
     """The rows that training held out: drawn again, since all follows from the settings and the seed."""
     from inlay.library.about import data_name, section
     from inlay.training.prepare import prepare
-    from inlay.training.run import make_run
+    from inlay.training.run import from_config
 
     if split not in ("train", "validation"):
         raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only train, validation")
-    data = prepare(make_run(dict(section(entry.card, "config")), entry.name), host)
+    data = prepare(from_config(section(entry.card, "config"), entry.name), host)
     if data.data_hash != entry.card.get("data"):
         raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
     part = data.train if split == "train" else data.validation

@@ -266,7 +266,7 @@ def _arrow() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise RunError("writing parquet needs pyarrow; pip install pyarrow, or write .csv or .jsonl") from None
+        raise RunError("writing parquet needs pyarrow; pip install 'inlay[parquet]', or write .csv or .jsonl") from None
 
 
 def _schema(columns: Mapping[str, str]) -> Any:

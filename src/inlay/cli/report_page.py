@@ -113,12 +113,12 @@ def _own_rows(
     from inlay.data.split import take
     from inlay.library.about import data_name, section
     from inlay.training.prepare import prepare
-    from inlay.training.run import make_run
+    from inlay.training.run import from_config
 
     config = dict(section(entry.card, "config"))
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         raise DataError(f"the card of {entry.name} names no file of rows; pass DATA")
-    data = prepare(make_run(config, entry.name), host)
+    data = prepare(from_config(config, entry.name), host)
     if data.data_hash != entry.card.get("data"):
         raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
     parts = {"test": data.test, "validation": data.validation, "train": data.train}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from inlay.cluster import Share
     from inlay.library.library import Entry, Library
+    from inlay.serve.keys import Keys
     from inlay.serve.ray import Place
     from inlay.serve.spec import Spec
     from inlay.serve.watch import Choices, Wish
@@ -72,8 +73,14 @@ def serve(
     ] = 2.0,
     queue: Annotated[int, typer.Option(min=1, metavar="N", help="Requests that may wait; more are refused.")] = 1024,
     key_file: Annotated[
-        Path | None, typer.Option(metavar="F", help="Who may ask: lines of name, scopes and key.")
+        Path | None, typer.Option(metavar="F", help="Who may do what: lines of a name, scopes and a key.")
     ] = None,
+    management_socket: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Also listen on a Unix socket: who can open it manages tasks.")
+    ] = None,
+    open_management: Annotated[
+        bool, typer.Option("--open-management", help="Without keys, let anyone who reaches it change its tasks.")
+    ] = False,
     cors: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="A web page's origin that may ask from a browser.")
     ] = None,
@@ -94,26 +101,28 @@ def serve(
 ) -> None:
     """Serve every task of a library over HTTP, with a page to try them.
 
-    The log goes to stderr, one line of JSON for every request. SIGTERM and Ctrl+C end it when all that was accepted is
-    answered.
+    The log goes to stderr, one line of JSON for every request. SIGTERM and Ctrl+C end the service once every accepted
+    request is answered.
     """
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise InlayError(f"serving needs {', '.join(missing)}: pip install 'inlay[serve]'")
     _check_engine(engine, address, replicas, gpus)
     from inlay.serve.keys import Keys, read_keys
 
-    keys = Keys() if key_file is None else read_keys(key_file)
+    opened = Keys(None, open_management, None if management_socket is None else str(management_socket))
+    _check_management(opened, key_file, engine)
+    keys = opened if key_file is None else read_keys(key_file)
     store, wish = open_library(library), _wish(tasks, alias)
     entries = _entries(store, wish)
     named = _base(store, entries, base)
     from inlay.serve.ask import Settings
     from inlay.serve.limits import Limits
-    from inlay.serve.run import take_port, url_of
+    from inlay.serve.run import take_port, taken_socket, url_of
     from inlay.serve.spec import Spec
     from inlay.serve.watch import Choices
 
-    tell = functools.partial(_tell, host=host, is_open=keys.open, screen=output.console(as_json), as_json=as_json)
-    with take_port(host, port) as taken:  # before minutes are spent on loading
+    tell = functools.partial(_tell, host=host, keys=keys, screen=output.console(as_json), as_json=as_json)
+    with take_port(host, port) as taken, taken_socket(management_socket) as unix:  # before minutes are spent on loading
         choices = Choices.read(store.local / "serving" / f"{port}.json" if port else None)
         settings = Settings(tokens, wait_ms, queue, resident)
         limits = Limits(items=max(1, min(256, queue * 4 // 5)), answers=min(1024, queue))
@@ -126,10 +135,10 @@ def serve(
             taken.close()  # Ray Serve is to listen there
             _serve_on_ray(spec, Place(host, own, address, replicas, gpus, choices.path), at, tell)
         else:
-            _serve_here(spec, choices, taken, tell)
+            _serve_here(spec, choices, [taken, *unix], tell)
 
 
-def _serve_here(spec: Spec, choices: Choices, taken: socket.socket, tell: Callable[..., None]) -> None:
+def _serve_here(spec: Spec, choices: Choices, taken: list[socket.socket], tell: Callable[..., None]) -> None:
     from inlay.engine.host import Host
     from inlay.serve.run import run, url_of
 
@@ -137,7 +146,7 @@ def _serve_here(spec: Spec, choices: Choices, taken: socket.socket, tell: Callab
 
     def started() -> None:
         refs = [one.ref for one in running.service.engine.tasks()]
-        tell(url_of(taken), refs, choices.path, "", memory=_memory())
+        tell(url_of(taken[0]), refs, choices.path, "", memory=_memory())
 
     run(replace(running, started=started), taken)
 
@@ -166,6 +175,15 @@ def _check_engine(engine: str, address: str | None, replicas: int | None, gpus: 
         found += [f"{name} is for --engine ray" for name, value in given.items() if value is not None]
     if found:
         raise RunError("; ".join(found))
+
+
+def _check_management(opened: Keys, key_file: Path | None, engine: str) -> None:
+    given = {"--open-management": opened.open_management, "--management-socket": opened.socket is not None}
+    for name in (name for name, is_given in given.items() if is_given):
+        if key_file is not None:
+            raise InlayError(f"{name} is for a service without keys: with --key-file, managing takes a key")
+    if opened.socket is not None and engine == "ray":
+        raise InlayError("--management-socket is for --engine local; on Ray, manage with a key (--key-file)")
 
 
 def _wish(tasks: str | None, alias: str | None) -> Wish:
@@ -231,7 +249,7 @@ def _tell(
     by: str,
     *,
     host: str,
-    is_open: bool,
+    keys: Keys,
     screen: Console,
     as_json: bool,
     **more: Any,
@@ -243,13 +261,21 @@ def _tell(
     screen.print(f"{url} serves {count} ({by or memory})", style="bold", soft_wrap=True)
     if shown:
         screen.print(output.fold(shown, screen.width), soft_wrap=True)
-    if is_open:
-        reach = "this machine" if _is_local(host) else "whoever reaches it"
-        screen.print(f"no --key-file: open to {reach}; tasks are managed from this machine alone", style="yellow")
-    screen.print("Ctrl+C or SIGTERM ends it when all is answered", style="dim")
+    if keys.open:
+        screen.print(f"no --key-file: {_who(host, keys)}", style="yellow", soft_wrap=True)
+    screen.print("Ctrl+C or SIGTERM ends it once every accepted request is answered", style="dim")
     if as_json:
         kept = None if choices is None else str(choices)
-        output.document({"url": url, "tasks": refs, "open": is_open, **more, "pid": os.getpid(), "choices": kept})
+        output.document({"url": url, "tasks": refs, "open": keys.open, **more, "pid": os.getpid(), "choices": kept})
+
+
+def _who(host: str, keys: Keys) -> str:
+    """Who may ask, and who may change what is served."""
+    asks = "anyone on this machine (or behind a proxy on it)" if _is_local(host) else "anyone who reaches it"
+    if keys.open_management:
+        return f"{asks} may ask and change tasks"
+    through = f"tasks are changed through {keys.socket}" if keys.socket else "tasks cannot be changed over HTTP"
+    return f"{asks} may ask; {through}"
 
 
 def _is_local(host: str) -> bool:

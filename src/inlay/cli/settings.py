@@ -20,7 +20,7 @@ Test = Annotated[str | None, typer.Option(metavar="F", help="A file of test rows
 TrainSize = Annotated[str | None, typer.Option(metavar="N|P%", help="Train on so many rows only.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Draw rows without regard to their classes.")]
 Lr = Annotated[float | None, typer.Option(metavar="X", help="Peak learning rate.  [default: the method's]")]
-Epochs = Annotated[int | None, typer.Option(metavar="N", help="Passes over the data.  [default: 5]")]
+Epochs = Annotated[int | None, typer.Option(metavar="N", help="Passes over the data.  [default: 5, or 400 steps]")]
 MaxSteps = Annotated[int | None, typer.Option(metavar="N", help="Stop after so many steps.")]
 BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Rows per step.  [default: 16]")]
 MaxLength = Annotated[int | None, typer.Option(metavar="N", help="Longest row in tokens.")]

@@ -129,7 +129,11 @@ def _line(number: int, raw: bytes, encoding: str) -> Line:
 
 def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
     """What is given, and else the columns that the adapter was trained on, if this file has them."""
+    from inlay.data.guess import is_unnamed
+
     trained = about.get("columns") or {}
+    if is_unnamed(trained.get("pair", "")):  # a number, which in another file may be that of its labels: look again
+        trained = {role: name for role, name in trained.items() if role == "label"}
     if any(name not in names for role, name in trained.items() if role != "label"):
         return dict(given)  # another layout
     roles = [role for role in ("text", "pair", "label") if role != "pair" or "text" not in given]  # not its pair
@@ -169,7 +173,7 @@ def of_file(
     chosen: dict[str, tuple[Columns, str]] = {}
     for name, kind in kinds.items():
         known = as_trained(about[name], source.columns, _used(given, kinds, kind))
-        chosen[name] = _columns(kind, source, sample, known)
+        chosen[name] = _columns(kind, source, sample, known, about[name].get("columns"))
     kept = source.columns if keep is None else tuple(keep)
 
     def rows(tasks: Mapping[str, Task]) -> Iterator[Row]:
@@ -232,13 +236,19 @@ def _used(given: Mapping[str, str], kinds: Mapping[str, str], kind: str) -> Mapp
     }
 
 
-def _columns(kind: str, source: Source, sample: Sequence[Record], given: Mapping[str, str]) -> tuple[Columns, str]:
+def _columns(
+    kind: str,
+    source: Source,
+    sample: Sequence[Record],
+    given: Mapping[str, str],
+    trained: Mapping[str, str] | None,
+) -> tuple[Columns, str]:
     """The columns without those that hold what is right, and a line on what was guessed."""
-    from inlay.data.columns import Columns, choose
+    from inlay.data.columns import Columns, choose, in_pairs
 
     def ask(name: str) -> tuple[Columns, str]:
         asked = (source.columns, sample, given, source.hints, source.name)
-        _, columns, note = choose(name, *asked, labelled=False)
+        _, columns, note = choose(name, *asked, labelled=False, pairs=in_pairs(trained))
         return columns, note
 
     try:

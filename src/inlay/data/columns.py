@@ -48,6 +48,11 @@ def by_option(task: str, columns: Columns) -> dict[str, str]:
     return {option[2:]: name for part, option in FIELDS[task].items() if (name := getattr(columns, part))}
 
 
+def in_pairs(trained: Mapping[str, str] | None) -> bool | None:
+    """Whether an adapter with these columns (`by_option`) reads pairs of texts; None if nobody knows."""
+    return bool(trained.get("pair")) if trained else None
+
+
 def choose(
     task: str | None,
     names: Sequence[str],
@@ -56,11 +61,13 @@ def choose(
     hints: Mapping[str, str],
     where: str,
     labelled: bool = True,
+    pairs: bool | None = None,
 ) -> tuple[str, Columns, str]:
     """(task, columns, a line that says what was guessed, or "").
 
     `given`: what the user passed, by the names of `Columns`; `text`, `pair` and `label` stand for the parts of
-    tagging and question answering too. With `labelled=False` a label is used if known, and never looked for.
+    tagging and question answering too. With `labelled=False` a label is used if known, and never looked for. `pairs`:
+    whether texts come in pairs, as an adapter was trained; None where the file decides.
     """
     asked = {key: name for key, name in given.items() if name}
     _check_given(asked, names, where)
@@ -70,9 +77,12 @@ def choose(
     if chosen not in FIELDS:
         raise SpecError(f"there is no task {chosen!r}: {suggest(chosen, FIELDS)}")
     fixed = _fixed(chosen, asked, hints, names, where)
-    guessed = _guess(chosen, seen, fixed, labelled)
+    if pairs is False and "pair" not in asked:
+        fixed.pop("pair", None)
+    guessed = _guess(chosen, seen, fixed, labelled, pairs is not False)
     found = {**fixed, **guessed}
-    missing = [f for f in FIELDS[chosen] if f not in found and f not in _OPTIONAL and (labelled or f not in _GOLD)]
+    optional = {*(() if pairs else _OPTIONAL), *(() if labelled else _GOLD)}
+    missing = [f for f in FIELDS[chosen] if f not in found and f not in optional]
     if missing:
         raise DataError(f"{where}: {_not_found(chosen, missing, names)}")
     return chosen, Columns(**found), _line(chosen, guessed, bool(known))
@@ -119,13 +129,15 @@ def _task(seen: Sequence[guess.Seen], asked: Mapping[str, str], hints: Mapping[s
     return guess.task(seen, asked, hinted)
 
 
-def _guess(task: str, seen: Sequence[guess.Seen], fixed: Mapping[str, str], labelled: bool) -> dict[str, str]:
+def _guess(
+    task: str, seen: Sequence[guess.Seen], fixed: Mapping[str, str], labelled: bool, pairs: bool
+) -> dict[str, str]:
     if task == "tagging":
         found = guess.tagging(seen, fixed)
     elif task == "qa":
         found = guess.answering(seen, fixed)
     else:
-        found = guess.texts(seen, fixed, task, labelled and task != "mlm")
+        found = guess.texts(seen, fixed, task, labelled and task != "mlm", pairs)
     wanted = [f for f in FIELDS[task] if f not in fixed and (labelled or f not in _GOLD)]
     return {f: found[f] for f in wanted if found.get(f)}
 
@@ -137,7 +149,11 @@ def _join(items: Sequence[str], word: str) -> str:
 def _not_found(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
     parts = " or ".join(missing)
     options = _join([f"{FIELDS[task][field]} COLUMN" for field in missing], "and")
-    return f"no column looks like the {parts} (task {task}); the columns are {', '.join(names)}; pass {options}"
+    if "pair" in missing:
+        said = "the adapter was trained on pairs of texts, and no column looks like the second"
+    else:
+        said = f"no column looks like the {parts} (task {task})"
+    return f"{said}; the columns are {', '.join(names)}; pass {options}"
 
 
 def _line(task: str, guessed: Mapping[str, str], task_known: bool) -> str:

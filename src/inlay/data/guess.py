@@ -1,8 +1,8 @@
 """Guesses what the columns of a file are, by well-known names and then by what a sample of rows holds.
 
 Nothing here is an error: what cannot be guessed is "". Columns of bookkeeping (ids, confidences, dates, names that
-start with "_") are never guessed, and a pair is guessed by name alone, since two long columns are as often a title
-and a body.
+start with "_") are never guessed. A pair is guessed by name, since two long columns are as often a title and a body;
+only where a file has no header, and so no names, are two columns of texts a pair.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ The last ones are wrong, but where the name fits, the reader of rows can say bet
 """
 _LONGEST_LABEL = 60
 """Characters."""
+_SHORTEST_TEXT = 10
+"""Characters, on average, of a column that reads like text."""
+_UNNAMED = re.compile(r"column\d+")
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,19 @@ class Seen:
         short = all(len(str(value)) <= _LONGEST_LABEL for value in self.values)
         return short and self.filled >= 0.9 and 2 <= self.distinct <= max(2, len(self.values) // 2)
 
+    @property
+    def reads_like_text(self) -> bool:
+        """Most values have several words, or letters of scripts without spaces; ids, links and classes do not."""
+        if self.kind != "text" or self.filled < 0.9 or self.length < _SHORTEST_TEXT:
+            return False
+        worded = sum(" " in (text := str(value).strip()) or not text.isascii() for value in self.values)
+        return 2 * worded > len(self.values) and not (self.categorical and 10 * self.distinct <= len(self.values))
+
+
+def is_unnamed(column: str) -> bool:
+    """Whether a column has a number in the place of a name, since its file has no header."""
+    return bool(_UNNAMED.fullmatch(column))
+
 
 def _key(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.lower())
@@ -173,8 +189,14 @@ def task(seen: Sequence[Seen], asked: Mapping[str, str], hinted: Mapping[str, st
     return "classification" if whole else "regression"
 
 
-def texts(seen: Sequence[Seen], fixed: Mapping[str, str], task: str, labelled: bool) -> dict[str, str]:
-    """Text, pair and label; labels are looked for by name first, so that none is taken for a text."""
+def texts(
+    seen: Sequence[Seen], fixed: Mapping[str, str], task: str, labelled: bool, pairs: bool = True
+) -> dict[str, str]:
+    """Text, pair and label; labels are looked for by name first, so that none is taken for a text.
+
+    Args:
+        pairs: False where a pair is of no use.
+    """
     found = dict(fixed)
 
     def free(*kinds: str) -> list[Seen]:
@@ -185,7 +207,7 @@ def texts(seen: Sequence[Seen], fixed: Mapping[str, str], task: str, labelled: b
     if label:
         found["label"] = label
     if "text" not in found:
-        first, second = _pair(free("text", "empty"), found.get("pair", ""))
+        first, second = _pair(free("text", "empty"), found.get("pair", "")) if pairs else ("", "")
         found["text"] = first or _text(free("text", "empty")) or _named(free("number"), _TEXT)
         found.setdefault("pair", second)
     if groups and not label:
@@ -226,6 +248,9 @@ def _pair(texts: Sequence[Seen], pair: str) -> tuple[str, str]:
     for first, second in _PAIRS:
         if first in names and (_key(pair) == second if pair else second in names):
             return names[first], pair or names[second]
+    like_text = [s for s in texts if s.reads_like_text]
+    if not pair and len(like_text) == 2 and all(is_unnamed(s.name) for s in like_text):
+        return like_text[0].name, like_text[1].name
     return "", ""
 
 

@@ -37,6 +37,11 @@ def alphas(host: Host, batch: Batch, names: Sequence[str | None]) -> list[Tensor
     Args:
         names: the adapter of every row, as for `Host.hidden`.
     """
+    with host.lock:
+        return _alphas(host, batch, names)
+
+
+def _alphas(host: Host, batch: Batch, names: Sequence[str | None]) -> list[Tensor | None]:
     host._refuse_closed()
     slots = [host.slot(name) for name in names]
     found: list[Tensor | None] = [None] * len(slots)
@@ -72,7 +77,7 @@ class _Heard(BankPass):
 
     def __init__(self, bank: Bank, plan: Plan, tables: Mapping[str, Tensor], depth: int):
         super().__init__(bank, plan.segments, None, tables, plan.alone)
-        self.heard = torch.zeros(depth, plan.layout.tokens, device=bank.device)
+        self.heard = torch.zeros(depth, plan.layout.tokens, dtype=torch.float32, device=bank.device)
 
     def at(self, site: Site) -> Sequence[Action]:
         """The same deltas, overheard."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ class Graphs:
         self._never: set[Hashable] = set()
         self._version: Hashable = None
         self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
 
     def run(
         self,
@@ -56,6 +58,16 @@ class Graphs:
             shape: what the work depends on beside the numbers in its tables; None if it cannot be recorded.
             before: to be done before a recording, which can neither wait nor take memory by itself.
         """
+        with self._here():
+            return self._run(version, shape, tables, run, before)
+
+    def _here(self) -> AbstractContextManager[object]:
+        """Page-locked memory, streams and recordings are the current device's, which need not be this one."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def _run(
+        self, version: Hashable, shape: Hashable, tables: Tables, run: Run, before: Callable[[], None] | None
+    ) -> Any:
         if version != self._version:
             self.clear()
             self._version = version
@@ -101,8 +113,10 @@ class Graphs:
     def _capture(self, tables: Tables, run: Run) -> _Recording:
         buffer = tables.pack().to(self.device)
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=self._pool):
+        torch.cuda.synchronize(self.device)
+        # torch's own stream for recordings is one for all devices: that of the first that recorded
+        self._stream = self._stream or torch.cuda.Stream(self.device)
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             found = run(tables.unpack(buffer))
         self._pool = self._pool or graph.pool()
         return _Recording(buffer, graph, found)

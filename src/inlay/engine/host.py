@@ -7,15 +7,19 @@
 
 Names stand for slots. `add` makes a fresh adapter, `load` takes one that exists, `adapter` takes a snapshot,
 `unload` forgets; none of them touches another adapter.
+
+Threads may share a host: one at a time is in it (`lock`), and answers are those of a single thread. A caller's own
+backward pass is outside the lock: with `checkpointing`, which runs layers again there, a host is for one thread.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +47,19 @@ from inlay.tasks import parse as parse_task
 
 _FEW = 6
 """Adapters that are named where not all of them can be."""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _alone(method: Callable[Concatenate[Host, _P], _T]) -> Callable[Concatenate[Host, _P], _T]:
+    """One thread at a time."""
+
+    @functools.wraps(method)
+    def locked(self: Host, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return locked
 
 
 class Host:
@@ -83,6 +100,8 @@ class Host:
         self.forward.compiled = bool(compile) and self.forward.kernels
         self.graphs = Graphs(base.device)
         """Recorded work, on CUDA."""
+        self.lock = threading.RLock()
+        """Held by whoever uses the model or moves tensors."""
         self._loaded: dict[str, Loaded] = {}
 
     @property
@@ -133,6 +152,7 @@ class Host:
     def fitted(self, adapter: Adapter) -> tuple[Loaded, dict[str, Tensor]]:
         """All of `load` that changes nothing, so that another thread can do it: what `enter` takes."""
         self.refuse_other_base(adapter.base, adapter.base_name or adapter.about.get("base_name"))
+        adapter.check()
         method = parse(adapter.method)
         params = method.params(self.base.sites)
         if not any(n in adapter.tensors for n, p in params.items() if p.role == "gate"):
@@ -153,6 +173,7 @@ class Host:
             own = f"{said} ({base})" if said else base
             raise AdapterError(f"this adapter belongs to the base {own}, not to {self.base.name} ({mine})")
 
+    @_alone
     def enter(self, name: str, record: Loaded, tensors: Mapping[str, Tensor]) -> None:
         """Give an adapter its slot; record and tensors are those of `fitted`."""
         if not isinstance(name, str) or not name:
@@ -172,9 +193,14 @@ class Host:
         if isinstance(method, WeightMethod):
             head = params_of(record.head_parts(self.base))
             own = {n: t for n, t in tensors.items() if n not in head}
-            self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
+            try:
+                self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
+            except BaseException:
+                self.forward.bank.unload(slot)
+                raise
         self._loaded[name] = replace(record, slot=slot)
 
+    @_alone
     def adapter(self, name: str, finish: bool = False) -> Adapter:
         """A snapshot; `finish` also applies and drops what only training needs (gates)."""
         record = self._record(name)
@@ -191,12 +217,14 @@ class Host:
         task = "" if record.task is None else record.task.spec
         return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, dict(record.about))
 
+    @_alone
     def read(self, name: str) -> dict[str, Tensor]:
         """A copy of all of an adapter's tensors, on its device."""
         slot = self._record(name).slot
         weights = self.forward.weights.get(slot)
         return self.forward.bank.read(slot) | ({} if weights is None else weights.read())
 
+    @_alone
     def write(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite tensors of an adapter in place; those that are not given stay."""
         slot = self._record(name).slot
@@ -210,6 +238,7 @@ class Host:
             for key in own.keys() & tensors.keys():
                 own[key].copy_(tensors[key])
 
+    @_alone
     def unload(self, name: str) -> None:
         """Forget an adapter."""
         slot = self._record(name).slot
@@ -217,6 +246,7 @@ class Host:
         self.forward.bank.unload(slot)
         self.forward.weights.pop(slot, None)
 
+    @_alone
     def close(self) -> None:
         """Take Inlay out of the model again: it then computes what it did before, bit for bit."""
         self.graphs.clear()
@@ -258,6 +288,7 @@ class Host:
         """How an adapter is asked, and how it answers."""
         return Translator(name, self.task(name), self.labels(name), self._record(name).about.get("columns") or {})
 
+    @_alone
     def predict(
         self,
         requests: Sequence[Request],
@@ -286,6 +317,7 @@ class Host:
     def checkpointing(self, on: bool) -> None:
         self.forward.wiring.checkpointing = on
 
+    @_alone
     def penalty(self, name: str) -> Tensor | None:
         """What an adapter's gates add to its loss (L0, diff pruning); None without gates."""
         slot = self._record(name).slot
@@ -298,6 +330,7 @@ class Host:
         """
         return [*self.forward.bank.parameters(), *(p for w in self.forward.weights.values() for p in w.parameters())]
 
+    @_alone
     def gradients(self, name: str) -> dict[str, Tensor | None]:
         """One adapter's own gradients at their true sizes."""
         slot = self._record(name).slot
@@ -307,6 +340,7 @@ class Host:
             found |= {n: t.grad for n, t in tensors.items() if isinstance(t, nn.Parameter)}
         return found
 
+    @_alone
     def batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Batch:
         """Tokenize; texts longer than the base takes are cut."""
         if isinstance(texts, str) or isinstance(pairs, str):
@@ -319,6 +353,7 @@ class Host:
         encoded = tokenizer(*both, truncation=True, max_length=min(limits))
         return Batch.of(encoded["input_ids"], encoded.get("token_type_ids"))
 
+    @_alone
     def hidden(
         self, batch: Batch, names: Sequence[str | None], keys: Keys | None = None, packed: bool | None = None
     ) -> Hidden:
@@ -357,6 +392,7 @@ class Host:
         """How many outputs an adapter's head has."""
         return self._record(name).outputs(self.base)
 
+    @_alone
     def _logits(
         self, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None, device: torch.device
     ) -> list[Tensor]:

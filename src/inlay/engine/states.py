@@ -25,6 +25,11 @@ def layer_states(host: Host, batch: Batch, names: Sequence[str | None]) -> list[
     Args:
         names: the adapter of every row, None for the bare base.
     """
+    with host.lock:
+        return _layer_states(host, batch, names)
+
+
+def _layer_states(host: Host, batch: Batch, names: Sequence[str | None]) -> list[Tensor]:
     host._refuse_closed()
     forward, base = host.forward, host.base
     plans = forward.plan(batch, [host.slot(name) for name in names], None)

@@ -48,7 +48,10 @@ class Translator:
         example = self._any_form(what)
         if self.columns and self.task.kind not in ("qa", "tagging"):
             if self.columns.get("pair") and example.pair is None:
-                raise InlayError(f"{self.name!r} was trained on pairs: ask with (text, pair)")
+                raise InlayError(
+                    f"{self.name!r} was trained on pairs of texts, and this is one text: give the second as well "
+                    "(pair; on the command line --pair)"
+                )
             if not self.columns.get("pair") and example.pair is not None:
                 raise InlayError(f"{self.name!r} was trained on single texts: it takes no pair")
         return example

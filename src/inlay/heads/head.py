@@ -54,7 +54,8 @@ class Head(Delta):
 
     def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
         """Normal with standard deviation 0.02, as BERT's own head."""
-        return torch.zeros(shape) if len(shape) == 1 else torch.empty(shape).normal_(0, 0.02, generator=random)
+        values = torch.zeros(shape, dtype=torch.float32)
+        return values if len(shape) == 1 else values.normal_(0, 0.02, generator=random)
 
     def bucketed(self) -> Head:
         """Labels up to a bucket; a norm would see the padding, so a transform keeps its width."""

@@ -105,9 +105,9 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
     name = plain_name(adapter.name, "inlay")
     if hasattr(nn.ModuleDict(), name):  # there it would be the name of a module
         name += "-adapter"
-    if isinstance(method, Lora):
+    if type(method) is Lora:  # a subclass computes something else
         options, tensors = _lora_options(method, opened.tensors, name, base)
-    elif isinstance(method, Houlsby):
+    elif type(method) is Houlsby:
         options, tensors = from_inlay(method, opened.tensors, name, sites)
     else:
         raise AdapterError(f"AdapterHub has no {method.name} adapters; only houlsby and lora can be written for it")

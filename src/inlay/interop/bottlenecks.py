@@ -114,7 +114,7 @@ def from_inlay(
     found: dict[str, Tensor] = {}
     chosen = set()
     for part in method.parts(sites):
-        if not isinstance(part.delta, Bottleneck):
+        if type(part.delta) is not Bottleneck:
             _refuse_norms(part, tensors)
             continue
         assert part.site.layer is not None
@@ -215,7 +215,7 @@ def _matrices(keys: Keys, prefix: str, options: Mapping[str, Any], sites: Sites)
 
 def _filled(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Zeros after a smaller tensor."""
-    full = torch.zeros(shape)
+    full = torch.zeros(shape, dtype=torch.float32)
     full[tuple(slice(0, n) for n in tensor.shape)] = tensor
     return full
 

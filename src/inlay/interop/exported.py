@@ -19,7 +19,7 @@ from typing import Any
 
 from inlay.errors import DamagedError, LibraryError
 from inlay.library import cards
-from inlay.library.adapter import Adapter
+from inlay.library.adapter import Adapter, read_content
 from inlay.library.cards import Entry
 from inlay.library.library import Library
 from inlay.library.readme import readme
@@ -37,8 +37,9 @@ def files(library: Library, ref: str, dtype: str | None = None, repo: str | None
     entry = library.find(ref)
     adapter = library.get(entry.ref)
     content = (adapter if dtype is None else adapter.to(dtype)).content()
-    sizes = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    card = {key: value for key, value in entry.card.items() if key not in ("name", "version", "digest")} | sizes
+    own = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    own |= {"method": adapter.method, "task": adapter.task, "full": adapter.full}  # in the words of today, as the file
+    card = {key: value for key, value in entry.card.items() if key not in ("name", "version", "digest")} | own
     page = readme({**card, "name": entry.name}, repo=repo)
     return {WEIGHTS: content, CARD: cards.encode(card, entry.name, entry.version), README: page.encode()}
 
@@ -50,8 +51,8 @@ def check(found: Mapping[str, bytes], source: str) -> tuple[Adapter, Entry]:
     content = found[WEIGHTS]
     if len(content) != entry.bytes or hashlib.sha256(content).hexdigest() != entry.sha256:
         raise DamagedError(f"{source} is damaged: {WEIGHTS} is not the file that its card was written for")
-    adapter = Adapter.of(content, f"{source}/{WEIGHTS}")
-    cards.compare(entry, adapter, where)
+    adapter, written = read_content(content, f"{source}/{WEIGHTS}")
+    cards.compare(entry, written, where)
     return adapter, entry
 
 

@@ -93,7 +93,9 @@ def _tensors(keys: Keys, prefix: str, options: Mapping[str, Any], base: Base) ->
         raise AdapterError(f"{path}: activation_function={given!r} is not one of {', '.join(_INNER)}")
     out = f"{prefix}.{1 if layers == 1 else 4}"
     found = {"weight": keys.take(f"{out}.weight", (count, d)).T}
-    found["bias"] = keys.take(f"{out}.bias", (count,)) if options.get("bias", True) else torch.zeros(count)
+    found["bias"] = (
+        keys.take(f"{out}.bias", (count,)) if options.get("bias", True) else torch.zeros(count, dtype=torch.float32)
+    )
     if layers == 2:
         found["dense"] = keys.take(f"{prefix}.1.weight", (d, d)).T
         found["dense_bias"] = keys.take(f"{prefix}.1.bias", (d,))

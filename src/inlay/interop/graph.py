@@ -58,7 +58,7 @@ class RowRoute(Route):
 
     def _mine(self, out: Tensor) -> Tensor:
         """Zeros for strangers. An entry of zeros would do too, but one adapter would then take the room of two."""
-        return out if self.inside is None else torch.where(self.inside, out, torch.zeros(()))
+        return out if self.inside is None else torch.where(self.inside, out, torch.zeros((), dtype=out.dtype))
 
 
 @dataclass(frozen=True)

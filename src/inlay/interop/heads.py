@@ -105,7 +105,7 @@ def read_head(
     layout = fits[0]
     weight = _turned(tensors[f"{layout.out}.weight"])
     count = weight.shape[-1] if weight.dim() else 0
-    found = {"weight": weight, "bias": tensors.get(f"{layout.out}.bias", torch.zeros(count))}
+    found = {"weight": weight, "bias": tensors.get(f"{layout.out}.bias", torch.zeros(count, dtype=torch.float32))}
     if layout.dense:
         found |= {"dense": _turned(tensors[f"{layout.dense}.weight"]), "dense_bias": tensors[f"{layout.dense}.bias"]}
     task, labels = meaning(

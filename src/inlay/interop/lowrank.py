@@ -61,7 +61,7 @@ def to_inlay(changes: Mapping[str, Change], sites: Sites) -> tuple[str, dict[str
     tensors: dict[str, Tensor] = {}
     for part in method.parts(sites):
         site = part.site
-        down, up = torch.zeros(site.d_in, rank), torch.zeros(rank, site.d_out)
+        down, up = (torch.zeros(size, dtype=torch.float32) for size in ((site.d_in, rank), (rank, site.d_out)))
         if site.name in parts:
             change = parts[site.name][1]
             ratio = change.scale / (alpha / rank)
@@ -90,7 +90,7 @@ def from_inlay(method: Lora, tensors: Mapping[str, Tensor], sites: Sites) -> dic
             if same is None:
                 same = len(downs)
                 downs.append(down)
-                blocks.append(torch.zeros(width(at), down.shape[0]))
+                blocks.append(up.new_zeros(width(at), down.shape[0]))
             blocks[same][first:last] = up
         found[path] = Change(torch.cat(downs), torch.cat(blocks, 1), scale)
     return found

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inlay.library.defaults import restated
+
 Card = Mapping[str, Any]
 
 _FP32 = 4
@@ -31,6 +33,12 @@ def section(card: Card, key: str) -> Card:
     """A part of a card that has fields of its own; empty if the card has no such part."""
     found = card.get(key)
     return found if isinstance(found, Mapping) else {}
+
+
+def settings(card: Card) -> Card:
+    """The settings of the run that trained it, as far as they are not today's defaults."""
+    found = section(card, "config")
+    return restated(found) if found else {}
 
 
 def labels(card: Card) -> list[str]:
@@ -138,7 +146,7 @@ _FLAGS = {("stratify", False): "--plain", ("dropout", False): "--no-dropout"}
 
 def train_command(card: Card, data: str | None = None) -> str:
     """The command that trains it again; empty if the card does not say how."""
-    config = section(card, "config")
+    config = settings(card)
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         return ""
     words = ["inlay", "train", data or str(config["data"]), "--name", str(config.get("name") or card.get("name"))]

@@ -9,18 +9,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inlay.errors import AdapterError, LibraryError, suggest
-from inlay.library import header
+from inlay.errors import AdapterError, LibraryError, SpecError, suggest
+from inlay.library import defaults, header
 from inlay.library.storage import Folder, read_file
+from inlay.registry import methods, tasks
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
+"""1: method and task say only what differs from the defaults of their day; 2: all their options are there too."""
 DTYPES = ("float16", "float32")
 
 
@@ -67,6 +70,27 @@ class Adapter:
                 )
         return dataclasses.replace(self, tensors=made)
 
+    def check(self) -> None:
+        """Refuse what no training gives, and what would fail only when somebody asks."""
+        if not isinstance(self.about.get("columns") or {}, Mapping):
+            raise AdapterError(f"its columns are {self.about['columns']!r}; expected names by their role")
+        twice = next((label for label in self.labels if self.labels.count(label) > 1), None)
+        if twice is not None:
+            raise AdapterError(f"its label {twice!r} is there twice")
+        for name, tensor in self.tensors.items():
+            if not tensor.is_floating_point() and not name.endswith("#index"):
+                raise AdapterError(f"its tensor {name} holds {tensor.dtype}; expected floating numbers")
+        task = defaults.known(tasks, self.task) if self.task else None
+        if task is not None and self.head is not None and task.per_token != (self.pool == "tokens"):
+            wanted = "tokens" if task.per_token else "a pooling of rows"
+            raise AdapterError(f"its head has pool={self.pool}; a head for {task.name} has {wanted}")
+
+    @property
+    def full(self) -> dict[str, str]:
+        """The specs of method and task with all their options, so that a changed default does not change them."""
+        specs = {"method": defaults.in_full(methods, self.method)}
+        return specs | ({"task": defaults.in_full(tasks, self.task)} if self.task else {})
+
     def content(self) -> bytes:
         """The bytes of its safetensors file; the same adapter always gives the same."""
         from safetensors import SafetensorError
@@ -74,7 +98,7 @@ class Adapter:
 
         card = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name in _KINDS}
         try:
-            text = json.dumps({"format": FORMAT, **card})
+            text = json.dumps({"format": FORMAT, **card, "full": self.full})
             tensors = {name: t.detach().cpu().contiguous() for name, t in self.tensors.items()}
             made: bytes = save(tensors, metadata={"inlay": text})
         except (SafetensorError, TypeError, ValueError, RuntimeError) as error:
@@ -86,15 +110,7 @@ class Adapter:
     @classmethod
     def of(cls, content: bytes, source: str) -> Adapter:
         """The adapter in the bytes of a file; errors name the source."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load
-
-        card = _card(source, header.metadata_of(content, source).get("inlay"))
-        try:
-            tensors = load(content)
-        except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
-            raise AdapterError(f"{source} is not an adapter: {error}") from None
-        return cls(tensors=tensors, **card)
+        return read_content(content, source)[0]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one safetensors file; it appears whole or not at all."""
@@ -118,6 +134,36 @@ class Adapter:
         return cls.of(content, str(path))
 
 
+def read_content(content: bytes, source: str) -> tuple[Adapter, dict[str, Any]]:
+    """The adapter in the bytes of a file, and what is written of it there, word for word."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    written = _card(source, header.metadata_of(content, source).get("inlay"))
+    try:
+        tensors = load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
+        raise AdapterError(f"{source} is not an adapter: {error}") from None
+    fields = {key: written[key] for key in _KINDS} | {"labels": tuple(written["labels"])}
+    try:
+        made = Adapter(tensors=tensors, **fields | _today(written))
+        made.check()
+    except (AdapterError, SpecError) as error:
+        raise AdapterError(f"{source} cannot be used: {error}") from None
+    return made, written
+
+
+def _today(written: Mapping[str, Any]) -> dict[str, str]:
+    """Method and task in the words of today."""
+    found = {}
+    for key, registry in (("method", methods), ("task", tasks)):
+        spec = written[key]
+        if spec and "full" in written:
+            spec = defaults.both(spec, written["full"].get(key, spec))
+        found[key] = defaults.shortest(registry, spec, first="full" not in written) if spec else spec
+    return found
+
+
 def _card(path: object, text: Any) -> dict[str, Any]:
     if not isinstance(text, str):
         raise AdapterError(f"{path} is a safetensors file, but not one of Inlay's")
@@ -128,15 +174,17 @@ def _card(path: object, text: Any) -> dict[str, Any]:
     if not isinstance(card, dict):
         raise AdapterError(f"{path} has a damaged card: it is not an object")
     version = card.pop("format", None)
-    if version != FORMAT:
-        raise AdapterError(f"{path} has format {version}, this version of Inlay reads {FORMAT}")
-    if set(card) != set(_KINDS):
-        raise AdapterError(f"{path} has a damaged card: expected {sorted(_KINDS)}, found {sorted(card)}")
-    wrong = [key for key, kind in _KINDS.items() if not isinstance(card[key], kind)]
+    if version not in (1, FORMAT):
+        raise AdapterError(f"{path} has format {version}, this version of Inlay reads 1 to {FORMAT}")
+    kinds = _KINDS | ({"full": dict} if version == FORMAT else {})
+    if set(card) != set(kinds):
+        raise AdapterError(f"{path} has a damaged card: expected {sorted(kinds)}, found {sorted(card)}")
+    wrong = [key for key, kind in kinds.items() if not isinstance(card[key], kind)]
     wrong += ["labels"] if not wrong and not all(isinstance(label, str) for label in card["labels"]) else []
+    wrong += ["full"] if not wrong and not all(isinstance(spec, str) for spec in card.get("full", {}).values()) else []
     if wrong:
         raise AdapterError(f"{path} has a damaged card: {wrong[0]} is {repr(card[wrong[0]])[:100]}")
-    return {**card, "labels": tuple(card["labels"])}
+    return card
 
 
 _KINDS: dict[str, Any] = {

@@ -15,7 +15,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from inlay.errors import DamagedError, LibraryError
+from inlay.library import defaults
 from inlay.library.adapter import Adapter
+from inlay.registry import Registry, methods, tasks
 from inlay.version import __version__
 
 LIMIT = 4 * 1024 * 1024
@@ -23,7 +25,7 @@ LIMIT = 4 * 1024 * 1024
 GONE = b'{"removed": true}\n'
 """What lies in the place of a card that was removed. It keeps the number from being taken again, for ever."""
 _HASH = re.compile(r"[0-9a-f]{64}")
-_SAME = ("name", "method", "task", "base", "labels", "head", "pool", "seed")
+_SAME = ("name", "method", "task", "full", "base", "labels", "head", "pool", "seed")
 _KINDS: dict[str, Any] = {
     "name": str,
     "version": int,
@@ -39,7 +41,7 @@ _KINDS: dict[str, Any] = {
     "seed": int,
     "parents": list,
 }
-OWN = frozenset({"inlay", "digest", *_KINDS})
+OWN = frozenset({"inlay", "digest", "full", *_KINDS})
 """What a card says itself, and nothing else may."""
 
 
@@ -102,6 +104,7 @@ def make(
         "inlay": __version__,
         "method": adapter.method,
         "task": adapter.task,
+        "full": adapter.full,
         "base": adapter.base,
         "labels": list(adapter.labels),
         "head": adapter.head,
@@ -111,6 +114,25 @@ def make(
         **about,
         **more,
     }
+
+
+def method_of(card: Mapping[str, Any]) -> str:
+    """The method's spec as it is written today; what the card does not say has the default of its day."""
+    return _spec_of(card, "method", methods)
+
+
+def task_of(card: Mapping[str, Any]) -> str:
+    """The task's spec as it is written today."""
+    return _spec_of(card, "task", tasks)
+
+
+def _spec_of(card: Mapping[str, Any], key: str, registry: Registry) -> str:
+    spec, full = str(card.get(key) or ""), card.get("full")
+    if not spec:
+        return spec
+    if isinstance(full, Mapping):
+        spec = defaults.both(spec, str(full.get(key) or spec))
+    return defaults.shortest(registry, spec, first=not isinstance(full, Mapping))
 
 
 def encode(card: Mapping[str, Any], name: str, version: int) -> bytes:
@@ -142,13 +164,11 @@ def decode(content: bytes, name: str, version: int, where: str) -> Entry:
     return Entry(name, version, card["sha256"], card["bytes"], card)
 
 
-def compare(entry: Entry, adapter: Adapter, where: str) -> None:
-    """Refuse a card that says something else than the adapter's own file."""
+def compare(entry: Entry, written: Mapping[str, Any], where: str) -> None:
+    """Refuse a card that says something else than what is written in the adapter's own file."""
     for key in _SAME:
-        inside = getattr(adapter, key)
-        inside = list(inside) if key == "labels" else inside
-        if entry.card[key] != inside:
-            said, true = (repr(value)[:100] for value in (entry.card[key], inside))
+        if entry.card.get(key) != written.get(key):
+            said, true = (repr(one.get(key))[:100] for one in (entry.card, written))
             raise DamagedError(f"{entry.ref} is damaged: {key} is {said} in {where}, but {true} in the adapter itself")
 
 

@@ -41,7 +41,7 @@ def training(card: Card) -> Iterator[tuple[str, str]]:
         yield "its hash", one_line(card["data"])
     if columns := {k: v for k, v in about.section(card, "columns").items() if v}:
         yield "columns", ", ".join(f"{role} from {one_line(name)}" for role, name in columns.items())
-    config = {k: v for k, v in about.section(card, "config").items() if k not in _ASIDE}
+    config = {k: v for k, v in about.settings(card).items() if k not in _ASIDE}
     if about.section(card, "config"):
         other = "else" if config else ""
         given = ", ".join(f"{key} {one_line(value)}" for key, value in config.items())

@@ -21,12 +21,12 @@ from typing import Any
 
 from inlay.errors import AdapterError, DamagedError, LibraryError, suggest
 from inlay.library import aliases, cards, trash
-from inlay.library.adapter import Adapter
+from inlay.library.adapter import Adapter, read_content
 from inlay.library.aliases import Move
 from inlay.library.cards import Entry, blob_path, card_path
 from inlay.library.names import check_name, number_of, split_ref
 from inlay.library.shelf import Shelf, read_shelves
-from inlay.library.storage import Folder, open_storage
+from inlay.library.storage import TAKEN, Folder, open_storage
 from inlay.library.trash import Freed
 from inlay.library.verify import Problem, check_library
 
@@ -103,10 +103,10 @@ class Library:
         """The adapter of an entry, checked as in `get`."""
         where = self.storage.where(blob_path(entry.sha256))
         try:
-            adapter = Adapter.of(self.blob(entry), where)
+            adapter, written = read_content(self.blob(entry), where)
         except AdapterError as error:
             raise DamagedError(f"{entry.ref} is damaged: {error}") from None
-        cards.compare(entry, adapter, self.storage.where(card_path(entry.name, entry.version)))
+        cards.compare(entry, written, self.storage.where(card_path(entry.name, entry.version)))
         return replace(adapter, base_name=str(entry.card.get("base_name") or ""))
 
     def blob(self, entry: Entry) -> bytes:
@@ -182,7 +182,7 @@ class Library:
         for name, version in wanted:
             path = card_path(name, version)
             content = contents.get(path, cards.GONE)
-            if content == cards.GONE:  # removed since
+            if content in (cards.GONE, TAKEN):  # removed since, or not there yet
                 continue
             try:
                 entry = _decoded(content, name, version, self.storage.where(path))
@@ -246,7 +246,7 @@ class Library:
             content = self.storage.read(path, cards.LIMIT)
         except FileNotFoundError:
             content = cards.GONE
-        if content == cards.GONE:
+        if content in (cards.GONE, TAKEN):
             return None
         entry = cards.decode(content, name, version, self.storage.where(path))
         return replace(entry, aliases=tuple(sorted(a for a, v in self._named(name, shelf).items() if v == version)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inlay.library.cards import GONE
+from inlay.library.cards import GONE, LIMIT
 from inlay.library.names import check_name, is_alias, is_name, number_of
-from inlay.library.storage import Storage
+from inlay.library.storage import TAKEN, Storage
 
 
 @dataclass
@@ -34,22 +34,28 @@ class Shelf:
 def read_shelves(storage: Storage, name: str | None = None) -> dict[str, Shelf]:
     """One shelf per name, or that of one name alone. Files that a library did not write are passed over."""
     shelves: dict[str, Shelf] = {}
-    small: list[tuple[str, int, str]] = []
+    small: list[tuple[str, str | None, int, str]] = []
     for file in storage.list("adapters" if name is None else f"adapters/{check_name(name)}"):
         found = parse(file.path)
         if found is None:
             continue
         owner, alias, number = found
         shelf = shelves.setdefault(owner, Shelf())
-        if alias is not None:
+        if file.size in (len(GONE), len(TAKEN)):
+            small.append((owner, alias, number, file.path))
+        elif alias is not None:
             shelf.moves.setdefault(alias, []).append(number)
-        elif file.size == len(GONE):
-            small.append((owner, number, file.path))
         else:
             shelf.versions.append(number)
-    contents = storage.read_all((path for *_, path in small), len(GONE)) if small else {}
-    for owner, number, path in small:  # a card that was cut to this length is not one that was removed
-        (shelves[owner].removed if contents.get(path) == GONE else shelves[owner].versions).append(number)
+    contents = storage.read_all((path for *_, path in small), LIMIT) if small else {}
+    for owner, alias, number, path in small:
+        content, shelf = contents.get(path), shelves[owner]
+        if content == TAKEN:
+            continue
+        if alias is not None:
+            shelf.moves.setdefault(alias, []).append(number)
+        else:  # a card that was cut to this length is not one that was removed
+            (shelf.removed if content == GONE else shelf.versions).append(number)
     for shelf in shelves.values():
         for numbers in (shelf.versions, shelf.removed, *shelf.moves.values()):
             numbers.sort()

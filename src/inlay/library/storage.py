@@ -8,6 +8,7 @@ cut; a URL (`inlay.library.url`) as well as its store does.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -19,6 +20,10 @@ from urllib.parse import unquote, urlsplit
 
 from inlay.errors import DamagedError, LibraryError
 
+_NO_LINKS = frozenset((errno.EPERM, errno.EACCES, errno.EINVAL, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV))
+"""What systems say that have no hard links, or none here."""
+TAKEN = b'{"taken": true}\n'
+"""What is in a file whose name is taken, and whose content is about to come."""
 PART = ".part-"
 """How the names of files begin that are being written; what was killed leaves them behind."""
 
@@ -88,6 +93,7 @@ class Folder:
 
     A file is written beside its place, synced, and then given its name: by a link where the name must be free (unlike
     a rename, a link fails if it is taken), by a rename where it may be replaced. The folder is synced after that.
+    Where there are no links, a file that says TAKEN takes the name first; what a kill leaves so counts as not there.
     """
 
     def __init__(self, root: Path):
@@ -121,10 +127,17 @@ class Folder:
     def create(self, path: str, content: bytes) -> bool:
         """Write a new file; False if the path is taken."""
         with self._written(path, content) as part:
+            target = self.root / path
             try:
-                os.link(part, self.root / path)
+                os.link(part, target)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                if not _take(target):
+                    return False
+                part.replace(target)
             _sync(part.parent)
         return True
 
@@ -219,6 +232,19 @@ def _walk(folder: str, name: str, parts: bool) -> Iterator[File]:
                 with contextlib.suppress(FileNotFoundError):  # gone since
                     found = entry.stat(follow_symlinks=False)
                     yield File(path, found.st_size, found.st_mtime)
+
+
+def _take(path: Path) -> bool:
+    """Take a name that must be free."""
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        os.write(handle, TAKEN)
+    finally:
+        os.close(handle)
+    return True
 
 
 def _make(folder: Path) -> None:

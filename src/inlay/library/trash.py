@@ -10,6 +10,7 @@ deleted. A writer that was slower than all that looks for its blob after its car
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -53,20 +54,34 @@ def removable(library: Library, ref: str) -> tuple[str, list[int]]:
 def remove(library: Library, ref: str) -> list[Entry]:
     """Move versions into the trash; also damaged ones, of which little is then known."""
     name, versions = removable(library, ref)
-    entries = []
-    for version in versions:
-        path = card_path(name, version)
-        content = library.storage.read(path)
-        entries.append(_whatever(library, content, name, version))
-        library.storage.replace(trash_path(name, version), content)
-        library.storage.replace(path, cards.GONE)
+    mine = {version: content for version in versions if (content := _taken(library, name, version)) is not None}
+    if not mine:
+        raise LibraryError(f"{ref} was removed a moment ago")
     try:
-        _refuse_aliased(library, name, versions)  # one may have been moved here in between
+        _refuse_aliased(library, name, list(mine))  # one may have been moved here in between
     except LibraryError:
-        for version in versions:
-            restore(library, f"{name}@{version}")
+        for version in mine:
+            _put_back(library, name, version)
         raise
-    return entries
+    return [_whatever(library, content, name, version) for version, content in mine.items()]
+
+
+def _taken(library: Library, name: str, version: int) -> bytes | None:
+    """Put a card into the trash and a tombstone in its place; None if another did so first.
+
+    Who puts it back deletes the copy in the trash, perhaps the one that was just made: so it is looked for once more.
+    """
+    storage, path = library.storage, card_path(name, version)
+    try:
+        content = storage.read(path)
+    except FileNotFoundError:
+        return None
+    if content == cards.GONE:
+        return None
+    storage.replace(trash_path(name, version), content)
+    storage.replace(path, cards.GONE)
+    storage.create(trash_path(name, version), content)
+    return content
 
 
 def removed(library: Library) -> list[Entry]:
@@ -84,18 +99,33 @@ def restore(library: Library, ref: str) -> list[Entry]:
     chosen = list(there.values()) if which is None else [there[which]] if which in there else []
     if not chosen:
         raise LibraryError(f"{ref} is not in the trash: {suggest(ref, (f'{name}@{v}' for v in there))}")
-    entries = []
-    for version in chosen:
-        path = trash_path(name, version)
-        content = library.storage.read(path, cards.LIMIT)
-        entry = cards.decode(content, name, version, library.storage.where(path))
-        library.storage.replace(card_path(name, version), content)
-        if library.storage.stat(blob_path(entry.sha256)) is None:
-            library.storage.replace(card_path(name, version), cards.GONE)
-            raise LibraryError(f"{entry.ref} cannot be restored: its content was deleted")
-        library.storage.remove(path)
-        entries.append(entry)
-    return entries
+    found = {version: _put_back(library, name, version) for version in chosen}
+    gone = [f"{name}@{version}" for version, entry in found.items() if entry is None]
+    if gone:
+        raise LibraryError(f"{', '.join(gone)} is not in the trash any more: it was restored or deleted a moment ago")
+    return [entry for entry in found.values() if entry is not None]
+
+
+def _put_back(library: Library, name: str, version: int) -> Entry | None:
+    """Put a card back in its place; None if it is not in the trash any more.
+
+    Who removes it again relies on the copy in the trash, perhaps the one that is deleted here: so the card is looked
+    at once more.
+    """
+    storage, path, place = library.storage, trash_path(name, version), card_path(name, version)
+    try:
+        content = storage.read(path, cards.LIMIT)
+    except FileNotFoundError:
+        return None
+    entry = cards.decode(content, name, version, storage.where(path))
+    storage.replace(place, content)
+    if storage.stat(blob_path(entry.sha256)) is None:
+        storage.replace(place, cards.GONE)
+        raise LibraryError(f"{entry.ref} cannot be restored: its content was deleted")
+    storage.remove(path)
+    if storage.read_all([place], cards.LIMIT).get(place) == cards.GONE:
+        storage.create(path, content)
+    return entry
 
 
 def gc(library: Library, dry_run: bool, grace: float) -> Freed:
@@ -135,7 +165,8 @@ def _delete(library: Library, doomed: dict[str, File]) -> dict[str, File]:
     left = _blobs(library, "aside")
     named = _named(library) if left else set()
     for sha256 in left.keys() & named:
-        storage.move(_aside(sha256), blob_path(sha256))
+        with contextlib.suppress(FileNotFoundError):  # another gc was faster
+            storage.move(_aside(sha256), blob_path(sha256))
     for sha256 in left.keys() - named:
         storage.remove(_aside(sha256))
     return {sha256: file for sha256, file in (doomed | left).items() if sha256 not in named}

@@ -75,9 +75,10 @@ def _alias(library: Library, name: str, alias: str, numbers: list[int]) -> Itera
     if version is not None and _dangles(library, name, alias):
         message = f"{ref} points to version {version}, which is not there"
         yield Problem(ref, storage.where(paths[-1]), message)
-    for number in gaps(numbers):
-        where = storage.where(aliases.move_path(name, alias, number))
-        yield Problem(ref, where, f"{ref} has lost a part of its history: {where} is missing")
+    for path in (aliases.move_path(name, alias, number) for number in gaps(numbers)):
+        if storage.stat(path) is None:  # else its writer was killed when it had taken the number
+            where = storage.where(path)
+            yield Problem(ref, where, f"{ref} has lost a part of its history: {where} is missing")
 
 
 def gaps(numbers: Iterable[int]) -> Iterator[int]:

@@ -51,12 +51,13 @@ class TokenShift(Delta):
         """w as torch.nn.Linear's, everything else constant."""
         if name == "w":
             bound = shape[0] ** -0.5
-            return torch.empty(shape).uniform_(-bound, bound, generator=random)
-        return torch.full(shape, {"gate": self.open_at_start, "strength": self.strength}.get(name, 0.0))
+            return torch.empty(shape, dtype=torch.float32).uniform_(-bound, bound, generator=random)
+        value = {"gate": self.open_at_start, "strength": self.strength}.get(name, 0.0)
+        return torch.full(shape, value, dtype=torch.float32)
 
     def bucketed(self) -> TokenShift:
         """Starting values do not separate groups."""
-        return TokenShift(self.alpha, self.gate, 0.0, 0.0)
+        return replace(self, open_at_start=0.0, strength=0.0)
 
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
         """(w . x + b) v, or v alone."""

@@ -61,7 +61,8 @@ class DiffPrune(WeightMethod):
     def initial(self, sites: Sites, seed: int) -> dict[str, Tensor]:
         """No difference, gates open."""
         params = self.params(sites)
-        return {n: torch.full(p.shape, self.gate if p.role == "gate" else 0.0) for n, p in params.items()}
+        start = {"gate": self.gate}
+        return {n: torch.full(p.shape, start.get(p.role, 0.0), dtype=torch.float32) for n, p in params.items()}
 
     def by_site(self, sites: Sites) -> dict[str, int]:
         """What is kept at the end; while training, every weight has a difference and a gate."""
@@ -78,8 +79,9 @@ class DiffPrune(WeightMethod):
         if log_a is not None:
             z = self._gate.settled(log_a) if uniform is None else self._gate.sample(log_a, uniform(name, log_a))
             return z * tensors[name]
-        dense = sparse.decode(tensors, name, tuple(like.shape))
-        return torch.zeros_like(like) if dense is None else dense
+        if name + sparse.INDEX not in tensors:
+            return tensors.get(name, torch.zeros_like(like))
+        return sparse.spread(tensors[name + sparse.INDEX], tensors[name + sparse.VALUE], tuple(like.shape))
 
     def penalty(self, tensors: Tensors) -> Tensor | None:
         """lambda * E[L0]; none once the mask is fixed."""

@@ -63,7 +63,7 @@ class Finetune(WeightMethod):
 
     def initial(self, sites: Sites, seed: int) -> dict[str, Tensor]:
         """No difference."""
-        return {name: torch.zeros(param.shape) for name, param in self.params(sites).items()}
+        return {name: torch.zeros(param.shape, dtype=torch.float32) for name, param in self.params(sites).items()}
 
     def by_site(self, sites: Sites) -> dict[str, int]:
         """By layer, since whole layers train."""

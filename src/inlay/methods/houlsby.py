@@ -66,9 +66,10 @@ class Bottleneck(Delta):
     def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
         """Matrices are small and random, vectors zero (gamma is a difference from one)."""
         if len(shape) == 1 or self.init == 0:
-            return torch.zeros(shape)
+            return torch.zeros(shape, dtype=torch.float32)
         cut = 2 * self.init
-        return torch.nn.init.trunc_normal_(torch.empty(shape), 0.0, self.init, -cut, cut, generator=random)
+        values = torch.empty(shape, dtype=torch.float32)
+        return torch.nn.init.trunc_normal_(values, 0.0, self.init, -cut, cut, generator=random)
 
     def bucketed(self) -> Bottleneck:
         """The initial scale does not separate groups."""

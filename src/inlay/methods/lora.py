@@ -37,11 +37,11 @@ class LowRank(Delta):
     def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
         """up is zero."""
         if name == "scale":
-            return torch.full(shape, self.scale)
+            return torch.full(shape, self.scale, dtype=torch.float32)
         if name == "up":
-            return torch.zeros(shape)
+            return torch.zeros(shape, dtype=torch.float32)
         bound = shape[0] ** -0.5
-        return torch.empty(shape).uniform_(-bound, bound, generator=random)
+        return torch.empty(shape, dtype=torch.float32).uniform_(-bound, bound, generator=random)
 
     def bucketed(self) -> LowRank:
         """The scale is a tensor, so it does not separate groups."""

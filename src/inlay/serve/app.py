@@ -47,6 +47,8 @@ _STATUS: dict[type[Exception], int] = {
     RunError: 503,
     Stopped: 503,
 }
+_SMALL = 64 << 10
+"""Bytes of a body that is read where it is; a larger one would hold up other calls, and goes to a thread."""
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
@@ -74,7 +76,11 @@ class Service:
         self.enter(request, "predict")
         if not self.engine.ready:
             raise not_ready()
-        items, within = bodies.parse(await read_body(request, self.limits), self.limits)
+        content = await read_body(request, self.limits, self.limits.body)
+        if len(content) <= _SMALL:
+            items, within = bodies.parse(content, self.limits)
+        else:
+            items, within = await asyncio.to_thread(bodies.parse, content, self.limits)
         seconds = min(self.limits.seconds, _deadline(request, within))
         call = calls.plan(items, self.names, self.limits, seconds)
         texts = [ask.given for ask in call.asks] if self.log.texts else None
@@ -136,7 +142,8 @@ def _predictions(app: FastAPI, service: Service) -> None:
         call = await service.call(request)
         await calls.finish(call, request)
         try:
-            return _json({"results": call.results(), "ms": call.ms, "batch": call.batch})
+            content = _answers(call) if call.is_small else await asyncio.to_thread(_answers, call)
+            return Response(content, media_type=_JSON)
         finally:
             service.report(call, request)
 
@@ -147,6 +154,12 @@ def _predictions(app: FastAPI, service: Service) -> None:
         """As /v1/predict, but every answer is a line of its own, sent when it is there, with its item's index."""
         call = await service.call(request)
         return StreamingResponse(_as_lines(call, service, request), media_type=_LINES)
+
+
+def _answers(call: calls.Call) -> bytes:
+    """All answers, each written by itself: while one is written, nothing else can run."""
+    results = b",".join(bodies.dump(one) for one in call.results())
+    return b'{"results":[' + results + b"]," + bodies.dump({"ms": call.ms, "batch": call.batch})[1:]
 
 
 async def _as_lines(call: calls.Call, service: Service, request: Request) -> AsyncIterator[bytes]:
@@ -162,7 +175,7 @@ def _tasks(app: FastAPI, service: Service) -> None:
     async def tasks(request: Request) -> Response:
         """All tasks that are served."""
         service.enter(request, "predict", "manage")
-        return _json({"tasks": [card_of(served) for served in service.engine.tasks()]})
+        return Response(await asyncio.to_thread(_cards, service), media_type=_JSON)
 
     refusals = failures(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
 
@@ -186,15 +199,17 @@ def _tasks(app: FastAPI, service: Service) -> None:
 
 
 def _states(app: FastAPI, service: Service) -> None:
-    @app.get("/health", response_model=bodies.State)
+    @app.get("/health", response_model=bodies.State, responses=failures(503))
     async def health() -> Response:
-        """Whether the service lives."""
+        """Whether the process lives, and its engine; if the engine has failed, the process is about to end."""
+        if service.engine.failed is not None:
+            raise Refused(503, "failed", "the engine has failed, and the service is about to end")
         return _json({"status": "alive"})
 
     @app.get("/ready", response_model=bodies.State, responses=failures(503))
     async def ready() -> Response:
-        """Whether it answers: not while it warms up, nor when it is about to end."""
-        if not service.engine.ready:
+        """Whether it answers: not while it warms up or recovers from an error, nor when it is about to end."""
+        if not service.engine.ready or service.engine.troubled:
             raise not_ready()
         return _json({"status": "ready"})
 
@@ -205,6 +220,10 @@ def _states(app: FastAPI, service: Service) -> None:
         """What Prometheus reads."""
         service.enter(request, "predict", "manage")
         return Response(await asyncio.to_thread(service.metrics.page), media_type=metrics.CONTENT_TYPE)
+
+
+def _cards(service: Service) -> bytes:
+    return b'{"tasks":[' + b",".join(bodies.dump(card_of(one)) for one in service.engine.tasks()) + b"]}"
 
 
 def card_of(served: Served) -> dict[str, Any]:
@@ -232,7 +251,7 @@ def card_of(served: Served) -> dict[str, Any]:
 
 
 async def _wanted(request: Request, limits: Limits) -> bodies.Wanted:
-    content = await read_body(request, limits, json=False)
+    content = await read_body(request, limits, limits.management, json=False)
     try:
         return bodies.Wanted.model_validate_json(content) if content.strip() else bodies.Wanted()
     except ValidationError as error:

@@ -29,6 +29,8 @@ class Ask:
     windows; or an error. Questions and tagging always see the whole text, in windows."""
     explain: bool = False
     """Also `tokens` and `alpha`, one number per token, where the method has it."""
+    shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Rows that were made of this very `given`, by how they are made: asks for other tasks use them too."""
 
 
 class Pending(Future[Answer]):

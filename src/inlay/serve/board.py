@@ -45,7 +45,7 @@ class State:
     put: dict[str, str]
     taken: list[str]
     problem: str = ""
-    """Why the choices could not be kept for the next start."""
+    """Why a change could not be kept: nothing has changed."""
 
 
 class Board:
@@ -63,20 +63,20 @@ class Board:
 
     async def change(self, changes: Change) -> State:
         """Enter what somebody was asked for; the state after it."""
-        choices, problem = self._choices, ""
-        for name, ref in changes.items():
-            choices.put.pop(name, None)
-            choices.taken = [one for one in choices.taken if one != name] + ([name] if ref == "" else [])
-            if ref:
-                choices.put[name] = ref
+        choices = self._choices
         try:
-            choices.keep()
+            with choices.changing(lambda: None):
+                for name, ref in changes.items():
+                    choices.put.pop(name, None)
+                    choices.taken = [one for one in choices.taken if one != name] + ([name] if ref == "" else [])
+                    if ref:
+                        choices.put[name] = ref
         except RunError as error:
-            problem = str(error)
+            return State(self._number, dict(choices.put), list(choices.taken), str(error))
         self._number += 1
         self._changed.set()
         self._changed = asyncio.Event()
-        return State(self._number, dict(choices.put), list(choices.taken), problem)
+        return await self.state()
 
     async def after(self, number: int, seconds: float) -> State | None:
         """The state once it is another than this one; None if nothing changes for so long."""
@@ -125,7 +125,7 @@ class SharedChoices(Choices):
             state: State = cluster.ray().get(find_board().change.remote(changes), timeout=_TIMEOUT)
         except Exception as error:  # Ray's, of many kinds
             why = cluster.first_line(error)
-            raise RunError(f"only one replica has changed, the others could not be told: {why}; ask again") from None
+            raise RunError(f"nothing was changed: the other replicas could not be told ({why}); try again") from None
         self.take_up(state)
         if state.problem:
             raise RunError(state.problem)

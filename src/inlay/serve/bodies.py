@@ -1,24 +1,31 @@
 """What travels: the bodies of requests and answers, as pydantic models, and the OpenAPI document made of them.
 
-A body is checked in one go, in compiled code. Only if that fails are its items checked one by one, so that a bad item
-fails alone: it becomes an `{"error": ...}` in its place, and the call succeeds.
+What a body holds is counted in its bytes before anything is made of it: a few megabytes of `0,0,0` would otherwise
+become millions of objects. Items are checked one by one, up to their first mistake, so that a bad item fails alone: it
+becomes an `{"error": ...}` in its place, and the call succeeds.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.json_schema import models_json_schema
+from pydantic_core import from_json
 
+from inlay.errors import suggest
 from inlay.serve.ask import Ask
 from inlay.serve.limits import Limits, Refused
 
 Long = Literal["cut", "windows", "refuse"]
 Given = str | tuple[str, str] | list[str] | Mapping[str, str]
+Words = Annotated[list[str], Field(fail_fast=True)]
+Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_DEADLINE = "Answer within so many milliseconds, or not at all (504)."
+_EXPECTED = 'expected {"requests": [...]}, or one request such as {"task": "sms", "text": "you won a prize"}'
 
 
 class Item(BaseModel):
@@ -30,10 +37,10 @@ class Item(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     task: str | None = Field(default=None, description="A served task.", examples=["sms"])
-    tasks: list[str] | Literal["all"] | None = Field(default=None, description="Several tasks, or all of them.")
+    tasks: Words | Literal["all"] | None = Field(default=None, description="Several tasks, or all of them.")
     text: str | None = Field(default=None, examples=["you won a prize"])
     pair: str | None = Field(default=None, description="The second text.")
-    tokens: list[str] | None = Field(default=None, description="Words, each of which gets a tag.")
+    tokens: Words | None = Field(default=None, description="Words, each of which gets a tag.")
     question: str | None = None
     context: str | None = Field(default=None, description="The text that holds the answer.")
     top_k: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Keep so many of the scores.")
@@ -53,13 +60,19 @@ class Item(BaseModel):
             raise ValueError("pair goes with text")
         if (self.context is not None) != (forms == ["question"]):
             raise ValueError("question and context go together")
+        for name in ("text", "pair", "question", "context"):
+            if (given := getattr(self, name)) is not None and not given.strip():
+                raise ValueError(f"{name} is blank")
+        if self.tokens is not None and not any(token.strip() for token in self.tokens):
+            raise ValueError("tokens has no words")
         return self
 
     @property
     def characters(self) -> int:
-        """How long it is, all its texts together."""
-        parts = (self.text, self.pair, self.question, self.context, *(self.tokens or ()))
-        return sum(len(part) for part in parts if part is not None)
+        """How long it is, all its texts together; between two tokens is a blank."""
+        parts = (self.text, self.pair, self.question, self.context)
+        words = len(self.tokens) + sum(map(len, self.tokens)) if self.tokens else 0
+        return words + sum(len(part) for part in parts if part is not None)
 
     @property
     def given(self) -> Given:
@@ -71,12 +84,19 @@ class Item(BaseModel):
         text = self.text or ""
         return text if self.pair is None else (text, self.pair)
 
-    def asks(self, served: Sequence[str]) -> list[Ask]:
-        """One for every task that is wanted; `served` is what "all" stands for."""
-        several = list(served) if self.tasks == "all" else list(dict.fromkeys(self.tasks or ()))
-        wanted = [self.task] if self.task is not None else several
-        how = (self.top_k, self.threshold, self.raw, self.long, self.explain)
-        return [Ask(task, self.given, *how) for task in wanted]
+    def wanted(self, served: Callable[[], Sequence[str]]) -> Sequence[str]:
+        """The tasks that it is for; `served` gives what "all" stands for."""
+        if self.task is not None:
+            return [self.task]
+        return served() if self.tasks == "all" else list(dict.fromkeys(self.tasks or ()))
+
+    def asks(self, tasks: Sequence[str]) -> list[Ask]:
+        """One for every task; they share the rows that are made of the text."""
+        how, shared = (self.top_k, self.threshold, self.raw, self.long, self.explain), {}
+        return [Ask(task, self.given, *how, shared) for task in tasks]
+
+
+_FIELDS = frozenset(Item.model_fields)
 
 
 class Body(BaseModel):
@@ -85,16 +105,13 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     requests: list[Item]
-    deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="Answer within so many milliseconds, or not at all (504)."
-    )
+    deadline_ms: Milliseconds | None = Field(default=None, description=_DEADLINE)
 
 
-class _Loose(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class Alone(Item):
+    """A body that is one request by itself; it is answered with a list of one."""
 
-    requests: list[Any]
-    deadline_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    deadline_ms: Milliseconds | None = Field(default=None, description=_DEADLINE)
 
 
 class Wanted(BaseModel):
@@ -187,17 +204,38 @@ def parse(content: bytes, limits: Limits) -> tuple[list[Item | Refused], float |
     Raises:
         Refused: if the whole body is of no use.
     """
+    refuse_crowded(content, limits)
     try:
-        body = Body.model_validate_json(content)
-        items: list[Item | Refused] = list(body.requests)
-        deadline = body.deadline_ms
-    except ValidationError as error:
-        items, deadline = _one_by_one(content, error)
-    if not items:
-        raise Refused(422, "invalid", "requests is empty; expected at least one")
+        found = from_json(content)
+    except ValueError as error:
+        raise Refused(400, "invalid", f"the body is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Refused(422, "invalid", f"the body is not an object: {_EXPECTED}")
+    deadline = _milliseconds(found.pop("deadline_ms", None))
+    if "requests" not in found:
+        return [_alone(found, limits)], deadline
+    items = found.pop("requests")
+    if found:
+        raise Refused(422, "invalid", f"{next(iter(found))[:100]}: there is no such field beside requests: {_EXPECTED}")
+    if not isinstance(items, list) or not items:
+        raise Refused(422, "invalid", "requests: expected a list of at least one request")
     if len(items) > limits.items:
-        raise Refused(413, "too_large", f"there are {len(items):,} requests in this call; at most {limits.items:,}")
-    return [_measured(item, limits) for item in items], deadline
+        raise Refused(413, "too_large", f"{len(items):,} requests in one call; at most {limits.items:,} are allowed")
+    return [_item(one, limits) for one in items], deadline
+
+
+def refuse_crowded(content: bytes, limits: Limits) -> None:
+    """Refuse a body of too many values, by its separators; a few passes over the bytes, whatever they are."""
+    if content.count(b",") + content.count(b"{") + content.count(b"[") + content.count(b'"') // 2 <= limits.values:
+        return
+    if b"\\" in content:
+        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")  # no quotes are left but those around texts
+    texts = content.count(b'"') // 2
+    if texts <= limits.values:  # separators within texts do not count
+        content = b"".join(content.split(b'"')[::2])
+        if content.count(b",") + content.count(b"{") + content.count(b"[") <= limits.values:
+            return
+    raise Refused(413, "too_large", f"the body holds more than {limits.values:,} values")
 
 
 def problem(kind: str, message: str) -> dict[str, Any]:
@@ -229,32 +267,43 @@ def status_of(error: ValidationError) -> int:
 
 def schemas() -> dict[str, Any]:
     """The bodies that are read by hand, as OpenAPI components."""
-    _, found = models_json_schema(
-        [(Body, "validation"), (Wanted, "validation")], ref_template="#/components/schemas/{model}"
-    )
+    models: list[tuple[type[BaseModel], Literal["validation"]]]
+    models = [(Body, "validation"), (Alone, "validation"), (Wanted, "validation")]
+    _, found = models_json_schema(models, ref_template="#/components/schemas/{model}")
     return dict(found["$defs"])
 
 
-def _one_by_one(content: bytes, whole: ValidationError) -> tuple[list[Item | Refused], float | None]:
-    try:
-        loose = _Loose.model_validate_json(content)
-    except ValidationError as error:
-        raise Refused(status_of(error), "invalid", said(error)) from None
-    items: list[Item | Refused] = []
-    for one in loose.requests:
-        try:
-            items.append(Item.model_validate(one))
-        except ValidationError as error:
-            items.append(Refused(422, "invalid", said(error)))
-        except RecursionError:
-            items.append(Refused(422, "invalid", said(whole)))
-    return items, loose.deadline_ms
-
-
-def _measured(item: Item | Refused, limits: Limits) -> Item | Refused:
-    if isinstance(item, Item) and (length := item.characters) > limits.characters:
-        return Refused(413, "too_long", f"the text has {length:,} characters; at most {limits.characters:,}")
+def _alone(found: dict[str, Any], limits: Limits) -> Item:
+    if not found.keys() & _FIELDS:
+        raise Refused(422, "invalid", f"requests is missing: {_EXPECTED}")
+    item = _item(found, limits)
+    if isinstance(item, Refused):
+        raise item
     return item
+
+
+def _item(one: Any, limits: Limits) -> Item | Refused:
+    if not isinstance(one, dict):
+        return Refused(422, "invalid", 'a request is an object such as {"task": "sms", "text": "you won a prize"}')
+    unknown = next((key for key in one if key not in _FIELDS), None)
+    if unknown is not None:  # before pydantic, which would list every such key
+        return Refused(422, "invalid", f"there is no field {unknown[:100]!r}: {suggest(unknown[:100], _FIELDS)}")
+    try:
+        item = Item.model_validate(one)
+    except ValidationError as error:
+        return Refused(422, "invalid", said(error))
+    if (length := item.characters) > limits.characters:
+        most = f"at most {limits.characters:,} are allowed"
+        return Refused(413, "too_long", f"the text has {length:,} characters; {most}")
+    return item
+
+
+def _milliseconds(given: Any) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise Refused(422, "invalid", "deadline_ms: expected a number of milliseconds above 0")
+    return float(min(given, 1e12))
 
 
 def _finite(value: Any) -> Any:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 _INLINE = 4096
 """Characters that are tokenised where they are; more would hold up other calls, and go to a thread."""
+_FEW = 16
+"""Asks that are submitted where they are."""
 _SHORT = 0.05
 """Seconds after which it is worth noticing that a client goes."""
 _SLACK = 0.25
@@ -62,6 +64,8 @@ class Call:
     """For every item, whether it was for several tasks."""
     deadline: float
     """On the monotonic clock."""
+    size: int = 0
+    """Characters of all asks."""
     began: float = field(default_factory=time.perf_counter)
     bugs: list[BaseException] = field(default_factory=list)
     """What should not have happened; known once there are results."""
@@ -75,6 +79,11 @@ class Call:
     def futures(self) -> list[Future[Answer]]:
         """What was accepted."""
         return [place.outcome for place in self.places if isinstance(place.outcome, Future)]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it can be worked on without holding up other calls."""
+        return self.size <= _INLINE and len(self.places) <= _FEW
 
     @property
     def ms(self) -> float:
@@ -125,24 +134,28 @@ class Call:
 def plan(items: Sequence[Item | Refused], served: Callable[[], Sequence[str]], limits: Limits, seconds: float) -> Call:
     """What a call asks for, before any of it is submitted."""
     places: list[Place] = []
+    served, size = functools.cache(served), 0
     for i, item in enumerate(items):
         if isinstance(item, Refused):
             places.append(Place(i, None, outcome=item))
             continue
-        asks = item.asks(served() if item.tasks == "all" else ())
-        places += [Place(i, None if item.tasks is None else ask.task, ask) for ask in asks]
-        if len(places) > limits.answers:
-            raise Refused(413, "too_large", f"this call asks for more than {limits.answers:,} answers")
+        tasks = item.wanted(served)
+        size += item.characters * len(tasks)
+        if len(places) + len(tasks) > limits.answers:
+            raise Refused(413, "too_large", f"this call asks for more than the {limits.answers:,} answers allowed")
+        if size > limits.echoed:
+            much = f"the answers of this call would repeat more than {limits.echoed:,} characters of text"
+            raise Refused(413, "too_large", f"{much}: ask fewer tasks at once, or about shorter texts")
+        places += [Place(i, None if item.tasks is None else ask.task, ask) for ask in item.asks(tasks)]
     grouped = [isinstance(item, Item) and item.tasks is not None for item in items]
-    return Call(places, grouped, time.monotonic() + seconds)
+    return Call(places, grouped, time.monotonic() + seconds, size)
 
 
 async def submit(engine: Engine, call: Call) -> None:
     """Hand all asks to the engine, or none."""
     if not engine.ready:
         raise not_ready()
-    size = sum(_size(ask) for ask in call.asks)
-    if size <= _INLINE:
+    if call.is_small:
         _submit(engine, call)
     else:
         await asyncio.to_thread(_submit, engine, call)
@@ -260,15 +273,6 @@ def _settle(done: asyncio.Future[None]) -> None:
 
 def _left(call: Call) -> float:
     return max(0.0, call.deadline + _SLACK - time.monotonic())
-
-
-def _size(ask: Ask) -> int:
-    given = ask.given
-    return len(given) if isinstance(given, str) else sum(len(part) for part in _parts(given))
-
-
-def _parts(given: Any) -> Sequence[str]:
-    return list(given.values()) if isinstance(given, dict) else given
 
 
 def _raise(error: BaseException | None) -> Answer:

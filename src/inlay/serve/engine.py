@@ -7,6 +7,9 @@
 Asks are encoded where they come from, wait in a queue that is fair between tasks, and run together whatever their task
 and method. An idle engine waits a moment for company; one with a backlog never does. Adapters that change the base's
 own weights run in passes of their own, for a third of the time while others wait.
+
+An error that no ask has caused fails what is open, and the engine goes on. If the base itself no longer runs (a CUDA
+error stays for the life of a process), or errors do not end, its thread ends, and `on_failure` is called.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext, suppress
 
 from inlay.engine.host import Host
-from inlay.errors import InlayError
+from inlay.errors import InlayError, RunError
 from inlay.library.library import Entry, Library, check_name
 from inlay.serve.ask import Answer, Ask, BatchDone, Busy, Counts, Late, Pending, Served, Settings, Stopped
 from inlay.serve.pager import Pager
@@ -33,6 +37,10 @@ from inlay.serve.version import Item, Piece, Tokenizers, Version, encode
 
 _log = logging.getLogger(__name__)
 _TOKENS = {"cuda": 32768}
+_PATIENCE, _TRIES = 10.0, 5
+"""An engine that fails so often, for so many seconds, without a batch in between gives up."""
+_PAUSE = 0.05
+"""Seconds before it goes on after an error; twice as many after the next, half a second at most."""
 _PAGING = 0.005
 """Seconds of paging between two batches, or half of what the last batch took."""
 
@@ -51,7 +59,14 @@ class Engine:
         self._lingers = False
         self._accepts = False
         self._quits = False
-        self._error: BaseException | None = None
+        self.failed: BaseException | None = None
+        """Why its thread has ended, if it should not have."""
+        self.on_failure: Callable[[BaseException], None] | None = None
+        """Called in the engine's thread when that is about to end so."""
+        self.troubled = False
+        """Whether it has just failed, and is about to try again."""
+        self._failures: list[float] = []
+        """When it has failed since the last batch that ran."""
         self._thread: threading.Thread | None = None
         self._taken: list[Piece] = []
         """The batch under way."""
@@ -74,8 +89,8 @@ class Engine:
         self._thread = threading.Thread(target=self._live, args=(warm,), name="inlay-engine", daemon=True)
         self._thread.start()
         warm.wait()
-        if self._error is not None:
-            raise self._error
+        if self.failed is not None:
+            raise self.failed
 
     def stop(self, drain: bool = True, seconds: float = 30.0) -> None:
         """Accept no more, answer what was accepted (for so long at most; not at all without `drain`), and end.
@@ -90,7 +105,8 @@ class Engine:
             self._wake()
         if self._thread is not None:
             self._thread.join()
-        self._pager.close()
+        with suppress(Exception) if self.failed is not None else nullcontext():
+            self._pager.close()
 
     def submit(self, ask: Ask, deadline: float | None = None) -> Pending:
         """Encode an ask here and now, and queue it.
@@ -230,15 +246,37 @@ class Engine:
             self._accepts = True
             warm.set()
             while not self._quits:
-                self._turn()
+                try:
+                    self._turn()
+                except Exception as found:
+                    self._recover(found)
         except BaseException as found:
-            self._error = found
+            self.failed = found
             error = Stopped(f"the engine has failed: {found}")
             _log.critical("the engine has failed", exc_info=found)
         finally:
             self._accepts = False
             self._abandon(error)
+            if self.failed is not None and self.on_failure is not None and warm.is_set():
+                self.on_failure(self.failed)
             warm.set()
+
+    def _recover(self, error: Exception) -> None:
+        """Go on after an error, if that can help; raise it otherwise."""
+        self.troubled = True
+        self._abandon(Stopped(f"the engine has failed, and tries to go on: {error}"))
+        self._failures.append(time.monotonic())
+        for_long = self._failures[-1] - self._failures[0] >= _PATIENCE and len(self._failures) >= _TRIES
+        if for_long or not self._runner.works():
+            raise error
+        _log.error("the engine has failed, and goes on", exc_info=error)
+        with self._change:
+            self._change.wait_for(lambda: self._quits, min(0.5, _PAUSE * 2 ** min(10, len(self._failures) - 1)))
+
+    def _check(self, suspect: bool) -> None:
+        """After errors that no ask can have caused: whether there is still something that runs."""
+        if suspect and not self._runner.works():
+            raise RunError("the base no longer runs on its device")
 
     def _prefetch(self) -> None:
         """Fill the bank with the first tasks; nobody waits for that."""
@@ -258,7 +296,8 @@ class Engine:
         pieces = self._taken = [piece for piece in taken if piece.item.begin()]
         if pieces:
             self._run(pieces, waiting)
-        elif not taken and not more:
+        self.troubled = False
+        if not taken and not more:
             self._sleep()
 
     def _page(self) -> bool:
@@ -267,6 +306,7 @@ class Engine:
             for ref in self._roster.leaving():
                 self._pager.drop(ref)
         more = self._pager.load_some(self._roster.waits, max(_PAGING, self._turns.last / 2))
+        self._check(self._pager.suspect)
         for ref in self._pager.news():
             error = self._pager.error(ref) or InlayError(f"{ref} cannot be used")
             with self._change:
@@ -277,7 +317,8 @@ class Engine:
 
     def _run(self, pieces: list[Piece], waiting: int) -> None:
         began = time.perf_counter()
-        self._runner.run(pieces, pieces[0].item.version.alone, waiting)
+        self._check(not self._runner.run(pieces, pieces[0].item.version.alone, waiting))
+        self._failures.clear()
         self._pager.used({piece.item.version.ref for piece in pieces})
         with self._change:
             self._turns.took(pieces, time.perf_counter() - began)
@@ -307,3 +348,4 @@ class Engine:
             items = [piece.item for version in list(self._queue.flows) for piece in self._queue.remove_flow(version)]
             self._change.notify_all()
         self._runner.fail([*items, *(piece.item for piece in self._taken)], error)
+        self._taken = []

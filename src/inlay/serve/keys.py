@@ -1,21 +1,22 @@
 """API keys: a file of `name scopes key` lines, where a key is given plainly or as `sha256:` and its digest.
 
 Only digests are kept, and whoever asks is compared with every key in constant time, so that neither the time an answer
-takes nor the memory of the process says anything about a key. Without keys the service is open to whoever can reach it,
-but tasks are managed from this machine alone: not through a proxy, and not by a web page that a browser here shows.
+takes nor the memory of the process says anything about a key.
+
+Without keys anyone who reaches the service may ask, and nobody may manage its tasks. Where a request comes from proves
+nothing: behind a proxy on this machine the whole world comes from 127.0.0.1. Management without a key needs a Unix
+socket of its own, or an operator who has opened it; and then still no browser, which would let any web page in.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -25,7 +26,14 @@ from inlay.serve.limits import Refused
 Scope = Literal["predict", "manage"]
 SCOPES: tuple[Scope, ...] = ("predict", "manage")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.IGNORECASE)
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_NO_MANAGING = (
+    "this service has no keys, so its tasks cannot be changed from here; restart it with --key-file F (changes then "
+    "take a key with the scope manage), with --management-socket PATH (a Unix socket that only the service's user can "
+    "open), or with --open-management (anyone who reaches the service may change its tasks)"
+)
+_NO_BROWSER = (
+    "without a key, a web page cannot change the tasks of this service: leave out the Origin header, or use a key"
+)
 
 
 @dataclass(frozen=True)
@@ -40,8 +48,14 @@ class Key:
 class Keys:
     """Decides who may do what."""
 
-    def __init__(self, keys: Sequence[Key] | None = None):
+    def __init__(self, keys: Sequence[Key] | None = None, open_management: bool = False, socket: str | None = None):
+        """
+        Args:
+            open_management: without keys, anyone may manage tasks.
+            socket: without keys, whoever asks over this Unix socket may manage tasks.
+        """
         self.keys = None if keys is None else tuple(keys)
+        self.open_management, self.socket = open_management, socket
 
     @property
     def open(self) -> bool:
@@ -55,15 +69,28 @@ class Keys:
             Refused: 401 without a valid key, 403 where it does not suffice.
         """
         if self.keys is None:
-            if scopes == ("manage",) and not from_here(request):
-                raise Refused(403, "forbidden", "without a key file, tasks are managed from the same machine alone")
+            if scopes == ("manage",):
+                self._check_open_management(request)
             return None
         key = self._of(_presented(request))
         if key is None:
-            raise Refused(401, "unauthorized", "a valid key is needed: Authorization: Bearer KEY, or X-API-Key: KEY")
+            raise Refused(
+                401, "unauthorized", "a valid key is needed: send Authorization: Bearer KEY or X-API-Key: KEY"
+            )
         if not key.scopes.intersection(scopes):
-            raise Refused(403, "forbidden", f"the key of {key.name} is not for this: it needs {' or '.join(scopes)}")
+            needed = " or ".join(scopes)
+            raise Refused(403, "forbidden", f"the key {key.name!r} does not have the scope that this needs: {needed}")
         return key.name
+
+    def _check_open_management(self, request: Request) -> None:
+        if not self.open_management and not self._over_socket(request):
+            raise Refused(403, "forbidden", _NO_MANAGING)
+        if "origin" in request.headers:  # browsers send it with every PUT and DELETE
+            raise Refused(403, "forbidden", _NO_BROWSER)
+
+    def _over_socket(self, request: Request) -> bool:
+        """For a Unix socket ASGI gives its path, and no port."""
+        return self.socket is not None and request.scope.get("server") == (self.socket, None)
 
     def _of(self, presented: str) -> Key | None:
         digest = hashlib.sha256(presented.encode("latin-1")).digest()
@@ -75,7 +102,7 @@ class Keys:
 
 
 def read_keys(path: str | os.PathLike[str]) -> Keys:
-    """The keys of a file; blank lines and those that begin with # do not count."""
+    """The keys of a file; blank lines and lines that begin with # are skipped."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -86,25 +113,11 @@ def read_keys(path: str | os.PathLike[str]) -> Keys:
         if line.strip() and not line.lstrip().startswith("#"):
             key = _key(line, f"{path}:{number}")
             if key.name in {one.name for one in keys}:
-                raise InlayError(f"{path}:{number}: the name {key.name!r} is there twice")
+                raise InlayError(f"{path}:{number}: the name {key.name!r} is used twice")
             keys.append(key)
     if not keys:
         raise InlayError(f"{path} has no keys; expected lines such as: web predict sha256:...")
     return Keys(keys)
-
-
-def from_here(request: Request) -> bool:
-    """Whether a request comes from this machine itself, asking for it by a name of its own."""
-    if request.client is None or not _loopback(request.client.host):
-        return False
-    if any(name in request.headers for name in _FORWARDED):
-        return False
-    host = request.headers.get("host", "")
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
-        return False
-    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
-    return name == "localhost" or _loopback(name.strip("[]"))
 
 
 def _key(line: str, where: str) -> Key:
@@ -126,10 +139,3 @@ def _key(line: str, where: str) -> Key:
 def _presented(request: Request) -> str:
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "").strip()
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -11,8 +11,6 @@ from starlette.requests import ClientDisconnect, Request
 from inlay.errors import InlayError
 
 _SOON = 1.0
-_MUCH = 4
-"""A body that is so many times too large is not even read to be thrown away."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,12 @@ class Limits:
     """Answers of a call: a request may be for several tasks."""
     characters: int = 100_000
     """Of all texts of one request."""
+    values: int = 200_000
+    """Keys, texts, words, numbers, lists and objects in a body."""
+    echoed: int = 16 << 20
+    """Characters of all answers of a call: a text is in the answer of every task."""
+    management: int = 64 << 10
+    """Bytes of a body that manages a task."""
     connections: int = 1024
     """Open at once."""
     seconds: float = 30.0
@@ -57,26 +61,26 @@ def not_ready() -> Refused:
     return Refused(503, "not_ready", "the service is not ready yet, or about to end", _SOON)
 
 
-async def read_body(request: Request, limits: Limits, json: bool = True) -> bytes:
-    """A body that is small enough and comes fast enough.
+async def read_body(request: Request, limits: Limits, most: int, json: bool = True) -> bytes:
+    """A body of at most so many bytes that comes fast enough.
 
     Raises:
         Refused: 408, 413, or 415 if it is not said to be JSON.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if json and kind != "application/json" and not kind.endswith("+json"):
-        raise Refused(415, "invalid", f"the body must be application/json, not {kind[:100] or 'unnamed'}")
+        raise Refused(415, "invalid", f"Content-Type: expected application/json, not {kind[:100] or 'none'}")
     length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length[:20]) > limits.body:
-        raise _too_large(limits, int(length[:20]) > _MUCH * limits.body)
+    if length.isdecimal() and int(length[:20]) > most:
+        raise _too_large(most)
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(limits.patience):
             async for part in request.stream():
                 size += len(part)
-                if size > limits.body:
-                    raise _too_large(limits, hang_up=True)
+                if size > most:
+                    raise _too_large(most)
                 parts.append(part)
     except TimeoutError:
         raise Refused(408, "slow", f"the body did not come within {limits.patience:g} s", hang_up=True) from None
@@ -85,5 +89,5 @@ async def read_body(request: Request, limits: Limits, json: bool = True) -> byte
     return b"".join(parts)
 
 
-def _too_large(limits: Limits, hang_up: bool) -> Refused:
-    return Refused(413, "too_large", f"the body is larger than {limits.body:,} bytes", hang_up=hang_up)
+def _too_large(most: int) -> Refused:
+    return Refused(413, "too_large", f"the body is larger than {most:,} bytes", hang_up=True)

@@ -68,6 +68,8 @@ class Pager:
         """Those there are asks for."""
         self._hopes: OrderedDict[str, Entry] = OrderedDict()
         """Those nobody asks for yet; they come after the others."""
+        self.suspect = False
+        """Whether the last attempt to load an adapter failed in a way that no adapter causes."""
         self._closed = False
         self._reading: set[str] = set()
         self._broken: dict[str, tuple[InlayError, float]] = {}
@@ -263,12 +265,14 @@ class Pager:
         try:
             self.host.enter(ref, fitted.record, fitted.tensors)
         except Exception as error:
+            self.suspect = not isinstance(error, InlayError)
             if isinstance(error, torch.OutOfMemoryError):
                 self.resident = max(1, len(self._bank))  # that many did fit
             said = error if isinstance(error, InlayError) else LibraryError(f"{ref} cannot be loaded: {error}")
             with self._lock:
                 self._break(ref, said)
             return
+        self.suspect = False
         with self._lock:
             self._pop(ref)
             self._bank[ref] = fitted.entry

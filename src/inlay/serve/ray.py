@@ -68,8 +68,8 @@ class Replica:
 
     def check_health(self) -> None:
         """Called by Ray Serve now and then; a replica that raises here is started anew."""
-        if not self.service.engine.ready:
-            raise RuntimeError("the engine has stopped")
+        if self.service.engine.failed is not None:
+            raise RuntimeError(f"the engine has failed: {self.service.engine.failed}")
 
     def tasks(self) -> list[str]:
         """What is served."""

@@ -13,16 +13,17 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from inlay.errors import InlayError
+from inlay.errors import InlayError, RunError
 from inlay.serve.app import Service, build
 from inlay.serve.limits import Limits
 from inlay.serve.watch import Watcher
@@ -69,19 +70,60 @@ def take_port(host: str, port: int) -> socket.socket:
     return taken
 
 
+@contextmanager
+def taken_socket(path: Path | None) -> Iterator[list[socket.socket]]:
+    """A Unix socket that only this user can open, gone at the end; none without a path."""
+    if path is None:
+        yield []
+        return
+    taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _bind_unix(taken, path)
+        taken.setblocking(False)
+        yield [taken]
+        path.unlink(missing_ok=True)
+    finally:
+        taken.close()
+
+
+def _bind_unix(taken: socket.socket, path: Path) -> None:
+    try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()  # left behind by a service that was killed
+        before = os.umask(0o177)
+        try:
+            taken.bind(str(path))
+        finally:
+            os.umask(before)
+    except OSError as error:
+        reason = "it exists already" if error.errno == errno.EADDRINUSE else error.strerror or error
+        raise InlayError(f"--management-socket {path}: {reason}") from None
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def url_of(taken: socket.socket) -> str:
     """Where a socket is reached."""
     host, port = taken.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(running: Running, taken: socket.socket) -> None:
-    """Serve until a signal comes."""
+def run(running: Running, taken: Sequence[socket.socket]) -> None:
+    """Serve on these sockets until a signal comes."""
     failures: list[Exception] = []
     lifespan = lifespan_of(running, failures, lambda: setattr(server, "should_exit", True))
     server = server_of(build(running.service, running.cors, lifespan), running.service.limits)
+
+    def failed(error: BaseException) -> None:
+        failures.append(RunError(f"the engine has failed: {error}"))
+        server.should_exit = True
+
+    running.service.engine.on_failure = failed
     with _quiet_signals():
-        server.run([taken])
+        server.run(list(taken))
     if failures:
         raise failures[0]
 

@@ -50,8 +50,20 @@ class Runner:
         if is_cuda:
             torch.cuda.synchronize(self.host.base.device)
 
-    def run(self, pieces: Sequence[Piece], alone: bool, waiting: int) -> None:
-        """Run pieces, and answer the asks that are whole."""
+    def works(self) -> bool:
+        """Whether the bare base still runs."""
+        try:
+            with torch.no_grad():
+                self.host.hidden(batch_of([Row([1])]), [None])
+            if self.host.base.device.type == "cuda":
+                torch.cuda.synchronize(self.host.base.device)
+        except Exception:
+            _log.exception("the base does not run")
+            return False
+        return True
+
+    def run(self, pieces: Sequence[Piece], alone: bool, waiting: int) -> bool:
+        """Run pieces, and answer the asks that are whole; False if all failed, for reasons of nobody's asking."""
         began = time.perf_counter()
         failed: dict[Item, Exception] = {}
         try:
@@ -70,6 +82,7 @@ class Runner:
                 finished[item] = failed.get(item)
         rows, tokens = sum(p.end - p.start for p in pieces), sum(p.tokens for p in pieces)
         self._settle(finished, rows, tokens, seconds, alone, waiting)
+        return len(failed) < asks or all(isinstance(error, InlayError) for error in failed.values())
 
     def fail(self, items: Iterable[Item], error: Exception) -> int:
         """Asks that will not run, unless they were cancelled or are answered; how many that were."""

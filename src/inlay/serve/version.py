@@ -10,7 +10,7 @@ import copy
 import os
 import queue
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
 from inlay.engine.translate import Manner, Translator
 from inlay.errors import AdapterError, BaseError, InlayError
-from inlay.library.cards import Entry
+from inlay.library.cards import Entry, method_of, task_of
 from inlay.serve.ask import Ask, Pending
 from inlay.tasks import Example, Row
 from inlay.tasks import parse as parse_task
@@ -54,14 +54,14 @@ class Version:
     def of(cls, host: Host, name: str, entry: Entry) -> Version:
         """What the card says, if this host can serve it."""
         card = entry.card
-        task = parse_task(card["task"]) if card["task"] else None
+        task = parse_task(task_of(card)) if card["task"] else None
         if task is None or card["head"] is None or not card["labels"] or task.kind == "mlm":
             raise AdapterError(f"{entry.ref} cannot be served: it has no head that gives answers")
         try:
             host.refuse_other_base(card["base"], card.get("base_name"))
         except AdapterError as error:
             raise AdapterError(f"{entry.ref} cannot be served: {error}") from None
-        method, special = parse(card["method"]), host.base.sites.single_slot
+        method, special = parse(method_of(card)), host.base.sites.single_slot
         if isinstance(method, WeightMethod) and (form := host.base.form):
             raise BaseError(f"{entry.ref} ({method.name}) changes weights of the base; serve it without {form}")
         alone = isinstance(method, WeightMethod)
@@ -150,20 +150,36 @@ def encode(version: Version, ask: Ask, tokenizers: Tokenizers) -> Item:
     manner = Manner(ask.top_k, ask.threshold, ask.raw)
     translator = version.translator if ask.long == "cut" else version.translator.in_windows()
     example = translator.example(ask.given)
+    key = _rows_key(translator, version.limit)
+    if (rows := ask.shared.get(key)) is None:
+        rows = ask.shared[key] = _rows(version, translator, example, tokenizers)
+    if ask.long == "refuse" and len(rows) > 1:
+        _refuse_long(version, example, rows, tokenizers)
+    return Item(ask, version, translator, example, rows, manner)
+
+
+def _rows(version: Version, translator: Translator, example: Example, tokenizers: Tokenizers) -> list[Row]:
     with tokenizers.one() as tokenizer:
         try:
             (rows,) = translator.rows(tokenizer, [example], version.limit)
-            if ask.long == "refuse":
-                _refuse_long(tokenizer, version, example, rows)
         except InlayError:
             raise
         except Exception as error:  # a lone surrogate, say: each tokenizer complains in its own way
             raise InlayError(f"{version.name!r} cannot read this text: {error}") from error
-    return Item(ask, version, translator, example, rows, manner)
+    return rows
 
 
-def _refuse_long(tokenizer: Any, version: Version, example: Example, rows: list[Row]) -> None:
-    if len(rows) > 1:
+def _rows_key(translator: Translator, limit: int) -> Hashable:
+    """Equal for tasks that make the same rows of a text."""
+    task = translator.task
+    if task.asked_options is None:
+        return limit, task, translator.labels
+    return limit, tuple((option, getattr(task, option)) for option in task.asked_options)
+
+
+def _refuse_long(version: Version, example: Example, rows: list[Row], tokenizers: Tokenizers) -> None:
+    with tokenizers.one() as tokenizer:
         length = len(tokenizer(example.shown(), example.pair, verbose=False)["input_ids"])
-        limit = max(len(row.ids) for row in rows)
-        raise InlayError(f"the text has {length} tokens, {version.name!r} takes {limit} at once; allow long texts")
+    limit = max(len(row.ids) for row in rows)
+    allowed = "ask with long=windows to have all of it read, or with long=cut"
+    raise InlayError(f"the text has {length:,} tokens, and {version.name!r} takes {limit:,} at once; {allowed}")

@@ -1,7 +1,8 @@
 """Which tasks are served: those of the library, less and more what was chosen while the service ran.
 
 A choice (a task that was put to another version, or taken away) is written to a small file beside the library before it
-is confirmed, so a service that was killed comes back with the same tasks. Looking whether the library has changed costs
+is confirmed, so a service that was killed comes back with the same tasks; if it cannot be written, nothing changes.
+Looking whether the library has changed costs
 one listing; cards are read only if it has.
 """
 
@@ -10,7 +11,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,9 +75,19 @@ class Choices:
                 os.fsync(file.fileno())
             new.replace(self.path)
         except OSError as error:
-            raise RunError(
-                f"the choice holds until a restart: it cannot be kept in {self.path}: {error.strerror}"
-            ) from None
+            raise RunError(f"nothing was changed: the choice cannot be kept in {self.path}: {error.strerror}") from None
+
+    @contextmanager
+    def changing(self, undo: Callable[[], object]) -> Iterator[None]:
+        """Keep what the block changes; if that fails, all is as it was before, and `undo` is called."""
+        put, taken = dict(self.put), list(self.taken)
+        try:
+            yield
+            self.keep()
+        except BaseException:
+            self.put, self.taken = put, taken
+            undo()
+            raise
 
 
 class Catalogue:
@@ -94,12 +106,13 @@ class Catalogue:
         """Serve a version under a name from now on; without a ref the newest (or what the alias says), as it moves."""
         check_name(name)
         with self._lock:
+            before = next((one.ref for one in self.engine.tasks() if one.name == name), None)
             served = self.engine.serve(name, self.library.find(ref or self._usual(name)))
-            self.choices.taken = [one for one in self.choices.taken if one != name]
-            self.choices.put.pop(name, None)
-            if (ref is not None and ref != self._usual(name)) or self._left_out(name):
-                self.choices.put[name] = ref or self._usual(name)
-            self.choices.keep()
+            with self.choices.changing(lambda: self._undo(name, before)):
+                self.choices.taken = [one for one in self.choices.taken if one != name]
+                self.choices.put.pop(name, None)
+                if (ref is not None and ref != self._usual(name)) or self._left_out(name):
+                    self.choices.put[name] = ref or self._usual(name)
             self._passed.pop(name, None)
             return served
 
@@ -108,9 +121,9 @@ class Catalogue:
         with self._lock:
             if name not in {served.name for served in self.engine.tasks()}:
                 raise SlotError(f"there is no task {name[:100]!r} here")
-            self.choices.put.pop(name, None)
-            self.choices.taken.append(name)
-            self.choices.keep()
+            with self.choices.changing(lambda: None):
+                self.choices.put.pop(name, None)
+                self.choices.taken.append(name)
             self.engine.withdraw(name)
 
     def adopt(self, change: Callable[[], bool]) -> list[str]:
@@ -173,6 +186,13 @@ class Catalogue:
                 if name in now and owner in shelves and shelves[owner].versions:
                     wanted[name] = None
         return {name: entry for name, entry in wanted.items() if name not in self.choices.taken}
+
+    def _undo(self, name: str, ref: str | None) -> None:
+        """Serve what was served before."""
+        if ref is None:
+            self.engine.withdraw(name)
+        else:
+            self.engine.serve(name, ref, read=False)
 
     def _usual(self, name: str) -> str:
         """What is served under a name unless something else was chosen."""

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from inlay.errors import AdapterError, RunError
 from inlay.library.adapter import Adapter
+from inlay.library.defaults import restated
 from inlay.library.storage import PART
 from inlay.sweeps.trial import Trial
 
@@ -156,7 +157,7 @@ class Store:
             at = self._db.execute("select coalesce(max(position) + 1, 0) from runs").fetchone()[0]
             for i, trial in enumerate(trials):
                 setting = json.dumps(trial.setting)
-                config, metric = json.dumps(trial.data.run.config()), trial.data.metric
+                config, metric = json.dumps(trial.data.run.written()), trial.data.metric
                 values = (trial.id, at + i, trial.label, setting, trial.seed, config, metric)
                 names = "id, position, label, setting, seed, config, metric"
                 self._db.execute(f"insert or ignore into runs ({names}) values (?, ?, ?, ?, ?, ?, ?)", values)
@@ -257,7 +258,8 @@ def _rows(db: sqlite3.Connection, text: str, *values: Any) -> list[Row]:
     rows = []
     for one in (dict(zip(names, values, strict=True)) for values in cursor):
         one |= {key: one.pop(f"own_{key}") for key in ("label", "setting") if f"own_{key}" in one}
-        rows.append(Row(**{key: json.loads(v) if key in _JSON else v for key, v in one.items()}))
+        row = {key: json.loads(value) if key in _JSON else value for key, value in one.items()}
+        rows.append(Row(**row | {"config": restated(row["config"])}))
     return rows
 
 

@@ -126,6 +126,9 @@ class Task(ABC):
     def __post_init__(self) -> None:
         if self.max_length is not None and self.max_length < 4:
             raise SpecError(f"{self.name}: max_length={self.max_length} is not valid: expected at least 4")
+        for key in ("temperature", "scale"):  # what answers are divided by, or multiplied with
+            if not getattr(self, key, 1.0) > 0:
+                raise SpecError(f"{self.name}: {key}={getattr(self, key)} is not valid: expected more than 0")
 
     @property
     def spec(self) -> str:
@@ -208,7 +211,7 @@ class Task(ABC):
             weights: [labels] how much each class counts.
         """
         flat = torch.cat(list(outputs)) if self.per_token else torch.stack(list(outputs))
-        found = self.targets(rows, None if weights is None else torch.as_tensor(weights).tolist())
+        found = self.targets(rows, None if weights is None else torch.as_tensor(weights, dtype=torch.float32).tolist())
         losses = self.losses(at_units(flat, found.at.to(flat.device)), found.value.to(flat.device), base)
         return (losses * found.weight.to(losses.device)).sum()
 
@@ -277,9 +280,14 @@ def at_units(flat: Tensor, at: Tensor) -> Tensor:
 def shares(classes: Sequence[int], weights: Sequence[float] | None) -> Tensor:
     """How much each unit counts given its class, float32 [units] with a sum of 1: torch's weighted mean."""
     if weights is None:
-        return torch.full((len(classes),), 1 / max(1, len(classes)))
+        return equal_shares(len(classes))
     each = torch.tensor(weights, dtype=torch.float32)[torch.tensor(classes, dtype=torch.long)]
     return each / each.sum()
+
+
+def equal_shares(units: int) -> Tensor:
+    """Of so many units, each as much as any other."""
+    return torch.full((units,), 1 / max(1, units), dtype=torch.float32)
 
 
 def first_tokens(rows: Sequence[Row]) -> list[int]:

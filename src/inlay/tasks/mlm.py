@@ -24,7 +24,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import SpecError
 from inlay.registry import tasks
-from inlay.tasks import NOTHING, Answer, Example, Row, Targets, Task, at_units
+from inlay.tasks import NOTHING, Answer, Example, Row, Targets, Task, at_units, equal_shares
 from inlay.tasks._text import text_example, text_rows
 
 _IGNORED = -100
@@ -71,11 +71,11 @@ class MLM(Task):
         for row in rows:
             ids, target = torch.tensor(list(row.ids)), torch.full((len(row.ids),), _IGNORED)
             may = torch.tensor(row.aux, dtype=torch.long)
-            chosen = may[torch.rand(len(may), generator=random) < self.share]
+            chosen = may[torch.rand(len(may), dtype=torch.float32, generator=random) < self.share]
             if not len(chosen) and len(may):
                 chosen = may[:1]
             target[chosen] = ids[chosen]
-            kind = torch.rand(len(chosen), generator=random)
+            kind = torch.rand(len(chosen), dtype=torch.float32, generator=random)
             anything = torch.randint(len(tokenizer), (len(chosen),), generator=random)
             ids[chosen] = torch.where(
                 kind < 0.8, tokenizer.mask_token_id, torch.where(kind < 0.9, anything, ids[chosen])
@@ -87,7 +87,7 @@ class MLM(Task):
         """A unit is a hidden token, its value what stood there; there may be none to hide."""
         tokens = torch.tensor([token for row in rows for token in row.target], dtype=torch.long)
         (at,) = torch.where(tokens != _IGNORED)
-        return Targets(at, tokens[at], torch.full((len(at),), 1 / max(1, len(at))))
+        return Targets(at, tokens[at], equal_shares(len(at)))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Cross-entropy over the vocabulary."""

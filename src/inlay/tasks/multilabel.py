@@ -67,9 +67,9 @@ class Multilabel(Task):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value [labels, 2]: for each label whether it is given, and how much it counts."""
-        given = torch.tensor([row.target for row in rows])
-        counts = torch.ones_like(given) if weights is None else torch.tensor(weights).expand_as(given)
-        weight = torch.full((len(rows),), 1 / max(1, given.numel()))
+        given = torch.tensor([row.target for row in rows], dtype=torch.float32)
+        counts = torch.ones_like(given) if weights is None else given.new_tensor(weights).expand_as(given)
+        weight = given.new_full((len(rows),), 1 / max(1, given.numel()))
         return Targets(torch.arange(len(rows)), torch.stack((given, counts), -1), weight)
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:

@@ -22,7 +22,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import InlayError, SpecError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, as_text, first_tokens
+from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, as_text, equal_shares, first_tokens
 from inlay.tasks._text import overlapping
 
 _WINDOW = 384
@@ -83,7 +83,7 @@ class QA(Task):
         at = torch.full((len(rows), max((len(row.ids) for row in rows), default=0)), -1)
         for i, (first, row) in enumerate(zip(first_tokens(rows), rows, strict=True)):
             at[i, : len(row.ids)] = torch.arange(first, first + len(row.ids))
-        weight = torch.full((len(rows),), 1 / max(1, len(rows)))
+        weight = equal_shares(len(rows))
         return Targets(at, torch.tensor([row.target for row in rows]), weight)
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:

@@ -19,7 +19,7 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, as_text
+from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, as_text, equal_shares
 from inlay.tasks._text import pooled, text_example, text_rows
 
 
@@ -67,8 +67,8 @@ class Regression(Task):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value the standardised target."""
-        value = torch.tensor([row.target for row in rows])
-        return Targets(torch.arange(len(rows)), value, torch.full((len(rows),), 1 / max(1, len(rows))))
+        value = torch.tensor([row.target for row in rows], dtype=torch.float32)
+        return Targets(torch.arange(len(rows)), value, equal_shares(len(rows)))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Squared error."""

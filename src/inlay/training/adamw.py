@@ -187,7 +187,7 @@ class AdamW:
         """What to multiply each slot's gradients with: 1 unless their norm is larger than its limit."""
         place = {slot: i for i, slot in enumerate(settings)}
         device = self.forward.bank.device
-        squares = torch.zeros(len(place), device=device)
+        squares = torch.zeros(len(place), dtype=torch.float32, device=device)
         for run in runs:
             grads = [s.grad[run.low : run.high] for s in run.group.stacks.values() if s.grad is not None]
             if grads:
@@ -197,8 +197,8 @@ class AdamW:
             grads = [p.grad for p in parameters.values() if p.grad is not None]
             if grads:
                 squares[place[slot]] += torch.stack(torch._foreach_norm(grads)).square().sum()
-        limits = [math.inf if one.clip is None else one.clip for one in settings.values()]
-        return _Scale(place, (torch.tensor(limits, device=device) / (squares.sqrt() + 1e-6)).clamp(max=1.0))
+        limits = squares.new_tensor([math.inf if one.clip is None else one.clip for one in settings.values()])
+        return _Scale(place, (limits / (squares.sqrt() + 1e-6)).clamp(max=1.0))
 
     def _runs(self, settings: Mapping[int, Settings]) -> Iterator[tuple[Group, int, int, list[int]]]:
         """(group, first entry, last entry + 1, slots): stretches of neighbouring entries that all step."""
@@ -234,9 +234,9 @@ class AdamW:
             found = self._moments[id(stack)] = _Moments(stack, torch.zeros_like(stack), torch.zeros_like(stack))
         missing = stack.shape[0] - found.first.shape[0]
         if missing:
-            for name in ("first", "second"):
-                old = getattr(found, name)
-                setattr(found, name, torch.cat([old, old.new_zeros(missing, *old.shape[1:])]))
+            more = stack.new_zeros(missing, *stack.shape[1:])
+            first, second = (torch.cat([old, more]) for old in (found.first, found.second))  # both, or none
+            found.first, found.second = first, second
         return found
 
     def _entries(self, slot: int) -> dict[str, tuple[_Moments, tuple[int | slice, ...]]]:
@@ -288,9 +288,18 @@ def _update_stacks(views: _Views, own: Sequence[Settings], scale: Tensor) -> Non
 def _update_tensors(views: _Views, one: Settings, scale: Tensor) -> None:
     """One step of a weight-level adapter."""
     decay, root, step = _factors(one)
-    n = len(views.values)
-    grads = torch._foreach_mul(views.grads, scale)
-    _adamw(views, grads, [decay] * n if one.weight_decay else None, [root] * n, [step] * n)
+    for part in _pieces(views) if scale.device.type == "cpu" else (views,):
+        n = len(part.values)
+        grads = torch._foreach_mul(part.grads, scale)
+        _adamw(part, grads, [decay] * n if one.weight_decay else None, [root] * n, [step] * n)
+
+
+def _pieces(views: _Views, size: int = 2**16) -> Iterator[_Views]:
+    """Rows of each tensor, few enough to stay in a core's cache from one operation to the next."""
+    for four in zip(*views, strict=True):
+        rows = max(1, size * len(torch.atleast_1d(four[0])) // max(1, four[0].numel()))
+        for piece in zip(*(torch.atleast_1d(tensor).split(rows) for tensor in four), strict=True):
+            yield _Views(*([tensor] for tensor in piece))
 
 
 def _factors(one: Settings) -> tuple[float, float, float]:

@@ -66,7 +66,8 @@ class Cache:
         found: dict[int, Tensor] = {}
         for chunk in chunks([len(row.ids) for row in rows], _TOKENS):
             some = [rows[i] for i in chunk]
-            states = self.host.forward.below(batch_of(some), layer)
+            with self.host.lock:
+                states = self.host.forward.below(batch_of(some), layer)
             parts = torch.split(states, [len(row.ids) for row in some])
             found |= {id(row): part for row, part in zip(some, parts, strict=True)}
         return found

@@ -29,7 +29,7 @@ def measured(host: Host, name: str, job: Job, adapter: Adapter, ranks: Ranks) ->
         "best": _place(job),
         "data": data.data_hash,
         "files": data.files,
-        "config": data.run.config(),
+        "config": data.run.written(),
         "columns": by_option(data.task.kind, data.columns),
         "history": job.history,
     }

@@ -73,9 +73,14 @@ def step(chunks: Tensor, bounds: Tensor, settings: Tensor, betas: tuple[float, f
         bounds: int32 [slots + 1], the chunks of every slot.
         settings: float32 [slots, 4]: clip limit, decay factor, root of the second moment's correction, step.
     """
+    with torch.cuda.device_of(chunks):
+        _step(chunks, bounds, settings, betas, epsilon)
+
+
+def _step(chunks: Tensor, bounds: Tensor, settings: Tensor, betas: tuple[float, float], epsilon: float) -> None:
     slots = len(bounds) - 1
-    partial = torch.empty(len(chunks), device=chunks.device)
-    scale = torch.empty(slots, device=chunks.device)
+    partial = torch.empty(len(chunks), dtype=torch.float32, device=chunks.device)
+    scale = torch.empty(slots, dtype=torch.float32, device=chunks.device)
     _squares[(len(chunks),)](chunks, partial, CHUNK=CHUNK)
     _scales[(slots,)](partial, bounds, settings, scale, BLOCK=1024)
     _update[(len(chunks),)](chunks, scale, settings, *betas, epsilon, CHUNK=CHUNK, num_warps=8)

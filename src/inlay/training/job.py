@@ -137,7 +137,7 @@ class Job:
         return bool(self.stage.examples) and (self.step % every == 0 or self.step == self.stage.steps)
 
     def judge(self, scores: Mapping[str, float], loss: float | None = None) -> bool:
-        """Enter an evaluation; True if it is the best so far.
+        """Enter an evaluation; True if it is the best so far: by the metric, and among equals by the loss.
 
         Args:
             loss: of the validation rows, if it is known.
@@ -148,11 +148,19 @@ class Job:
         recent = self.losses[-(self.step % every or every) :]  # since the evaluation before
         held_out = {} if loss is None else {"validation_loss": loss}
         self.history.append({**entry, "loss": sum(recent) / len(recent), **held_out})
-        is_best = metrics.better(stage.metric, value, None if self.best is None else self.best["value"])
-        self.since_best = 0 if is_best else self.since_best + 1
-        if is_best:
-            self.best = {"value": value, "step": self.at, "epoch": round(self.epoch, 3), "metrics": dict(scores)}
-        return is_best
+        is_better = metrics.better(stage.metric, value, None if self.best is None else self.best["value"])
+        self.since_best = 0 if is_better else self.since_best + 1  # a tie is no progress, or it would never end
+        if not is_better and not self._breaks_tie(value, loss):
+            return False
+        place = {"step": self.at, "epoch": round(self.epoch, 3)}
+        self.best = {"value": value, **place, "metrics": dict(scores), "loss": loss}
+        return True
+
+    def _breaks_tie(self, value: float, loss: float | None) -> bool:
+        """Whether a score that was reached before comes with a lower loss now."""
+        before = self.best or {}
+        known = before.get("loss")
+        return value == before.get("value") and loss is not None and known is not None and loss < known
 
     @property
     def is_over(self) -> bool:
@@ -185,6 +193,7 @@ def _stages(data: Prepared) -> list[Stage]:
             Stage("text", parse_task("mlm"), ("word",), rows, (), (), "perplexity", run.pretrain_epochs, n, None)
         )
     main = (data.task, data.labels, data.train.rows, data.validation.examples, data.validation.rows, data.metric)
+    assert run.epochs is not None  # settled with the data
     n = steps(data.train.rows, run.epochs)
     n = n if run.max_steps is None else min(n, run.max_steps)
     stages.append(Stage("task", *main, run.epochs, n, run.eval_every))

@@ -30,6 +30,7 @@ def restore(bank: Bank, slots: Sequence[int], layout: Sequence[Sequence[Sequence
         for group, (rank, entry) in zip(_groups(bank, slot), places, strict=True):
             ranks[id(group)] = rank
             wanted.setdefault(id(group), (group, {}))[1][slot] = entry
+    bank.version += 1  # a recorded step knows its entries
     for group, entries in wanted.values():
         _move(group, entries)
     last = len(bank.groups) + max(ranks.values(), default=0)
@@ -43,7 +44,7 @@ def _groups(bank: Bank, slot: int) -> list[Group]:
 def _move(group: Group, entries: Mapping[int, int]) -> None:
     before = dict(group.entry_of)
     while group.capacity <= max(entries.values()):
-        group.enter(-len(group.entry_of) - 1)  # a placeholder: a full group grows
+        group.grow()
     free = (e for e in range(1, group.capacity) if e not in entries.values())
     group.entry_of = {slot: entries[slot] if slot in entries else next(free) for slot in before}
     with torch.no_grad():

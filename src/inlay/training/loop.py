@@ -116,7 +116,8 @@ class Loop:
                     self.save()
         finally:
             self.slots.clear()
-            self.host.graphs.clear()  # recordings of steps hold much memory, and nobody will ask for them again
+            with self.host.lock:
+                self.host.graphs.clear()  # recordings of steps hold much memory, and nobody will ask for them again
 
     def save(self) -> None:
         """Write a checkpoint, between two steps."""
@@ -281,7 +282,7 @@ class Loop:
         scores, _ = score(self.host, slot_name(job), stage.examples, stage.validation, outputs)
         # masked words need no loss beside their perplexity, which is its exponential
         loss = None if stage.task.kind == "mlm" else stage.task.loss(outputs, stage.validation, self.host.base).item()
-        if job.judge(self.ranks.same(scores), loss):
+        if job.judge(*self.ranks.same((scores, loss))):
             job.best_tensors = self.host.adapter(slot_name(job)).tensors
         self._tell("eval", job, **job.history[-1])
 

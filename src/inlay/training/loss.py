@@ -55,7 +55,7 @@ class Losses:
 
     def run(self, outputs: Sequence[Output], tables: Mapping[str, Tensor], base: Base) -> Tensor:
         """[runs] the loss of every run, from the tables of this plan on the device."""
-        total = torch.zeros(self.runs, device=base.device)
+        total = torch.zeros(self.runs, dtype=torch.float32, device=base.device)
         for i, (task, head) in enumerate(self.groups):
             own = part(tables, str(i))
             output = next(o for o in outputs if o.mount.route == head and o.per_token == task.per_token)

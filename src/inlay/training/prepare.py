@@ -28,6 +28,7 @@ from inlay.methods.finetune import Finetune
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
 from inlay.training.encoded import Encoder, content
+from inlay.training.length import settled
 from inlay.training.run import Run
 
 _SAMPLE = 200
@@ -64,6 +65,9 @@ class Prepared:
     data_hash: str = ""
     files: dict[str, Any] = field(default_factory=dict)
     """split -> the digest of its file, where it is one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "run", settled(self.run, len(self.train.rows)))  # also for another run on these rows
 
 
 def prepare(run: Run, host: Host) -> Prepared:
@@ -125,12 +129,21 @@ def check(run: Run, host: Host) -> Method:
 
 
 def read_examples(
-    source: Source, task: Task, given: Mapping[str, str], bad: Bad = stop, labelled: bool = True
+    source: Source,
+    task: Task,
+    given: Mapping[str, str],
+    bad: Bad = stop,
+    labelled: bool = True,
+    pairs: bool | None = None,
 ) -> tuple[list[Example], str]:
-    """A labelled file as a known task sees it, and a line on what was guessed: for `eval`."""
+    """A labelled file as a known task sees it, and a line on what was guessed: for `eval`.
+
+    Args:
+        pairs: whether the adapter was trained on pairs of texts; None if nobody knows.
+    """
     sample = list(itertools.islice(source.records(bad), _SAMPLE))
     asked = (task.kind, source.columns, sample, given, source.hints, source.name)
-    _, columns, note = choosing.choose(*asked, labelled=labelled)
+    _, columns, note = choosing.choose(*asked, labelled=labelled, pairs=pairs)
     return _read(source, task, columns, bad), note
 
 

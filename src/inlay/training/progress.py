@@ -5,6 +5,7 @@ Where there is no terminal, a line for every evaluation takes the place of the t
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _ROWS = 24
 _BAR = 20
+FEW_TO_VALIDATE = 50
+"""Below this a score on validation rows says little: with 50, 14 points more or less are luck."""
 
 
 class Progress:
@@ -197,6 +200,8 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
     count = data.method.count(host.base.sites)
     share = percent(count / host.base.sites.size)
     screen.print(f"method: {data.method.spec}, {count:,} parameters ({share} of the base); decided by {data.metric}")
+    if note := few_to_validate(data):
+        screen.print(note, style="yellow", soft_wrap=True)
     if data.text is not None:
         from inlay.base.words import own_head
 
@@ -204,6 +209,21 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
             "the checkpoint's own head" if own_head(host.base) else "a fresh transform over the frozen word embeddings"
         )
         screen.print(f"first on the texts alone, with {head}")
+
+
+def few_to_validate(data: Prepared) -> str:
+    """What a small number of validation rows means for the score; empty if there are enough."""
+    rows = len(data.validation.examples)
+    if rows >= FEW_TO_VALIDATE:
+        return ""
+    only = "only one validation row" if rows == 1 else f"only {rows} validation rows"
+    means = f"a share of them, such as accuracy, can be off by {_off_by(rows)} points"
+    return f"{only}: {means}, and the best state is chosen by it; more rows: --val FILE, or --val-size"
+
+
+def _off_by(rows: int) -> int:
+    """Half of the 95 % interval of a share that is near one half, in points, to the nearest 5."""
+    return min(50, max(5, 5 * round(98 / math.sqrt(rows) / 5)))
 
 
 def show_runs(screen: Console | Lines, runs: Mapping[str, Prepared]) -> None:

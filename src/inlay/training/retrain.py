@@ -27,7 +27,7 @@ from inlay.training.api import card_facts
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.prepare import Prepared, prepare
 from inlay.training.result import Result
-from inlay.training.run import Run, make_run
+from inlay.training.run import Run, from_config
 
 _FROM = "retrained_from"
 """In a candidate's card: what it was trained after."""
@@ -130,7 +130,7 @@ def _run(entry: Entry) -> Run:
         raise RunError("its card does not say how it was trained; it was made elsewhere")
     if str(config.get("data", "")).endswith("rows given as objects"):
         raise RunError(f"its data was {config['data']}, not in a file")
-    return make_run({**config, "name": entry.name})
+    return from_config(config, name=entry.name)
 
 
 def is_on(entry: Entry, base: Base) -> bool:
@@ -147,7 +147,7 @@ def finished(candidates: Library, olds: Iterable[Old], base: Base) -> dict[str, 
         entry = there.get(old.entry.name)
         if entry is None or not is_on(entry, base):
             continue
-        same_run = about.section(entry.card, "config") == old.run.config()
+        same_run = about.section(entry.card, "config") == old.run.written()
         if same_run and entry.card.get("data") == old.entry.card.get("data"):
             found[entry.name] = entry
     return found

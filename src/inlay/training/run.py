@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from inlay.errors import LibraryError, RunError, suggest
+from inlay.library import defaults
 
 Size = int | float | str
 _ELSEWHERE = {
@@ -63,7 +64,7 @@ class Run(BaseModel):
     train_size: Size | None = Field(None, description="train on so many rows only: 1000 or 10%")
     stratify: bool = Field(True, description="keep the shares of the classes when rows are drawn")
     lr: float | None = Field(None, gt=0, description="peak learning rate; the method's own by default")
-    epochs: int = Field(5, ge=1, description="passes over the data")
+    epochs: int | None = Field(None, ge=1, description="passes over the data; 5 by default, more for under 400 steps")
     max_steps: int | None = Field(None, ge=1, description="stop after so many steps")
     batch_size: int = Field(16, ge=1, description="rows per step")
     max_length: int | None = Field(None, ge=4, description="longest row in tokens")
@@ -109,10 +110,19 @@ class Run(BaseModel):
 
     def config(self) -> dict[str, Any]:
         """What differs from the defaults: enough to run it again. Rows given as objects are left out."""
-        kept = self.model_dump(exclude_defaults=True)
-        if not isinstance(self.data, str):
-            kept["data"] = f"{len(self.data)} rows given as objects"
-        return kept
+        return self._without_rows(self.model_dump(exclude_defaults=True))
+
+    def written(self) -> dict[str, Any]:
+        """What differs from the first defaults: what files keep, and `from_config` reads whatever the defaults are."""
+        return self._without_rows(defaults.settings(self.model_dump()))
+
+    def _without_rows(self, kept: dict[str, Any]) -> dict[str, Any]:
+        return kept if isinstance(self.data, str) else {**kept, "data": f"{len(self.data)} rows given as objects"}
+
+
+def from_config(config: Mapping[str, Any], where: str = "", **changes: Any) -> Run:
+    """The run whose settings were written down by `Run.written`, today or by an older version."""
+    return make_run({**defaults.restated(config), **changes}, where)
 
 
 def make_run(values: dict[str, Any], where: str = "") -> Run:

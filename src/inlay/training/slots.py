@@ -130,7 +130,8 @@ class Slots:
 
     def take_places(self, places: layout.Layout, snapshots: Mapping[int, Snapshot]) -> None:
         """Move the active runs to the places they had in the bank, with their moments."""
-        layout.restore(self.host.forward.bank, self.numbers(), places)
+        with self.host.lock:
+            layout.restore(self.host.forward.bank, self.numbers(), places)
         self.optimiser = self.step.optimiser = AdamW(self.host.forward)
         for job, slot in zip(self.active, self.numbers(), strict=True):
             self.optimiser.write(slot, snapshots[job.index].first, snapshots[job.index].second)

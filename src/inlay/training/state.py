@@ -29,7 +29,7 @@ def write(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots, most: int) 
     tensors: dict[str, Tensor] = {"": torch.zeros(1)}
     for job in jobs:
         fields = {name: getattr(job, name) for name in STATE}
-        state["jobs"].append({**fields, "data": job.data.data_hash, "config": job.data.run.config()})
+        state["jobs"].append({**fields, "data": job.data.data_hash, "config": job.data.run.written()})
         snapshot = slots.snapshot(job) if job in slots.active else slots.aside.get(job.index)
         if snapshot is not None:
             parts = {"now": snapshot.adapter.tensors, "first": snapshot.first, "second": snapshot.second}
@@ -73,8 +73,8 @@ def read(
 
 
 def _refuse_change(job: Job, config: Mapping[str, Any], data: str) -> None:
-    if config != job.data.run.config():
-        now = job.data.run.config()
+    now = job.data.run.written()
+    if config != now:
         changed = sorted(key for key in config.keys() | now.keys() if config.get(key) != now.get(key))
         raise RunError(
             f"{job.name} was begun with another {', '.join(changed)}; use the same settings to resume, or start over "

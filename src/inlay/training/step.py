@@ -63,6 +63,10 @@ class Step:
 
         Of several processes each has a batch of its own rows, and all get the losses of all rows.
         """
+        with self.host.lock:
+            return self._one(parts, batch)
+
+    def _one(self, parts: Sequence[Part], batch: Batch) -> Tensor:
         host = self.host
         work = host.work(batch, [p.name for p in parts for _ in p.mine], self._keys(parts))
         shape = work.shape(host.forward) if self.ranks.size == 1 else None  # an exchange cannot be recorded

@@ -20,9 +20,11 @@ class Taken:
         self._losses = losses
         self._done: Any = None
         if losses.is_cuda:
-            self._losses = torch.empty(losses.shape, pin_memory=True).copy_(losses, non_blocking=True)
-            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._done.record()
+            with torch.cuda.device(losses.device):  # an event belongs to the device it is made on
+                room = torch.empty(losses.shape, dtype=losses.dtype, pin_memory=True)
+                self._losses = room.copy_(losses, non_blocking=True)
+                self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                self._done.record()
 
     def losses(self) -> list[float]:
         """The loss of every run."""

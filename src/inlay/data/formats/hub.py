@@ -19,7 +19,7 @@ def open_hub(name: str) -> dict[str, Layout]:
     try:
         datasets = importlib.import_module("datasets")
     except ImportError:
-        raise DataError(f"{missing}: that needs the package datasets (pip install datasets)") from None
+        raise DataError(f"{missing}: that needs the package datasets; pip install 'inlay[hub]'") from None
     path, _, config = name.partition(":")
     try:
         loaded = datasets.load_dataset(path, config or None)

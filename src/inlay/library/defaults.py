@@ -1,0 +1,186 @@
+"""The defaults of the first format, which what is not written in old files still means.
+
+A default may change; what was written before must not. Adapter files and cards hold every option (format 2). Those of
+format 1 hold only what differs from the defaults below, and so do, for ever, the settings of a run (cards, checkpoints,
+sweeps): these have the same meaning whatever the defaults are by then.
+
+Nothing here ever changes. An option or a setting that is new is added, with the value that does what was done before
+there was one. `tests/library/test_defaults.py` notices what was forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inlay import config
+from inlay.errors import SpecError
+from inlay.registry import Registry, methods, tasks
+
+_ALL = {"layers": "all", "mixout": 0.0, "mixout_unit": "neuron"}
+_GATES = {"low": -1.5, "high": 1.5, "temperature": 1.0, "gate": 5.0}
+METHODS: dict[str, dict[str, Any]] = {
+    "adapterbias": {**_ALL, "share": "none", "alpha": True, "l0": 0.0, **_GATES},
+    "bitfit": {**_ALL},
+    "diffprune": {**_ALL, "target": 0.005, "l0": 1.25e-7, **_GATES},
+    "finetune": {**_ALL, "top": None},
+    "frozen": {**_ALL},
+    "houlsby": {
+        **_ALL,
+        "size": 64,
+        "activation": "gelu",
+        "init": 0.01,
+        "where": "both",
+        "share": "none",
+        "norms": None,
+        "parallel": False,
+        "depth": 1,
+        "inner_norm": False,
+        "normed": False,
+    },
+    "lora": {**_ALL, "rank": 8, "alpha": 16.0, "sites": "attn.q+attn.v"},
+    "norms": {**_ALL},
+}
+TASKS: dict[str, dict[str, Any]] = {
+    "classification": {"max_length": None, "long": "cut", "temperature": 1.0},
+    "mlm": {"max_length": None, "share": 0.15},
+    "multilabel": {"max_length": None, "long": "cut", "cutoff": 0.5, "temperature": 1.0},
+    "qa": {"max_length": None, "stride": 128, "longest": 30, "no_answer": False},
+    "regression": {"max_length": None, "long": "cut", "mean": 0.0, "scale": 1.0},
+    "tagging": {"max_length": None, "temperature": 1.0},
+}
+RUN: dict[str, Any] = {
+    "name": "",
+    "task": None,
+    "method": "houlsby",
+    "head": "linear",
+    "pool": "auto",
+    "text": None,
+    "pair": None,
+    "label": None,
+    "format": None,
+    "encoding": None,
+    "val": None,
+    "val_size": None,
+    "test": None,
+    "train_size": None,
+    "stratify": True,
+    "lr": None,
+    "epochs": 5,
+    "max_steps": None,
+    "batch_size": 16,
+    "max_length": None,
+    "long": "cut",
+    "warmup": 0.1,
+    "weight_decay": 0.0,
+    "decay": "difference",
+    "clip": 1.0,
+    "dropout": True,
+    "class_weights": False,
+    "eval_every": None,
+    "patience": None,
+    "metric": None,
+    "seed": 0,
+    "pretrain_on_text": False,
+    "pretrain_epochs": 3,
+    "skip_bad_rows": False,
+}
+"""The settings of a run that there were at first. All of them are part of a run's identity in a sweep."""
+LATER: dict[str, Any] = {}
+"""Settings that came later, with the value that does what was done before. They are part of a run's identity only
+where they have another value."""
+CHANGED: frozenset[str] = frozenset({"epochs"})
+"""Settings whose default today is not the one above."""
+CHANGED_OPTIONS: dict[str, frozenset[str]] = {}
+"""The same for options, by the name of their method."""
+
+_TABLES = {methods.kind: METHODS, tasks.kind: TASKS}
+
+
+def in_full(registry: Registry, spec: str) -> str:
+    """A spec with all its options; as it is, if its name is not known here or it cannot be read."""
+    try:
+        found = _read(registry, spec)
+    except SpecError:
+        return spec
+    return spec if found is None else config.full(found.name, found)
+
+
+def shortest(registry: Registry, spec: str, first: bool = False) -> str:
+    """The shortest spec that means the same today; as it is, if its name is not known here.
+
+    Args:
+        first: what it does not say has the default of the first format.
+    """
+    wanted = _read(registry, spec, first)
+    if wanted is None:
+        return spec
+    short = config.canonical(wanted.name, wanted)
+    return short if _read(registry, short) == wanted else config.full(wanted.name, wanted)
+
+
+def both(spec: str, full: str) -> str:
+    """All options of a spec in full, and those that its short form says, which decide."""
+    name, given = config.split_spec(spec)
+    other, options = config.split_spec(full)
+    if name != other:
+        raise SpecError(f"it is a {name} by its spec, and a {other} by its options")
+    return f"{name}:{','.join(f'{k}={v}' for k, v in merged.items())}" if (merged := {**options, **given}) else name
+
+
+def known(registry: Registry, spec: str) -> type[Any] | None:
+    """The method or task that a spec names; None if it is not known here."""
+    try:
+        return registry.find(config.split_spec(spec)[0])
+    except SpecError:
+        return None
+
+
+def against_first(registry: Registry, options: Any) -> str:
+    """The spec of a method or task that says what differs from the defaults of the first format."""
+    return config.canonical(options.name, options, _TABLES[registry.kind].get(options.name))
+
+
+def settings(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all settings of a run, those to write down."""
+    first = {**RUN, **LATER}
+    said = {**run, "method": _lasting(run["method"])}
+    return {key: value for key, value in said.items() if key not in first or value != first[key]}
+
+
+def restated(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that were written down, with all that must be said for them to mean the same today.
+
+    Methods are not looked up: a list of thousands of cards needs none of them.
+    """
+    found = {key: {**RUN, **LATER}[key] for key in sorted(CHANGED) if key not in written} | dict(written)
+    method = found.get("method", RUN["method"])
+    if isinstance(method, str) and (silent := _silent(method)):
+        name, given = config.split_spec(method)
+        options = {**given, **{key: config.text_of(METHODS[name][key]) for key in silent}}
+        found["method"] = f"{name}:{','.join(f'{key}={text}' for key, text in options.items())}"
+    return found
+
+
+def _lasting(spec: str) -> str:
+    """A method's spec as it was given, if it means what it meant at first; else with all that makes the difference."""
+    return against_first(methods, _read(methods, spec)) if _silent(spec) else spec
+
+
+def _silent(spec: str) -> list[str]:
+    """Options that a spec does not say, and whose default was another at first."""
+    try:
+        name, given = config.split_spec(spec)
+    except SpecError:  # whoever runs it will say so
+        return []
+    return [key for key in METHODS.get(name, {}) if key in CHANGED_OPTIONS.get(name, ()) and key not in given]
+
+
+def _read(registry: Registry, spec: str, first: bool = False) -> Any:
+    """The method or task of a spec; None if its name is not known here."""
+    name, given = config.split_spec(spec)
+    found = known(registry, spec)
+    if found is None:
+        return None
+    old = _TABLES[registry.kind].get(name, {}) if first else {}
+    return config.build(found, name, {**config.texts(found, old), **given})
