@@ -24,7 +24,7 @@ from torch import Tensor
 
 import inlay
 from inlay.analysis.removed import Span, outputs_without, spans
-from inlay.base.shapes import SHAPES
+from inlay.base.places import SHAPES
 from inlay.base.sites import config_of
 from inlay.bench.base import DEFAULT_SHAPE, folder_of, host_on
 from inlay.bench.rows import draw_lengths, draw_rows

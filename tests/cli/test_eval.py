@@ -13,6 +13,7 @@ from training import work
 from typer.testing import CliRunner
 
 from inlay.cli.main import app
+from inlay.data.digest import digest, is_same
 from inlay.engine import evaluate
 from inlay.library.library import Library
 
@@ -103,6 +104,26 @@ def test_with_json_people_read_stderr(place: Place):
     done = place.call("eval", "classification", place.root / "classification-val.jsonl", "--json")
     assert json.loads(done.stdout)["rows"] == 10
     assert "classification on 10 rows" in done.stderr
+
+
+def test_the_file_that_it_was_trained_on_is_told(place: Place, tmp_path: Path):
+    copy = tmp_path / "under-another-name.jsonl"
+    copy.write_bytes((place.root / "regression.jsonl").read_bytes())
+    done = place.call("eval", "regression", copy, "--json")
+    assert json.loads(done.stdout)["trained_on"] is True
+    assert "is the file that regression was trained on: this is not how good it is on new rows" in done.stderr
+    copy.write_bytes(copy.read_bytes().replace(b"text", b"Text", 1))  # as long, but another file
+    assert "trained_on" not in place.eval("regression", copy, "--text", "text", "--skip-bad-rows")
+    assert "trained_on" not in place.eval("regression", place.root / "regression-val.jsonl")
+
+
+def test_a_card_of_older_versions_does_not_say_what_it_was_trained_on(tmp_path: Path):
+    file = tmp_path / "a.csv"
+    file.write_text("text,label\n")
+    for known in (None, "sha256", {}, {"bytes": 11}, {"bytes": 3, "sha256": "x"}):
+        assert not is_same(str(file), known)
+    assert is_same(str(file), digest(str(file)))
+    assert digest(str(tmp_path)) is digest(str(tmp_path / "none")) is None
 
 
 def test_a_version(place: Place):

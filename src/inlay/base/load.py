@@ -64,6 +64,12 @@ class Base:
         return _first(self.model).dtype
 
     @property
+    def described(self) -> str:
+        """Name, size, and where it runs in what, for people."""
+        dtype = self.form or str(self.dtype).removeprefix("torch.")
+        return f"{self.name}: {self.sites.size:,} parameters, {self.device} {dtype}"
+
+    @property
     def form(self) -> str:
         """How the layers' weights are kept: `int8`, `fp8`, `prepack`, or empty for plainly."""
         return next(iter(self.products.values())).kind if self.products else ""

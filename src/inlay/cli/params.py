@@ -43,6 +43,9 @@ def params(
     as_json: output.AsJson = False,
 ) -> None:
     """Count the parameters that methods train. Needs no weights."""
+    from inlay.base.places import check_shape
+
+    check_shape(shape)
     chosen = _chosen(method)  # a wrong spec is noticed before a model is built
     from inlay.base.shapes import sites_of
 

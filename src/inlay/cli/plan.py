@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -81,34 +82,37 @@ def _settle(
     base: str | None, shape: str | None, spec: str, problems: list[str]
 ) -> tuple[str, Sites | None, Method | None]:
     """The base's name and shape, and the method; what is wrong with them is added to the problems."""
-    from inlay.base.places import locate
+    from inlay.base.places import check_shape, locate
     from inlay.config import split_spec
     from inlay.registry import methods
 
-    try:
-        methods.check(split_spec(spec)[0])
-        if base is not None:
-            locate(base)
-    except InlayError as error:
-        problems.append(str(error))
+    checks: list[Callable[[], object]] = [lambda: methods.check(split_spec(spec)[0])]
+    checks += [] if base is None else [functools.partial(locate, base)]
+    checks += [] if shape is None else [functools.partial(check_shape, shape)]
+    for one in checks:
+        try:
+            one()
+        except InlayError as error:
+            problems.append(str(error))
     if base is not None and shape is not None:
         problems.append("--base and --shape exclude each other")
     if problems:  # nothing is imported for a command that cannot run
         return "", None, None
     from inlay.bank.delta import parse
-    from inlay.base.shapes import sites_of, sites_of_base
-    from inlay.bench.figures import default_base
 
-    name = shape or base or default_base()
-    sites = made = None
     try:
         made = parse(spec)
     except InlayError as error:
         problems.append(str(error))
+        return "", None, None
+    from inlay.base.shapes import sites_of, sites_of_base
+    from inlay.bench.figures import default_base
+
+    name = shape or base or default_base()
+    sites = None
     try:
         sites = sites_of(shape) if shape is not None else sites_of_base(locate(name)[0])
-        if made is not None:
-            made.count(sites)  # what the method cannot do in this base is noticed here
+        made.count(sites)  # what the method cannot do in this base is noticed here
     except InlayError as error:
         problems.append(str(error))
     return name, sites, made

@@ -60,6 +60,10 @@ class Attached:
         self._unsilence = self._silence() if self.method.mixout else lambda: None
         self.wiring.override(encoder, self._run)
 
+    def __repr__(self) -> str:
+        count = sum(t.numel() for t in self.tensors.values() if isinstance(t, nn.Parameter))
+        return f"<Attached {self.method.spec} ({count:,} parameters) to {self.base.described}>"
+
     def detach(self) -> None:
         """Take the adapter out; the model then computes what it did before, bit for bit."""
         if not self.wiring.remove():

@@ -45,6 +45,8 @@ from inlay.library.adapter import Adapter
 from inlay.tasks import Answer, Task
 from inlay.tasks import parse as parse_task
 
+_FEW = 6
+"""Adapters that are named where not all of them can be."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -106,6 +108,11 @@ class Host:
     def names(self) -> list[str]:
         """The adapters that are loaded."""
         return list(self._loaded)
+
+    def __repr__(self) -> str:
+        count, few = len(self._loaded), ", ".join(self.names[:_FEW])
+        loaded = f"{count:,} adapter{'' if count == 1 else 's'}" + (f": {few}" if count else "")
+        return f"<Host {self.base.described}, {loaded}{', ...' if count > _FEW else ''}>"
 
     def __contains__(self, name: str) -> bool:
         return name in self._loaded

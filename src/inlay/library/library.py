@@ -52,6 +52,15 @@ class Library:
     def __init__(self, root: str | os.PathLike[str] | None = None):
         self.root, self.storage = open_storage(default_root() if root is None else os.fspath(root))
 
+    def __repr__(self) -> str:
+        if not isinstance(self.storage, Folder):  # counting might ask another machine
+            return f"<Library {self.root!r}>"
+        try:
+            count = len(self.names())
+        except LibraryError as error:
+            return f"<Library {self.root!r}: {error}>"
+        return f"<Library {self.root!r}: {count:,} adapter{'' if count == 1 else 's'}>"
+
     @property
     def local(self) -> Path:
         """A folder of this machine for what is nobody else's, such as checkpoints: beside the adapters if it can be."""

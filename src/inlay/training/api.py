@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from inlay.base.load import Base
 from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.library.library import Library, check_name
+from inlay.screen import Lines, console_or_lines
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
 from inlay.training.loop import Callback, Loop
 from inlay.training.parallel import ALONE, Ranks
 from inlay.training.prepare import Prepared, prepare
+from inlay.training.progress import Progress, show_data, show_end, show_runs
 from inlay.training.result import Result
 from inlay.training.run import Run, data_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @overload
@@ -34,6 +40,7 @@ def train(
     save_every: float = ...,
     library: Library | None = ...,
     ranks: Ranks = ...,
+    progress: bool = ...,
 ) -> Result: ...
 @overload
 def train(
@@ -48,6 +55,7 @@ def train(
     save_every: float = ...,
     library: Library | None = ...,
     ranks: Ranks = ...,
+    progress: bool = ...,
 ) -> list[Result]: ...
 def train(
     host: Host,
@@ -61,6 +69,7 @@ def train(
     save_every: float = 60.0,
     library: Library | None = None,
     ranks: Ranks = ALONE,
+    progress: bool = True,
 ) -> Result | list[Result]:
     """Train one run, or several side by side. A run with a name is loaded into the host when it is done.
 
@@ -74,6 +83,8 @@ def train(
         resume: go on from that folder if it holds a checkpoint.
         library: where finished adapters are put.
         ranks: the processes that share every batch (`parallel.joined`); callbacks and writing are the leader's alone.
+        progress: show on stderr what was guessed about the data, how far it is (on a terminal or in a notebook), and
+            how it went.
     """
     one = isinstance(runs, Run)
     many = [runs] if isinstance(runs, Run) else list(runs)
@@ -92,17 +103,10 @@ def train(
             if one:
                 raise
             problems[i] = str(error)
-    results = train_prepared(
-        host,
-        prepared,
-        slots,
-        callbacks,
-        place,
-        resume,
-        save_every,
-        one,
-        ranks,
-    )
+    screen = console_or_lines() if progress and ranks.leads else None
+    with _shown(screen, host, prepared, one) as more:
+        told = (*callbacks, *more)
+        results = train_prepared(host, prepared, slots, told, place, resume, save_every, one, ranks)
     results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
     for i, run in enumerate(many):
         if results[i].ok and library is not None and ranks.leads:
@@ -111,7 +115,27 @@ def train(
             host.load(results[i].adapter, run.name)
     if place is not None and ranks.leads:
         place.remove()
+    if screen is not None:
+        show_end(screen, [results[i] for i in range(len(many))])
     return results[0] if one else [results[i] for i in range(len(many))]
+
+
+@contextmanager
+def _shown(
+    screen: Console | Lines | None, host: Host, prepared: Mapping[int, Prepared], one: bool
+) -> Iterator[Sequence[Callback]]:
+    """Say what will be trained, then show how far it is: the callbacks that do."""
+    if screen is None or not prepared:
+        yield ()
+        return
+    named = {run_name(data.run, i): data for i, data in prepared.items()}
+    if one:
+        show_data(screen, prepared[0], host)
+    else:
+        show_runs(screen, named)
+    deciding = {name: data.metric for name, data in named.items()}
+    with Progress(screen, len(prepared), deciding, evaluations=False) as shown:
+        yield (shown,)
 
 
 def train_prepared(

@@ -28,6 +28,7 @@ def measured(host: Host, name: str, job: Job, adapter: Adapter, ranks: Ranks) ->
         "metric": data.metric,
         "best": _place(job),
         "data": data.data_hash,
+        "files": data.files,
         "config": data.run.written(),
         "columns": by_option(data.task.kind, data.columns),
         "history": job.history,

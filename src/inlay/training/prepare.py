@@ -16,6 +16,7 @@ from inlay.data import describe
 from inlay.data import split as splitting
 from inlay.data.benchmarks import metric_of
 from inlay.data.columns import Columns
+from inlay.data.digest import digest
 from inlay.data.record import Bad, Skipped, stop
 from inlay.data.source import Source
 from inlay.engine.host import Host
@@ -61,6 +62,8 @@ class Prepared:
     look: describe.Look
     notes: list[str] = field(default_factory=list)
     data_hash: str = ""
+    files: dict[str, Any] = field(default_factory=dict)
+    """split -> the digest of its file, where it is one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", settled(self.run, len(self.train.rows)))  # also for another run on these rows
@@ -109,6 +112,7 @@ def prepare(run: Run, host: Host) -> Prepared:
         _look(task, train, validation, test, encoder.lengths(train, pool), limit),
         notes,
         content([*train, *validation, *test]),
+        {split: found for split, source in sources.items() if (found := digest(source.name)) is not None},
     )
 
 

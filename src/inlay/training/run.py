@@ -7,9 +7,9 @@ base determine the result, up to the rounding of matrix products.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -18,6 +18,29 @@ from inlay.errors import LibraryError, RunError, suggest
 from inlay.library import defaults
 
 Size = int | float | str
+_ELSEWHERE = {
+    "lr": "learning_rate peak_lr max_lr",
+    "epochs": "n_epochs num_epochs num_train_epochs max_epochs epoch",
+    "batch_size": "bs n_batch per_device_train_batch_size train_batch_size",
+    "max_steps": "steps num_steps max_train_steps",
+    "max_length": "max_len max_seq_length max_seq_len max_tokens",
+    "warmup": "warmup_ratio warmup_steps",
+    "weight_decay": "wd l2",
+    "clip": "max_grad_norm grad_clip gradient_clip_val",
+    "eval_every": "eval_steps eval_interval",
+    "patience": "early_stopping early_stopping_patience",
+    "metric": "metric_for_best_model",
+    "seed": "random_state random_seed",
+    "data": "dataset train train_file train_data file path",
+    "val": "validation validation_file valid dev eval_file",
+    "test": "test_file",
+    "text": "text_column",
+    "label": "label_column target",
+    "pool": "pooling",
+    "method": "adapter adapter_config peft_config",
+}
+ELSEWHERE: Mapping[str, str] = {word: name for name, words in _ELSEWHERE.items() for word in words.split()}
+"""What settings are called in other libraries -> what they are called here."""
 
 
 class Run(BaseModel):
@@ -72,6 +95,19 @@ class Run(BaseModel):
             raise ValueError("expected a number of rows such as 1000, or a share such as 10%")
         return size
 
+    if not TYPE_CHECKING:  # a type checker knows the fields
+
+        def __init__(self, **values: Any):
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                # one for each setting, where several types may be
+                first = {one["loc"][:1]: one for one in reversed(error.errors())}
+                raise RunError("; ".join(_problem(one) for one in reversed(first.values()))) from None
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        return self.config().items()
+
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
@@ -103,15 +139,15 @@ def make_run(values: dict[str, Any], where: str = "") -> Run:
     """A run from plain values; one error names everything that is wrong."""
     try:
         return Run(**values)
-    except ValidationError as error:
-        prefix = f"{where}: " if where else ""
-        first = {one["loc"][:1]: one for one in reversed(error.errors())}  # one for each, where several types may be
-        raise RunError(prefix + "; ".join(_problem(one) for one in reversed(first.values()))) from None
+    except RunError as error:
+        raise RunError(f"{where}: {error}" if where else str(error)) from None
 
 
 def _problem(one: Any) -> str:
     key = ".".join(str(part) for part in one["loc"][:1])
     if one["type"] == "extra_forbidden":
+        if key.lower() in ELSEWHERE:
+            return f"there is no setting {key!r}: did you mean {ELSEWHERE[key.lower()]}?"
         return f"there is no setting {key!r}: {suggest(key, Run.model_fields)}"
     if one["type"] == "missing":
         return f"{key!r} is missing"

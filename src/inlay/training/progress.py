@@ -1,0 +1,254 @@
+"""What people see of a training: the data, and a live table with a row for every run.
+
+Where there is no terminal, a line for every evaluation takes the place of the table; in a notebook, a line with a bar.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from inlay.library.about import clock, percent
+from inlay.screen import GAP, Lines, table
+from inlay.untrusted import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    from inlay.engine.host import Host
+    from inlay.training.prepare import Prepared
+    from inlay.training.result import Result
+
+_ROWS = 24
+_BAR = 20
+FEW_TO_VALIDATE = 50
+"""Below this a score on validation rows says little: with 50, 14 points more or less are luck."""
+
+
+class Progress:
+    """A callback of the training loop."""
+
+    def __init__(
+        self,
+        screen: Console | Lines,
+        runs: int,
+        deciding: Mapping[str, str] | None = None,
+        evaluations: bool = True,
+    ):
+        """
+        Args:
+            deciding: run -> the metric to show; by default the first.
+            evaluations: a line for each of them, where nothing can be drawn.
+        """
+        self.screen = screen
+        self.runs = runs
+        self.deciding = deciding or {}
+        self.evaluations = evaluations and not screen.is_jupyter
+        self.ended = 0
+        self.failed = 0
+        self.active: dict[str, dict[str, Any]] = {}
+        self.began = time.monotonic()
+        self._live: Live | None = None
+        self._drawn = 0.0
+        self._wide = 0
+
+    def __enter__(self) -> Progress:
+        if self.screen.is_terminal and not isinstance(self.screen, Lines):
+            from rich.live import Live
+
+            self._live = Live(self.table(), console=self.screen, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._rewrite("")
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Take note of an event, and draw at most ten times a second."""
+        getattr(self, f"_{event['event']}", lambda event: None)(event)
+        now = time.monotonic()
+        if event["event"] == "step" and now - self._drawn <= 0.1:
+            return
+        self._drawn = now
+        if self._live is not None:
+            self._live.update(self.table(), refresh=True)
+        else:
+            self._rewrite(self._bars(now))
+
+    def _rewrite(self, line: str) -> None:
+        """In a notebook: one line of stderr, over the one before. Live tables need ipywidgets there."""
+        if self.screen.is_jupyter:
+            sys.stderr.write(f"\r{line:<{self._wide}}\r{line}")
+            sys.stderr.flush()
+            self._wide = len(line)
+
+    def _bars(self, now: float) -> str:
+        """The run under way that is furthest, and how many others there are."""
+        if not self.active:
+            return ""
+        name, row = max(self.active.items(), key=lambda item: item[1]["step"] / max(1, item[1]["steps"]))
+        step, loss, found, left = _cells(row, now)
+        said = [_cut(visible(name), 20), _bar(row, _BAR), step, loss and f"loss {loss}", found, left and f"{left} left"]
+        more = f"({self.caption(now)})" if self.runs > 1 else ""
+        return "  ".join(filter(None, [*said, more]))
+
+    def _begin(self, event: dict[str, Any]) -> None:
+        at, steps = event.get("step", 0), event["steps"]
+        self.active[event["run"]] = {"steps": steps, "step": at, "began": time.monotonic(), "first": None}
+        if at:
+            self.screen.print(f"{event['run']}: going on after step {at} of {steps}")
+
+    def _step(self, event: dict[str, Any]) -> None:
+        row = self.active[event["run"]]
+        if row["first"] is None:
+            row["first"] = event["step"] - 1  # after a resume, earlier steps took no time
+        old = row.get("loss", event["loss"])
+        row |= {"step": event["step"], "loss": 0.9 * old + 0.1 * event["loss"]}
+
+    def _eval(self, event: dict[str, Any]) -> None:
+        row = self.active[event["run"]]
+        metric = self.deciding.get(event["run"]) or next(iter(event["metrics"]))
+        row["found"] = f"{metric} {decimals(event['metrics'][metric])}"
+        if self._live is None and self.evaluations:
+            at = f"step {event['step']}/{row['steps']}, loss {decimals(event['loss'])}"
+            self.screen.print(f"{event['run']}: {at}, {row['found']}", soft_wrap=True)
+
+    def _done(self, event: dict[str, Any]) -> None:
+        self.active.pop(event["run"], None)
+        self.ended += 1
+
+    def _failed(self, event: dict[str, Any]) -> None:
+        self.active.pop(event["run"], None)
+        self.ended += 1
+        self.failed += 1
+        if self.runs > 1:  # the failure of a single run ends the command, which says why
+            self.screen.print(f"{event['run']} failed: {event['problem']}", style="red", soft_wrap=True)
+
+    def _compiled(self, event: dict[str, Any]) -> None:
+        self.screen.print(f"layers compiled in {event['seconds']:.0f} s")
+
+    def _slots(self, event: dict[str, Any]) -> None:
+        self.screen.print(f"memory ran out: going on with {event['slots']} runs at once", style="yellow")
+
+    def table(self) -> Table:
+        """The runs under way, one line each, however narrow the terminal is."""
+        now = time.monotonic()
+        shown = list(self.active.items())[: max(1, min(_ROWS, self.screen.height - 6))]
+        most = 20 if self.screen.width < 100 else 40
+        cells = [(_cut(name, most), *_cells(row, now)) for name, row in shown]
+        if len(self.active) > len(shown):
+            cells.append((f"... and {len(self.active) - len(shown)} more", "", "", "", ""))
+        heads = ("run", "step", "loss", "validation", "left")
+        taken = sum(max(len(row[i]) for row in (heads, *cells)) for i in range(len(heads)))
+        room = min(_BAR, self.screen.width - taken - GAP * len(heads))
+        bar = room if room >= 5 else 0
+        columns = ("run", "step", *([" " * bar] if bar else []), "loss", "validation", "left")
+        made = table(*columns, right=("step", "loss", "left"), keep=columns)
+        for row, (name, step, *rest) in zip([row for _, row in shown] + [{}], cells, strict=False):
+            made.add_row(name, step, *([_bar(row, bar)] if bar else []), *rest)
+        if self.runs > 1:
+            made.caption = self.caption(now)
+        return made
+
+    def caption(self, now: float) -> str:
+        """How far all runs have come together."""
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{self.ended} of {self.runs} runs ended{failed}, {clock(now - self.began)}"
+
+
+def _cells(row: Mapping[str, Any], now: float) -> tuple[str, str, str, str]:
+    done = row["step"] - (row["first"] or 0)
+    left = clock((now - row["began"]) / done * (row["steps"] - row["step"])) if done else ""
+    loss = decimals(row["loss"]) if "loss" in row else ""
+    return f"{row['step']}/{row['steps']}", loss, row.get("found", ""), left
+
+
+def _bar(row: Mapping[str, Any], width: int) -> str:
+    if not row:
+        return ""
+    filled = int(width * row["step"] / max(1, row["steps"]))
+    return "━" * filled + "╌" * (width - filled)
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
+    """What will be trained, on what."""
+    from inlay.data import describe
+
+    for note in data.notes:
+        screen.print(note, style="dim", soft_wrap=True)
+    test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
+    screen.print(
+        f"task: {data.task.name}, {len(data.train.examples):,} rows to train, "
+        f"{len(data.validation.examples):,} to validate{test}"
+    )
+    for line in describe.lines(data.look):
+        screen.print(line)
+    if data.look.over_long and getattr(data.task, "long", "") == "cut":
+        screen.print("texts that are too long are cut; --long windows uses all of them", style="dim")
+    count = data.method.count(host.base.sites)
+    share = percent(count / host.base.sites.size)
+    screen.print(f"method: {data.method.spec}, {count:,} parameters ({share} of the base); decided by {data.metric}")
+    if note := few_to_validate(data):
+        screen.print(note, style="yellow", soft_wrap=True)
+    if data.text is not None:
+        from inlay.base.words import own_head
+
+        head = (
+            "the checkpoint's own head" if own_head(host.base) else "a fresh transform over the frozen word embeddings"
+        )
+        screen.print(f"first on the texts alone, with {head}")
+
+
+def few_to_validate(data: Prepared) -> str:
+    """What a small number of validation rows means for the score; empty if there are enough."""
+    rows = len(data.validation.examples)
+    if rows >= FEW_TO_VALIDATE:
+        return ""
+    only = "only one validation row" if rows == 1 else f"only {rows} validation rows"
+    means = f"a share of them, such as accuracy, can be off by {_off_by(rows)} points"
+    return f"{only}: {means}, and the best state is chosen by it; more rows: --val FILE, or --val-size"
+
+
+def _off_by(rows: int) -> int:
+    """Half of the 95 % interval of a share that is near one half, in points, to the nearest 5."""
+    return min(50, max(5, 5 * round(98 / math.sqrt(rows) / 5)))
+
+
+def show_runs(screen: Console | Lines, runs: Mapping[str, Prepared]) -> None:
+    """What will be trained side by side, a line each."""
+    for name, data in runs.items():
+        rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate"
+        screen.print(f"{name}: {data.task.name}, {rows}, {data.method.spec}", soft_wrap=True)
+
+
+def show_end(screen: Console | Lines, results: Sequence[Result]) -> None:
+    """How it went, in a line; of several runs also why some failed."""
+    for result in results:
+        if not result.ok:
+            screen.print(f"{result.name} failed: {result.problem}", style="red", soft_wrap=True)
+    if len(results) > 1:
+        took = clock(max(result.seconds for result in results))
+        screen.print(f"{sum(result.ok for result in results)} of {len(results)} runs trained, {took}")
+    elif results[0].ok:
+        one = results[0]
+        kept = "" if one.version is None else f", kept in {one.library} as {one.name}@{one.version}"
+        best = f"best after {one.best_step} steps, {clock(one.seconds)}"
+        screen.print(f"{one.name}: validation {one.metric} {decimals(one.value)}, {best}{kept}", soft_wrap=True)
+
+
+def decimals(value: float) -> str:
+    """Four decimals; what rounds to nothing has no sign."""
+    text = f"{value:.4f}"
+    return text.removeprefix("-") if text == "-0.0000" else text
