@@ -1,10 +1,10 @@
-# make demo | make test | make test-all | make test-cuda | make test-peers | make venv | make check | make clean
+# make demo | make test | make test-all | make mutants | make test-cuda | make test-peers | make venv | make check | make clean
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ADAPTERS_PYTHON ?= .venv-adapters/bin/python
 
-.PHONY: demo test quick test-rest test-all test-cuda test-peers check lint types imports venv clean
+.PHONY: demo test quick test-rest test-all mutants test-cuda test-peers check lint types imports venv clean
 
 venv: $(VENV)/.ready
 
@@ -32,6 +32,9 @@ test-rest: venv  # what `make test` leaves out, and every property with more exa
 	INLAY_TEST_TIER=full $(BIN)/python -m pytest -n auto --dist worksteal -m '(full or hypothesis) and $(ANYWHERE)'
 
 test-all: test test-rest
+
+mutants: venv  # do the tests notice faults? Plants those of tests/mutants.toml one by one, in a copy
+	$(BIN)/python tests/mutants.py
 
 test-cuda: venv  # the contract on a CUDA device, in fp32 and in bf16
 	INLAY_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/contract -m '$(ANYWHERE)'

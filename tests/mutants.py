@@ -5,7 +5,7 @@
 
 Each fault names the folder of tests (or the file) that should notice it. The quick tier of that folder runs until the
 first failure; what it misses, the full tier is asked for too. Before anything is planted the same tests have to pass,
-since whatever fails anyway would notice everything. Exit code 1: the quick tier noticed less than 90 %, or the full
+since a test that fails anyway would notice everything. Exit code 1: the quick tier noticed less than 90 %, or the full
 tier not all.
 """
 
