@@ -130,7 +130,7 @@ def tried(fault: Fault, root: Path, marks: str) -> Found:
             if code not in (0, 1, 2, 5):
                 raise SystemExit(f"pytest {' '.join(call)} ended with {code}:\n{said[-2000:]}")
             if code in (1, 2):  # 2: tests that cannot even be imported
-                by = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+                by = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
                 return Found(True, by[1] if by else said.strip().splitlines()[-1], time.monotonic() - start)
     return Found(False, "", time.monotonic() - start)
 
