@@ -97,6 +97,7 @@ def test_every_method_with_settings_of_its_own(world):
         assert reference.difference() < 2e-6, name
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("change", ["lr", "weight_decay", "clip", "step", "neighbour"])
 def test_the_comparison_notices(world, change):
     """The control: one setting that is a little off, or another slot's, is no longer equal."""
