@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from inlay.errors import AdapterError, InlayError, suggest
+from inlay.errors import AdapterError, InlayError
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
@@ -83,19 +83,21 @@ def host_with(base: str | None, weights: str | None, chosen: Mapping[str, Chosen
 
 def find_there(url: str, names: str, before: Sequence[str]) -> tuple[dict[str, Chosen], Callable[[], Answering]]:
     """The same, of a service, and what gives that; it answers with the versions that it serves, and no others."""
-    from inlay.client import Client
+    from inlay.client import Client, ServiceError
     from inlay.tasks import parse
 
-    with Client(url) as client:
-        served = {card["name"]: card for card in client.tasks()}
     chosen: dict[str, Chosen] = {}
     for name, ref in _refs(names, before):
-        card = served.get(name.partition("@")[0])
-        if card is None:
-            raise AdapterError(f"{url} serves no {name!r}: {suggest(name, served)}")
+        with Client(url) as client:
+            try:
+                card = client.task(name)
+            except ServiceError as error:
+                if error.kind != "unknown_task":
+                    raise
+                raise AdapterError(f"{url}: {error}") from None
         which = ref.partition("@")[2]
-        if which.isdecimal() and int(which) != card["version"]:
-            raise AdapterError(f"{url} serves {card['name']} at version {card['version']}, not {which}")
+        if "@" not in name and which and int(which) != card["version"]:
+            raise AdapterError(f"{url} serves {name} at version {card['version']} now; this began with {which}")
         columns = {"columns": card["columns"]} if card.get("columns") else {}
         chosen[name] = Chosen(card["version"], card["sha256"], parse(card["task"]), columns)
     return chosen, lambda: _Service(url, tuple(chosen))

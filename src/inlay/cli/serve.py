@@ -58,7 +58,7 @@ def serve(
     weights: options.Weights = None,
     library: options.Library = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Serve these alone: sms,topic@2.  [default: the library]")
+        str | None, typer.Option(metavar="NAMES", help="Serve these alone: sms,sms@2,topic.  [default: the library]")
     ] = None,
     alias: Annotated[
         str | None, typer.Option(metavar="A", help="Serve what this alias points to, such as prod.")
@@ -119,7 +119,7 @@ def serve(
     keys = opened if key_file is None else read_keys(key_file)
     tell = functools.partial(_tell, host=host, keys=keys, screen=output.console(as_json), as_json=as_json)
     with take_port(host, port) as taken, taken_socket(management_socket) as unix:  # before minutes are spent on loading
-        store, wish = Library(library), _wish(tasks, alias)
+        store, wish = Library(_there(library)), _wish(tasks, alias)
         choices = Choices.read(store.local / "serving" / f"{port}.json" if port else None)
         settings = Settings(tokens, wait_ms, queue, resident)
         limits = Limits(items=max(1, min(256, queue * 4 // 5)), answers=min(1024, queue))
@@ -160,6 +160,13 @@ def _serve_on_ray(spec: Spec, place: Place, url: str, tell: Callable[..., None])
     run(replace(spec, library=library or spec.library, base=base, watch=spec.watch or float(_EVERY)), place, started)
 
 
+def _there(library: str | None) -> str | None:
+    """A library that is named must be there: an empty service would hide a typing mistake."""
+    if library is not None and "://" not in library and not Path(library).expanduser().is_dir():
+        raise LibraryError(f"--library {library}: there is no such folder")
+    return library
+
+
 def _check_engine(engine: str, address: str | None, replicas: int | None, gpus: float | None) -> None:
     """All that is wrong with these options, before anything is loaded."""
     from inlay import cluster
@@ -195,9 +202,10 @@ def _wish(tasks: str | None, alias: str | None) -> Wish:
     only: dict[str, str] = {}
     for ref in filter(None, (part.strip() for part in tasks.split(","))):
         name, which = split_ref(ref)
-        if name in only:
-            raise LibraryError(f"{name} is asked for twice: one version of a task is served at a time")
-        only[name] = ref if which is not None or alias is None else f"{name}@{alias}"
+        served = name if name not in only else ref  # another version beside the first
+        if served in only or ref in only.values():
+            raise LibraryError(f"--tasks names {ref} twice")
+        only[served] = ref if which is not None or alias is None else f"{name}@{alias}"
     if not only:
         raise LibraryError(f"--tasks {tasks!r} names no adapter; expected some such as sms,topic@2")
     return Wish(only, alias)
