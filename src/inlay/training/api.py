@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, overload
 
@@ -83,35 +84,36 @@ def train(
         many = [many[0].model_copy(update={"name": check_name(name)})]
     _refuse_names(host, many)
     place = None if checkpoint is None else Checkpoint(checkpoint)
-    problems: dict[int, str] = {}
-    prepared: dict[int, Prepared] = {}
-    for i, run in enumerate(many):
-        try:
-            prepared[i] = prepare(run, host)
-        except InlayError as error:
-            if one:
-                raise
-            problems[i] = str(error)
-    results = train_prepared(
-        host,
-        prepared,
-        slots,
-        callbacks,
-        place,
-        resume,
-        save_every,
-        one,
-        ranks,
-    )
-    results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
-    for i, run in enumerate(many):
-        if results[i].ok and library is not None and ranks.leads:
-            results[i] = keep(results[i], library, host.base)
-        if results[i].ok and run.name:
-            host.load(results[i].adapter, run.name)
-    if place is not None and ranks.leads:
-        place.remove()
-    return results[0] if one else [results[i] for i in range(len(many))]
+    with place.alone() if place is not None and ranks.leads else nullcontext():
+        problems: dict[int, str] = {}
+        prepared: dict[int, Prepared] = {}
+        for i, run in enumerate(many):
+            try:
+                prepared[i] = prepare(run, host)
+            except InlayError as error:
+                if one:
+                    raise
+                problems[i] = str(error)
+        results = train_prepared(
+            host,
+            prepared,
+            slots,
+            callbacks,
+            place,
+            resume,
+            save_every,
+            one,
+            ranks,
+        )
+        results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
+        for i, run in enumerate(many):
+            if results[i].ok and library is not None and ranks.leads:
+                results[i] = keep(results[i], library, host.base)
+            if results[i].ok and run.name:
+                host.load(results[i].adapter, run.name)
+        if place is not None and ranks.leads:
+            place.remove()
+        return results[0] if one else [results[i] for i in range(len(many))]
 
 
 def train_prepared(
