@@ -47,7 +47,7 @@ def open_library(root: str | None) -> Library:
 
     store = Library(root)
     if root is not None and isinstance(store.storage, Folder) and not store.storage.root.exists():
-        raise LibraryError(f"there is no library {root}: no such folder")
+        raise LibraryError(f"--library {root}: there is no such folder")
     return store
 
 

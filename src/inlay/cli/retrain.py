@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from inlay.library.cards import Entry
     from inlay.library.library import Library
+    from inlay.training.checkpoint import Checkpoint
     from inlay.training.prepare import Prepared
     from inlay.training.retrain import Change, Old
 
@@ -149,10 +150,24 @@ def _train(
 ) -> tuple[list[Change], list[Entry]]:
     """Every task before and after, and those that are on the new base already."""
     from inlay.training.checkpoint import Checkpoint
+
+    checkpoint = Checkpoint(candidates.local / "runs" / "retrain")
+    with checkpoint.alone():
+        return _train_into(checkpoint, olds, problems, candidates, base, how, screen)
+
+
+def _train_into(
+    checkpoint: Checkpoint,
+    olds: Sequence[Old],
+    problems: dict[str, str],
+    candidates: Library,
+    base: str,
+    how: _How,
+    screen: Console,
+) -> tuple[list[Change], list[Entry]]:
     from inlay.training.parallel import ALONE
     from inlay.training.retrain import Change, begun, finished, is_on, keep, prepare_all
 
-    checkpoint = Checkpoint(candidates.local / "runs" / "retrain")
     settle(checkpoint, how.resume, how.restart, screen)
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(how.log)]

@@ -76,18 +76,21 @@ def train(
     from inlay.training.parallel import joined
 
     checkpoint = Checkpoint(store.local / "runs" / folder)
-    with contextlib.ExitStack() as stack:
-        ranks = stack.enter_context(joined())
-        screen = output.console(as_json, quiet=not ranks.leads)
-        settle(checkpoint, resume, restart, screen)
-        logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or () if ranks.leads else ())]
-        host = open_host(base, compile, weights, screen)
-        prepared = _prepare(runs, host, screen, problems, many=manifest is not None)
-        results = train_shown(host, prepared, slots, checkpoint, resume, save_every, logs, screen, ranks)
-    if not ranks.leads:
-        raise typer.Exit(int(bool(problems) or not all(result.ok for result in results.values())))
-    kept = _keep(host, runs, results, problems, store, half)
-    checkpoint.remove()
+    with contextlib.ExitStack() as alone:
+        with contextlib.ExitStack() as stack:
+            ranks = stack.enter_context(joined())
+            screen = output.console(as_json, quiet=not ranks.leads)
+            if ranks.leads:
+                alone.enter_context(checkpoint.alone())
+            settle(checkpoint, resume, restart, screen)
+            logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or () if ranks.leads else ())]
+            host = open_host(base, compile, weights, screen)
+            prepared = _prepare(runs, host, screen, problems, many=manifest is not None)
+            results = train_shown(host, prepared, slots, checkpoint, resume, save_every, logs, screen, ranks)
+        if not ranks.leads:
+            raise typer.Exit(int(bool(problems) or not all(result.ok for result in results.values())))
+        kept = _keep(host, runs, results, problems, store, half)
+        checkpoint.remove()
     if manifest is not None:
         show_summary(screen, kept, store.root)
     elif kept[0].ok:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -94,27 +94,28 @@ def train(
         many = [many[0].model_copy(update={"name": check_name(name)})]
     _refuse_names(host, many)
     place = None if checkpoint is None else Checkpoint(checkpoint)
-    problems: dict[int, str] = {}
-    prepared: dict[int, Prepared] = {}
-    for i, run in enumerate(many):
-        try:
-            prepared[i] = prepare(run, host)
-        except InlayError as error:
-            if one:
-                raise
-            problems[i] = str(error)
-    screen = console_or_lines() if progress and ranks.leads else None
-    with _shown(screen, host, prepared, one) as more:
-        told = (*callbacks, *more)
-        results = train_prepared(host, prepared, slots, told, place, resume, save_every, one, ranks)
-    results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
-    for i, run in enumerate(many):
-        if results[i].ok and library is not None and ranks.leads:
-            results[i] = keep(results[i], library, host.base)
-        if results[i].ok and run.name:
-            host.load(results[i].adapter, run.name)
-    if place is not None and ranks.leads:
-        place.remove()
+    with place.alone() if place is not None and ranks.leads else nullcontext():
+        problems: dict[int, str] = {}
+        prepared: dict[int, Prepared] = {}
+        for i, run in enumerate(many):
+            try:
+                prepared[i] = prepare(run, host)
+            except InlayError as error:
+                if one:
+                    raise
+                problems[i] = str(error)
+        screen = console_or_lines() if progress and ranks.leads else None
+        with _shown(screen, host, prepared, one) as more:
+            told = (*callbacks, *more)
+            results = train_prepared(host, prepared, slots, told, place, resume, save_every, one, ranks)
+        results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
+        for i, run in enumerate(many):
+            if results[i].ok and library is not None and ranks.leads:
+                results[i] = keep(results[i], library, host.base)
+            if results[i].ok and run.name:
+                host.load(results[i].adapter, run.name)
+        if place is not None and ranks.leads:
+            place.remove()
     if screen is not None:
         show_end(screen, [results[i] for i in range(len(many))])
     return results[0] if one else [results[i] for i in range(len(many))]

@@ -20,7 +20,7 @@ from torch import Tensor
 from inlay.base.load import load_tokenizer
 from inlay.engine.evaluate import score
 from inlay.engine.host import Host
-from inlay.errors import AdapterError, InlayError, RunError
+from inlay.errors import AdapterError, DiskError, InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
 from inlay.training import compiling, finish, heap, state
@@ -318,6 +318,8 @@ class Loop:
         """Do something for one run; if it fails, the others go on."""
         try:
             do(job)
+        except DiskError:  # nothing is wrong with the run, and the next one would meet it too
+            raise
         except InlayError as error:
             job.state, job.problem = "failed", str(error)
             if job in self.active:
