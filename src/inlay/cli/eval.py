@@ -40,13 +40,13 @@ def evaluate(
     as_json: output.AsJson = False,
 ) -> None:
     """Evaluate an adapter on labelled data."""
-    from inlay.data.record import Skipped, stop
+    from inlay.data.record import Skipped, stop_or_skip
 
     screen = output.console(as_json)
     sources = _sources(data, per_language, split, format, encoding)
     host, adapter, entry = measured.open_adapter(name, library, base, weights)
     given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
-    bad: Bad = Skipped() if skip_bad_rows else stop
+    bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
     found = {key: _evaluate(host, name, adapter, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:
         said = f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}"

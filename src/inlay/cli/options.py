@@ -6,9 +6,17 @@ from typing import Annotated
 
 import typer
 
-Text = Annotated[str | None, typer.Option("--text", metavar="C", help="The column of the text, words or question.")]
+Text = Annotated[
+    str | None,
+    typer.Option("--text", metavar="C", help="The column of the text, words or question; subject,body joins two."),
+]
 Pair = Annotated[str | None, typer.Option("--pair", metavar="C", help="The column of the second text or context.")]
-Label = Annotated[str | None, typer.Option("--label", metavar="C", help="The column of the label, tags or answers.")]
+Label = Annotated[
+    str | None,
+    typer.Option(
+        "--label", metavar="C", help="The column of the label, tags or answers; a,b,c are columns of 0 and 1."
+    ),
+]
 Format = Annotated[
     str | None, typer.Option("--format", metavar="F", help="The format of the files.  [default: found out]")
 ]

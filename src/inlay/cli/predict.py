@@ -85,7 +85,7 @@ def predict(
     if out is None and (resume or overwrite):
         raise typer.BadParameter("--resume and --overwrite are for --out")
     from inlay.cli import parts
-    from inlay.data.record import Skipped, stop
+    from inlay.data.record import Skipped, stop_or_skip
     from inlay.library.library import Library
 
     if out is not None:
@@ -103,7 +103,7 @@ def predict(
     screen = output.console(as_json)
     for note in asked.notes:
         screen.print(note, style="dim", soft_wrap=True)
-    bad = Skipped() if skip_bad_rows else stop
+    bad = Skipped() if skip_bad_rows else stop_or_skip
     how = {"top_k": top_k, "threshold": threshold, "raw": raw}
     found: Any
     if out is None:

@@ -106,14 +106,18 @@ def of_stdin(encoding: str | None) -> Iterator[tuple[str, str]]:
 def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
     """What is given, and else the columns that the adapter was trained on, if this file has them."""
     from inlay.data.guess import is_unnamed
+    from inlay.data.record import several
+
+    def there(name: str) -> bool:
+        return all(part in names for part in several(name, names))
 
     trained = about.get("columns") or {}
     if is_unnamed(trained.get("pair", "")):  # a number, which in another file may be that of its labels: look again
         trained = {role: name for role, name in trained.items() if role == "label"}
-    if any(name not in names for role, name in trained.items() if role != "label"):
+    if any(not there(name) for role, name in trained.items() if role != "label"):
         return dict(given)  # another layout
     roles = [role for role in ("text", "pair", "label") if role != "pair" or "text" not in given]  # not its pair
-    named = {role: trained[role] for role in roles if trained.get(role) in names}
+    named = {role: trained[role] for role in roles if role in trained and there(trained[role])}
     return {role: name for role, name in named.items() if name not in given.values()} | dict(given)
 
 
@@ -133,14 +137,14 @@ def of_file(
         skip: bad rows among the first are no reason to stop.
         about: how each adapter came to be.
     """
-    from inlay.data.record import Skipped, stop
+    from inlay.data.record import Skipped, stop_or_skip
     from inlay.data.source import open_source
 
     if path == "-":
         source, sample = _stdin_source(format, encoding)
     else:
         source = open_source(path, format=format, encoding=encoding)
-        sample = list(itertools.islice(source.records(Skipped() if skip else stop), _SAMPLE))
+        sample = list(itertools.islice(source.records(Skipped() if skip else stop_or_skip), _SAMPLE))
     chosen: dict[str, tuple[Columns, str]] = {}
     for name, task in tasks.items():
         known = as_trained(about[name], source.columns, _used(given, tasks, task))

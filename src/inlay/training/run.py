@@ -29,9 +29,13 @@ class Run(BaseModel):
     method: str = Field("houlsby", description="a spec such as houlsby:size=64")
     head: str = Field("linear", description="linear, tanh2, mlp or relu2")
     pool: str = Field("auto", description="auto, cls, mean, last or pooler")
-    text: str | None = Field(None, description="the column of the text (tagging: words; qa: question)")
+    text: str | None = Field(
+        None, description="the column of the text (tagging: words; qa: question); several are joined: subject,body"
+    )
     pair: str | None = Field(None, description="the column of the second text (qa: context)")
-    label: str | None = Field(None, description="the column of the label (tagging: tags; qa: answers)")
+    label: str | None = Field(
+        None, description="the column of the label (tagging: tags; qa: answers); several of 0 and 1: toxic,threat"
+    )
     format: str | None = Field(None, description="how to read the files, if their names do not say")
     encoding: str | None = Field(None, description="text encoding, if it is not UTF-8")
     val: str | None = Field(None, description="a file of validation rows")
