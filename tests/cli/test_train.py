@@ -156,7 +156,7 @@ def test_what_is_said_about_the_data(place: Place):
     assert "1 text (3.1 %) is longer than 64 tokens\n" in out
     assert "texts that are too long are cut" in out
     assert "1 row repeats the text of an earlier row\n" in out
-    assert "2 of 3 test rows also stand in train\n" in out
+    assert "2 of 3 test rows also appear in train\n" in out
     chosen = ["--text", "text", "--label", "label", "--task", "classification"]
     assert "guessed" not in place.call("train", place.write(rows), *QUICK, *chosen).stdout
 

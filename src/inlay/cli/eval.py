@@ -42,7 +42,7 @@ def evaluate(
     as_json: output.AsJson = False,
 ) -> None:
     """Evaluate an adapter on labelled data."""
-    from inlay.data.record import Skipped, stop
+    from inlay.data.record import Skipped, stop_or_skip
 
     screen = output.console(as_json)
     measured.check([name], library, base, needs_rows=False)
@@ -52,7 +52,7 @@ def evaluate(
     for source in sources.values():
         measured.check_columns(known, source, given)
     host, adapter, entry = measured.open_adapter(name, library, base, weights)
-    bad: Bad = Skipped() if skip_bad_rows else stop
+    bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
     found = {key: _evaluate(host, name, adapter, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:
         said = f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}"

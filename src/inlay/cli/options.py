@@ -24,9 +24,14 @@ def either(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-Text = Annotated[str | None, option(DATA, "--text", "COLUMN", "The column of the text, words or question.")]
+Text = Annotated[
+    str | None, option(DATA, "--text", "COLUMN", "The column of the text, words or question. subject,body joins two.")
+]
 Pair = Annotated[str | None, option(DATA, "--pair", "COLUMN", "The column of the second text or the context.")]
-Label = Annotated[str | None, option(DATA, "--label", "COLUMN", "The column of the label, tags or answers.")]
+Label = Annotated[
+    str | None,
+    option(DATA, "--label", "COLUMN", "The column of the label, tags or answers. a,b,c are columns of 0 and 1."),
+]
 SkipBadRows = Annotated[
     bool, option(DATA, "--skip-bad-rows", None, "Leave out rows that cannot be used, and count them.")
 ]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inlay.data.folder import find_languages, find_splits
+from inlay.data.folder import NO_XML, find_languages, find_splits
 from inlay.data.formats import glue
 from inlay.data.formats.conll import open_conll
 from inlay.data.formats.conllu import open_conllu
@@ -41,6 +41,7 @@ _TEXT: Mapping[str, Callable[[Text], Layout]] = {
 }
 FORMATS = (*_TEXT, "glue", "parquet")
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+_MARKUP = re.compile(r"\s*<(\?xml|!doctype|html)\b", re.IGNORECASE)
 _MNLI = re.compile(r"(.*mnli)-(m|mm)", re.IGNORECASE)
 
 
@@ -85,6 +86,8 @@ def open_source(path: str | os.PathLike[str], *, format: str | None = None, enco
     if format == "parquet" or (format is None and _is_parquet(name, file)):
         return _source(name, "parquet", open_parquet(name, file))
     text = open_text(name, file, encoding)
+    if format is None and (extension(file.name) == "xml" or _MARKUP.match(text.head)):
+        raise DataError(f"{name}: {NO_XML}")
     found = format or sniff(text)
     if found == "glue" or (format is None and found == "tsv"):
         opened = _glue(text)

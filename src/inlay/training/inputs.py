@@ -10,7 +10,7 @@ from typing import Any
 from inlay import config, metrics
 from inlay.data import columns as choosing
 from inlay.data.columns import Columns
-from inlay.data.record import Record, Skipped, stop
+from inlay.data.record import Record, Skipped, stop, stop_or_skip
 from inlay.data.source import is_local, open_source, open_splits
 from inlay.errors import DataError
 from inlay.registry import methods, tasks
@@ -26,6 +26,7 @@ class _Rows:
 
     name: str
     rows: Sequence[Mapping[str, Any]]
+    format: str = "objects"
     hints: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -62,7 +63,7 @@ def open_inputs(run: Run) -> tuple[dict[str, Any], list[str]]:
 def choose_columns(run: Run, source: Any, kind: str | None) -> tuple[str, Columns, str]:
     """(task, columns, a line that says what was guessed); `kind` is the task that was asked for."""
     given = {key: value for key in ("text", "pair", "label") if (value := getattr(run, key)) is not None}
-    sample = list(itertools.islice(source.records(Skipped() if run.skip_bad_rows else stop), SAMPLE))
+    sample = list(itertools.islice(source.records(Skipped() if run.skip_bad_rows else stop_or_skip), SAMPLE))
     if not sample:
         raise DataError(f"{source.name}: has no rows")
     return choosing.choose(kind, source.columns, sample, given, source.hints, source.name)

@@ -17,7 +17,7 @@ from inlay.data import split as splitting
 from inlay.data.benchmarks import metric_of
 from inlay.data.columns import Columns
 from inlay.data.digest import digest
-from inlay.data.record import Bad, Skipped, stop
+from inlay.data.record import Bad, Skipped, several, stop, stop_or_skip
 from inlay.data.source import Source
 from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
@@ -73,9 +73,10 @@ def prepare(run: Run, host: Host) -> Prepared:
     """Read and encode everything a run needs; whatever is wrong with it is noticed here."""
     method = check(run, host)
     sources, notes = open_inputs(run)
-    bad: Bad = Skipped() if run.skip_bad_rows else stop
+    bad: Bad = Skipped() if run.skip_bad_rows else stop_or_skip
     task, columns, note = _task(run, sources["train"])
     notes += [note] if note else []
+    notes += [f"{sources['train'].name}: read as {sources['train'].format}"] if task.kind == "tagging" else []
     notes += _drop_unlabelled(run, sources, columns)
     known, held_out, test = (_read(sources.get(split), task, columns, bad) for split in ("train", "validation", "test"))
     if not known:
@@ -152,7 +153,8 @@ def _drop_unlabelled(run: Run, sources: dict[str, Any], columns: Columns) -> lis
     if run.test is not None or "test" not in sources or not gold:
         return []
     sample = itertools.islice(sources["test"].records(Skipped()), SAMPLE)
-    if any(record.fields.get(gold) not in (None, "") for record in sample):
+    names = several(gold, sources["test"].columns)
+    if any(record.fields.get(name) not in (None, "") for record in sample for name in names):
         return []
     return [f"{sources.pop('test').name}: its rows have no {gold}, so they are left out"]
 
@@ -255,5 +257,7 @@ def _look(
         return [(e.shown(), e.pair) for e in examples]
 
     classes = [e.target for e in train] if task.kind == "classification" else None
+    kind = {"multilabel": "label", "tagging": "tag"}.get(task.kind, "class")
+    names = None if kind == "class" else [name for e in train for name in task.label_names(e)]
     others = {"validation": texts(validation), "test": texts(test)}
-    return describe.look(texts(train), classes, lengths, limit, {k: v for k, v in others.items() if v})
+    return describe.look(texts(train), classes, lengths, limit, {k: v for k, v in others.items() if v}, kind, names)

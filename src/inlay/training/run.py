@@ -54,9 +54,13 @@ class Run(BaseModel):
     method: str = Field("houlsby", description="the method")
     head: str = Field("linear", description="the head")
     pool: str = Field("auto", description="how tokens are pooled for the head")
-    text: str | None = Field(None, description="the column of the text (tagging: words; qa: question)")
+    text: str | None = Field(
+        None, description="the column of the text (tagging: words; qa: question); subject,body joins two columns"
+    )
     pair: str | None = Field(None, description="the column of the second text (qa: context)")
-    label: str | None = Field(None, description="the column of the label (tagging: tags; qa: answers)")
+    label: str | None = Field(
+        None, description="the column of the label (tagging: tags; qa: answers); a,b,c are columns of 0 and 1"
+    )
     format: str | None = Field(None, description="the format of the data")
     encoding: str | None = Field(None, description="the encoding of the data")
     val: str | None = Field(None, description="a file of validation rows")
