@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inlay.cli.progress import few_to_validate
+from inlay.cli.verdicts import few_to_validate
 
 
 def data(rows: int) -> Any:

@@ -106,7 +106,7 @@ def train(
     kept = _keep(host, runs, results, problems, store, half)
     checkpoint.remove()
     if manifest is not None:
-        show_summary(screen, kept, store.root)
+        show_summary(screen, kept, store.root, prepared)
     elif kept[0].ok:
         show_result(screen, kept[0], prepared[0])
     else:
