@@ -125,5 +125,6 @@ def test_train_manifest_and_eval_show_the_majority_and_macro_f1(tmp_path: Path):
     manifest = tmp_path / "tasks.toml"
     manifest.write_text(f"[defaults]\nmax_steps = 1\n[tasks.mood]\ndata = '{place.data}'\n")
     out = place.call("train", "--manifest", manifest, "--base", place.base).stdout
+    assert "fewer than 50 validation rows, so that scores can be far off: mood\n" in out
     head = next(line for line in out.splitlines() if "parameters" in line and "task" in line)
     assert head.split()[-3:] == ["validation", "majority", "f1_macro"]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _ROWS = 24
 _BAR = 20
+_ROOMY = 100
+"""A terminal of so many columns has room for everything."""
 
 
 class Progress:
@@ -108,7 +110,7 @@ class Progress:
         """The runs under way, one line each, however narrow the terminal is."""
         now = time.monotonic()
         shown = list(self.active.items())[: max(1, min(_ROWS, self.screen.height - 6))]
-        most = 20 if self.screen.width < 100 else 40
+        most = 20 if self.screen.width < _ROOMY else 40
         cells = [(_cut(name, most), *_cells(row, now)) for name, row in shown]
         if len(self.active) > len(shown):
             cells.append((f"... and {len(self.active) - len(shown)} more", "", "", "", ""))
@@ -206,13 +208,15 @@ def show_summary(screen: Console, results: Sequence[Result], library: str, prepa
     """How good the runs of a manifest are, and why some failed."""
     tested = any("test" in result.metrics for result in results)
     heads = ("validation", *(["test"] if tested else []), "majority", "f1_macro")
-    table = output.table("task", "method", "parameters", "metric", *heads, right=("parameters", *heads))
+    sized = ["parameters"] if screen.width >= _ROOMY else []
+    table = output.table("task", "method", *sized, "metric", *heads, right=("parameters", *heads))
     for number, result in enumerate(results):
         if result.ok:
-            row = (f"{result.name}@{result.version}", result.method, f"{result.parameters['adapter']:,}")
+            size = [f"{result.parameters['adapter']:,}"] if sized else []
+            row = (f"{result.name}@{result.version}", result.method, *size)
             table.add_row(*row, result.metric, *_scores(result, majority(prepared[number])[1], tested))
         else:
-            table.add_row(result.name, result.method, "", "failed", *[""] * len(heads))
+            table.add_row(result.name, result.method, *[""] * len(sized), "failed", *[""] * len(heads))
     screen.print()
     screen.print(table)
     screen.print()

@@ -171,6 +171,7 @@ def _prepare(
     runs: Sequence[Run], host: Host, screen: Console, many: bool
 ) -> tuple[dict[int, Prepared], dict[int, str]]:
     from inlay.cli.progress import show_data
+    from inlay.cli.verdicts import FEW_TO_VALIDATE, few_to_validate
     from inlay.training.prepare import prepare
 
     prepared: dict[int, Prepared] = {}
@@ -189,6 +190,11 @@ def _prepare(
             screen.print(f"{run.name}: {prepared[i].task.name}, {rows}, {prepared[i].method.spec}")
         else:
             show_data(screen, prepared[i], host)
+    few = [data.run.name for data in prepared.values() if few_to_validate(data)] if many else []
+    if few:
+        names = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+        said = f"fewer than {FEW_TO_VALIDATE} validation rows, so that scores can be far off: {names}"
+        screen.print(said, style="yellow", soft_wrap=True)
     return prepared, problems
 
 
