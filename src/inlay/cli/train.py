@@ -92,7 +92,7 @@ def train(
         kept = _keep(host, runs, results, problems, store, half)
         checkpoint.remove()
     if manifest is not None:
-        show_summary(screen, kept, store.root)
+        show_summary(screen, kept, store.root, prepared)
     elif kept[0].ok:
         show_result(screen, kept[0], prepared[0])
     else:
@@ -174,6 +174,7 @@ def _prepare(
     """The runs that can be trained; what is wrong with the others goes to `problems`."""
     from inlay.cli.progress import show_data
     from inlay.training.prepare import prepare
+    from inlay.training.progress import FEW_TO_VALIDATE, few_to_validate
 
     prepared: dict[int, Prepared] = {}
     for i, run in enumerate(runs):
@@ -191,6 +192,11 @@ def _prepare(
             screen.print(f"{run.name}: {prepared[i].task.name}, {rows}, {prepared[i].method.spec}")
         else:
             show_data(screen, prepared[i], host)
+    few = [data.run.name for data in prepared.values() if few_to_validate(data)] if many else []
+    if few:
+        names = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+        said = f"fewer than {FEW_TO_VALIDATE} validation rows, so that scores can be far off: {names}"
+        screen.print(said, style="yellow", soft_wrap=True)
     return prepared
 
 

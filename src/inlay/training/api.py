@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from inlay.base.load import Base
 from inlay.engine.host import Host
-from inlay.errors import InlayError, RunError
+from inlay.errors import InlayError, LibraryError, RunError
+from inlay.library import about
 from inlay.library.adapter import Adapter
-from inlay.library.library import Library, check_name
+from inlay.library.library import Entry, Library, check_name
 from inlay.screen import Lines, console_or_lines
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
@@ -179,7 +180,23 @@ def keep(result: Result, library: Library, base: Base, half: bool = False) -> Re
     """Put a result's adapter into a library, with what a card should say beside it; in fp16 if asked."""
     more = card_facts(base, result.parameters, result.seconds)
     entry = library.put(result.adapter.to("float16") if half else result.adapter, **more)
-    return replace(result, version=entry.version, library=library.root)
+    before = _before(library, entry, result.metric)
+    return replace(result, version=entry.version, library=library.root, before=before)
+
+
+def _before(library: Library, entry: Entry, metric: str) -> dict[str, Any] | None:
+    """The version before on the rows that this one is measured on, if it was measured on them too."""
+    earlier = [version for version in library.versions(entry.name) if version < entry.version]
+    try:
+        old = library.find(f"{entry.name}@{earlier[-1]}").card if earlier else {}
+    except LibraryError:  # removed a moment ago, or damaged
+        return None
+    for split in ("test", "validation"):
+        rows = [about.section(card, "scored_on").get(split) for card in (old, entry.card)]
+        values = [about.metrics(card).get(split, {}).get(metric) for card in (old, entry.card)]
+        if rows[0] is not None and rows[0] == rows[1] and None not in values:
+            return {"version": earlier[-1], "split": split, "value": values[0], "now": values[1]}
+    return None
 
 
 def card_facts(base: Base, parameters: Mapping[str, Any], seconds: float) -> dict[str, Any]:
