@@ -98,7 +98,7 @@ def test_without_locks_nobody_is_refused(tmp_path, monkeypatch):
 
 def test_a_lock_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DiskError, match="cannot write .*lock: "):
+    with pytest.raises(DiskError, match=r"cannot write .*lock: "):
         Lock(tmp_path / "file" / "lock", "no")
 
 

@@ -27,7 +27,7 @@ from inlay.training import compiling, finish, heap, state
 from inlay.training.adamw import Settings
 from inlay.training.cache import Cache
 from inlay.training.checkpoint import Checkpoint
-from inlay.training.interrupt import Interrupt
+from inlay.training.interrupt import Interrupt, Stopped
 from inlay.training.job import Job
 from inlay.training.memory import slots_for
 from inlay.training.parallel import ALONE, Ranks
@@ -92,6 +92,7 @@ class Loop:
         """Finished adapters by the job's index."""
         self._saved, self._took, self._ended = time.monotonic(), 0.0, 0
         self._interrupt = Interrupt()
+        self._resumed = False
         self._cache = Cache(host)
         self._taken: Taken | None = None
 
@@ -105,12 +106,14 @@ class Loop:
         try:
             with self._interrupt, heap.left_alone(), compiling.compiled(self.host, self.jobs, self.most):
                 while self._fill():
-                    self._go_on()
+                    with contextlib.suppress(Stopped):
+                        if not self._catch_up():
+                            self._go_on()
                     stop, save = self.ranks.any(self._interrupt.pending, self._is_time_to_save())
                     if stop or save:
                         self.save()
                     if stop:
-                        raise KeyboardInterrupt
+                        raise self._interrupt.error
                     yield len(self.active)
                 if self.save_ends:
                     self.save()
@@ -144,6 +147,7 @@ class Loop:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, AdapterError) as error:
             self.slots.clear()
             raise RunError(f"the checkpoint {self.checkpoint.file} is damaged: {error!r}") from None
+        self._resumed = True
         for job in self.active:
             self._tell_begin(job)
 
@@ -201,13 +205,24 @@ class Loop:
             stepped += jobs
         active = len(self.active)
         if any(job.is_due or job.is_over for job in stepped):
-            self._settle()
-            self._evaluate([job for job in stepped if job.state == "active" and job.is_due])
-            self._drop_hopeless()
-            for job in [job for job in stepped if job.state == "active" and job.is_over]:
-                self._guard(job, self._advance)
+            self._look_at(stepped)
         if not fits and len(self.active) == active:  # else there is more room now
             self._make_room()
+
+    def _look_at(self, stepped: Sequence[Job]) -> None:
+        """What is due after a step: evaluations, and the ends of stages."""
+        self._settle()
+        self._evaluate([job for job in stepped if job.state == "active" and job.is_due and not job.is_judged])
+        self._drop_hopeless()
+        for job in [job for job in stepped if job.state == "active" and job.is_over]:
+            self._guard(job, self._advance)
+
+    def _catch_up(self) -> bool:
+        """Make the evaluations that were given up before the checkpoint was written; False if there are none."""
+        late = [job for job in self.active if job.step and (job.is_over or (job.is_due and not job.is_judged))]
+        if self._resumed and late:
+            self._look_at(late)
+        return self._resumed and bool(late)
 
     def _step(self, active: Sequence[Job]) -> bool:
         """One step of some runs, in one batch; False if there was no room for it."""
@@ -270,7 +285,7 @@ class Loop:
     def _evaluate(self, due: Sequence[Job]) -> None:
         began = time.perf_counter()
         asked = [(slot_name(job), job.stage.validation) for job in due]
-        outputs = self.ranks.outputs(self.host, asked) if due else []
+        outputs = self.ranks.outputs(self.host, asked, self._interrupt.give_up) if due else []
         for job, out in zip(due, outputs, strict=True):
             self._guard(job, functools.partial(self._judge, out))
         for job in due:
@@ -299,10 +314,15 @@ class Loop:
         """Gates are dropped, scores calibrated; what is measured is what will be served."""
         began, name = time.perf_counter(), slot_name(job)
         adapter = self.host.adapter(name, finish=prune)
+        before = self.slots.snapshot(job) if self.checkpoint is not None else None
         self.slots.leave(job)
         self.host.load(adapter, name)
         try:
-            finished = finish.measured(self.host, name, job, adapter, self.ranks)
+            finished = finish.measured(self.host, name, job, adapter, self.ranks, self._interrupt.give_up)
+        except Stopped:  # it ends when the training goes on
+            if before is not None:
+                self.slots.aside[job.index], job.state = before, "waiting"
+            raise
         finally:
             self.host.unload(name)
         job.result = {"metrics": finished.about["metrics"]}

@@ -11,7 +11,7 @@ between CPUs, so that no process waits for a GPU because of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,10 +88,19 @@ class Ranks:
         if self.size > 1 and self.any(short)[0]:
             raise torch.OutOfMemoryError("a process has no memory left for this step")
 
-    def outputs(self, host: Host, parts: Sequence[tuple[str, Sequence[Row]]]) -> list[list[Tensor]]:
-        """`outputs_of`, every process running some of the rows; all get all of them."""
+    def outputs(
+        self,
+        host: Host,
+        parts: Sequence[tuple[str, Sequence[Row]]],
+        before_batch: Callable[[], None] | None = None,
+    ) -> list[list[Tensor]]:
+        """`outputs_of`, every process running some of the rows; all get all of them.
+
+        Args:
+            before_batch: may end it, where no other process waits for this one.
+        """
         if self.size == 1:
-            return outputs_of(host, parts)
+            return outputs_of(host, parts, before_batch)
         mine = outputs_of(host, [(name, rows[self.rank :: self.size]) for name, rows in parts])
         found: list[Any] = [None] * self.size
         with self._asking():
