@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+
+
+def _number_or_none(text: str) -> float:
+    """A number; `none` is one that nothing exceeds, as `given` knows."""
+    return math.inf if text == "none" else float(text)
+
 
 Task = Annotated[
     str | None,
@@ -28,7 +35,10 @@ Long = Annotated[str | None, typer.Option(metavar="HOW", help="Longer texts: cut
 Warmup = Annotated[float | None, typer.Option(metavar="X", help="Share of rising steps.  [default: 0.1]")]
 WeightDecay = Annotated[float | None, typer.Option(metavar="X", help="Decoupled weight decay.")]
 Decay = Annotated[str | None, typer.Option(metavar="WHAT", help="What decays: difference, or (finetune) weights.")]
-Clip = Annotated[float | None, typer.Option(metavar="X", help="Largest gradient norm.  [default: 1]")]
+Clip = Annotated[
+    float | None,
+    typer.Option(parser=_number_or_none, metavar="X", help="Largest gradient norm, or none.  [default: 1]"),
+]
 NoDropout = Annotated[bool, typer.Option("--no-dropout", help="Train without the base's dropout.")]
 ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Weigh rare classes more.")]
 EvalEvery = Annotated[int | None, typer.Option(metavar="N", help="Evaluate every N steps.")]
@@ -69,6 +79,7 @@ _SETTINGS = frozenset(
 def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that somebody has given, out of all arguments of a command."""
     found = {key: value for key, value in arguments.items() if key in _SETTINGS and value is not None}
+    found |= {"clip": None} if found.get("clip") == math.inf else {}
     return found | dict(setting for flag, setting in _FLAGS.items() if arguments.get(flag))
 
 
