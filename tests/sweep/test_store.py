@@ -123,6 +123,7 @@ def test_a_full_disk_is_one_line(tmp_path):
     store.close()
 
 
+@pytest.mark.full
 def test_a_sweep_on_a_full_disk_stops_and_goes_on_later(tmp_path, monkeypatch):
     """No run is blamed for it: the same sweep ends well when there is room again."""
     host = work.host()

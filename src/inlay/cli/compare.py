@@ -169,10 +169,10 @@ def run(work: Work, screen: Console) -> Comparison:
         with train.default_interrupt(), CompareProgress(screen, work) as progress:
             work.engine.callbacks = [progress, *work.engine.callbacks]
             return work.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
         screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(train.code_of(stopped)) from None
 
 
 def _finish(found: Comparison, screen: Console, files: Mapping[str, Path | None], as_json: bool) -> None:

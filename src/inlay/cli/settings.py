@@ -34,6 +34,7 @@ class Shown(NamedTuple):
     """What the option does, if it turns something off."""
 
 
+NONE = "none"
 SETTINGS: Mapping[str, Mapping[str, Shown]] = {
     DATA: {
         "text": Shown("COLUMN", "guessed"),
@@ -73,7 +74,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "encoding": Shown("ENCODING", "UTF-8"),
         "stratify": Shown(off="draw rows at random, whatever their classes"),
         "long": Shown("HOW"),
-        "clip": Shown("X"),
+        "clip": Shown("X|none"),
         "dropout": Shown(off="train without the base's dropout"),
         "decay": Shown("WHAT"),
         "pretrain_on_text": Shown(),
@@ -98,7 +99,7 @@ class Settings:
     def made(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What differs from leaving everything out."""
         given = {name: value for name, value in values.items() if value is not None and value is not False}
-        return {name: not _default(name) if value is True else value for name, value in given.items()}
+        return {name: not _default(name) if value is True else _read(name, value) for name, value in given.items()}
 
 
 def option(setting: str) -> str:
@@ -119,7 +120,8 @@ def _parameter(panel: str, name: str) -> inspect.Parameter:
     unset = shown.unset if field.default is None else _plain(field.default)
     told = f"{help_}  [default: {unset}]"
     declared = options.option(panel, option(name), shown.metavar, told, check=lambda value: _check(name, value))
-    return parameter(name, Annotated[_type(field.annotation) | None, declared], None)
+    kind = str if shown.metavar.endswith(f"|{NONE}") else _type(field.annotation)
+    return parameter(name, Annotated[kind | None, declared], None)
 
 
 def _sentence(text: str, names: Collection[str]) -> str:
@@ -129,6 +131,11 @@ def _sentence(text: str, names: Collection[str]) -> str:
 
 def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _read(setting: str, value: Any) -> Any:
+    """A value as `Run` takes it: `none` turns off what is on by default."""
+    return None if value == NONE and _default(setting) is not None else value
 
 
 def _type(annotation: Any) -> Any:
@@ -142,7 +149,7 @@ def _type(annotation: Any) -> Any:
 def _check(name: str, value: Any) -> None:
     """Notice a wrong value where it was given."""
     try:
-        make_run({"data": "", name: value})
+        make_run({"data": "", name: _read(name, value)})
     except RunError as error:
         raise RunError(str(error).removeprefix(f"{name}={value!r} is not valid: ")) from None
     check = next(all_[name].check for all_ in SETTINGS.values() if name in all_)

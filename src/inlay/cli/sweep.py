@@ -191,10 +191,10 @@ def _run(work: Work, screen: Console) -> Sweep:
         with train.default_interrupt(), SweepProgress(screen, work) as progress:
             work.engine.callbacks = [progress, *work.engine.callbacks]
             return work.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
         screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(train.code_of(stopped)) from None
 
 
 def _finish(

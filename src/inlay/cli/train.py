@@ -219,7 +219,7 @@ def train_shown(
     try:
         with default_interrupt(), Progress(screen, len(prepared), deciding) as progress:
             return train_prepared(host, prepared, slots, [progress, *logs], checkpoint, resume, save_every, ranks=ranks)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         if checkpoint.exists:
             arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--restart")]
             again = shlex.join(["inlay", *arguments, "--resume"])
@@ -227,7 +227,12 @@ def train_shown(
             screen.print(f"\nstopped; what is done is saved. To go on{how}:\n  {again}", soft_wrap=True)
         else:
             screen.print("\nstopped before anything could be saved")
-        raise typer.Exit(130) from None
+        raise typer.Exit(code_of(stopped)) from None
+
+
+def code_of(stopped: KeyboardInterrupt) -> int:
+    """The exit code of a command that a signal has stopped: 130 after Ctrl-C, 143 after SIGTERM."""
+    return 128 + (stopped.args[0] if stopped.args else signal.SIGINT)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from inlay.engine.host import Host
 
 
-def outputs_of(host: Host, parts: Sequence[tuple[str, Sequence[Row]]]) -> list[list[Tensor]]:
+def outputs_of(
+    host: Host, parts: Sequence[tuple[str, Sequence[Row]]], before_batch: Callable[[], None] | None = None
+) -> list[list[Tensor]]:
     """The logits of every part's rows; a part is (adapter, rows)."""
     names = [name for name, rows in parts for _ in rows]
-    ran = iter(run_rows(host, [row for _, rows in parts for row in rows], names))
+    ran = iter(run_rows(host, [row for _, rows in parts for row in rows], names, before_batch=before_batch))
     return [[next(ran) for _ in rows] for _, rows in parts]
 
 

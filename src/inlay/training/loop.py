@@ -28,7 +28,7 @@ from inlay.training import compiling, finish, heap, state
 from inlay.training.adamw import Settings
 from inlay.training.cache import Cache
 from inlay.training.checkpoint import Checkpoint
-from inlay.training.interrupt import Interrupt
+from inlay.training.interrupt import Interrupt, Stopped
 from inlay.training.job import Job
 from inlay.training.memory import slots_for
 from inlay.training.parallel import ALONE, Ranks
@@ -95,6 +95,7 @@ class Loop:
         """Finished adapters by the job's index."""
         self._saved, self._took, self._ended = time.monotonic(), 0.0, 0
         self._interrupt = Interrupt()
+        self._resumed = False
         self._cache = Cache(host)
         self._taken: Taken | None = None
 
@@ -108,12 +109,14 @@ class Loop:
         try:
             with self._interrupt, heap.left_alone(), compiling.compiled(self.host, self.jobs, self.most):
                 while self._fill():
-                    self._go_on()
+                    with contextlib.suppress(Stopped):
+                        if not self._catch_up():
+                            self._go_on()
                     stop, save = self.ranks.any(self._interrupt.pending, self._is_time_to_save())
                     if stop or save:
                         self.save()
                     if stop:
-                        raise KeyboardInterrupt
+                        raise self._interrupt.error
                     yield len(self.active)
                 if self.save_ends:
                     self.save()
@@ -148,6 +151,7 @@ class Loop:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, AdapterError) as error:
             self.slots.clear()
             raise RunError(f"the checkpoint {self.checkpoint.file} is damaged: {error!r}") from None
+        self._resumed = True
         for job in self.active:
             self._tell_begin(job)
 
@@ -212,13 +216,24 @@ class Loop:
             stepped += jobs
         active = len(self.active)
         if any(job.is_due or job.is_over for job in stepped):
-            self._settle()
-            self._evaluate([job for job in stepped if job.state == "active" and job.is_due])
-            self._drop_hopeless()
-            for job in [job for job in stepped if job.state == "active" and job.is_over]:
-                self._guard(job, self._advance)
+            self._look_at(stepped)
         if not fits and len(self.active) == active:  # else there is more room now
             self._make_room()
+
+    def _look_at(self, stepped: Sequence[Job]) -> None:
+        """What is due after a step: evaluations, and the ends of stages."""
+        self._settle()
+        self._evaluate([job for job in stepped if job.state == "active" and job.is_due and not job.is_judged])
+        self._drop_hopeless()
+        for job in [job for job in stepped if job.state == "active" and job.is_over]:
+            self._guard(job, self._advance)
+
+    def _catch_up(self) -> bool:
+        """Make the evaluations that were given up before the checkpoint was written; False if there are none."""
+        late = [job for job in self.active if job.step and (job.is_over or (job.is_due and not job.is_judged))]
+        if self._resumed and late:
+            self._look_at(late)
+        return self._resumed and bool(late)
 
     def _step(self, active: Sequence[Job]) -> bool:
         """One step of some runs, in one batch; False if there was no room for it."""
@@ -300,12 +315,15 @@ class Loop:
     def _outputs(self, due: Sequence[Job]) -> list[list[Tensor]] | None:
         """What runs say of their validation rows; None if memory ran out."""
         with contextlib.suppress(torch.OutOfMemoryError):
-            return self.ranks.outputs(self.host, [(slot_name(job), job.stage.validation) for job in due])
+            asked = [(slot_name(job), job.stage.validation) for job in due]
+            return self.ranks.outputs(self.host, asked, self._interrupt.give_up)
         return None
 
     def _judge_alone(self, due: Sequence[Job], job: Job) -> None:
         asked = [(slot_name(job), job.stage.validation)]
-        self._judge(self._with_room(job, lambda: self.ranks.outputs(self.host, asked), due)[0], job)
+        self._judge(
+            self._with_room(job, lambda: self.ranks.outputs(self.host, asked, self._interrupt.give_up), due)[0], job
+        )
 
     def _judge(self, outputs: Sequence[Tensor], job: Job) -> None:
         stage = job.stage
@@ -340,16 +358,22 @@ class Loop:
         """Gates are dropped, scores calibrated; what is measured is what will be served."""
         began, name = time.perf_counter(), slot_name(job)
         adapter = self._with_room(job, lambda: self.host.adapter(name, finish=prune))
+        before = self.slots.snapshot(job) if self.checkpoint is not None else None
         self.slots.leave(job)
 
         def measured() -> Adapter:
             self.host.load(adapter, name)
             try:
-                return finish.measured(self.host, name, job, adapter, self.ranks)
+                return finish.measured(self.host, name, job, adapter, self.ranks, self._interrupt.give_up)
             finally:
                 self.host.unload(name)
 
-        finished = self._with_room(job, measured)
+        try:
+            finished = self._with_room(job, measured)
+        except Stopped:  # it ends when the training goes on
+            if before is not None:
+                self.slots.aside[job.index], job.state = before, "waiting"
+            raise
         job.result = {"metrics": finished.about["metrics"]}
         self.adapters[job.index] = finished
         if self.checkpoint is not None and self.ranks.leads:

@@ -103,10 +103,19 @@ class Ranks:
         if self.size > 1 and self.any(short)[0]:
             raise _AllShort("a process has no memory left for this")
 
-    def outputs(self, host: Host, parts: Sequence[tuple[str, Sequence[Row]]]) -> list[list[Tensor]]:
-        """`outputs_of`, every process running some of the rows; all get all of them."""
+    def outputs(
+        self,
+        host: Host,
+        parts: Sequence[tuple[str, Sequence[Row]]],
+        before_batch: Callable[[], None] | None = None,
+    ) -> list[list[Tensor]]:
+        """`outputs_of`, every process running some of the rows; all get all of them.
+
+        Args:
+            before_batch: may end it, where no other process waits for this one.
+        """
         if self.size == 1:
-            return outputs_of(host, parts)
+            return outputs_of(host, parts, before_batch)
         with self.agreeing():
             mine = outputs_of(host, [(name, rows[self.rank :: self.size]) for name, rows in parts])
         found: list[Any] = [None] * self.size
