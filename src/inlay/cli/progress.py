@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from inlay.cli import output
 from inlay.cli.verdicts import majority, nothing_learned, worse
 from inlay.library.about import clock as clock
-from inlay.training.progress import ROOMY
 from inlay.training.progress import Progress as Progress
 from inlay.training.progress import decimals as decimals
 from inlay.training.progress import show_data as show_data
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
 
     from inlay.training.prepare import Prepared
     from inlay.training.result import Result
+
+_ROOMY = 100
+"""A terminal of so many columns has room for everything."""
 
 
 def show_result(screen: Console, result: Result, data: Prepared) -> None:
@@ -49,7 +51,7 @@ def show_summary(screen: Console, results: Sequence[Result], library: str, prepa
     """How good the runs of a manifest are, and why some failed."""
     tested = any("test" in result.metrics for result in results)
     heads = ("validation", *(["test"] if tested else []), "majority", "f1_macro")
-    sized = ["parameters"] if screen.width >= ROOMY else []
+    sized = ["parameters"] if screen.width >= _ROOMY else []
     table = output.table("task", "method", *sized, "metric", *heads, right=("parameters", *heads))
     for number, result in enumerate(results):
         if result.ok:
