@@ -17,7 +17,7 @@ from inlay.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-SMALL = shlex.split("--rows 4 --lengths short --repeats 1 --steps 1 --warmup 1 --shape minilm")
+SMALL = shlex.split("--batch-size 4 --lengths short --repeats 1 --steps 1 --warmup-steps 1 --shape minilm")
 """What a benchmark is given here in addition."""
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

@@ -92,7 +92,7 @@ def test_words(place: Place, here: Path):
     found = place.analyze("words", "biased", "--out", here / "new" / "cloud")
     assert found["files"][0] == str(here / "new" / "cloud.png")
     assert {row["layers"] for row in found["rows"]} == {"all", "lower", "upper"}
-    lower = place.analyze("words", "biased@1", place.texts, "--half", "lower", "--negative", "drop", "--top", 7)
+    lower = place.analyze("words", "biased@1", place.texts, "--layers", "lower", "--negative", "drop", "--top", 7)
     assert lower["files"][0] == "biased-1-words.png"
     assert {row["layers"] for row in lower["rows"]} == {"lower"}
     assert len(lower["rows"]) <= 7
@@ -100,7 +100,7 @@ def test_words(place: Place, here: Path):
 
 
 def test_shift(place: Place):
-    found = place.analyze("shift", "biased,bitfit", "--rows", 4, "--bare")
+    found = place.analyze("shift", "biased,bitfit", "--texts", 4, "--bare")
     assert list(dict.fromkeys(row["adapter"] for row in found["rows"])) == ["biased", "bitfit", "the bare base"]
     assert {row["text"] for row in found["rows"]} == {0, 1, 2, 3}
     assert "bitfit: agreement of directions" in found["summary"]
@@ -141,5 +141,5 @@ def test_its_own_rows_are_gone(place: Place):
 
 
 def test_wrong_usage(place: Place):
-    done = place.call("analyze", "words", "biased", "--half", "middle")
+    done = place.call("analyze", "words", "biased", "--layers", "middle")
     assert done.exit_code == 2

@@ -288,7 +288,6 @@ def test_mistakes_are_one_clear_line(place: Place, tmp_path: Path):
         (["classification", empty], "the file is empty"),
         (["classification", bare], "no column looks like the label"),
         (["classification", file, "--label", "y"], "there is no column 'y' (--label)"),
-        (["classification", file, "--format", "xml"], "there is no format 'xml'"),
         (["classification", file, "--base", tmp_path], "config.json"),
     ):
         assert said in place.fails(*arguments), arguments

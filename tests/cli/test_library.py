@@ -98,7 +98,7 @@ def test_list(place: Place):
     entry = Library(place.library).find("tone")
     value = entry.card["metrics"]["validation"]["accuracy"]
     assert re.search(rf"houlsby:size=4 +classification +2 .*accuracy {value:.4f}", rows["tone@2"])
-    every = place.says("list", "--all", width=120)
+    every = place.says("list", "--all-versions", width=120)
     assert re.search(r"\ntone@1 +prod +houlsby", every)
     assert "all 4 versions" in every
 
@@ -129,7 +129,7 @@ def test_list_as_json_is_a_list_of_cards(place: Place):
         ("tone", 2, ["prod"]),
     ]
     assert {"sha256", "method", "labels", "metrics", "config", "digest"} <= set(cards[0])
-    assert len(place.json("list", "--all")) == 4
+    assert len(place.json("list", "--all-versions")) == 4
 
 
 def test_an_empty_library(tmp_path: Path):
@@ -275,7 +275,7 @@ def test_nothing_is_removed_if_one_name_is_wrong_or_in_use(place: Place):
     place.says("alias", "tone", "prod", 1)
     assert "tone@1 is what tone@prod points to" in place.fails("rm", "tone")
     assert "tone@1 is what tone@prod points to" in place.fails("rm", "low", "tone@1")
-    assert len(place.json("list", "--all")) == 4
+    assert len(place.json("list", "--all-versions")) == 4
 
 
 @pytest.mark.parametrize("dtype", [None, "float16"])
@@ -306,9 +306,9 @@ def test_an_export_overwrites_nothing(place: Place, tmp_path: Path):
     (tmp_path / "mine" / "README.md").write_text("mine")
     assert "is there already, and not empty" in place.fails("export", "tone", tmp_path / "mine")
     assert (tmp_path / "mine" / "README.md").read_text() == "mine"
-    place.says("export", "tone", tmp_path / "mine", "--force")
+    place.says("export", "tone", tmp_path / "mine", "--overwrite")
     assert "# tone" in (tmp_path / "mine" / "README.md").read_text()
-    assert "did you mean peft?" in place.fails("export", "tone", tmp_path / "new", "--format", "pest")
+    assert "did you mean peft?" in place.fails("export", "tone", tmp_path / "new", "--as", "pest")
     assert "cannot be kept in 'int4'" in place.fails("export", "tone", tmp_path / "new", "--dtype", "int4")
     assert not (tmp_path / "new").exists()
 
@@ -334,7 +334,7 @@ def test_a_file_alone_is_imported(place: Place, tmp_path: Path):
 
 def test_a_folder_of_pefts_goes_out_and_in(place: Place, tmp_path: Path):
     folder = tmp_path / "peft"
-    found = place.json("export", "low", folder, "--format", "peft")
+    found = place.json("export", "low", folder, "--as", "peft")
     assert {"adapter_config.json", "adapter_model.safetensors", "README.md"} <= set(found["files"])
     assert "from peft import PeftModel" in (folder / "README.md").read_text()
     card = place.json("import", folder, "--name", "from-peft", "--base", place.base)
@@ -347,7 +347,7 @@ def test_a_folder_of_pefts_goes_out_and_in(place: Place, tmp_path: Path):
 
 
 def test_what_a_peer_cannot_hold_leaves_nothing_behind(place: Place, tmp_path: Path):
-    place.fails("export", "small", tmp_path / "peft", "--format", "peft")
+    place.fails("export", "small", tmp_path / "peft", "--as", "peft")
     assert list(tmp_path.glob("*peft*")) == []
     assert list(tmp_path.glob(".export*")) == []
 

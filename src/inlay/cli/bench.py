@@ -101,17 +101,13 @@ class Common(NamedTuple):
     as_json: output.AsJson = False
 
 
-Method = Annotated[
-    str,
-    options.option(METHOD, "--method", "SPEC", "The method, such as houlsby:size=64 or lora.", check=known.method),
-]
 BatchSize = Annotated[str, options.option(DATA, "--batch-size", "N", "Rows per batch, or several sizes: 1,64.")]
 
 
 @app.command()
 @bundled(common=Record(Common))
 def train(
-    method: Method = "houlsby:size=64",
+    method: options.Method = "houlsby:size=64",
     runs: Annotated[str, options.option(DATA, "--runs", "N", "Runs side by side, or several numbers: 1,16,64.")] = "1",
     batch_size: Annotated[str, options.option(DATA, "--batch-size", "N", "Rows per step of each run.")] = "32",
     *,
@@ -129,7 +125,7 @@ def train(
 
 @app.command()
 @bundled(common=Record(Common))
-def serve(method: Method = "houlsby:size=64", batch_size: BatchSize = "32", *, common: Common) -> None:
+def serve(method: options.Method = "houlsby:size=64", batch_size: BatchSize = "32", *, common: Common) -> None:
     """Time batches of one task, from token ids to logits.
 
     Examples:
@@ -142,7 +138,7 @@ def serve(method: Method = "houlsby:size=64", batch_size: BatchSize = "32", *, c
 @app.command()
 @bundled(common=Record(Common))
 def mixed(
-    method: Method = "lora",
+    method: options.Method = "lora",
     batch_size: BatchSize = "64",
     task_count: Annotated[
         str, options.option(DATA, "--task-count", "N", "Tasks in a batch, or several numbers: 1,32.")

@@ -9,6 +9,7 @@ import typer
 
 from inlay.cli import measured, options, output
 from inlay.cli.chosen import open_library
+from inlay.cli.help import DATA
 from inlay.cli.progress import decimals
 from inlay.errors import DataError
 
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An adapter: sms, or sms@2.")],
+    name: options.Adapter,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder.")],
+    split: options.Split = None,
     per_language: Annotated[
-        bool, typer.Option("--per-language", help="DATA is a folder with files of several languages.")
+        bool, options.option(DATA, "--per-language", None, "DATA is a folder with a file per language.")
     ] = False,
-    source_language: Annotated[str, typer.Option(metavar="CODE", help="The language that was trained on.")] = "en",
-    split: measured.Split = None,
+    source_language: Annotated[
+        str, options.option(DATA, "--source-language", "CODE", "The language of the training data.")
+    ] = "en",
     text: options.Text = None,
     pair: options.Pair = None,
     label: options.Label = None,
@@ -41,7 +44,12 @@ def evaluate(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Evaluate an adapter on labelled data."""
+    """Evaluate an adapter on labelled data.
+
+    Examples:
+        inlay eval tickets new-tickets.csv
+        inlay eval tickets xnli --per-language --json
+    """
     from inlay.data.record import Skipped, stop_or_skip
 
     screen = output.console(as_json)

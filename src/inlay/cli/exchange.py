@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options, output
+from inlay.cli import known, options, output
 from inlay.cli.chosen import base_of, open_library
-from inlay.errors import LibraryError, suggest
+from inlay.cli.help import METHOD, OUTPUT
+from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
     from inlay.base.load import Base
@@ -27,30 +28,44 @@ FORMATS = ("inlay", "peft", "adapterhub")
 _BASES = ("base_model_name_or_path", "model_name")
 """Where the peers' `adapter_config.json` names the base."""
 
-Name = Annotated[str | None, typer.Option("--name", metavar="N", help="What it is called here.  [default: as there]")]
+Name = Annotated[str | None, options.name("The name to keep it under.  [default: the name it comes with]")]
 Dtype = Annotated[
-    str | None, typer.Option("--dtype", metavar="T", help="float16 (half the bytes) or float32.  [default: as it is]")
+    str | None,
+    options.option(
+        *(OUTPUT, "--dtype", "DTYPE"),
+        "float16 (half the bytes) or float32.  [default: as it is]",
+        check=known.one_of("dtype", ("float16", "float32")),
+    ),
 ]
-Ref = Annotated[str, typer.Argument(metavar="REF", help="An adapter: sms (the newest), sms@3 or sms@prod.")]
-Repo = Annotated[str, typer.Argument(metavar="REPO", help="A repo of the hub: owner/name.")]
+Repo = Annotated[str, typer.Argument(metavar="REPO", help="A repository of the hub: owner/name.")]
 Revision = Annotated[
-    str | None, typer.Option("--revision", metavar="R", help="A branch, a tag or a commit.  [default: main]")
+    str | None, options.option(OUTPUT, "--revision", "REVISION", "A branch, tag or commit.  [default: main]")
 ]
 
 
 def export(
-    ref: Ref,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; new, or empty.")],
-    format: Annotated[str, typer.Option("--format", metavar="F", help="inlay, peft or adapterhub.")] = "inlay",
+    ref: options.Adapter,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
+    format: Annotated[
+        str,
+        options.option(
+            *(OUTPUT, "--as", "KIND"),
+            f"Who is to load it: {options.either(FORMATS)}.",
+            check=known.one_of("format", FORMATS),
+        ),
+    ] = "inlay",
     dtype: Dtype = None,
-    force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
+    force: options.Overwrite = False,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Write an adapter into a folder, with a README."""
-    if format not in FORMATS:
-        raise LibraryError(f"there is no format {format!r}: {suggest(format, FORMATS)}")
+    """Write an adapter into a folder, with a README.
+
+    Examples:
+        inlay library export tickets tickets-folder
+        inlay library export tickets@prod for-peft --as peft
+    """
     from inlay.interop import exported
     from inlay.library.about import size
 
@@ -85,16 +100,21 @@ def _fill_as(format: str, store: Library, entry: Entry, dtype: str | None, base:
 
 def import_(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A folder of Inlay's, peft's or AdapterHub's; or a file.")
+        Path, typer.Argument(metavar="PATH", help="A folder written by Inlay, peft or AdapterHub; or a file.")
     ],
     name: Name = None,
     base: Annotated[
-        str | None, typer.Option("--base", metavar="B", help="A hub name or a folder.  [default: as the folder says]")
+        str | None, options.option(METHOD, "--base", "BASE", f"{options.BASE}  [default: the one the folder names]")
     ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Put an adapter from elsewhere into the library."""
+    """Put an adapter from elsewhere into the library.
+
+    Examples:
+        inlay library import tickets-folder
+        inlay library import peft-folder --name tone --base sentence-transformers/all-MiniLM-L6-v2
+    """
     from inlay.interop import exported
     from inlay.library.library import Library
 
@@ -175,15 +195,22 @@ def _kept(entry: Entry, store: Library, as_json: bool) -> None:
 
 
 def push(
-    ref: Ref,
+    ref: options.Adapter,
     repo: Repo,
-    private: Annotated[bool, typer.Option("--private", help="Make the repo private, if it is new.")] = False,
-    revision: Annotated[str | None, typer.Option("--revision", metavar="R", help="A branch.  [default: main]")] = None,
+    private: Annotated[
+        bool, options.option(OUTPUT, "--private", None, "Make the repository private if it is new.")
+    ] = False,
+    revision: Revision = None,
     dtype: Dtype = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Push an adapter to the hub, with a README. HF_TOKEN or `hf auth login` says who you are."""
+    """Push an adapter to the hub, with a README. Log in with HF_TOKEN or `hf auth login`.
+
+    Examples:
+        inlay library push tickets me/tickets
+        inlay library push tickets@prod me/tickets --private --dtype float16
+    """
     from inlay.interop import exported, hub
 
     screen, store = output.console(as_json), open_library(library)
@@ -204,7 +231,12 @@ def pull(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Pull an adapter from the hub, checked as one in the library is."""
+    """Pull an adapter from the hub into the library, and check it.
+
+    Examples:
+        inlay library pull me/tickets
+        inlay library pull me/tickets --name shared --revision v2
+    """
     from inlay.interop import exported, hub
     from inlay.library.library import Library
 

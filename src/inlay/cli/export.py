@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inlay.cli import options, output
-from inlay.cli.help import App
+from inlay.cli.help import METHOD, OUTPUT, App
 from inlay.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -19,24 +19,34 @@ if TYPE_CHECKING:
 
 app = App("Write adapters for other programs: ONNX, or a plain Hugging Face model.")
 
-Tokenizer = Annotated[bool, typer.Option("--tokenizer/--no-tokenizer", help="Write the base's tokenizer too.")]
+Tokenizer = Annotated[
+    bool, options.option(OUTPUT, "--tokenizer/--no-tokenizer", None, "Write the base's tokenizer too.")
+]
 
 
 @app.command()
 def onnx(
-    tasks: Annotated[str, typer.Option(metavar="NAMES", help="Adapters, in the order of their ids: sms,topic@2")],
-    out: Annotated[Path, typer.Option(metavar="F", help="The graph: F.onnx.")],
-    opset: Annotated[int, typer.Option(min=18, metavar="N", help="The version of ONNX's operators.")] = 18,
+    tasks: Annotated[
+        str, options.option(METHOD, "--tasks", "NAMES", "The adapters, in the order of their ids: sms,topic@2.")
+    ],
+    out: Annotated[Path, options.option(OUTPUT, "--out", "FILE", "The graph: FILE.onnx.")],
+    opset: Annotated[int, options.option(OUTPUT, "--opset", "N", "The version of ONNX's operators.", min=18)] = 18,
     external_data: Annotated[
-        bool, typer.Option("--external-data", help="Weights in a file beside it, as always over 2 GB.")
+        bool,
+        options.option(OUTPUT, "--external-data", None, "Put the weights into a second file, as always above 2 GB."),
     ] = False,
     tokenizer: Tokenizer = True,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    overwrite: options.Overwrite = False,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """One ONNX graph of many tasks: the base once, and a task_id for every row."""
+    """Write one ONNX graph of many tasks: the base once, and a task_id for every row.
+
+    Examples:
+        inlay export onnx --tasks tickets,tone --out tasks.onnx
+        inlay export onnx --tasks tickets@prod --out tickets.onnx --no-tokenizer --overwrite
+    """
     names = [name for name in (part.strip() for part in tasks.split(",")) if name]
     if not names:
         raise typer.BadParameter("--tasks names no adapter; expected one such as sms, or several: sms,topic@2")
@@ -67,16 +77,21 @@ def onnx(
 
 @app.command()
 def merged(
-    name: Annotated[str, typer.Argument(metavar="REF", help="An adapter: sms, sms@2 or sms@prod.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder.")],
-    without_head: Annotated[bool, typer.Option("--without-head", help="The encoder alone.")] = False,
+    name: options.Adapter,
+    out: Annotated[Path, options.option(OUTPUT, "--out", "FOLDER", "A new folder.")],
+    without_head: Annotated[bool, options.option(OUTPUT, "--without-head", None, "Write the encoder alone.")] = False,
     tokenizer: Tokenizer = True,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """A plain Hugging Face model with the adapter in its weights, where that is exact: lora, bitfit, norms, finetune,
-    diffprune.
+    """Write a plain Hugging Face model with the adapter in its weights.
+
+    This is exact, and so possible, for lora, bitfit, norms, finetune and diffprune.
+
+    Examples:
+        inlay export merged tickets --out tickets-model
+        inlay export merged tickets@prod --out encoder --without-head
     """
     host = _host([name], base, library)
     from inlay.interop.merge import merge

@@ -24,6 +24,7 @@ DATA, METHOD, TRAINING, RUNNING, OUTPUT, RARE = PANELS = (
     *("Data", "Task and method", "Training"),
     *("Running", "Output", "Less common"),
 )
+_RANGE = re.compile(r"([-\d.]+<=?)?x([<>]=?[-\d.]+)?")
 FEW = 12
 """Options that fit one list; also the most that a panel has."""
 
@@ -74,7 +75,10 @@ def panels(command: TyperCommand, context: Any) -> dict[str, list[Any]]:
 def _record(param: Any, context: Any) -> tuple[str, str]:
     """Left and right of a line; the range of a number is for error messages."""
     name, text = param.get_help_record(context)
-    text = re.sub(r"(; | *\[)([-\d.]+<=?)?x[<>]=?[-\d.]+\]", lambda found: "]" * (found[1] == "; "), text)
+    told, bracket, extra = text.rpartition("[")
+    parts = [part for part in extra.removesuffix("]").split("; ") if not _RANGE.fullmatch(part)]
+    if bracket:
+        text = f"{told}[{'; '.join(parts)}]" if parts else told.rstrip()
     return (param.metavar or name) if param.param_type_name == "argument" else name, text
 
 

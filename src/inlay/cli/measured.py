@@ -30,15 +30,8 @@ if TYPE_CHECKING:
 _SAMPLE = 200
 Data = Annotated[
     str | None,
-    typer.Argument(metavar="DATA", help="A labelled file, or a folder.  [default: what it was validated on]"),
+    typer.Argument(metavar="DATA", help="A labelled file, or a folder.  [default: its validation rows]"),
 ]
-Split = Annotated[
-    str | None, typer.Option(metavar="S", help="train, validation or test.  [default: test, else validation]")
-]
-Rows = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Only so many rows, drawn at random.  [default: all]")
-]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="What is drawn at random, follows from this.")]
 
 
 def open_adapter(

@@ -24,6 +24,13 @@ def either(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
+Adapter = Annotated[
+    str, typer.Argument(metavar="NAME", help="An adapter: sms (the newest version), sms@3 or sms@prod.")
+]
+Adapters = Annotated[
+    str, typer.Argument(metavar="NAME[,NAME...]", help="One or several adapters of one base: sms, or sms,tone@2.")
+]
+Method = Annotated[str, option(METHOD, "--method", "SPEC", "The method, such as houlsby:size=64.", check=known.method)]
 Text = Annotated[
     str | None, option(DATA, "--text", "COLUMN", "The column of the text, words or question. subject,body joins two.")
 ]
@@ -55,9 +62,9 @@ Format = Annotated[
 ]
 Encoding = Annotated[str | None, option(RARE, "--encoding", "ENCODING", "The encoding of the data.  [default: UTF-8]")]
 
-_BASE = "The pretrained model: a hub name or a folder."
-Base = Annotated[str | None, option(METHOD, "--base", "BASE", f"{_BASE}  [default: all-MiniLM-L6-v2]")]
-TrainedBase = Annotated[str | None, option(METHOD, "--base", "BASE", f"{_BASE}  [default: the one it was trained on]")]
+BASE = "The pretrained model: a hub name or a folder."
+Base = Annotated[str | None, option(METHOD, "--base", "BASE", f"{BASE}  [default: all-MiniLM-L6-v2]")]
+TrainedBase = Annotated[str | None, option(METHOD, "--base", "BASE", f"{BASE}  [default: the one it was trained on]")]
 Grid = Annotated[
     list[str] | None,
     option(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from inlay.cli import output
+from inlay.cli import known, options, output
+from inlay.cli.help import METHOD, usage
 from inlay.errors import InlayError, SpecError
+from inlay.heads import HEADS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,31 +22,37 @@ TASKS = 100
 def params(
     shape: Annotated[
         str,
-        typer.Option(
-            metavar="SHAPE",
-            help="bert-base, bert-large, roberta-base, roberta-large, xlmr-large, minilm-l6, "
-            "or a folder with a config.json.",
+        options.option(
+            *(METHOD, "--shape", "SHAPE"),
+            f"{options.either(known.SHAPES)}; or a folder with a config.json.",
+            check=known.shape,
         ),
     ] = "bert-base",
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SPEC",
-            help="A spec such as houlsby:size=64, or several with commas between them. May be repeated.  "
-            "[default: every method]",
+        options.option(
+            *(METHOD, "--method", "SPEC"),
+            "A method such as houlsby:size=64, or several with commas. May be repeated.  [default: every method]",
+            check=known.methods,
         ),
     ] = None,
     head: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Count a head too: linear, tanh2, mlp or relu2.")
+        str | None,
+        options.option(METHOD, "--head", "HEAD", f"Count a head too: {options.either(HEADS)}.", check=known.head),
     ] = None,
-    labels: Annotated[int | None, typer.Option(min=1, metavar="N", help="Labels of that head.  [default: 2]")] = None,
+    labels: Annotated[
+        int | None, options.option(METHOD, "--labels", "N", "Labels of the head.  [default: 2]", min=1)
+    ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Count the parameters that methods train. Needs no weights."""
-    from inlay.base.places import check_shape
+    """Count the parameters that methods train. Needs no weights.
 
-    check_shape(shape)
-    chosen = _chosen(method)  # a wrong spec is noticed before a model is built
+    Examples:
+        inlay params --shape bert-base
+        inlay params --shape bert-large --method adapterbias,lora:rank=4 --json
+    """
+    with usage("--method"):
+        chosen = _chosen(method)  # a wrong spec is noticed before a model is built
     from inlay.base.shapes import sites_of
 
     sites = sites_of(shape)
@@ -75,7 +81,7 @@ def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:
 
     found = [one for text in specs for one in parse_list(text)]
     if not found:
-        raise SpecError("--method is empty; a spec is name:key=value,key=value")
+        raise SpecError("it is empty; a spec is name:key=value,key=value")
     return found
 
 

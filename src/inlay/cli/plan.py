@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options, output
-from inlay.errors import InlayError, RunError
+from inlay.cli import early, known, options, output
+from inlay.cli.help import DATA, METHOD, RUNNING, TRAINING
 from inlay.library.about import size
 
 if TYPE_CHECKING:
@@ -22,57 +21,70 @@ GB = 10**9
 
 
 def plan(
-    tasks: Annotated[int, typer.Option(metavar="N", help="How many tasks.")],
+    task_count: Annotated[int, options.option(DATA, "--task-count", "N", "How many tasks.", min=1)],
+    rows: Annotated[int, options.option(DATA, "--rows-per-task", "N", "Training rows of a task.", min=1)] = 5000,
+    tokens: Annotated[int, options.option(DATA, "--tokens-per-row", "N", "Tokens of a row, on average.", min=1)] = 32,
+    epochs: Annotated[int, options.option(TRAINING, "--epochs", "N", "Passes over the data.", min=1)] = 5,
+    labels: Annotated[int, options.option(METHOD, "--labels", "N", "Labels of the head.", min=1)] = 2,
     base: options.Base = None,
     shape: Annotated[
-        str | None, typer.Option(metavar="SHAPE", help="bert-base, bert-large ... in place of a base.")
+        str | None,
+        options.option(
+            *(METHOD, "--shape", "SHAPE"), f"In place of a base: {options.either(known.SHAPES)}.", check=known.shape
+        ),
     ] = None,
-    method: Annotated[str, typer.Option(metavar="SPEC", help="What every task is trained with.")] = "houlsby",
-    rows: Annotated[int, typer.Option(metavar="N", help="Training rows of a task.")] = 5000,
-    tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of a row, on average.")] = 32,
-    epochs: Annotated[int, typer.Option(metavar="N", help="Passes over the rows.")] = 5,
-    labels: Annotated[int, typer.Option(metavar="N", help="Labels of a task.")] = 2,
+    method: options.Method = "houlsby",
     device_memory: Annotated[
-        float | None, typer.Option(metavar="GB", help="Of the device.  [default: that of the measured machine]")
+        float | None,
+        options.option(
+            *(RUNNING, "--device-memory", "GB"), "Memory of the device.  [default: that of the measured machine]"
+        ),
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure this machine first, and remember it for other plans.")
+        bool, options.option(RUNNING, "--measure", None, "Measure this machine first, and use that in later plans.")
     ] = False,
     as_json: output.AsJson = False,
 ) -> None:
     """Say whether N tasks fit, and what they cost in memory, disk and time, against N full fine-tunings.
 
-    Speed is that of this machine where --measure has run, else what is published for an H200. The exit code is 1 if
-    they do not fit.
+    Speed is that of this machine if --measure has been run, and otherwise what is published for an H200. The exit code
+    is 1 if the tasks do not fit.
+
+    Examples:
+        inlay plan --task-count 1000
+        inlay plan --task-count 1000 --shape bert-base --method lora --measure
     """
-    numbers = {"tasks": tasks, "rows": rows, "tokens": tokens, "epochs": epochs, "labels": labels}
-    problems = [f"--{key} {n} is not valid: expected at least 1" for key, n in numbers.items() if n < 1]
+    if base is not None and shape is not None:
+        raise typer.BadParameter("--base and --shape exclude each other")
     if device_memory is not None and not 0 < device_memory < 1e9:
-        problems.append(f"--device-memory {device_memory:g} is not valid: expected GB, more than 0")
-    name, sites, made = _settle(base, shape, method, problems)
-    if problems:
-        raise RunError("; ".join(problems))
-    assert sites is not None
-    assert made is not None
+        raise typer.BadParameter("expected more than 0 GB", param_hint="'--device-memory'")
+    early.check_base(base)
+    early.check_specs(method)
+    name, sites, made = _settle(base, shape, method)
     from inlay.bench import figures
     from inlay.bench.plan import Question
     from inlay.bench.plan import plan as answer
 
     memory = None if device_memory is None else int(device_memory * GB)
-    question = Question(tasks, made, rows, tokens, epochs, labels, memory)
+    question = Question(task_count, made, rows, tokens, epochs, labels, memory)
     screen = output.console(as_json)
-    known = figures.known(name, made.spec)
+    speeds = figures.known(name, made.spec)
     if measure:
         say = output.console(as_json=True)
-        known = figures.measure(
-            base or figures.default_base(), shape, sites, made.spec, tasks, lambda line: say.print(line, style="dim")
+        speeds = figures.measure(
+            base or figures.default_base(),
+            shape,
+            sites,
+            made.spec,
+            task_count,
+            lambda line: say.print(line, style="dim"),
         )
-        if figures.keep(known) is None:
+        if figures.keep(speeds) is None:
             say.print("not remembered: the cache is off, or cannot be written", style="dim")
-    found = answer(question, name, sites, known)
+    found = answer(question, name, sites, speeds)
     found["answer"] = _answer(found)
-    if known.source != "this machine":
-        other = f"for an {known.machine}, as measured in {known.source}, not for this machine: --measure measures it"
+    if speeds.source != "this machine":
+        other = f"for an {speeds.machine}, as measured in {speeds.source}, not for this machine: --measure measures it"
         screen.print(other, style="yellow", soft_wrap=True)
     _show(screen, found)
     if as_json:
@@ -81,43 +93,16 @@ def plan(
         raise typer.Exit(1)
 
 
-def _settle(
-    base: str | None, shape: str | None, spec: str, problems: list[str]
-) -> tuple[str, Sites | None, Method | None]:
-    """The base's name and shape, and the method; what is wrong with them is added to the problems."""
-    from inlay.base.places import check_shape, locate
-    from inlay.config import split_spec
-    from inlay.registry import methods
-
-    checks: list[Callable[[], object]] = [lambda: methods.check(split_spec(spec)[0])]
-    checks += [] if base is None else [functools.partial(locate, base)]
-    checks += [] if shape is None else [functools.partial(check_shape, shape)]
-    for one in checks:
-        try:
-            one()
-        except InlayError as error:
-            problems.append(str(error))
-    if base is not None and shape is not None:
-        problems.append("--base and --shape exclude each other")
-    if problems:  # nothing is imported for a command that cannot run
-        return "", None, None
+def _settle(base: str | None, shape: str | None, spec: str) -> tuple[str, Sites, Method]:
+    """The base's name and shape, and the method."""
     from inlay.bank.delta import parse
-
-    try:
-        made = parse(spec)
-    except InlayError as error:
-        problems.append(str(error))
-        return "", None, None
+    from inlay.base.places import locate
     from inlay.base.shapes import sites_of, sites_of_base
     from inlay.bench.figures import default_base
 
-    name = shape or base or default_base()
-    sites = None
-    try:
-        sites = sites_of(shape) if shape is not None else sites_of_base(locate(name)[0])
-        made.count(sites)  # what the method cannot do in this base is noticed here
-    except InlayError as error:
-        problems.append(str(error))
+    name, made = shape or base or default_base(), parse(spec)
+    sites = sites_of(shape) if shape is not None else sites_of_base(locate(name)[0])
+    made.count(sites)  # what the method cannot do in this base is noticed here
     return name, sites, made
 
 

@@ -19,6 +19,7 @@ import typer
 
 from inlay.cli import answers, options, output
 from inlay.cli.chosen import Answering, Chosen, base_of, find, find_there, host_with, open_library
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING
 from inlay.errors import InlayError, RunError
 from inlay.version import __version__
 
@@ -32,48 +33,63 @@ if TYPE_CHECKING:
 def predict(
     names: Annotated[str, typer.Argument(metavar="NAMES", help="An adapter, or several: sms,topic@2")],
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="Texts.  [default: the lines of stdin]")
-    ] = None,
-    pair: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT|COLUMN", help="The second text, or the context of a question; a column of --file."),
+        list[str] | None, typer.Argument(metavar="TEXT", help="The texts.  [default: the lines of stdin]")
     ] = None,
     file: Annotated[
-        str | None, typer.Option(metavar="F", help="A file of texts in any format; - is stdin, as lines or JSON lines.")
+        str | None,
+        options.option(DATA, "--file", "FILE", "A file of texts in any format; - is stdin, as lines or JSON lines."),
     ] = None,
-    format: Annotated[str | None, typer.Option(metavar="F", help="The format of --file.  [default: found out]")] = None,
-    encoding: Annotated[
-        str | None, typer.Option(metavar="E", help="The encoding of --file or stdin.  [default: UTF-8]")
+    text: options.Text = None,
+    pair: Annotated[
+        str | None,
+        options.option(
+            *(DATA, "--pair", "TEXT|COLUMN"),
+            "The second text, or the context of a question; with --file, its column.",
+        ),
     ] = None,
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of texts, questions or words.")] = None,
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of labels; it is not read.")] = None,
+    label: Annotated[
+        str | None,
+        options.option(DATA, "--label", "COLUMN", "The column of labels, so that it is not taken for the text."),
+    ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(metavar="COLUMNS", help="Columns of --file to pass on: a,b or none.  [default: all]"),
+        options.option(DATA, "--keep", "COLUMNS", "Columns of --file to pass on: a,b or none.  [default: all]"),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="F", help="Write answers to F.jsonl, F.csv or F.parquet, however many.")
-    ] = None,
-    raw_csv: Annotated[
-        bool, typer.Option("--raw-csv", help="Leave cells of F.csv as they are, even if a spreadsheet would run them.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it is there.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an --out that was not finished.")] = False,
-    top_k: Annotated[int | None, typer.Option(min=1, metavar="N", help="Keep the N best scores.")] = None,
-    threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, metavar="P", help="Below this score, give no label.")
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Scores without calibration.")] = False,
-    url: Annotated[
-        str | None, typer.Option(metavar="U", help="Ask a running service; its key, if it wants one: INLAY_KEY.")
-    ] = None,
-    base: options.TrainedBase = None,
-    weights: options.Weights = None,
-    library: options.Library = None,
+    format: options.Format = None,
+    encoding: options.Encoding = None,
     skip_bad_rows: options.SkipBadRows = False,
+    base: options.TrainedBase = None,
+    top_k: Annotated[int | None, options.option(METHOD, "--top-k", "N", "Keep the N best scores.", min=1)] = None,
+    threshold: Annotated[
+        float | None, options.option(METHOD, "--threshold", "P", "Give no label below this score.", min=0, max=1)
+    ] = None,
+    raw: Annotated[bool, options.option(METHOD, "--raw", None, "Give scores without calibration.")] = False,
+    url: Annotated[
+        str | None,
+        options.option(RUNNING, "--url", "URL", "Ask a running service. INLAY_KEY holds its key, if it needs one."),
+    ] = None,
+    weights: options.Weights = None,
+    resume: Annotated[
+        bool, options.option(RUNNING, "--resume", None, "Continue an --out that was not finished.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        options.option(OUTPUT, "--out", "FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet."),
+    ] = None,
+    overwrite: options.Overwrite = False,
+    raw_csv: Annotated[
+        bool,
+        options.option(RARE, "--raw-csv", None, "Write CSV cells unchanged, even if a spreadsheet would run them."),
+    ] = False,
+    library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Answer texts with one adapter or with several at once."""
+    """Answer texts with one adapter or with several at once.
+
+    Examples:
+        inlay predict tickets,tone "the second box came broken"
+        inlay predict tickets --file new.csv --text message --out answers.csv
+    """
     given = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name is not None}
     _check_usage(texts, file, {"--format": format, "--text": text, "--label": label, "--keep": keep})
     if url is not None and any(one is not None for one in (base, weights, library)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import measured, options, output
+from inlay.cli.help import DATA, OUTPUT
 from inlay.errors import DataError, InlayError
 
 if TYPE_CHECKING:
@@ -24,22 +25,29 @@ def report(
         list[str],
         typer.Argument(
             metavar="NAME [DATA]",
-            help="An adapter (with --compare, two), and a labelled file or folder to ask it about.",
+            help="An adapter (with --compare, two), and a labelled file or folder to measure it on.",
         ),
     ],
-    compare: Annotated[bool, typer.Option("--compare", help="Put two adapters side by side: A B [DATA].")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="F", help="Where to write it.  [default: NAME-report.html here]")
-    ] = None,
-    split: measured.Split = None,
-    rows: measured.Rows = None,
-    seed: measured.Seed = 0,
+    compare: Annotated[
+        bool, options.option(DATA, "--compare", None, "Put two adapters side by side: A B [DATA].")
+    ] = False,
+    split: options.Split = None,
+    rows: options.Rows = None,
+    seed: options.Seed = 0,
     base: options.TrainedBase = None,
     weights: options.Weights = None,
+    out: Annotated[
+        Path | None, options.option(OUTPUT, "--out", "FILE", "The page.  [default: NAME-report.html]")
+    ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Write a page on an adapter: card, training, mistakes, calibration, layers, how to use it."""
+    """Write a page about an adapter: its card, training, mistakes, calibration, layers, and how to use it.
+
+    Examples:
+        inlay report tickets
+        inlay report --compare tickets@1 tickets@2 new-tickets.csv --out tickets.html
+    """
     count = 2 if compare else 1
     if not count <= len(names) <= count + 1:
         raise typer.BadParameter("expected A B [DATA]" if compare else "expected NAME [DATA]; two adapters: --compare")

@@ -12,11 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from inlay.cli import options, output
 from inlay.cli.chosen import open_library
-from inlay.cli.help import Command
+from inlay.cli.help import METHOD, OUTPUT, RARE, RUNNING, Command
 from inlay.errors import InlayError, LibraryError
 from inlay.library import about
 
@@ -53,49 +51,68 @@ class WatchesPlainly(Command):
 
 
 def serve(
-    host: Annotated[str, typer.Option(metavar="H", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="P", help="Its port; 0 takes any.")] = 8000,
+    host: Annotated[str, options.option(RUNNING, "--host", "HOST", "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, options.option(RUNNING, "--port", "PORT", "The port to listen on; 0 takes a free one.", min=0, max=65535)
+    ] = 8000,
     base: options.TrainedBase = None,
     weights: options.Weights = None,
     library: options.Library = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Serve these alone: sms,sms@2,topic.  [default: the library]")
+        str | None,
+        options.option(METHOD, "--tasks", "NAMES", "Serve only these: sms,sms@2,topic.  [default: the whole library]"),
     ] = None,
-    alias: Annotated[
-        str | None, typer.Option(metavar="A", help="Serve what this alias points to, such as prod.")
-    ] = None,
-    resident: Annotated[int, typer.Option(min=1, metavar="N", help="Adapters beside the base at once.")] = 256,
+    alias: Annotated[str | None, options.alias("Serve the versions that this alias points to, such as prod.")] = None,
+    resident: Annotated[
+        int, options.option(RARE, "--resident", "N", "Keep N adapters beside the base at a time.", min=1)
+    ] = 256,
     tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of one batch.  [default: 4096, on CUDA 32768]")
+        int | None,
+        options.option(RARE, "--batch-tokens", "N", "Tokens in a batch.  [default: 4096; on CUDA 32768]", min=1),
     ] = None,
     wait_ms: Annotated[
-        float, typer.Option(min=0, metavar="X", help="How long the first of a batch waits for others.")
+        float, options.option(RARE, "--wait-ms", "MS", "How long a batch waits for further requests.", min=0)
     ] = 2.0,
-    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Requests that may wait; more are refused.")] = 1024,
+    queue: Annotated[
+        int, options.option(RARE, "--queue", "N", "Requests that may wait; more are refused.", min=1)
+    ] = 1024,
     key_file: Annotated[
-        Path | None, typer.Option(metavar="F", help="Who may do what: lines of a name, scopes and a key.")
+        Path | None,
+        options.option(RUNNING, "--key-file", "FILE", "Who may do what: lines of a name, scopes and a key."),
     ] = None,
     management_socket: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Also listen on a Unix socket: who can open it manages tasks.")
+        Path | None,
+        options.option(
+            *(RUNNING, "--management-socket", "PATH"),
+            "Also listen on a Unix socket; whoever can open it may change the tasks.",
+        ),
     ] = None,
     open_management: Annotated[
-        bool, typer.Option("--open-management", help="Without keys, let anyone who reaches it change its tasks.")
+        bool,
+        options.option(
+            *(RUNNING, "--open-management", None), "Without keys, let anyone who can connect change the tasks."
+        ),
     ] = False,
     cors: Annotated[
-        list[str] | None, typer.Option(metavar="ORIGIN", help="A web page's origin that may ask from a browser.")
+        list[str] | None,
+        options.option(RUNNING, "--cors", "ORIGIN", "Let web pages of this origin ask. Repeat it for several."),
     ] = None,
     watch: Annotated[
         float | None,
-        typer.Option(min=0.05, metavar="[S]", help="Look for new versions and moved aliases every S seconds."),
+        options.option(
+            *(RUNNING, "--watch", "[S]"), "Look for new versions and moved aliases every S seconds.", min=0.05
+        ),
     ] = None,
-    log_texts: Annotated[bool, typer.Option("--log-texts", help="Put texts into the log.")] = False,
+    log_texts: Annotated[bool, options.option(OUTPUT, "--log-texts", None, "Put texts into the log.")] = False,
     engine: options.Engine = "local",
     address: options.Address = None,
     replicas: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="On Ray.  [default: one per GPU, or per machine]")
+        int | None,
+        options.option(RARE, "--replicas", "N", "Replicas on Ray.  [default: one per GPU or machine]", min=1),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(min=0, metavar="X", help="Of one replica, such as 0.5.  [default: 1, if any]")
+        float | None,
+        options.option(RARE, "--gpus", "X", "GPUs of each replica, such as 0.5.  [default: 1 if there are any]", min=0),
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -103,6 +120,10 @@ def serve(
 
     The log goes to stderr, one line of JSON for every request. SIGTERM and Ctrl+C end the service once every accepted
     request is answered.
+
+    Examples:
+        inlay serve --watch
+        inlay serve --tasks tickets,tone@2 --host 0.0.0.0 --port 9000 --key-file keys.txt
     """
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise InlayError(f"serving needs {', '.join(missing)}: pip install 'inlay[serve]'")

@@ -13,7 +13,7 @@ import typer
 
 from inlay.cli import early, known, options, output, settings, train
 from inlay.cli.bundles import bundled
-from inlay.cli.help import DATA, METHOD, OUTPUT
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +53,7 @@ def sweep(
     pruner: Annotated[
         str | None,
         options.option(
-            *(METHOD, "--pruner", "PRUNER"),
+            *(RARE, "--pruner", "PRUNER"),
             "How a search stops bad runs: median, hyperband or none.  [default: median]",
             check=known.one_of("pruner", ("median", "hyperband", "none")),
         ),

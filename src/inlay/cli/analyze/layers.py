@@ -4,34 +4,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from inlay.cli import measured, options, output
+from inlay.cli import known, measured, options, output
 from inlay.cli.analyze import show
+from inlay.cli.help import DATA, METHOD
 from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
     from inlay.library.library import Entry
 
-Metric = Annotated[str | None, typer.Option(metavar="M", help="The metric.  [default: the one it was chosen by]")]
-Names = Annotated[str, typer.Argument(metavar="NAME[,NAME...]", help="Adapters of one base: sms, or sms,tone@2.")]
+Metric = Annotated[
+    str | None,
+    options.option(
+        *(METHOD, "--metric", "METRIC"), "The metric.  [default: the one that chose the adapter]", check=known.metric
+    ),
+]
 
 
 def ablate(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An adapter: sms, or sms@2.")],
+    name: options.Adapter,
     data: measured.Data = None,
     metric: Metric = None,
-    with_norms: Annotated[bool, typer.Option("--with-norms", help="Remove trained norms too.")] = False,
-    split: measured.Split = None,
-    rows: measured.Rows = None,
-    seed: measured.Seed = 0,
+    with_norms: Annotated[bool, options.option(METHOD, "--with-norms", None, "Remove trained norms too.")] = False,
+    split: options.Split = None,
+    rows: options.Rows = None,
+    seed: options.Seed = 0,
     out: show.Out = None,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """The metric when the adapters of every span of layers are removed."""
+    """Show the metric when the adapters of each span of layers are removed.
+
+    Examples:
+        inlay analyze ablation tickets
+        inlay analyze ablation tickets@2 tickets.csv --rows 100 --with-norms
+    """
     screen = output.console(as_json)
     measured.check([name], library, base, data, split)
     host, _, entry = measured.open_adapter(name, library, base)
@@ -43,19 +51,24 @@ def ablate(
 
 
 def walk(
-    names: Names,
+    names: options.Adapters,
     data: measured.Data = None,
-    points: Annotated[int, typer.Option(min=2, metavar="N", help="So many places on the line.")] = 20,
+    points: Annotated[int, options.option(METHOD, "--points", "N", "Points on the line.", min=2)] = 20,
     metric: Metric = None,
-    split: measured.Split = None,
-    rows: measured.Rows = None,
-    seed: measured.Seed = 0,
+    split: options.Split = None,
+    rows: options.Rows = None,
+    seed: options.Seed = 0,
     out: show.Out = None,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """The loss along the line from initial to trained parameters, and beyond."""
+    """Show the loss along the line from initial to trained parameters, and beyond.
+
+    Examples:
+        inlay analyze landscape tickets
+        inlay analyze landscape tickets,tickets-tuned tickets.csv --points 40
+    """
     screen = output.console(as_json)
     host, asked, entry = _open(names, library, base, data, split)
     where, examples = measured.read_labelled(host, asked[0], entry, data, screen, split=split, rows=rows, seed=seed)
@@ -66,18 +79,23 @@ def walk(
 
 
 def compare(
-    names: Names,
+    names: options.Adapters,
     data: measured.Data = None,
-    tokens: Annotated[int, typer.Option(min=10, metavar="N", help="So many tokens, drawn at random.")] = 5000,
-    split: measured.Split = None,
-    rows: measured.Rows = None,
-    seed: measured.Seed = 0,
+    tokens: Annotated[int, options.option(DATA, "--tokens", "N", "Use N tokens, drawn at random.", min=10)] = 5000,
+    split: options.Split = None,
+    rows: options.Rows = None,
+    seed: options.Seed = 0,
     out: show.Out = None,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """How similar tuned models' representations are to the base's, layer by layer."""
+    """Show how similar an adapter's representations are to the base's, layer by layer.
+
+    Examples:
+        inlay analyze rsa tickets
+        inlay analyze rsa tickets,tickets-tuned tickets.csv --tokens 500
+    """
     screen = output.console(as_json)
     host, asked, entry = _open(names, library, base, data, split, labelled=False)
     where, examples = measured.read_labelled(

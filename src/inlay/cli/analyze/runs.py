@@ -30,16 +30,14 @@ SWEEPS: dict[str, dict[str, str]] = {
     "curves": {"grid method": "houlsby,finetune", "eval-every": "20", "seeds": "3"},
 }
 """What a kind sweeps over unless something else is given: `grid KEY` or an option -> its values."""
-_OURS = ("--name", "--file", "--store", "--library", "--json", "--csv", "--latex", "--plot")
+_OURS = ("--name", "--manifest", "--store", "--library", "--json", "--csv", "--latex", "--plot")
 MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Of a command that hands options on to `inlay sweep`."""
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A sweep: its name, or its file; several with commas between them.")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A sweep, by name or file; or several, with commas.")]
 Data = Annotated[
     str | None,
-    typer.Argument(metavar="DATA", help="Sweep over this first; further options are those of `inlay sweep`."),
+    typer.Argument(metavar="DATA", help="Run a sweep on this first; it takes the options of `inlay sweep`."),
 ]
 
 
@@ -51,7 +49,12 @@ def size(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """The metric against the adapter's size, with the best learning rate at each (Houlsby et al., figure 4)."""
+    """Plot the metric against the adapter's size, with the best learning rate for each (Houlsby et al., figure 4).
+
+    Examples:
+        inlay analyze size tickets-sweep
+        inlay analyze size tickets-size tickets.csv --seeds 3 --max-steps 200
+    """
     rows = _swept(context, "size", name, data, library, as_json)
     from inlay.analysis.size import size as analyse
 
@@ -66,7 +69,12 @@ def init(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """The metric against the spread of the initial weights, 1e-7 to 1 (Houlsby et al., figure 6)."""
+    """Plot the metric against the spread of the initial weights, 1e-7 to 1 (Houlsby et al., figure 6).
+
+    Examples:
+        inlay analyze init tickets-sweep
+        inlay analyze init tickets-init tickets.csv --seeds 3
+    """
     rows = _swept(context, "init", name, data, library, as_json)
     from inlay.analysis.init import init as analyse
 
@@ -81,7 +89,12 @@ def robustness(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Box plots over learning rates and seeds, for every method (He et al., figure 4)."""
+    """Draw box plots over learning rates and seeds for every method (He et al., figure 4).
+
+    Examples:
+        inlay analyze robustness tickets-sweep
+        inlay analyze robustness tickets-methods tickets.csv --grid method=houlsby,lora
+    """
     rows = _swept(context, "robustness", name, data, library, as_json)
     from inlay.analysis.robustness import robustness as analyse
 
@@ -90,15 +103,18 @@ def robustness(
 
 def curves(
     context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Sweeps or adapters: names or files, with commas between them.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Sweeps or adapters, by name or file, with commas.")],
     data: Data = None,
     out: Out = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Loss and metric on validation rows against steps; their mean and best (He et al., figure 5 and table 6)."""
+    """Plot validation loss and metric against steps, with mean and best (He et al., figure 5 and table 6).
+
+    Examples:
+        inlay analyze curves tickets
+        inlay analyze curves tickets-curves tickets.csv --eval-every 10
+    """
     rows = _swept(context, "curves", name, data, library, as_json, adapters=True)
     from inlay.analysis.curves import curves as analyse
 
@@ -106,14 +122,17 @@ def curves(
 
 
 def tradeoff(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Sweeps, one for each task: their names, or their files.")
-    ],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Sweeps, one per task, by name or file.")],
     out: Out = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """The metric against trained parameters, with percentiles over tasks (Houlsby et al., figures 1 and 3)."""
+    """Plot the metric against trained parameters, with percentiles over tasks (Houlsby et al., figures 1 and 3).
+
+    Examples:
+        inlay analyze tradeoff tickets-sweep
+        inlay analyze tradeoff tickets-sweep reviews-sweep --out tradeoff
+    """
     from inlay.analysis.tradeoff import tradeoff as analyse
 
     each = [one for name in names for one in name.split(",")]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from inlay.cli import output
+from inlay.cli import options, output
+from inlay.cli.help import OUTPUT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="STEM", help="Write STEM.png, STEM.svg and STEM.csv.  [default: NAME-KIND here]"),
+    options.option(OUTPUT, "--out", "STEM", "Write STEM.png, STEM.svg and STEM.csv.  [default: NAME-KIND]"),
 ]
 
 

@@ -9,33 +9,36 @@ import typer
 
 from inlay.cli import measured, options, output
 from inlay.cli.analyze.show import Out, finish
+from inlay.cli.help import DATA, METHOD, OUTPUT
 from inlay.errors import RunError
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
     from inlay.library.library import Entry
 
-Names = Annotated[str, typer.Argument(metavar="NAME[,NAME...]", help="Adapters of one base: sms, or sms@2.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="An adapter: sms, or sms@2.")]
-
 
 def alpha(
-    names: Names,
+    names: options.Adapters,
     data: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="DATA", help="A file or folder for all, or one each.  [default: what each was validated on]"
+            metavar="DATA", help="One file or folder for all, or one for each.  [default: its validation rows]"
         ),
     ] = None,
-    split: measured.Split = None,
-    rows: measured.Rows = None,
-    seed: measured.Seed = 0,
+    split: options.Split = None,
+    rows: options.Rows = None,
+    seed: options.Seed = 0,
     out: Out = None,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """How much each layer shifts: mean |alpha|, of one or several adapterbias."""
+    """Show how much AdapterBias shifts tokens in each layer: the mean of |alpha|.
+
+    Examples:
+        inlay analyze alpha reviews
+        inlay analyze alpha reviews,tone reviews.tsv --rows 200
+    """
     screen = output.console(as_json)
     asked, files = _several(names), data or []
     if len(files) not in (0, 1, len(asked)):
@@ -55,32 +58,42 @@ def alpha(
 
 
 def words(
-    name: Name,
+    name: options.Adapter,
     data: measured.Data = None,
     half: Annotated[
-        Literal["all", "lower", "upper"] | None, typer.Option(help="Which layers are summed.  [default: each in turn]")
+        Literal["all", "lower", "upper"] | None,
+        options.option(METHOD, "--layers", "LAYERS", "Sum these layers: all, lower or upper.  [default: each in turn]"),
     ] = None,
     over: Annotated[
-        Literal["mean", "sum"], typer.Option(help="Of a word that occurs often, the mean or the sum.")
+        Literal["mean", "sum"],
+        options.option(METHOD, "--over", "HOW", "Weigh a repeated word by its mean or its sum."),
     ] = "mean",
     negative: Annotated[
         Literal["colour", "drop"],
-        typer.Option(help="Words of negative weight: in another colour, or not at all."),
+        options.option(METHOD, "--negative", "HOW", "Show words of negative weight in another colour, or drop them."),
     ] = "colour",
-    least: Annotated[int, typer.Option(min=1, metavar="N", help="Leave out words that occur less often.")] = 1,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many words a cloud has.")] = 80,
+    least: Annotated[
+        int, options.option(METHOD, "--least", "N", "Leave out words that occur less than N times.", min=1)
+    ] = 1,
+    top: Annotated[int, options.option(OUTPUT, "--top", "N", "Words in a cloud.", min=1)] = 80,
     font: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A TrueType font.  [default: DejaVu Sans]", dir_okay=False)
+        Path | None,
+        options.option(OUTPUT, "--font", "FILE", "A TrueType font.  [default: DejaVu Sans]", dir_okay=False),
     ] = None,
-    split: measured.Split = None,
-    rows: measured.Rows = None,
-    seed: measured.Seed = 0,
+    split: options.Split = None,
+    rows: options.Rows = None,
+    seed: options.Seed = 0,
     out: Out = None,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Which words are shifted most: a cloud of words by alpha, of an adapterbias."""
+    """Show which words AdapterBias shifts most, as clouds of words by alpha.
+
+    Examples:
+        inlay analyze words reviews reviews.tsv
+        inlay analyze words reviews --layers upper --negative drop --least 2
+    """
     screen = output.console(as_json)
     measured.check([name], library, base, data, split, labelled=False)
     host, _, entry = measured.open_adapter(name, library, base)
@@ -96,18 +109,23 @@ def words(
 
 
 def shift(
-    names: Names,
+    names: options.Adapters,
     data: measured.Data = None,
-    bare: Annotated[bool, typer.Option("--bare", help="A panel for the base without an adapter, too.")] = False,
-    split: measured.Split = None,
-    rows: Annotated[int, typer.Option(min=2, metavar="N", help="How many texts are shown, labels in turn.")] = 6,
-    seed: measured.Seed = 0,
+    bare: Annotated[bool, options.option(METHOD, "--bare", None, "Also show the base without an adapter.")] = False,
+    split: options.Split = None,
+    rows: Annotated[int, options.option(DATA, "--texts", "N", "Show N texts, taking the labels in turn.", min=2)] = 6,
+    seed: options.Seed = 0,
     out: Out = None,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Where the last layer moves tokens, by label: of an adapterbias, and of a bitfit beside it."""
+    """Show where AdapterBias or BitFit moves tokens in the last layer, by label.
+
+    Examples:
+        inlay analyze shift reviews
+        inlay analyze shift reviews,reviews-bitfit reviews.tsv --texts 4 --bare
+    """
     screen = output.console(as_json)
     asked = _several(names)
     measured.check(asked, library, base, data, split)
@@ -119,13 +137,18 @@ def shift(
 
 
 def sparsity(
-    names: Names,
+    names: options.Adapters,
     out: Out = None,
     base: options.TrainedBase = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """What L0 left of alpha's weights in every layer, of one or several adapterbias:l0=..."""
+    """Show how many of alpha's weights are left in each layer after training with adapterbias:l0=...
+
+    Examples:
+        inlay analyze sparsity reviews
+        inlay analyze sparsity reviews,tone --json
+    """
     screen = output.console(as_json)
     asked = _several(names)
     measured.check(asked, library, base, needs_rows=False)
