@@ -1,4 +1,4 @@
-# make demo | make test | make test-all | make test-cuda | make test-peers | make venv | make check | make wheel | make clean
+# make demo | make test | make test-all | make mutants | make test-cuda | make test-peers | make venv | make check | make wheel | make clean
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -6,7 +6,7 @@ ADAPTERS_PYTHON ?= .venv-adapters/bin/python
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt --no-compile
 unexport PYTHONDONTWRITEBYTECODE  # --no-compile: a package is compiled when it is first imported, and then kept
 
-.PHONY: demo wheel test quick test-rest test-all test-cuda test-peers check lint types imports venv clean
+.PHONY: demo wheel test quick test-rest test-all mutants test-cuda test-peers check lint types imports venv clean
 
 venv: $(VENV)/.ready
 
@@ -42,6 +42,9 @@ test-rest: venv  # what `make test` leaves out, and every property with more exa
 	INLAY_TEST_TIER=full $(BIN)/python -m pytest -n auto --dist worksteal -m '(full or hypothesis) and $(ANYWHERE)'
 
 test-all: test test-rest
+
+mutants: venv  # do the tests notice faults? Plants those of tests/mutants.toml one by one, in a copy
+	$(BIN)/python tests/mutants.py
 
 test-cuda: venv  # the contract on a CUDA device, in fp32 and in bf16
 	INLAY_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/contract -m '$(ANYWHERE)'

@@ -12,17 +12,16 @@ from typing import Any, Self
 
 from inlay.talk import (
     Answer,
+    Calls,
     Lines,
     Request,
     ServiceError,
     Steps,
     Talk,
     Wait,
-    document_of,
     httpx_module,
     reached,
     sent,
-    stream_request,
 )
 
 __all__ = ["AsyncClient", "Client", "ServiceError"]
@@ -53,19 +52,32 @@ class Client(Talk):
         return dict(self._run(self.say_ask(task, given, how, deadline_ms)))
 
     def stream(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> Iterator[Answer]:
-        """Lines `{"index", "result"}` as answers come, with `"task"` for requests that name several."""
-        send, lines = stream_request(requests, how, deadline_ms), Lines()
-        with reached(self.url), self._http.stream(send.method, send.path, **sent(send)) as response:
-            if response.status_code != 200:
-                response.read()
-                document_of(response)
-            for line in response.iter_lines():
-                yield from lines.read(line)
-        lines.check()
+        """Lines `{"index", "result"}` as answers come, with `"task"` for requests that name several.
+
+        It takes several calls where `predict` does, one after the other; `index` counts over all of them.
+        """
+        calls = Calls(self, "/v1/predict/stream", requests, how, deadline_ms)
+        while calls:
+            send, lines, wait = calls.next(), Lines(calls.start), 0.0
+            with reached(self.url), self._http.stream(send.method, send.path, **sent(send)) as response:
+                if response.status_code == 200:
+                    for line in response.iter_lines():
+                        yield from lines.read(line)
+                    lines.check()
+                    calls.answered()
+                else:
+                    response.read()
+                    wait = calls.refused(response)
+            if wait:
+                time.sleep(wait)
 
     def tasks(self) -> list[Answer]:
         """Cards of the tasks that are served."""
         return list(self._run(self.say_tasks()))
+
+    def task(self, name: str) -> Answer:
+        """The card of one task; also of one version of it, as `name@version` or `name@alias`."""
+        return dict(self._run(self.say_task(name)))
 
     def serve(self, name: str, ref: str | None = None) -> Answer:
         """Serve a version under a name; the newest if none is named."""
@@ -129,20 +141,30 @@ class AsyncClient(Talk):
         self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any
     ) -> AsyncIterator[Answer]:
         """As `Client.stream`."""
-        send, lines = stream_request(requests, how, deadline_ms), Lines()
-        with reached(self.url):
-            async with self._http.stream(send.method, send.path, **sent(send)) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    document_of(response)
-                async for line in response.aiter_lines():
-                    for found in lines.read(line):
-                        yield found
-        lines.check()
+        calls = Calls(self, "/v1/predict/stream", requests, how, deadline_ms)
+        while calls:
+            send, lines, wait = calls.next(), Lines(calls.start), 0.0
+            with reached(self.url):
+                async with self._http.stream(send.method, send.path, **sent(send)) as response:
+                    if response.status_code == 200:
+                        async for line in response.aiter_lines():
+                            for found in lines.read(line):
+                                yield found
+                        lines.check()
+                        calls.answered()
+                    else:
+                        await response.aread()
+                        wait = calls.refused(response)
+            if wait:
+                await asyncio.sleep(wait)
 
     async def tasks(self) -> list[Answer]:
         """As `Client.tasks`."""
         return list(await self._run(self.say_tasks()))
+
+    async def task(self, name: str) -> Answer:
+        """As `Client.task`."""
+        return dict(await self._run(self.say_task(name)))
 
     async def serve(self, name: str, ref: str | None = None) -> Answer:
         """As `Client.serve`."""

@@ -10,6 +10,7 @@ InlayError
 │   └── DamagedError  what is stored is not what its card says
 ├── DataError      an input file or one of its rows is wrong; the message starts with file and line
 └── RunError       a run's settings are wrong, or it cannot go on
+    └── DiskError  what a training gives cannot be written: a full disk, a folder that is read-only
 
 A message says what was wrong, where, and what would be right. The command line prints it without a
 traceback; anything else that escapes is a bug.
@@ -59,6 +60,10 @@ class DataError(InlayError):
 
 class RunError(InlayError):
     """A run's settings are wrong, or it cannot go on."""
+
+
+class DiskError(RunError):
+    """What a training gives cannot be written: a full disk, a folder that is read-only."""
 
 
 def suggest(name: str, valid: Iterable[str]) -> str:

@@ -12,12 +12,22 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import eq, mul
 
 from inlay.errors import RunError, SpecError, suggest
 
 LOWER_IS_BETTER = frozenset({"perplexity", "loss", "rmse", "mae"})
+
+OF_TASK: Mapping[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "matthews"),
+    "mlm": ("perplexity",),
+    "multilabel": ("f1_micro", "f1_macro", "accuracy"),
+    "qa": ("f1", "exact"),
+    "regression": ("spearman", "pearson", "rmse", "mae"),
+    "tagging": ("accuracy", "f1", "precision", "recall"),
+}
+"""Task -> its metrics; the first decides unless another is asked for."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -61,8 +61,15 @@ class Registry:
 
     def names(self) -> list[str]:
         """All names, without importing what they stand for."""
-        outside = {point.name for point in importlib.metadata.entry_points(group=self.package)}
-        return sorted(self._modules() | outside | set(self._classes))
+        return sorted(self._modules() | self.outside() | set(self._classes))
+
+    def own_names(self) -> list[str]:
+        """The names of this package."""
+        return sorted(self._modules())
+
+    def outside(self) -> set[str]:
+        """The names that other packages declare."""
+        return {point.name for point in importlib.metadata.entry_points(group=self.package)}
 
     def _unknown(self, name: str) -> SpecError:
         return SpecError(f"there is no {self.kind} {name!r}: {suggest(name, self.names())}")

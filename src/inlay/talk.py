@@ -75,7 +75,7 @@ class Talk:
             key: an API key; by default `INLAY_KEY`.
             socket: the Unix socket to connect to, such as that of `inlay serve --management-socket`.
             retries: how often a service that is busy is asked again.
-            at_once: requests in one call; longer lists take several.
+            at_once: requests in one call; longer lists take several, as does what the service finds too large.
         """
         if not url.startswith(("http://", "https://")):
             raise InlayError(f"{url!r} is not the URL of a service; expected one such as http://127.0.0.1:8000")
@@ -90,19 +90,23 @@ class Talk:
             assert response is not None
             if response.status_code not in _AGAIN:
                 return document_of(response)
-            yield Wait(min(_LONGEST, _number(response.headers.get("retry-after"), 1.0)))
+            yield Wait(_pause(response))
         response = yield send
         assert response is not None
         return document_of(response)
 
     def say_predict(self, requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
         """Ask for answers, in as many calls as it takes."""
-        items = [item_of(one, how) for one in requests]
+        calls = Calls(self, "/v1/predict", requests, how, deadline_ms)
         found: list[Answer] = []
-        for start in range(0, len(items), self.at_once):
-            body = {"requests": items[start : start + self.at_once]}
-            sent = post("/v1/predict", body, deadline_ms)
-            found += (yield from self._asked(sent))["results"]
+        while calls:
+            response = yield calls.next()
+            assert response is not None
+            if response.status_code == 200:
+                found += document_of(response)["results"]
+                calls.answered()
+            elif wait := calls.refused(response):
+                yield Wait(wait)
         return found
 
     def say_ask(self, task: str, given: Any, how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
@@ -115,6 +119,10 @@ class Talk:
     def say_tasks(self) -> Steps:
         """Ask for the cards."""
         return (yield from self._asked(Send("GET", "/v1/tasks")))["tasks"]
+
+    def say_task(self, name: str) -> Steps:
+        """Ask for one card."""
+        return (yield from self._asked(Send("GET", f"/v1/tasks/{_quoted(name)}")))
 
     def say_serve(self, name: str, ref: str | None) -> Steps:
         """Have a version served."""
@@ -133,9 +141,49 @@ class Talk:
         return response.status_code == 200
 
 
-def stream_request(requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None) -> Send:
-    """A call whose answers come as lines."""
-    return post("/v1/predict/stream", {"requests": [item_of(one, how) for one in requests]}, deadline_ms)
+class Calls:
+    """A list of requests on its way, in as many calls as it takes; true while there are more.
+
+    What a service finds too large is sent in halves, and a service that is busy is asked again: how much fits depends
+    on how it was started, and on what is in the requests.
+    """
+
+    def __init__(
+        self, talk: Talk, path: str, requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None
+    ):
+        self.path, self.deadline_ms = path, deadline_ms
+        self._items = [item_of(one, how) for one in requests]
+        self._at_once = min(max(1, talk.at_once), max(1, len(self._items)))
+        self._retries = self._left = talk.retries
+        self.start = 0
+        """The place of the first request that is not answered."""
+
+    def __bool__(self) -> bool:
+        return self.start < len(self._items)
+
+    def next(self) -> Send:
+        """The next call."""
+        some = self._items[self.start : self.start + self._at_once]
+        return post(self.path, {"requests": some}, self.deadline_ms)
+
+    def answered(self) -> None:
+        """That call is done."""
+        self.start += self._at_once
+        self._left = self._retries
+
+    def refused(self, response: httpx.Response) -> float:
+        """That call was not: how many seconds to wait before the next, which may be a smaller one.
+
+        Raises:
+            ServiceError: if asking again is of no use.
+        """
+        if response.status_code == 413 and self._at_once > 1:
+            self._at_once = (self._at_once + 1) // 2
+            return 0.0
+        if response.status_code not in _AGAIN or not self._left:
+            document_of(response)
+        self._left -= 1
+        return _pause(response)
 
 
 def post(path: str, body: Mapping[str, Any], deadline_ms: float | None) -> Send:
@@ -181,20 +229,27 @@ def document_of(response: httpx.Response) -> Any:
 
 
 class Lines:
-    """The lines of a stream; it knows whether the last one came."""
+    """The lines of one call's stream; it knows whether the last one came."""
 
-    complete = False
+    def __init__(self, first: int):
+        """
+        Args:
+            first: the place of the call's first request among all.
+        """
+        self.first, self.complete = first, False
 
     def read(self, line: str) -> list[Answer]:
         """The answer in a line; none in the last one."""
         found = json.loads(line)
-        self.complete = self.complete or "done" in found
-        return [] if "done" in found else [found]
+        if "done" in found:
+            self.complete = True
+            return []
+        return [{**found, "index": self.first + found["index"]}]
 
     def check(self) -> None:
         """Refuse a stream that was cut off."""
         if not self.complete:
-            raise ServiceError("the service's answer was cut off")
+            raise ServiceError("the connection was lost before all answers had come")
 
 
 @contextmanager
@@ -217,6 +272,10 @@ def httpx_module() -> Any:
         return importlib.import_module("httpx")
     except ModuleNotFoundError:
         raise InlayError("asking a service needs httpx: pip install 'inlay[serve]'") from None
+
+
+def _pause(response: httpx.Response) -> float:
+    return min(_LONGEST, _number(response.headers.get("retry-after"), 1.0))
 
 
 def _number(text: str | None, otherwise: float) -> float:

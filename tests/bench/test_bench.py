@@ -19,10 +19,23 @@ from inlay.bench.peers import Peer, PeerError, Worker, method_for
 from inlay.bench.rows import draw_lengths, draw_rows, lengths_of
 from inlay.bench.work import BARE_METHOD, Settings, compare
 from inlay.cli import bench
-from inlay.cli.output import Commands
+from inlay.cli.help import Commands
 from inlay.errors import RunError
 
-SMALL = ["--rows", "3", "--repeats", "2", "--steps", "2", "--warmup", "1", "--lengths", "short", "--device", "cpu"]
+SMALL = [
+    "--batch-size",
+    "3",
+    "--repeats",
+    "2",
+    "--steps",
+    "2",
+    "--warmup-steps",
+    "1",
+    "--lengths",
+    "short",
+    "--device",
+    "cpu",
+]
 SCRIPTS = Path(__file__).parents[2] / "bench" / "peers"
 
 FAKE = """
@@ -94,12 +107,12 @@ def settings(base: str, work: Any = "mixed", **changes: Any) -> Settings:
     [
         (["train", "--method", "houlsby:size=4", "--runs", "2"], {"runs": 2, "method": "houlsby:size=4"}),
         (["serve", "--method", "adapterbias"], {"rows": 3, "tasks": 1, "loaded": 1}),
-        (["mixed", "--tasks", "2", "--loaded", "5"], {"tasks": 2, "loaded": 5, "method": "lora"}),
+        (["mixed", "--task-count", "2", "--loaded", "5"], {"tasks": 2, "loaded": 5, "method": "lora"}),
     ],
 )
 def test_the_document(command: list[str], own: dict[str, Any], base: str, tmp_path: Path):
     file = tmp_path / "found.json"
-    done = call(*command, *SMALL, "--base", base, "--json", str(file))
+    done = call(*command, *SMALL, "--base", base, "--out", str(file))
     assert done.exit_code == 0, done.output
     (found,) = json.loads(file.read_text())
     assert set(found) == {"settings", "machine", "tokens_per_row", "parties", "ratios", "notes"}
@@ -122,7 +135,7 @@ def test_the_document(command: list[str], own: dict[str, Any], base: str, tmp_pa
 @pytest.mark.parametrize("command", ["serve", "mixed"])
 def test_int8(command: str, base: str, tmp_path: Path):
     file = tmp_path / "found.json"
-    done = call(command, "--method", "lora", *SMALL, "--base", base, "--weights", "int8", "--json", str(file))
+    done = call(command, "--method", "lora", *SMALL, "--base", base, "--weights", "int8", "--out", str(file))
     assert done.exit_code == 0, done.output
     (found,) = json.loads(file.read_text())
     assert found["settings"]["weights"] == "int8"
@@ -131,8 +144,8 @@ def test_int8(command: str, base: str, tmp_path: Path):
 
 def test_several_sizes_are_several_results(base: str, tmp_path: Path):
     file = tmp_path / "found.json"
-    small = [*SMALL[2:], "--rows", "4", "--base", base]
-    done = call("mixed", "--tasks", "1,2", "--loaded", "1,3", *small, "--json", str(file))
+    small = [*SMALL[2:], "--batch-size", "4", "--base", base]
+    done = call("mixed", "--task-count", "1,2", "--loaded", "1,3", *small, "--out", str(file))
     assert done.exit_code == 0, done.output
     sizes = [(one["settings"]["tasks"], one["settings"]["loaded"]) for one in json.loads(file.read_text())]
     assert sizes == [(1, 1), (1, 3), (1, 1), (2, 3)]  # no more tasks than are loaded
@@ -202,8 +215,8 @@ def test_a_peer_pays_for_every_run(base: str, tmp_path: Path):
 )
 def test_a_peer_that_fails_is_reported(how: dict[str, str], said: str, base: str, tmp_path: Path):
     workers = fake(tmp_path / "workers", outputs=right(base, ["t0"] * 4, "lora"), **how)
-    command = ["serve", "--method", "lora", "--rows", "4", *SMALL[2:], "--base", base, "--workers", workers]
-    done = call(*command, "--peft-python", sys.executable, "--json", str(tmp_path / "found.json"))
+    command = ["serve", "--method", "lora", "--batch-size", "4", *SMALL[2:], "--base", base, "--peer-scripts", workers]
+    done = call(*command, "--peft-python", sys.executable, "--out", str(tmp_path / "found.json"))
     assert done.exit_code == 0, done.output
     (found,) = json.loads((tmp_path / "found.json").read_text())
     assert said in found["parties"]["peft"]["problem"]
@@ -305,12 +318,29 @@ def test_everyone_takes_turns_and_the_first_round_does_not_count():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["train", "--runs", "none"], "--runs 'none' is not valid: expected numbers from 1"),
+        (["train", "--runs", "none"], "'--runs': 'none' is not valid: expected numbers from 1"),
+        (["serve", "--batch-size", "0,1"], "'--batch-size': '0,1' is not valid"),
         (["serve", "--peft-path", "somewhere"], "--peft-path is of no use without --peft-python"),
-        (["serve", "--peft-python", "python", "--workers", "nowhere"], "there is no nowhere/peft_worker.py"),
-        (["train", "--shape", "bert-bose"], "did you mean bert-base"),
-        (["train", "--method", "hulsby"], "did you mean houlsby"),
-        (["mixed", "--steps", "0"], "steps=0 is not valid"),
+        (["train", "--shape", "bert-bose"], "'--shape': there is no shape 'bert-bose': did you mean bert-base"),
+        (["train", "--method", "hulsby"], "'--method': there is no method 'hulsby': did you mean houlsby"),
+        (["train", "--method", "houlsby:size=abc"], "'--method': houlsby: size=abc is not valid"),
+        (["mixed", "--steps", "0"], "'--steps'"),
+        (["serve", "--lengths", "gleu"], "'--lengths': there is no kind of lengths 'gleu': did you mean glue"),
+        (["serve", "--peer-settings", "fast"], "'--peer-settings'"),
+    ],
+)
+def test_wrong_usage_is_2(arguments: list[str], said: str):
+    done = call(*arguments)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "--peft-python", "python", "--peer-scripts", "nowhere"], "there is no nowhere/peft_worker.py"),
+        (["serve", "--data", "nowhere.csv"], "nowhere.csv: there is no such file"),
+        (["serve", "--out", "no/where.json"], "no/where.json cannot be written: there is no folder no"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], said: str):
@@ -319,6 +349,14 @@ def test_mistakes_are_one_line(arguments: list[str], said: str):
     assert done.stderr.startswith("error: ")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_json_goes_to_stdout(base: str):
+    done = call("serve", "--method", "lora", *SMALL, "--base", base, "--json")
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)
+    assert found["settings"]["work"] == "serve"
+    assert "a batch of 3 rows of one task" in done.stderr
 
 
 def test_an_interpreter_that_is_not_there(base: str):

@@ -162,6 +162,11 @@ def test_without_json_people_read_stdout():
     assert done.stderr == ""
 
 
+def test_numbers_that_json_does_not_have_become_null(capsys: pytest.CaptureFixture[str]):
+    output.document({"loss": float("nan"), "runs": [{"best": float("-inf")}, 0.5]})
+    assert json.loads(capsys.readouterr().out) == {"loss": None, "runs": [{"best": None}, 0.5]}
+
+
 def test_fold_breaks_between_items_only():
     items = ["one 1,000", "two 2,000", "three 3,000"]
     assert output.fold(items, 80) == "one 1,000, two 2,000, three 3,000"

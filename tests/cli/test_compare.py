@@ -69,7 +69,7 @@ def data(place: Place) -> list[str]:
 
 def test_the_contract(place: Place, data: list[str]):
     files = [place.folder / name for name in ("c.csv", "c.tex")]
-    how = ("--methods", METHODS, "--seeds", "2", "--tasks", "9", "--csv", files[0], "--latex", files[1])
+    how = ("--methods", METHODS, "--seeds", "2", "--task-count", "9", "--csv", files[0], "--latex", files[1])
     done = place.call(*data, *how, *QUICK)
     assert done.exit_code == 0, done.output
     assert "comparison: 16 runs: 4 methods, 1 setting, 2 seeds, 2 datasets" in done.stdout
@@ -134,35 +134,28 @@ def test_a_manifest_gives_datasets_settings_of_their_own(place: Place):
 
 
 def test_everything_wrong_is_said_together_before_anything_starts(place: Place, data: list[str]):
+    """In three stages: what needs no torch, what needs no base, and the rest."""
     bad = place.write("bad.jsonl", [{"a": "x", "b": "y"}] * 4)
-    said = place.fails(
-        data[0],
-        "nothing.csv",
-        bad,
-        "--label",
-        "labell",
-        "--methods",
-        "houlsbi,bitfit:layers=top9",
-        "--grid",
-        "sise=4",
-        "--grid",
-        "lr",
-    )
-    for part in ("houlsbi", "top9", "sise", "'lr' is not key=a,b,c", "nothing.csv", "bad.jsonl", "labell"):
+    said = place.fails(data[0], "nothing.csv", bad, "--label", "labell", "--grid", "lr")
+    for part in ("nothing.csv", "bad.jsonl", "labell", "'lr' is not key=a,b,c"):
         assert part in said, part
+    said = place.fails(data[0], "--methods", "houlsby:size=x", "--grid", "sise=4")
+    assert "size=x is not valid" in said
+    assert "sise" in said
+    assert "top9" in place.fails(data[0], "--methods", "bitfit:layers=top9")
     assert not (place.folder / "library").exists()
 
 
 def test_an_engine_that_is_not_there(place: Place, data: list[str]):
-    assert "there is no engine 'rai'" in place.fails(data[0], "--engine", "rai")
-    assert "address is for the engine ray" in place.fails(data[0], "--address", "x:1")
+    assert "there is no engine 'rai'" in place.fails(data[0], "--engine", "rai", code=2)
+    assert "--address is for --engine ray" in place.fails(data[0], "--address", "x:1")
 
 
 def test_wrong_usage(place: Place, data: list[str]):
     assert "give DATA, or --manifest" in place.fails(code=2)
     assert "--test is for one dataset" in place.fails(*data, "--test", data[0], code=2)
-    said = place.fails(data[0], "--base", "/nowhere", "--methods", "houlsbi", "--epochs", "0")
-    assert "epochs=0" in said
+    assert "'--methods': there is no method 'houlsbi'" in place.fails(data[0], "--methods", "houlsbi", code=2)
+    assert "'--epochs'" in place.fails(data[0], "--epochs", "0", code=2)
 
 
 def test_runs_that_all_fail(place: Place, data: list[str]):

@@ -72,7 +72,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.mark.parametrize("task", ROWS)
 def test_the_metrics_are_those_of_training(place: Place, task: str):
     found = place.eval(task, place.root / f"{task}-val.jsonl")
-    assert found.keys() == {"name", "rows", "metrics"}
+    with_classes = task in ("classification", "tagging")
+    assert found.keys() == {"name", "rows", "metrics", *(["majority"] if with_classes else [])}
     assert (found["name"], found["rows"]) == (task, 10)
     assert found["metrics"] == pytest.approx(place.documents[task]["metrics"]["validation"], rel=1e-5)
     assert found["metrics"] == pytest.approx(place.documents[task]["metrics"]["test"], rel=1e-5)
@@ -97,7 +98,7 @@ def test_what_people_see(place: Place):
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("classification on 10 rows\n")  # the columns are those it was trained on: no guess
     value = place.documents["classification"]["metrics"]["validation"]["accuracy"]
-    assert f"accuracy *    {value:.4f}\n" in done.stdout
+    assert f"accuracy *    {value:.4f}     0.5000\n" in done.stdout
 
 
 def test_with_json_people_read_stderr(place: Place):
@@ -233,14 +234,14 @@ def test_a_language_has_the_metrics_of_its_file(place: Place, languages: Path):
     found = place.eval("classification", languages, "--per-language")
     for code in ("en", "de", "fi", "tr"):
         alone = place.eval("classification", languages / f"test-{code}.jsonl")
-        assert found["languages"][code] == {"rows": alone["rows"], "metrics": alone["metrics"]}
+        assert found["languages"][code] == {key: alone[key] for key in ("rows", "metrics", "majority")}
 
 
 def test_the_table_of_languages(place: Place, languages: Path):
     write(languages / "test-vo.jsonl", work.texts(4))
     out = place.call("eval", "classification", languages, "--per-language", "--text", "text", "--label", "label").stdout
     lines = [line.split() for line in out.splitlines()]
-    assert lines[0] == ["language", "rows", "accuracy"]
+    assert lines[0] == ["language", "rows", "accuracy", "f1_macro", "majority"]
     assert [line[:2] for line in lines[2:7]] == [["en", "5"], ["de", "6"], ["fi", "7"], ["tr", "8"], ["vo", "4"]]
     assert "means of accuracy: all 0." in out
     assert "family not known, counted as not distant: vo\n" in out

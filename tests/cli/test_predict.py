@@ -28,7 +28,7 @@ from inlay.cli import answers as showing
 from inlay.cli import parts
 from inlay.cli import predict as command
 from inlay.cli import texts as reading
-from inlay.cli.output import Commands
+from inlay.cli.help import Commands
 from inlay.cli.parts import Parts
 from inlay.cli.texts import of_lines
 from inlay.engine.host import Host

@@ -99,7 +99,7 @@ def test_run(base: str, tmp_path: Path):
 
 def test_only_rows_and_a_store(base: str, tmp_path: Path):
     mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
-    how = ("--only", "First", "--rows", "eight", "--grid", "lr=1e-3", "--grid", "epochs=1", "--train-size", "8")
+    how = ("--only", "First", "--lines", "eight", "--grid", "lr=1e-3", "--grid", "epochs=1", "--train-size", "8")
     done = call("run", mine, data, *how, "--base", base, "--store", tmp_path / "s.sqlite", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -111,7 +111,7 @@ def test_only_rows_and_a_store(base: str, tmp_path: Path):
 
 def test_runs_that_all_fail(base: str, tmp_path: Path):
     mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
-    how = ("--only", "First", "--rows", "tuned", "--grid", "lr=1e30", "--base", base, "--store", tmp_path / "s.sqlite")
+    how = ("--only", "First", "--lines", "tuned", "--grid", "lr=1e30", "--base", base, "--store", tmp_path / "s.sqlite")
     done = call("run", mine, data, *how)
     assert done.exit_code == 1
     assert "90.0 | -" in done.stdout

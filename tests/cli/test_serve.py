@@ -101,7 +101,8 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(library: Library
         (["--key-file", "/none"], "the key file /none cannot be read"),
         (["--tasks", "no"], "there is no adapter 'no'"),
         (["--tasks", "sms@9"], "sms has no version '9'"),
-        (["--tasks", "sms,sms@1"], "sms is asked for twice"),
+        (["--tasks", "sms,sms"], "--tasks names sms twice"),
+        (["--library", "/no/such/folder"], "--library /no/such/folder: there is no such folder"),
         (["--tasks", ","], "names no adapter"),
         (["--alias", "1"], "an alias starts with a letter"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
@@ -177,8 +178,8 @@ def test_a_file_of_texts_goes_through_a_service(process: Process, library: Libra
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["nope"], "serves no 'nope'"),
-        (["sms@1"], "serves sms at version 2, not 1"),
+        (["nope"], "no task 'nope' is served"),
+        (["sms@7"], "'sms' is served at version 2, not at '7'"),
         (["sms,sms"], "asked for twice"),
     ],
 )

@@ -156,7 +156,7 @@ def test_what_is_said_about_the_data(place: Place):
     assert "1 text (3.1 %) is longer than 64 tokens\n" in out
     assert "texts that are too long are cut" in out
     assert "1 row repeats the text of an earlier row\n" in out
-    assert "2 of 3 test rows also stand in train\n" in out
+    assert "2 of 3 test rows also appear in train\n" in out
     chosen = ["--text", "text", "--label", "label", "--task", "classification"]
     assert "guessed" not in place.call("train", place.write(rows), *QUICK, *chosen).stdout
 
@@ -168,7 +168,7 @@ def test_sizes(place: Place):
         (["--val-size", 10], 30, 10),
         (["--val-size", "50%", "--train-size", 8], 8, 20),
         (["--train-size", "25%"], 10, 4),
-        (["--plain", "--train-size", 10], 10, 4),
+        (["--no-stratify", "--train-size", 10], 10, 4),
     ):
         out = place.call("train", data, *QUICK, *more).stdout
         assert f"{train} rows to train, {validation} to validate\n" in out, more
@@ -229,7 +229,7 @@ def test_every_setting_has_an_option_that_reaches_it(place: Place):
         "long": "windows", "warmup": 0.2, "weight_decay": 0.01, "decay": "weights", "clip": 0.5, "eval_every": 2,
         "patience": 4, "metric": "f1_macro", "seed": 7, "pretrain_epochs": 1,
     }  # fmt: skip
-    flags = {"stratify": "--plain", "dropout": "--no-dropout"}
+    flags = {"stratify": "--no-stratify", "dropout": "--no-dropout"}
     flags |= {name: f"--{name.replace('_', '-')}" for name in ("class_weights", "pretrain_on_text", "skip_bad_rows")}
     options = [str(part) for name, value in given.items() for part in (f"--{name.replace('_', '-')}", value)]
     config = place.train(place.write(rows), "--name", "mine", *options, *flags.values())["config"]
@@ -374,20 +374,40 @@ def test_a_run_that_fails_leaves_nothing_behind(place: Place):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--metric", "acuracy"], "there is no metric 'acuracy' for this classification task: did you mean accuracy?"),
+        (["--metric", "acuracy"], "there is no metric 'acuracy': did you mean accuracy?"),
         (["--method", "hulsby"], "there is no method 'hulsby': did you mean houlsby?"),
         (["--task", "clasification"], "did you mean classification?"),
         (["--head", "tanh"], "there is no head 'tanh': did you mean tanh2?"),
         (["--pool", "max"], "there is no pooling 'max'"),
         (["--format", "cvs"], "did you mean csv?"),
-        (["--name", "résumé"], "name='résumé' is not valid"),
-        (["--name", "-x"], "name='-x' is not valid"),
-        (["--name", "a/b"], "name='a/b' is not valid"),
-        (["--name", "x" * 101], "is not valid"),
-        (["--epochs", "0"], "epochs=0 is not valid: "),
-        (["--lr", "-1", "--batch-size", "0"], "lr=-1.0 is not valid: expected greater than 0; batch_size=0 is"),
-        (["--long", "sometimes"], "long='sometimes' is not valid"),
-        (["--train-size", "lots"], "train_size"),
+        (["--weights", "int4"], "did you mean int8?"),
+        (["--name", "résumé"], "'résumé'"),
+        (["--name", "-x"], "'-x'"),
+        (["--name", "a/b"], "'a/b'"),
+        (["--name", "x" * 101], "xxx"),
+        (["--epochs", "0"], "greater than or equal to 1"),
+        (["--lr", "-1"], "greater than 0"),
+        (["--long", "sometimes"], "'cut', 'windows'"),
+        (["--train-size", "lots"], "a number of rows such as 1000, or a share such as 10%"),
+        (["--val-size", "1.5"], "a number of rows such as 1000, or a share such as 10%"),
+        (["--log", "jsonn:x"], "jsonl"),
+        (["--log", "jsonl:"], "does not say where to log"),
+        (["--method", "houlsby:size=abc"], "size=abc is not valid: expected a whole number"),
+        (["--task", "classification:positive"], "is not key=value"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
+)
+def test_a_wrong_value_is_2_and_names_the_option(place: Place, arguments: list[str], said: str):
+    message = place.fails(place.write(work.texts()), *arguments, code=2)
+    assert f"Invalid value for '{arguments[0]}': " in message
+    assert said in message
+    assert place.library.names() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--metric", "pearson"], "there is no metric 'pearson' for this classification task"),
         (["--train-size", "24"], "leaves none for validation"),
         (["--val-size", "900"], "900"),
         (["--max-length", "900"], "max_length=900 is more than"),
@@ -395,15 +415,15 @@ def test_a_run_that_fails_leaves_nothing_behind(place: Place):
         (["--task", "regression", "--class-weights"], "holds 'pos'; expected a number"),
         (["--task", "mlm", "--class-weights"], "class weights are for classes"),
         (["--text", "label", "--label", "label"], "each needs its own"),
-        (["--log", "jsonn:x"], "jsonl"),
+        (["--text", "nosuch"], "there is no column 'nosuch'"),
         (["--val", "none.csv"], "none.csv: there is no such file"),
+        (["--test", "none.csv"], "none.csv: there is no such file"),
         (["--base", "nowhere/at-all/here"], "nowhere/at-all/here"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )
-def test_a_wrong_value_is_1(place: Place, arguments: list[str], said: str):
-    message = place.fails(place.write(work.texts()), *arguments)
-    assert said in message.replace("--train-size", "train_size --train-size")
+def test_what_does_not_fit_is_1(place: Place, arguments: list[str], said: str):
+    assert said in place.fails(place.write(work.texts()), *arguments)
     assert place.library.names() == []
 
 
@@ -429,7 +449,7 @@ def test_data_that_is_not_there(place: Place):
         (["a.csv", "--manifest", "m.toml"], "DATA does not go with --manifest"),
         (["--manifest", "m.toml", "--name", "x"], "--name does not go with --manifest"),
         (["--manifest", "m.toml", "--max-steps", "3"], "--max-steps does not go with --manifest"),
-        (["--manifest", "m.toml", "--plain"], "--plain does not go with --manifest"),
+        (["--manifest", "m.toml", "--no-stratify"], "--no-stratify does not go with --manifest"),
         (["--manifest", "m.toml", "--no-dropout"], "--no-dropout does not go with --manifest"),
         (["--manifest", "m.toml", "--skip-bad-rows"], "--skip-bad-rows does not go with --manifest"),
     ],

@@ -146,8 +146,8 @@ def test_lines():
         "1 text (0.0 %) is longer than 32 tokens",
         "2 texts are empty",
         "415 rows repeat the text of an earlier row",
-        "1 text stands with more than one label",
-        "12 of 300 test rows also stand in train",
+        "1 text appears with more than one label",
+        "12 of 300 test rows also appear in train",
     ]
 
 

@@ -65,6 +65,7 @@ def test_opening_reads_the_beginning_only(tmp_path):
         list(read)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", ["big.csv", "big.tsv", "big.jsonl", "big.conll"])
 def test_reading_takes_constant_memory(name, tmp_path):
     text = "some words " * 10

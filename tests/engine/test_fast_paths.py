@@ -136,6 +136,7 @@ def test_compiled_layers_are_compiled_once(compiled):
     assert compiled.frame_count == before, "compiled again for another batch, or for a new task"
 
 
+@pytest.mark.full
 def test_a_layer_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
     tried = []
 

@@ -113,7 +113,7 @@ def test_no_value_breaks_the_yaml(value: str):
 def test_labels_cannot_act_as_markdown():
     text = readme({**CARD, "labels": ["a|b", "`code`", "[x](http://evil)", "<script>", "line\n# head"]})
     (line,) = [line for line in text.splitlines() if "evil" in line]
-    assert line == "`a¦b`, `'code'`, `[x](http://evil)`, `<script>`, `line # head`"
+    assert line == "`a¦b`, `'code'`, `[x](http://evil)`, <code>&#60;script&#62;</code>, `line # head`"
 
 
 def test_a_card_that_says_little_or_nonsense():

@@ -21,6 +21,7 @@ from serve.place import GIVEN, PAIR, SMALL, TEXT, FakeEngine, Place, fake, liste
 import inlay
 from inlay.errors import InlayError
 from inlay.library.library import Library
+from inlay.serve.keys import Keys
 from inlay.serve.limits import Limits
 from inlay.serve.watch import Choices
 
@@ -462,10 +463,28 @@ def test_the_openapi_document_names_the_bodies(place: Place):
         "/v1/predict", "/v1/predict/stream", "/v1/tasks", "/v1/tasks/{name}", "/health", "/ready", "/metrics"
     }  # fmt: skip
     body = document["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert body == {"$ref": "#/components/schemas/Body"}
-    assert {"Body", "Item", "Wanted", "Answers", "Failure"} <= set(document["components"]["schemas"])
+    assert body == {"anyOf": [{"$ref": f"#/components/schemas/{one}"} for one in ("Body", "Alone")]}
+    assert {"Body", "Alone", "Item", "Wanted", "Answers", "Failure"} <= set(document["components"]["schemas"])
     assert all(ref in document["components"]["schemas"] for ref in re.findall(r"schemas/(\w+)", json.dumps(document)))
 
 
-def test_no_page_that_needs_the_internet(place: Place):
-    assert [get(place, path).status_code for path in ("/docs", "/redoc")] == [404, 404]
+def test_operations_that_take_a_key_name_how(place: Place):
+    document = get(place, "/openapi.json").json()
+    schemes = document["components"]["securitySchemes"]
+    assert schemes["bearer"].items() >= {"type": "http", "scheme": "bearer"}.items()
+    assert schemes["header"].items() >= {"type": "apiKey", "in": "header", "name": "X-API-Key"}.items()
+    takes = {path: [one.get("security") for one in own.values()] for path, own in document["paths"].items()}
+    either: list[Any] = [{"bearer": []}, {"header": []}]
+    assert all(one == [*either, {}] for path in takes if path[:3] in ("/v1", "/me") for one in takes[path])
+    assert [takes[path] for path in ("/health", "/ready")] == [[None], [None]]
+    locked = get(fake(FakeEngine(), keys=Keys([])), "/openapi.json").json()
+    assert locked["paths"]["/v1/predict"]["post"]["security"] == either
+
+
+def test_a_page_about_the_interface_needs_no_internet(place: Place):
+    page = get(place, "/docs")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    for file in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+        assert get(place, f"/{file}").status_code == 200, file
+    assert "://" not in page.text
+    assert get(place, "/redoc").status_code == 404

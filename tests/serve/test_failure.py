@@ -18,7 +18,7 @@ import inlay
 from inlay.errors import RunError
 from inlay.serve import engine as engines
 from inlay.serve.app import Service
-from inlay.serve.ask import Ask, Stopped
+from inlay.serve.ask import Ask, Late, Stopped
 from inlay.serve.engine import Engine
 from inlay.serve.run import Running, run, take_port
 from inlay.serve.watch import Catalogue
@@ -131,3 +131,18 @@ def test_health_says_that_the_engine_has_failed():
     assert asyncio.run(get("/ready")).status_code == 503
     place.service.engine.troubled = False
     assert asyncio.run(get("/ready")).json() == {"status": "ready"}
+
+
+def test_an_ask_that_is_late_is_no_batch(engine: Engine):
+    heard: list[Any] = []
+    engine.listen(heard.append)
+    metrics = Service(engine, Catalogue(engine, engine.library)).metrics
+    late = engine.submit(Ask("tone", "a fine film"), deadline=0.0)
+    assert isinstance(late.exception(20), Late)
+    assert ask(engine).result(20)
+    until(lambda: len(heard) == 1)
+    assert heard[0].rows == 1
+    page = metrics.page().decode()
+    for line in ("inlay_batch_rows_count 1.0", 'inlay_answer_seconds_count{task="tone"} 1.0', "inlay_late_total 1.0"):
+        assert line in page.splitlines()
+    assert (engine.counts().batches, engine.counts().tasks["tone"].errors) == (1, 1)

@@ -10,8 +10,8 @@ from training import work
 import inlay
 from inlay.errors import RunError
 from inlay.sweeps.draw import draw, largest
-from inlay.sweeps.grid import Space, read_grid, read_texts
-from inlay.sweeps.values import Range, shown, split_specs
+from inlay.sweeps.grid import Space, read_grid
+from inlay.sweeps.values import Range, read_texts, shown, split_specs
 
 
 def space(*texts: str, ranges: bool = False, **given: Any) -> Space:

@@ -21,6 +21,7 @@ def killed(folder: Path, kills: int, seed: int, kind: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["grid", "search"])
 def test_killed_twice_and_resumed(tmp_path: Path, kind: str):
     if kind == "search":

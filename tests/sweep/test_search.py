@@ -58,6 +58,7 @@ def test_a_search_is_repeatable_and_seeded(optuna: Any):
     assert [row.setting for row in other.rows] != [row.setting for row in first.rows]
 
 
+@pytest.mark.full
 def test_what_is_told_matters(optuna: Any):
     """After the random ones, what is asked follows from what was told: with other labels it is something else."""
     flipped = [{**row, "label": -row["label"]} for row in work.ratings(50)]
@@ -137,6 +138,7 @@ def test_seeds_of_a_setting_are_pruned_together(optuna: Any):
     assert {"done"} in states
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("pruner", ["median", "hyperband", "none"])
 def test_pruners(optuna: Any, pruner: str):
     found = search(pruner=pruner, slots=4)
@@ -144,6 +146,7 @@ def test_pruners(optuna: Any, pruner: str):
     assert found.best.best.state == "done"
 
 
+@pytest.mark.full
 def test_more_trials_go_on_where_the_last_ended(optuna: Any, tmp_path: Path):
     store = tmp_path / "s.sqlite"
     whole = search(trials=9, slots=1)

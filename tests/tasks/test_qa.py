@@ -74,6 +74,7 @@ def test_space_around_a_given_answer_is_not_part_of_it(tokenizer):
     assert learned(asked("ana is in ", "in "), tokenizer)["answer"] == "in"
 
 
+@pytest.mark.thin(4)
 @every_tokenizer
 @pytest.mark.parametrize("limit", [14, 25, 40])
 def test_windows_cover_the_context_and_find_every_word(tokenizer, limit):

@@ -25,7 +25,12 @@ import torch  # noqa: E402
 from training import work  # noqa: E402
 
 import inlay  # noqa: E402
+from inlay.bank.bank import Bank  # noqa: E402
+from inlay.bank.tables import Tables  # noqa: E402
 from inlay.errors import InlayError  # noqa: E402
+from inlay.methods.diffprune import DiffPrune  # noqa: E402
+from inlay.training import finish, parallel  # noqa: E402
+from inlay.training.adamw import AdamW  # noqa: E402
 from inlay.training.parallel import Ranks, joined  # noqa: E402
 from inlay.training.step import Step  # noqa: E402
 
@@ -40,6 +45,7 @@ MANY = [
     work.run(work.topics(seed=8), "houlsby:size=4,layers=top1", seed=8, task="multilabel", batch_size=7, dropout=False),
 ]
 Told = dict[str, Any]
+Scene = Callable[[Ranks, Path], Told]
 
 
 def trained(runs: list[inlay.Run], ranks: Ranks, **how: Any) -> Told:
@@ -58,7 +64,7 @@ def trained(runs: list[inlay.Run], ranks: Ranks, **how: Any) -> Told:
 
 def kept_apart(ranks: Ranks, folder: Path) -> Told:
     """The control: nobody exchanges gradients."""
-    Ranks.add_up = lambda self, tensors: None  # type: ignore[method-assign]
+    Ranks.adding = lambda self, tensors: lambda: None  # type: ignore[method-assign]
     return trained(TAGS, ranks)
 
 
@@ -110,7 +116,34 @@ def short_of_memory(ranks: Ranks, folder: Path) -> Told:
     return {**found, "slots": slots}
 
 
-Scene = Callable[[Ranks, Path], Told]
+FEW = [MANY[0], MANY[1], MANY[4]]
+
+
+def short_at(*places: tuple[Any, str, int]) -> Scene:
+    """The second process is short of memory once at each of these places: (owner, function, call)."""
+
+    def scene(ranks: Ranks, folder: Path) -> Told:
+        hit: list[str] = []
+
+        def short_once(owner: Any, name: str, at: int) -> None:
+            plain, calls = getattr(owner, name), [0]
+
+            def short(*arguments: Any, **more: Any) -> Any:
+                calls[0] += 1
+                if calls[0] == at:
+                    hit.append(name)
+                    raise torch.OutOfMemoryError("too much")
+                return plain(*arguments, **more)
+
+            setattr(owner, name, short)
+
+        for owner, name, at in places if ranks.rank == 1 else ():
+            short_once(owner, name, at)
+        return {**trained(FEW, ranks), "hit": sorted(hit)}
+
+    return scene
+
+
 SCENES: dict[str, tuple[int, Scene]] = {
     "tags alone": (1, lambda ranks, _: trained(TAGS, ranks)),
     "tags in 2": (2, lambda ranks, _: trained(TAGS, ranks)),
@@ -122,6 +155,15 @@ SCENES: dict[str, tuple[int, Scene]] = {
     "failing": (2, failing),
     "short of memory": (2, short_of_memory),
 }
+SHORT: dict[str, tuple[int, Scene]] = {
+    "few alone": (1, lambda ranks, _: trained(FEW, ranks)),
+    "in a step": (2, short_at((AdamW, "prepare", 2))),
+    "before the exchange": (2, short_at((Ranks, "adding", 3))),
+    "where a batch is sent": (2, short_at((Tables, "to", 1))),
+    "at begins and ends": (2, short_at((Bank, "load", 3), (finish, "measured", 1), (DiffPrune, "finish", 1))),
+    "in an evaluation": (2, short_at((parallel, "outputs_of", 1))),
+}
+"""Played only where they are named."""
 
 
 def process(scene: Scene, folder: Path, rank: int, size: int, port: int) -> int:
@@ -146,7 +188,7 @@ def process(scene: Scene, folder: Path, rank: int, size: int, port: int) -> int:
 
 
 def played(name: str, folder: Path) -> list[Told]:
-    size, scene = SCENES[name]
+    size, scene = {**SCENES, **SHORT}[name]
     folder.mkdir(parents=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

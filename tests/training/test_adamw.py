@@ -97,6 +97,7 @@ def test_every_method_with_settings_of_its_own(world):
         assert reference.difference() < 2e-6, name
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("change", ["lr", "weight_decay", "clip", "step", "neighbour"])
 def test_the_comparison_notices(world, change):
     """The control: one setting that is a little off, or another slot's, is no longer equal."""
@@ -292,12 +293,10 @@ def test_a_step_in_pieces_is_the_whole_step_bit_for_bit(monkeypatch):
 
     one, scale = Settings(3, 1e-2, 0.1), torch.tensor(0.3)
     whole, pieces = four(), four()
-    with monkeypatch.context() as patch:
-        patch.setattr(adamw, "_pieces", lambda views: [views])
-        adamw._update_tensors(whole, one, scale)
-    with monkeypatch.context() as patch:
-        patch.setattr(adamw, "_pieces", lambda views: _pieces(views, 12))
-        adamw._update_tensors(pieces, one, scale)
+    for views, size in ((whole, 10_000), (pieces, 12)):
+        monkeypatch.setattr(adamw, "_pieces", lambda views, size=size: _pieces(views, size))
+        for update in adamw._of_tensors(views, one, scale):
+            update.apply()
     assert not whole.values[1].equal(four().values[1])
     for a, b in zip(whole, pieces, strict=True):
         assert all(x.equal(y) for x, y in zip(a, b, strict=True))

@@ -216,6 +216,7 @@ def test_memory_that_runs_out_halves_the_slots_and_changes_nothing_else(monkeypa
         assert one.metrics == other.metrics
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("when", range(1, 17))
 def test_memory_that_runs_out_for_a_run_alone_leaves_those_that_stepped(monkeypatch, when):
     """Runs that change weights step after the others, which have taken their step then, and may be due or over."""

@@ -29,8 +29,17 @@ PROGRAM = Path(__file__).with_name("sharing.py")
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
-    folder = tmp_path_factory.mktemp("sharing")
-    ran = subprocess.run([sys.executable, str(PROGRAM), str(folder)], capture_output=True, text=True, check=False)
+    return played(tmp_path_factory.mktemp("sharing"))
+
+
+@pytest.fixture(scope="module")
+def few_alone(tmp_path_factory) -> dict[str, Any]:
+    return played(tmp_path_factory.mktemp("few"), "few alone")["few alone"][0]
+
+
+def played(folder: Path, *names: str) -> dict[str, list[dict[str, Any]]]:
+    command = [sys.executable, str(PROGRAM), str(folder), *names]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found: dict[str, list[dict[str, Any]]] = json.loads(ran.stdout)
     return found
@@ -90,6 +99,24 @@ def test_memory_that_one_lacks_all_lack(scenes):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("scene", "hit"),
+    [
+        ("in a step", ["prepare"]),
+        ("before the exchange", ["adding"]),
+        ("where a batch is sent", ["to"]),
+        ("at begins and ends", ["finish", "load", "measured"]),
+        ("in an evaluation", ["outputs_of"]),
+    ],
+)
+def test_memory_that_one_lacks_anywhere_all_lack(scene, hit, few_alone, tmp_path):
+    first, second = played(tmp_path, scene)[scene]
+    assert second["hit"] == hit
+    for found in (first, second):
+        assert_follows(found, few_alone)
+        assert found["hashes"] == first["hashes"]
+
+
 def test_one_that_fails_stops_the_others_with_a_reason(scenes):
     told, failed = scenes["failing"]
     assert "process 0 of 2 cannot go on: another one has stopped" in told["error"]

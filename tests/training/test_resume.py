@@ -311,6 +311,14 @@ def test_a_state_that_lacks_something(stopped, key):
         train([RUN], stopped)
 
 
+def test_a_state_of_another_format_is_not_read(stopped, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("inlay.training.checkpoint._FORMAT", 10**6)
+        Checkpoint(stopped).save({"jobs": []}, {"nothing": torch.zeros(1)})
+    with pytest.raises(RunError, match="was written by another version of Inlay"):
+        Checkpoint(stopped).read()
+
+
 @pytest.mark.parametrize("part", ["/now/", "/first/", "/second/"])
 def test_a_state_that_lacks_a_tensor(stopped, part):
     checkpoint = Checkpoint(stopped)

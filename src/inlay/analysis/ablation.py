@@ -9,7 +9,6 @@ for. Parts that layers share stay in the layers that are left. The head stays as
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from inlay import drawing, metrics
 from inlay.analysis.finding import Finding
 from inlay.analysis.removed import Span, outputs_without, refuse_nothing, spans
 from inlay.analysis.rows import deciding, rows_of
-from inlay.engine.evaluate import outputs_of, score
+from inlay.engine.evaluate import commonest, outputs_of, score
 from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.tasks import Example
@@ -55,8 +54,8 @@ def ablation(
     singles = {span.first: change for span, change in changes.items() if span.first == span.last}
     worst = (max if metric in metrics.LOWER_IS_BETTER else min)(singles, key=singles.__getitem__)
     summary: dict[str, Any] = {"whole adapter": whole, "all layers removed": values[everything]}
-    if (majority := _majority(host, name, examples, metric)) is not None:
-        summary["majority class"] = majority
+    if (majority := commonest(host.task(name), examples, host.labels(name))) is not None:
+        summary["majority class"] = majority[1][metric]
     summary |= {"most important layer": worst, "change without it": singles[worst]}
     norms = "adapters and norms" if with_norms else "adapters"
     measured = f"{metric} of {name} on {len(examples):,} rows{f' ({where})' if where else ''}"
@@ -68,15 +67,6 @@ def ablation(
         lambda: _draw(changes, summary, name, metric),
         {"metric": metric, **summary},
     )
-
-
-def _majority(host: Host, name: str, examples: Sequence[Example], metric: str) -> float | None:
-    """What always answering the commonest class gives; None where there are no classes."""
-    task = host.task(name)
-    if task.kind != "classification":
-        return None
-    ((label, _),) = Counter(e.target for e in examples).most_common(1)
-    return task.score(examples, [{"label": label}] * len(examples), host.labels(name))[metric]
 
 
 def _draw(changes: Mapping[Span, float], summary: Mapping[str, Any], name: str, metric: str) -> Any:

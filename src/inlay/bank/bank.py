@@ -237,9 +237,10 @@ class Bank:
                 stack, index = self.entry(slot, name)
                 stack[index] = tensors[name].to(stack.device, stack.dtype)
 
-    def read(self, slot: int) -> dict[str, Tensor]:
-        """A copy of an adapter's tensors at their true sizes."""
-        return {name: s[i].detach().clone() for name in self.slot(slot).params for s, i in (self.entry(slot, name),)}
+    def read(self, slot: int, device: str | None = None) -> dict[str, Tensor]:
+        """A copy of an adapter's tensors at their true sizes, where they are or on a device."""
+        places = {name: self.entry(slot, name) for name in self.slot(slot).params}
+        return {name: stack[index].detach().to(device, copy=True) for name, (stack, index) in places.items()}
 
     def gradients(self, slot: int) -> dict[str, Tensor | None]:
         """An adapter's gradients at their true sizes; None where a stack has none."""

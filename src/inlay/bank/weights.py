@@ -38,9 +38,9 @@ class WeightSlot:
             placed[name] = nn.Parameter(copy.float()) if copy.is_floating_point() else copy
         return cls(method, placed)
 
-    def read(self) -> dict[str, Tensor]:
-        """A copy of the tensors."""
-        return {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
+    def read(self, device: str | None = None) -> dict[str, Tensor]:
+        """A copy of the tensors, where they are or on a device."""
+        return {name: tensor.detach().to(device, copy=True) for name, tensor in self.tensors.items()}
 
     def parameters(self) -> list[nn.Parameter]:
         """What trains."""

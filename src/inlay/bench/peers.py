@@ -16,12 +16,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from inlay.bank.delta import Method
 from inlay.errors import InlayError, RunError
-from inlay.methods.houlsby import Houlsby
-from inlay.methods.lora import Lora
+
+if TYPE_CHECKING:
+    from inlay.bank.delta import Method
 
 KINDS: Mapping[str, tuple[str, ...]] = {"peft": ("lora",), "adapters": ("lora", "houlsby")}
 """Peer -> the methods it has that Inlay has too."""
@@ -49,12 +49,15 @@ class Peer:
         folder = Path(self.workers) if self.workers else Path(__file__).parents[3] / "bench" / "peers"
         script = folder / f"{self.name}_worker.py"
         if not script.is_file():
-            raise RunError(f"there is no {script}; it is in a checkout's bench/peers, pass that with --workers")
+            raise RunError(f"there is no {script}; name a checkout's bench/peers with --peer-scripts")
         return [self.python, str(script)]
 
 
 def method_for(peer: str, method: Method) -> dict[str, Any]:
     """A method as a peer is asked for it; PeerError if it has no such thing."""
+    from inlay.methods.houlsby import Houlsby
+    from inlay.methods.lora import Lora
+
     if method.name not in KINDS.get(peer, (method.name,)):
         raise PeerError(f"has no {method.name}")
     if isinstance(method, Lora) and method == Lora(rank=method.rank, alpha=method.alpha):

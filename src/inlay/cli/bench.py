@@ -6,12 +6,13 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from inlay.cli import options, output
-from inlay.errors import RunError
+from inlay.cli import early, known, options, output
+from inlay.cli.bundles import Record, bundled
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, App
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,147 +20,149 @@ if TYPE_CHECKING:
     from inlay.bench.peers import Peer
     from inlay.bench.work import Settings
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Measure speed, beside other libraries; --json FILE keeps it."
-)
+app = App("Measure how fast Inlay trains and answers, beside other libraries.")
 
-Method = Annotated[str, typer.Option("--method", metavar="SPEC", help="houlsby:size=64, lora, or any other.")]
-Shape = Annotated[
-    str, typer.Option("--shape", metavar="S", help="minilm (the default base), or bert-base ... with random weights.")
-]
-Base = Annotated[str | None, typer.Option("--base", metavar="B", help="A hub name or a folder, in place of a shape.")]
-Lengths = Annotated[
-    str, typer.Option("--lengths", metavar="L", help="glue (about 31 tokens, 5 to 128) or short (5 to 16).")
-]
-Data = Annotated[str | None, typer.Option("--data", metavar="F", help="A file whose texts give the lengths.")]
-Text = Annotated[str | None, typer.Option("--text", metavar="C", help="The column of its texts.")]
-Repeats = Annotated[int, typer.Option("--repeats", metavar="N", help="Blocks of every party that are counted.")]
-Steps = Annotated[int, typer.Option("--steps", metavar="N", help="Steps or batches of a block.")]
-Warmup = Annotated[int, typer.Option("--warmup", metavar="N", help="Steps or batches before the first block.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Of the rows.")]
-Device = Annotated[
-    str | None, typer.Option("--device", metavar="D", help="cpu or cuda.  [default: cuda if there is one]")
-]
-Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", help="CPU threads of everyone.  [default: torch's]")
-]
-PeftPython = Annotated[str | None, typer.Option("--peft-python", metavar="P", help="An interpreter that has peft.")]
-PeftPath = Annotated[str | None, typer.Option("--peft-path", metavar="D", help="Its PYTHONPATH, if it needs one.")]
-AdaptersPython = Annotated[
-    str | None, typer.Option("--adapters-python", metavar="P", help="An interpreter that has adapters.")
-]
-AdaptersPath = Annotated[
-    str | None, typer.Option("--adapters-path", metavar="D", help="Its PYTHONPATH, if it needs one.")
-]
-PeerSettings = Annotated[
+_PEER_SETTINGS = ("grouped", "compile", "fp32", "autocast", "bf16")
+
+
+def _check_peer_settings(text: str) -> None:
+    for one in text.split(","):
+        known.one_of("setting of peers", ("best", "plain", *_PEER_SETTINGS))(one)
+
+
+class Common(NamedTuple):
+    """What all benchmarks can be told; the names are those of `bench.work.Settings`."""
+
+    shape: Annotated[
+        str,
+        options.option(
+            *(METHOD, "--shape", "SHAPE"),
+            f"minilm (the default base), or random weights of another shape: {options.either(known.SHAPES)}.",
+            check=known.one_of("shape", ("minilm", *known.SHAPES)),
+        ),
+    ] = "minilm"
+    base: Annotated[
+        str | None,
+        options.option(METHOD, "--base", "BASE", "The pretrained model, in place of a shape: a hub name or a folder."),
+    ] = None
+    lengths: Annotated[
+        str,
+        options.option(
+            *(DATA, "--lengths", "KIND"),
+            "Lengths of rows: glue (5 to 128 tokens, 31 on average) or short (5 to 16).",
+            check=known.one_of("kind of lengths", ("glue", "short")),
+        ),
+    ] = "glue"
+    data: Annotated[
+        str | None, options.option(DATA, "--data", "FILE", "Take the lengths from the texts of this file.")
+    ] = None
+    text: options.Text = None
+    seed: options.Seed = 0
+    repeats: Annotated[int, options.option(RUNNING, "--repeats", "N", "Time N blocks of each library.", min=1)] = 7
+    steps: Annotated[int, options.option(RUNNING, "--steps", "N", "Steps or batches in a block.", min=1)] = 10
+    warmup_steps: Annotated[
+        int, options.option(RUNNING, "--warmup-steps", "N", "Steps or batches before the first block.", min=1)
+    ] = 5
+    device: Annotated[
+        str | None, options.option(RUNNING, "--device", "DEVICE", "cpu or cuda.  [default: cuda if there is one]")
+    ] = None
+    threads: Annotated[
+        int | None, options.option(RUNNING, "--threads", "N", "CPU threads for everyone.  [default: torch's]", min=1)
+    ] = None
+    weights: options.Weights = None
+    peft_python: Annotated[
+        str | None, options.option(RARE, "--peft-python", "PYTHON", "The interpreter that has peft.")
+    ] = None
+    peft_path: Annotated[
+        str | None, options.option(RARE, "--peft-path", "FOLDER", "Its PYTHONPATH, if it needs one.")
+    ] = None
+    adapters_python: Annotated[
+        str | None, options.option(RARE, "--adapters-python", "PYTHON", "The interpreter that has adapters.")
+    ] = None
+    adapters_path: Annotated[
+        str | None, options.option(RARE, "--adapters-path", "FOLDER", "Its PYTHONPATH, if it needs one.")
+    ] = None
+    peer_settings: Annotated[
+        str,
+        options.option(
+            *(RARE, "--peer-settings", "SETTINGS"),
+            f"best (try all, count the fastest), plain, or some of {','.join(_PEER_SETTINGS)}.",
+            check=_check_peer_settings,
+        ),
+    ] = "best"
+    peer_scripts: Annotated[
+        str | None,
+        options.option(RARE, "--peer-scripts", "FOLDER", "The scripts of the peers.  [default: bench/peers]"),
+    ] = None
+    out: Annotated[
+        Path | None,
+        options.option(OUTPUT, "--out", "FILE", "Write the results to this JSON file too, after each measurement."),
+    ] = None
+    as_json: output.AsJson = False
+
+
+Method = Annotated[
     str,
-    typer.Option(
-        "--peer-settings",
-        metavar="S",
-        help="best (all are tried, the fastest counts), plain, or some of grouped,compile,fp32,autocast,bf16.",
-    ),
+    options.option(METHOD, "--method", "SPEC", "The method, such as houlsby:size=64 or lora.", check=known.method),
 ]
-Workers = Annotated[
-    str | None, typer.Option("--workers", metavar="D", help="The folder of the peers' scripts.  [default: bench/peers]")
-]
-Json = Annotated[Path | None, typer.Option("--json", metavar="F", help="Write everything that was measured here.")]
+BatchSize = Annotated[str, options.option(DATA, "--batch-size", "N", "Rows per batch, or several sizes: 1,64.")]
 
 
 @app.command()
+@bundled(common=Record(Common))
 def train(
     method: Method = "houlsby:size=64",
-    runs: Annotated[str, typer.Option(metavar="K", help="Runs side by side, or several: 1,16,64.")] = "1",
-    rows: Annotated[int, typer.Option(metavar="N", help="Rows of one run in a step.")] = 32,
-    shape: Shape = "minilm",
-    base: Base = None,
-    lengths: Lengths = "glue",
-    data: Data = None,
-    text: Text = None,
-    repeats: Repeats = 7,
-    steps: Steps = 10,
-    warmup: Warmup = 5,
-    seed: Seed = 0,
-    device: Device = None,
-    threads: Threads = None,
-    weights: options.Weights = None,
-    peft_python: PeftPython = None,
-    peft_path: PeftPath = None,
-    adapters_python: AdaptersPython = None,
-    adapters_path: AdaptersPath = None,
-    peer_settings: PeerSettings = "best",
-    workers: Workers = None,
-    json_file: Json = None,
+    runs: Annotated[str, options.option(DATA, "--runs", "N", "Runs side by side, or several numbers: 1,16,64.")] = "1",
+    batch_size: Annotated[str, options.option(DATA, "--batch-size", "N", "Rows per step of each run.")] = "32",
+    *,
+    common: Common,
 ) -> None:
-    """One step of K runs: forward, loss, backward, clipping, AdamW. Peers do K steps of one run."""
-    given = locals()
-    counts = _numbers(runs, "--runs")
-    _measure([_settings("train", given, runs=k) for k in counts], _peers(given), json_file)
+    """Time a training step of several runs; other libraries take one step after the other.
+
+    Examples:
+        inlay bench train --method houlsby:size=64 --runs 1,16
+        inlay bench train --method lora --adapters-python adapters/bin/python --json
+    """
+    sizes = {"runs": _numbers(runs, "--runs"), "rows": _numbers(batch_size, "--batch-size")}
+    _measure("train", method, sizes, common)
 
 
 @app.command()
-def serve(
-    method: Method = "houlsby:size=64",
-    rows: Annotated[str, typer.Option(metavar="N", help="Rows of a batch, or several: 1,64.")] = "32",
-    shape: Shape = "minilm",
-    base: Base = None,
-    lengths: Lengths = "glue",
-    data: Data = None,
-    text: Text = None,
-    repeats: Repeats = 7,
-    steps: Steps = 10,
-    warmup: Warmup = 5,
-    seed: Seed = 0,
-    device: Device = None,
-    threads: Threads = None,
-    weights: options.Weights = None,
-    peft_python: PeftPython = None,
-    peft_path: PeftPath = None,
-    adapters_python: AdaptersPython = None,
-    adapters_path: AdaptersPath = None,
-    peer_settings: PeerSettings = "best",
-    workers: Workers = None,
-    json_file: Json = None,
-) -> None:
-    """Batches of one task, from token ids to logits."""
-    given = locals()
-    _measure([_settings("serve", given, rows=n) for n in _numbers(rows, "--rows")], _peers(given), json_file)
+@bundled(common=Record(Common))
+def serve(method: Method = "houlsby:size=64", batch_size: BatchSize = "32", *, common: Common) -> None:
+    """Time batches of one task, from token ids to logits.
+
+    Examples:
+        inlay bench serve --method lora --batch-size 1,64
+        inlay bench serve --shape bert-base --weights int8 --json
+    """
+    _measure("serve", method, {"rows": _numbers(batch_size, "--batch-size")}, common)
 
 
 @app.command()
+@bundled(common=Record(Common))
 def mixed(
     method: Method = "lora",
-    rows: Annotated[int, typer.Option(metavar="N", help="Rows of a batch.")] = 64,
-    tasks: Annotated[str, typer.Option(metavar="N", help="Tasks among its rows, or several: 1,32.")] = "32",
+    batch_size: BatchSize = "64",
+    task_count: Annotated[
+        str, options.option(DATA, "--task-count", "N", "Tasks in a batch, or several numbers: 1,32.")
+    ] = "32",
     loaded: Annotated[
-        str | None, typer.Option(metavar="N", help="Tasks that are loaded, or several: 1,1000.  [default: as --tasks]")
+        str | None,
+        options.option(DATA, "--loaded", "N", "Tasks loaded, or several numbers: 1,1000.  [default: as --task-count]"),
     ] = None,
-    shape: Shape = "minilm",
-    base: Base = None,
-    lengths: Lengths = "glue",
-    data: Data = None,
-    text: Text = None,
-    repeats: Repeats = 7,
-    steps: Steps = 10,
-    warmup: Warmup = 5,
-    seed: Seed = 0,
-    device: Device = None,
-    threads: Threads = None,
-    weights: options.Weights = None,
-    peft_python: PeftPython = None,
-    peft_path: PeftPath = None,
-    adapters_python: AdaptersPython = None,
-    adapters_path: AdaptersPath = None,
-    peer_settings: PeerSettings = "best",
-    workers: Workers = None,
-    json_file: Json = None,
+    *,
+    common: Common,
 ) -> None:
-    """Batches of many tasks, from token ids to hidden states."""
-    given = locals()
-    among = _numbers(tasks, "--tasks")
-    pairs = [(n, n) for n in among]
-    if loaded is not None:
-        pairs = list(itertools.product(among, _numbers(loaded, "--loaded")))
-    _measure([_settings("mixed", given, tasks=n, loaded=all_) for n, all_ in pairs], _peers(given), json_file)
+    """Time batches of many tasks, from token ids to hidden states.
+
+    Examples:
+        inlay bench mixed --method lora --batch-size 64 --task-count 32
+        inlay bench mixed --method lora --task-count 1 --loaded 1,1000 --json
+    """
+    sizes = {"rows": _numbers(batch_size, "--batch-size"), "tasks": _numbers(task_count, "--task-count")}
+    sizes |= {} if loaded is None else {"loaded": _numbers(loaded, "--loaded")}
+    _measure("mixed", method, sizes, common)
 
 
 def _numbers(text: str, option: str) -> list[int]:
@@ -168,47 +171,63 @@ def _numbers(text: str, option: str) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 1:
-        raise RunError(f"{option} {text!r} is not valid: expected numbers from 1, with commas between them")
+        raise typer.BadParameter(
+            f"{text!r} is not valid: expected numbers from 1, with commas between them", param_hint=f"'{option}'"
+        )
     return found
 
 
-def _settings(work: str, given: Mapping[str, Any], **own: int) -> Settings:
+def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common: Common) -> None:
+    """Measure every combination of sizes; the file is complete after each."""
+    for name in ("peft", "adapters"):
+        if getattr(common, f"{name}_path") is not None and getattr(common, f"{name}_python") is None:
+            raise typer.BadParameter(f"--{name}-path is of no use without --{name}-python")
+    if common.data is not None:
+        from inlay.data.source import check_file
+
+        check_file(common.data)
+    early.check_base(common.base)
+    early.check_writable(common.out)
+    peers = _peers(common)
+    early.check_specs(method)
+    from inlay.bench.work import compare
+
+    screen, people = output.console(common.as_json), output.console(as_json=True)
+    results: list[dict[str, Any]] = []
+    for combination in itertools.product(*sizes.values()):
+        settings = _settings(work, method, dict(zip(sizes, combination, strict=True)), common)
+        found = compare(settings, peers, lambda line: people.print(line, style="dim"))
+        results.append(found)
+        _show(screen, found)
+        if common.out is not None:
+            common.out.write_text(json.dumps(results, indent=1) + "\n")
+    if common.out is not None:
+        screen.print(f"written: {common.out}", style="dim", soft_wrap=True)
+    if common.as_json:
+        output.document(results)
+
+
+def _settings(work: str, method: str, sizes: dict[str, int], common: Common) -> Settings:
     from dataclasses import fields
 
     from inlay.bench.work import Settings
 
-    named = {field.name: given[field.name] for field in fields(Settings) if given.get(field.name) is not None}
-    return Settings(**{**named, **own, "work": work}).settled()
+    told = {**common._asdict(), "warmup": common.warmup_steps}
+    named = {field.name: told[field.name] for field in fields(Settings) if told.get(field.name) is not None}
+    sizes = {"loaded": sizes["tasks"], **sizes} if "tasks" in sizes else sizes
+    return Settings(**{**named, **sizes, "work": work, "method": method}).settled()
 
 
-def _peers(given: Mapping[str, Any]) -> list[Peer]:
+def _peers(common: Common) -> list[Peer]:
     from inlay.bench.peers import KINDS, Peer
 
     found = []
     for name in KINDS:
-        python, path = given[f"{name}_python"], given[f"{name}_path"]
-        if path is not None and python is None:
-            raise RunError(f"--{name}-path is of no use without --{name}-python")
+        python, path = getattr(common, f"{name}_python"), getattr(common, f"{name}_path")
         if python is not None:
-            found.append(Peer(name, python, path, given["workers"]))
+            found.append(Peer(name, python, path, common.peer_scripts))
             found[-1].command()  # a script that is not there is noticed now
     return found
-
-
-def _measure(all_settings: Sequence[Settings], peers: Sequence[Peer], file: Path | None) -> None:
-    """Measure one after the other; the file is complete after each."""
-    from inlay.bench.work import compare
-
-    screen, people = output.console(), output.console(as_json=True)
-    results: list[dict[str, Any]] = []
-    for settings in all_settings:
-        found = compare(settings, peers, lambda line: people.print(line, style="dim"))
-        results.append(found)
-        _show(screen, found)
-        if file is not None:
-            file.write_text(json.dumps(results, indent=1) + "\n")
-    if file is not None:
-        screen.print(f"wrote {file}")
 
 
 def _show(screen: Console, found: Mapping[str, Any]) -> None:

@@ -81,12 +81,12 @@ def _deciding(card: Card) -> str:
     return f"{one_line(found[0])} {decimals(found[2])}" if found else ""
 
 
-def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str]], source: str) -> None:
+def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str]], library: str | None) -> None:
     """A page about one adapter.
 
     Args:
         versions: all there are of its name, ascending, with their aliases.
-        source: the Python expression that gives its library.
+        library: where it is, if that is not the default library.
     """
     card = entry.card
     title = " ".join([entry.ref, *(f"@{alias}" for alias in entry.aliases)])
@@ -103,9 +103,9 @@ def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str
         _facts(screen, lineage)
     _section(screen, "Use it")
     ref = entry.name if entry.version == max(versions) else entry.ref
-    if command := about.predict_command(card, ref):
+    if command := about.predict_command(card, ref, library):
         screen.print(f"  $ {command}\n", soft_wrap=True)
-    for line in about.snippet(card, f'{source}.get("{ref}")', entry.name).splitlines():
+    for line in about.snippet(card, f'{about.library_expression(library)}.get("{ref}")', entry.name).splitlines():
         screen.print(f"  {one_line(line)}", soft_wrap=True, style="dim")
 
 

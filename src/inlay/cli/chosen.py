@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from inlay.errors import AdapterError, InlayError, LibraryError, suggest
+from inlay.errors import AdapterError, InlayError, LibraryError
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
@@ -47,7 +47,7 @@ def open_library(root: str | None) -> Library:
 
     store = Library(root)
     if root is not None and isinstance(store.storage, Folder) and not store.storage.root.exists():
-        raise LibraryError(f"there is no library {root}: no such folder")
+        raise LibraryError(f"--library {root}: there is no such folder")
     return store
 
 
@@ -123,18 +123,20 @@ def host_with(base: str | None, weights: str | None, library: Library, chosen: M
 
 def find_there(url: str, names: str, before: Sequence[str]) -> tuple[dict[str, Chosen], Callable[[], Answering]]:
     """The same, of a service, and what gives that; it answers with the versions that it serves, and no others."""
-    from inlay.client import Client
+    from inlay.client import Client, ServiceError
 
-    with Client(url) as client:
-        served = {card["name"]: card for card in client.tasks()}
     chosen: dict[str, Chosen] = {}
     for name, ref in _refs(names, before):
-        card = served.get(name.partition("@")[0])
-        if card is None:
-            raise AdapterError(f"{url} serves no {name!r}: {suggest(name, served)}")
+        with Client(url) as client:
+            try:
+                card = client.task(name)
+            except ServiceError as error:
+                if error.kind != "unknown_task":
+                    raise
+                raise AdapterError(f"{url}: {error}") from None
         which = ref.partition("@")[2]
-        if which.isdecimal() and int(which) != card["version"]:
-            raise AdapterError(f"{url} serves {card['name']} at version {card['version']}, not {which}")
+        if "@" not in name and which and int(which) != card["version"]:
+            raise AdapterError(f"{url} serves {name} at version {card['version']} now; this began with {which}")
         columns = {"columns": card["columns"]} if card.get("columns") else {}
         kind, labels = kind_of(card["task"]), card.get("labels") or ()
         chosen[name] = Chosen(card["version"], card["sha256"], card["task"], kind, labels, columns)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options, output, settings, train
-from inlay.errors import InlayError, RunError
+from inlay.cli import early, known, options, output, settings, train
+from inlay.cli.bundles import bundled
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
+from inlay.training.run import data_name, make_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,114 +27,90 @@ if TYPE_CHECKING:
     from inlay.training.run import Run
 
 
+@bundled(given=settings.Settings(without=("method",)))
 def compare(
     data: Annotated[
         list[str] | None, typer.Argument(metavar="DATA...", help="Files, folders with splits, or hub datasets.")
     ] = None,
+    manifest: Annotated[
+        Path | None,
+        options.option(DATA, "--manifest", "FILE", "A TOML file of datasets with settings of their own."),
+    ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC,SPEC",
-            help="What to compare.  [default: frozen,norms,bitfit,adapterbias,lora,houlsby,finetune:top=1]",
+        options.option(
+            *(METHOD, "--methods", "SPEC,SPEC"),
+            "The methods to compare.  [default: frozen,norms,bitfit,adapterbias,lora,houlsby,finetune:top=1]",
+            check=known.methods,
         ),
     ] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=A,B,C", help="Values of a setting that every method tries; may be repeated."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(metavar="K", help="Seeds of every setting.")] = 3,
-    tasks: Annotated[
-        int | None, typer.Option(metavar="N", help="Add up parameters for N tasks.  [default: one per dataset]")
-    ] = None,
-    manifest: Annotated[
-        Path | None, typer.Option(metavar="F", help="A TOML file of datasets that need settings of their own.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="N", help="What the comparison is called.  [default: its datasets]")
-    ] = None,
+    base: options.Base = None,
+    grid: options.Grid = None,
+    seeds: Annotated[int, options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.", min=1)] = 3,
     baselines: Annotated[
-        bool, typer.Option("--baselines/--no-baselines", help="Also the commonest answer, and TF-IDF.")
+        bool,
+        options.option(METHOD, "--baselines/--no-baselines", None, "Compare with the commonest answer and TF-IDF."),
     ] = True,
     baseline_trials: Annotated[
-        int | None, typer.Option(metavar="N", help="Settings that Optuna tries for TF-IDF.  [default: 20]")
+        int | None,
+        options.option(RARE, "--baseline-trials", "N", "Settings that Optuna tries for TF-IDF.  [default: 20]", min=1),
     ] = None,
-    store: Annotated[
-        Path | None, typer.Option(metavar="F", help="A SQLite file for results.  [default: in the library]")
+    task_count: Annotated[
+        int | None,
+        options.option(
+            *(OUTPUT, "--task-count", "N"), "Add up parameters for N tasks.  [default: one per dataset]", min=1
+        ),
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Forget all results, and start over.")] = False,
-    csv: Annotated[Path | None, typer.Option(metavar="F", help="Write a line per method, dataset and seed.")] = None,
-    latex: Annotated[Path | None, typer.Option(metavar="F", help="Write the table.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="F", help="Draw quality against parameters (.png, .pdf, .svg).")
-    ] = None,
-    task: settings.Task = None,
-    base: options.Base = None,
-    head: settings.Head = None,
-    pool: settings.Pool = None,
-    text: options.Text = None,
-    pair: options.Pair = None,
-    label: options.Label = None,
-    format: options.Format = None,
-    encoding: options.Encoding = None,
-    val: settings.Val = None,
-    val_size: settings.ValSize = None,
-    test: settings.Test = None,
-    train_size: settings.TrainSize = None,
-    plain: settings.Plain = False,
-    lr: settings.Lr = None,
-    epochs: settings.Epochs = None,
-    max_steps: settings.MaxSteps = None,
-    batch_size: settings.BatchSize = None,
-    max_length: settings.MaxLength = None,
-    long: settings.Long = None,
-    warmup: settings.Warmup = None,
-    weight_decay: settings.WeightDecay = None,
-    decay: settings.Decay = None,
-    clip: settings.Clip = None,
-    no_dropout: settings.NoDropout = False,
-    class_weights: settings.ClassWeights = False,
-    eval_every: settings.EvalEvery = None,
-    patience: settings.Patience = None,
-    metric: settings.Metric = None,
-    seed: settings.Seed = None,
-    pretrain_on_text: settings.PretrainOnText = False,
-    pretrain_epochs: settings.PretrainEpochs = None,
-    skip_bad_rows: options.SkipBadRows = False,
-    slots: settings.Slots = None,
-    compile: settings.Compile = None,
+    slots: options.Slots = None,
+    compile: options.Compile = None,
     weights: options.Weights = None,
-    save_every: settings.SaveEvery = 60.0,
+    restart: options.StartOver = False,
+    save_every: options.SaveEvery = 60.0,
     engine: options.Engine = "local",
     address: options.Address = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Ray workers.  [default: one per GPU, or per machine]")
-    ] = None,
-    log: settings.Log = None,
+    workers: options.Workers = None,
+    name: Annotated[str | None, options.name("The name of the comparison.  [default: made from the datasets]")] = None,
     library: options.Library = None,
+    store: options.Store = None,
+    csv: options.Csv = None,
+    latex: options.Latex = None,
+    plot: options.Plot = None,
+    log: options.Log = None,
     as_json: output.AsJson = False,
+    *,
+    given: dict[str, Any],
 ) -> None:
-    """Compare methods on datasets with equal budgets: parameters, size, time, quality, and what to make of it."""
-    given = settings.given(locals())
-    screen = output.console(as_json)
+    """Compare methods on equal terms: parameters, size, time and quality. Stopped, it continues when run again.
+
+    Examples:
+        inlay compare tickets.csv --methods houlsby,adapterbias,finetune --seeds 3
+        inlay compare tickets.csv reviews.tsv --grid lr=1e-3,3e-3 --csv table.csv
+    """
+    from inlay.library.library import Library
+    from inlay.library.names import check_name
+
+    screen, kept, wrong = output.console(as_json), Library(library), early.Problems()
+    runs = _runs(data or [], manifest, given, wrong)
+    named = check_name(name or "-".join(run.name or data_name(str(run.data)) for run in runs)[:100] or "comparison")
+    values = early.read_grid(grid, wrong)
+    wrong.check(early.check_base, base)
+    wrong.check(early.check_engine, engine, address, workers)
+    wrong.check(early.check_logs, log)
+    wrong.check(early.check_writable, csv, latex, plot)
+    wrong.check(_check_drawing, plot)
+    wrong.stop()
+    early.check_specs(task=given.get("task"))
     from inlay.cli.comparing import show_plan
     from inlay.comparison.baselines import TRIALS
     from inlay.comparison.plan import METHODS, Plan
     from inlay.comparison.work import Work
-    from inlay.library.library import Library, check_name
-    from inlay.sweeps.grid import read_texts
     from inlay.sweeps.ray import read_engine
     from inlay.sweeps.store import Store, remove
-    from inlay.training.run import data_name
 
-    runs, problems = _runs(data or [], manifest, given)
-    values, more = read_texts(grid or [])
     trials = TRIALS if baseline_trials is None else baseline_trials
-    plan = Plan(METHODS if methods is None else methods, values, seeds, tasks, baselines, trials)
-    cluster, wrong = read_engine(engine, address, workers)
-    problems += [*more, *wrong, *_cannot_draw(plot)]
-    named = check_name(name or "-".join(run.name or data_name(str(run.data)) for run in runs)[:100] or "comparison")
-    kept = Library(library)
-    host, parts = _read(plan, runs, problems, cluster, lambda: train.open_host(base, compile, weights, screen))
+    plan = Plan(METHODS if methods is None else methods, values, seeds, task_count, baselines, trials)
+    cluster, _ = read_engine(engine, address, workers)
+    host, parts = _read(plan, runs, cluster, lambda: train.open_host(base, compile, weights, screen))
     path = store or kept.local / "comparisons" / f"{named}.sqlite"
     if restart:
         remove(path)
@@ -145,59 +123,42 @@ def compare(
     _finish(found, screen, {"csv": csv, "latex": latex, "plot": plot}, as_json)
 
 
-def _runs(data: Sequence[str], manifest: Path | None, given: Mapping[str, Any]) -> tuple[list[Run], list[str]]:
-    """A run for every dataset, and what is wrong so far."""
+def _runs(data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], problems: early.Problems) -> list[Run]:
+    """A run for every dataset."""
+    from inlay.training.inputs import check
     from inlay.training.manifest import read_manifest
-    from inlay.training.run import make_run
 
     if manifest is not None:
         if data or given:
             extra = "DATA" if data else settings.option(next(iter(given)))
             raise typer.BadParameter(f"{extra} does not go with --manifest; write it there, under [defaults]")
-        return read_manifest(manifest), []
-    if not data:
+    elif not data:
         raise typer.BadParameter("give DATA, or --manifest")
     for key in ("val", "test"):
         if key in given and len(data) > 1:
             raise typer.BadParameter(f"--{key} is for one dataset; give folders with splits, or --manifest")
-    found, problems = [], []
-    for one in data:
-        try:
-            found.append(make_run({"data": one, **given}))
-        except InlayError as error:
-            problems.append(str(error))
-    return found, problems
+    runs = [make_run({"data": one, **given}) for one in data] if manifest is None else read_manifest(manifest)
+    for run in runs:
+        problems.check(check, run)
+    return runs
 
 
-def _cannot_draw(plot: Path | None) -> list[str]:
+def _check_drawing(plot: Path | None) -> None:
+    """Matplotlib is there now, and not only missed when everything is trained."""
     from inlay.drawing import plotting
 
-    try:
-        if plot is not None:
-            plotting("matplotlib")
-    except InlayError as error:  # now, and not when everything is trained
-        return [str(error)]
-    return []
+    if plot is not None:
+        plotting("matplotlib")
 
 
-def _read(
-    plan: Plan, runs: Sequence[Run], problems: list[str], cluster: Cluster | None, load: Any
-) -> tuple[Host, list[Part]]:
+def _read(plan: Plan, runs: Sequence[Run], cluster: Cluster | None, load: Any) -> tuple[Host, list[Part]]:
     """The base and the datasets; one error names everything that is wrong."""
     from inlay.comparison.plan import read_parts
 
-    parts: list[Part] = []
-    host = None
-    try:
-        host = load()
-        parts = read_parts(host, runs, plan, cluster) if runs else []
-    except InlayError as error:
-        problems = [*problems, str(error)]
-        if host is None:  # what can be said without a base
-            problems += [*plan.problems(), *(text for run in runs for text in plan.space(run)[1])]
-    if problems or host is None:
-        raise RunError("; ".join(dict.fromkeys(problems)))
-    return host, parts
+    problems = early.Problems([*plan.problems(), *(text for run in runs for text in plan.space(run)[1])])
+    problems.stop()
+    host = load()
+    return host, read_parts(host, runs, plan, cluster)
 
 
 def run(work: Work, screen: Console) -> Comparison:
@@ -208,10 +169,10 @@ def run(work: Work, screen: Console) -> Comparison:
         with train.default_interrupt(), CompareProgress(screen, work) as progress:
             work.engine.callbacks = [progress, *work.engine.callbacks]
             return work.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
         screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(train.code_of(stopped)) from None
 
 
 def _finish(found: Comparison, screen: Console, files: Mapping[str, Path | None], as_json: bool) -> None:

@@ -42,7 +42,7 @@ def evaluate(
     as_json: output.AsJson = False,
 ) -> None:
     """Evaluate an adapter on labelled data."""
-    from inlay.data.record import Skipped, stop
+    from inlay.data.record import Skipped, stop_or_skip
 
     screen = output.console(as_json)
     measured.check([name], library, base, needs_rows=False)
@@ -52,7 +52,7 @@ def evaluate(
     for source in sources.values():
         measured.check_columns(known, source, given)
     host, adapter, entry = measured.open_adapter(name, library, base, weights)
-    bad: Bad = Skipped() if skip_bad_rows else stop
+    bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
     found = {key: _evaluate(host, name, adapter, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:
         said = f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}"
@@ -81,7 +81,7 @@ def _sources(
 def _evaluate(
     host: Host, name: str, adapter: Adapter, source: Source, given: Mapping[str, str], bad: Bad, screen: Console
 ) -> dict[str, Any]:
-    from inlay.engine.evaluate import measure
+    from inlay.engine.evaluate import commonest, measure
 
     examples = measured.examples_of(host, name, adapter.about, source, given, bad, screen)
     metrics, unknown = measure(host, name, examples)
@@ -89,7 +89,9 @@ def _evaluate(
         labels = ", ".join(sorted(unknown)[:5])
         said = f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}"
         screen.print(said, style="yellow", soft_wrap=True)
-    return {"rows": len(examples), "metrics": metrics}
+    guess = commonest(host.task(name), examples, host.labels(name))
+    majority = {} if guess is None else {"majority": {"label": guess[0], "metrics": guess[1]}}
+    return {"rows": len(examples), "metrics": metrics, **majority}
 
 
 def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
@@ -114,9 +116,14 @@ def _languages(
         raise DataError(f"{metric} cannot be computed for {', '.join(without)}: the tags there are of another kind")
     values = {code: one["metrics"][metric] for code, one in found.items()}
     groups = means(values, source)
-    table = output.table("language", "rows", metric, right=("rows", metric))
+    guessed = any("majority" in one for one in found.values())
+    beside = [m for m in ("f1_macro",) if m != metric and all(m in one["metrics"] for one in found.values())]
+    heads = ("rows", metric, *beside, *(["majority"] if guessed else []))
+    table = output.table("language", *heads, right=heads)
     for code, value in sorted(values.items(), key=lambda item: (item[0] != source, item[0])):
-        table.add_row(code, f"{found[code]['rows']:,}", decimals(value))
+        always = [decimals(found[code]["majority"]["metrics"].get(metric, 0.0))] if guessed else []
+        others = [decimals(found[code]["metrics"][m]) for m in beside]
+        table.add_row(code, f"{found[code]['rows']:,}", decimals(value), *others, *always)
     screen.print(table)
     shown = ", ".join(f"{group} {decimals(value)}" for group, value in groups.items())
     screen.print(f"\nmeans of {metric}: {shown}")
@@ -126,8 +133,13 @@ def _languages(
 
 
 def _show(screen: Console, document: Mapping[str, Any], metric: str) -> None:
-    table = output.table("", "value", right=("value",))
+    guess = document.get("majority")
+    heads = ("value", *(["majority"] if guess else []))
+    table = output.table("", *heads, right=heads)
     for key, value in document["metrics"].items():
-        table.add_row(f"{key} *" if key == metric else key, decimals(value))
+        always = [decimals(guess["metrics"].get(key, 0.0))] if guess else []
+        table.add_row(f"{key} *" if key == metric else key, decimals(value), *always)
     screen.print(f"{document['name']} on {document['rows']:,} rows\n")
     screen.print(table)
+    if guess:
+        screen.print(f"majority: always {guess['label']!r}", style="dim", soft_wrap=True)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inlay.cli import options, output
+from inlay.cli.help import App
 from inlay.errors import AdapterError
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Write adapters for other programs: ONNX, or a plain model."
-)
+app = App("Write adapters for other programs: ONNX, or a plain Hugging Face model.")
 
 Tokenizer = Annotated[bool, typer.Option("--tokenizer/--no-tokenizer", help="Write the base's tokenizer too.")]
 

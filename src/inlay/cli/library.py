@@ -15,15 +15,14 @@ import typer
 
 from inlay.cli import exchange, options, output
 from inlay.cli.chosen import open_library
+from inlay.cli.help import App
 from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
     from inlay.library.cards import Entry
     from inlay.library.trash import Freed
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Adapters with names, versions and aliases: sms, sms@3, sms@prod."
-)
+app = App("Manage the adapters of a library: names, versions (sms@3) and aliases (sms@prod).")
 Ref = Annotated[str, typer.Argument(metavar="REF", help="An adapter: sms (the newest), sms@3 or sms@prod.")]
 
 
@@ -62,10 +61,9 @@ def show(ref: Ref, library: options.Library = None, as_json: output.AsJson = Fal
 
     store = open_library(library)
     entry = store.find(ref)
-    source = f"inlay.Library({'' if library is None else repr(library)})".replace("'", '"')
     named = store.aliases(entry.name, skip_damaged=True)
     versions = {v: [alias for alias in sorted(named) if named[alias] == v] for v in store.versions(entry.name)}
-    show_card(output.console(as_json), entry, versions, source)
+    show_card(output.console(as_json), entry, versions, library)
     if as_json:
         output.document(_document(entry))
 
@@ -153,6 +151,7 @@ def rm(
     as_json: output.AsJson = False,
 ) -> None:
     """Remove adapters; until the next gc they can be restored."""
+    from inlay.library.about import in_library
     from inlay.library.trash import removable
 
     screen, store = output.console(as_json), open_library(library)
@@ -164,7 +163,7 @@ def rm(
             removed.append(entry)
             screen.print(f"{entry.ref} is removed")
     names = shlex.join(refs)
-    screen.print(f"to get back: inlay library restore {names}{_again(library)}", style="dim", soft_wrap=True)
+    screen.print(f"to get back: inlay library restore {names}{in_library(library)}", style="dim", soft_wrap=True)
     if as_json:
         output.document({"removed": [entry.ref for entry in removed]})
 
@@ -229,10 +228,6 @@ app.command("export")(exchange.export)
 app.command("import")(exchange.import_)
 app.command("push")(exchange.push)
 app.command("pull")(exchange.pull)
-
-
-def _again(library: str | None) -> str:
-    return "" if library is None else f" --library {shlex.quote(library)}"
 
 
 def _document(entry: Entry) -> dict[str, Any]:

@@ -34,17 +34,10 @@ from inlay.cli import (
     sweep,
     train,
 )
-from inlay.cli.output import Commands
+from inlay.cli.help import App, Commands
 from inlay.errors import RunError
 
-app = typer.Typer(
-    cls=Commands,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help takes half the time
-    context_settings={"max_content_width": 120},
-)
+app = App(cls=Commands)
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("sweep")(sweep.sweep)
@@ -77,7 +70,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """One frozen transformer, many tasks: adapters trained side by side and served in one batch."""
+    """Train many small adapters on one frozen transformer, and serve them together in one batch."""
     shared = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
     if shared and context.invoked_subcommand != "train":
         raise RunError(f"torchrun is for inlay train; inlay {context.invoked_subcommand} would run in every process")

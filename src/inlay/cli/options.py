@@ -1,42 +1,147 @@
-"""Options that several commands have."""
+"""Options that several commands have, each with one name, one metavar and one meaning."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-Text = Annotated[str | None, typer.Option("--text", metavar="C", help="The column of the text, words or question.")]
-Pair = Annotated[str | None, typer.Option("--pair", metavar="C", help="The column of the second text or context.")]
-Label = Annotated[str | None, typer.Option("--label", metavar="C", help="The column of the label, tags or answers.")]
+from inlay.cli import known
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, checked
+from inlay.library.names import check_alias, check_name
+
+
+def option(panel: str, name: str, metavar: str | None, help: str, **more: Any) -> Any:
+    """An option in a panel; `check` is what a value must pass."""
+    check = more.pop("check", None)
+    callback = None if check is None else checked(check)
+    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=panel, callback=callback, **more)
+
+
+def either(names: tuple[str, ...]) -> str:
+    """`a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+Text = Annotated[
+    str | None, option(DATA, "--text", "COLUMN", "The column of the text, words or question. subject,body joins two.")
+]
+Pair = Annotated[str | None, option(DATA, "--pair", "COLUMN", "The column of the second text or the context.")]
+Label = Annotated[
+    str | None,
+    option(DATA, "--label", "COLUMN", "The column of the label, tags or answers. a,b,c are columns of 0 and 1."),
+]
+SkipBadRows = Annotated[
+    bool, option(DATA, "--skip-bad-rows", None, "Leave out rows that cannot be used, and count them.")
+]
+Split = Annotated[
+    str | None,
+    option(
+        *(DATA, "--split", "SPLIT"),
+        f"The part of DATA to use: {either(known.SPLITS)}.  [default: test, or validation if there is no test]",
+        check=known.one_of("split", known.SPLITS),
+    ),
+]
+Rows = Annotated[int | None, option(DATA, "--rows", "N", "Use N rows, drawn at random.  [default: all]", min=1)]
+Seed = Annotated[int, option(DATA, "--seed", "N", "The seed of everything random.", min=0)]
 Format = Annotated[
-    str | None, typer.Option("--format", metavar="F", help="The format of the files.  [default: found out]")
+    str | None,
+    option(
+        *(RARE, "--format", "FORMAT"),
+        f"The format of the data: {either(known.FORMATS)}.  [default: detected]",
+        check=known.data_format,
+    ),
 ]
-Encoding = Annotated[str | None, typer.Option("--encoding", metavar="E", help="Their encoding.  [default: UTF-8]")]
-SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out bad rows, and count them.")]
-Base = Annotated[
-    str | None, typer.Option("--base", metavar="B", help="A hub name or a folder.  [default: all-MiniLM-L6-v2]")
+Encoding = Annotated[str | None, option(RARE, "--encoding", "ENCODING", "The encoding of the data.  [default: UTF-8]")]
+
+_BASE = "The pretrained model: a hub name or a folder."
+Base = Annotated[str | None, option(METHOD, "--base", "BASE", f"{_BASE}  [default: all-MiniLM-L6-v2]")]
+TrainedBase = Annotated[str | None, option(METHOD, "--base", "BASE", f"{_BASE}  [default: the one it was trained on]")]
+Grid = Annotated[
+    list[str] | None,
+    option(
+        *(METHOD, "--grid", "KEY=A,B,C"),
+        "Values to try for a setting or for a method's option. Repeat it for further keys.",
+    ),
 ]
-TrainedBase = Annotated[
-    str | None, typer.Option("--base", metavar="B", help="A hub name or a folder.  [default: as trained]")
+
+Slots = Annotated[
+    int | None, option(RUNNING, "--slots", "N", "Train N runs at a time.  [default: as many as fit]", min=1)
+]
+Compile = Annotated[
+    bool | None,
+    option(
+        *(RUNNING, "--compile/--no-compile", None),
+        "Compile the base's layers (CUDA).  [default: if training is long enough to gain from it]",
+    ),
 ]
 Weights = Annotated[
     str | None,
-    typer.Option(
-        "--weights",
-        metavar="FORM",
-        help="How to keep the base's weights: plain; prepack (CPU), faster, not for fine-tuned tasks; int8 (CPU) or "
-        "fp8 (CUDA), faster still, with slightly other scores.  [default: plain; serve on a CPU: prepack]",
+    option(
+        *(RUNNING, "--weights", "FORM"),
+        "How the base's weights are stored: plain; prepack, faster on CPUs, but not for fine-tuned tasks; int8 (CPU) "
+        "or fp8 (CUDA), faster still, but scores change slightly.  [default: plain; serve on a CPU: prepack]",
+        check=known.one_of("form of weights", known.WEIGHTS),
     ),
 ]
-Library = Annotated[
-    str | None,
-    typer.Option(
-        "--library", metavar="L", help="A folder of adapters.  [default: INLAY_LIBRARY, else among your data]"
+SaveEvery = Annotated[float, option(RUNNING, "--save-every", "S", "Save a checkpoint every S seconds.", min=0)]
+Resume = Annotated[bool, option(RUNNING, "--resume", None, "Continue a training that was stopped.")]
+Restart = Annotated[
+    bool, option(RUNNING, "--restart", None, "Discard what an earlier, unfinished call has done, and start over.")
+]
+StartOver = Annotated[bool, option(RUNNING, "--restart", None, "Discard the results of earlier calls, and start over.")]
+Engine = Annotated[
+    str,
+    option(
+        RUNNING,
+        "--engine",
+        "ENGINE",
+        f"Where to run: {either(known.ENGINES)}.",
+        check=known.one_of("engine", known.ENGINES),
     ),
 ]
-Engine = Annotated[str, typer.Option("--engine", metavar="E", help="Where it runs: local, or ray.")]
 Address = Annotated[
     str | None,
-    typer.Option("--address", metavar="A", help="A Ray cluster: host:port.  [default: this machine's, else a new one]"),
+    option(
+        *(RUNNING, "--address", "HOST:PORT"),
+        "The Ray cluster.  [default: the one this machine belongs to, or a new one]",
+    ),
 ]
+Workers = Annotated[
+    int | None, option(RUNNING, "--workers", "N", "Ray workers.  [default: one per GPU or machine]", min=1)
+]
+
+Library = Annotated[
+    str | None,
+    option(
+        *(OUTPUT, "--library", "LIBRARY"),
+        "The library of adapters: a folder or a URL.  [default: $INLAY_LIBRARY, or a folder in your home]",
+    ),
+]
+Log = Annotated[
+    list[str] | None,
+    option(
+        *(OUTPUT, "--log", "KIND:WHERE"),
+        "Log to jsonl:FILE, tensorboard:FOLDER, wandb:PROJECT or mlflow:EXPERIMENT. Repeat it for several logs.",
+        check=known.log,
+    ),
+]
+Half = Annotated[bool, option(OUTPUT, "--half", None, "Store adapters in fp16, in half the bytes.")]
+Store = Annotated[
+    Path | None, option(OUTPUT, "--store", "FILE", "The SQLite file of all results.  [default: in the library]")
+]
+Csv = Annotated[Path | None, option(OUTPUT, "--csv", "FILE", "Write every result to a CSV file.")]
+Latex = Annotated[Path | None, option(OUTPUT, "--latex", "FILE", "Write the table to a LaTeX file.")]
+Plot = Annotated[Path | None, option(OUTPUT, "--plot", "FILE", "Draw the results: .png, .pdf or .svg.")]
+Overwrite = Annotated[bool, option(OUTPUT, "--overwrite", None, "Replace what is there already.")]
+
+
+def name(help: str) -> Any:
+    """`--name`, of something that is kept in a library."""
+    return option(OUTPUT, "--name", "NAME", help, check=check_name)
+
+
+def alias(help: str) -> Any:
+    """`--alias`."""
+    return option(METHOD, "--alias", "ALIAS", help, check=check_alias)

@@ -1,7 +1,7 @@
-"""What every command shares: where output goes, how errors end, and silence for everyone else.
+"""What every command shares: where output goes, and silence for everyone else.
 
 With `--json`, stdout holds one JSON document and everything for people goes to stderr; without it, people read
-stdout. An InlayError becomes one line and exit code 1; wrong usage is 2.
+stdout.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from inlay import screen
 from inlay.base import caches
-from inlay.cli.memory import keep_memory
-from inlay.errors import InlayError
 from inlay.library.about import percent as percent
 from inlay.screen import GAP as GAP
 from inlay.screen import table as table
-from inlay.untrusted import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; the rest goes to stderr.")]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON document to stdout, and everything else to stderr.", rich_help_panel="Output"
+    ),
+]
 _OBEYED = re.compile("[\x7f-\x9f]")
 _ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -39,20 +40,6 @@ _ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-
-
-class Commands(TyperGroup):
-    """A group whose commands end with one clear line when they fail."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; only a bug shows a traceback."""
-        keep_memory()
-        try:
-            with quiet():
-                return super().invoke(ctx)
-        except InlayError as error:
-            typer.echo(f"error: {visible(' '.join(str(error).split()))}", err=True)
-            raise typer.Exit(1) from None
 
 
 @contextmanager

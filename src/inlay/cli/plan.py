@@ -71,6 +71,9 @@ def plan(
             say.print("not remembered: the cache is off, or cannot be written", style="dim")
     found = answer(question, name, sites, known)
     found["answer"] = _answer(found)
+    if known.source != "this machine":
+        other = f"for an {known.machine}, as measured in {known.source}, not for this machine: --measure measures it"
+        screen.print(other, style="yellow", soft_wrap=True)
     _show(screen, found)
     if as_json:
         output.document(found)
@@ -173,8 +176,6 @@ def _show(screen: Console, found: Mapping[str, Any]) -> None:
     )
     for note in figures["notes"]:
         screen.print(note, style="dim")
-    if figures["source"] != "this machine":
-        screen.print("this machine has not been measured: --measure does it", style="dim")
 
 
 def _time(hours: float) -> str:

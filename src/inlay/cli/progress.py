@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from inlay.cli import output
+from inlay.cli.verdicts import majority, nothing_learned, worse
 from inlay.library.about import clock as clock
+from inlay.training.progress import ROOMY
 from inlay.training.progress import Progress as Progress
 from inlay.training.progress import decimals as decimals
 from inlay.training.progress import show_data as show_data
@@ -22,12 +23,18 @@ if TYPE_CHECKING:
 def show_result(screen: Console, result: Result, data: Prepared) -> None:
     """How good a single run is, and how to use it."""
     names = list(dict.fromkeys(name for found in result.metrics.values() for name in found))
-    table = output.table("", *result.metrics, right=list(result.metrics))
+    always, guess = majority(data)
+    columns = {**result.metrics, **({"majority": guess} if guess else {})}
+    table = output.table("", *columns, right=list(columns))
     for name in names:
         marked = f"{name} *" if name == result.metric else name
-        table.add_row(marked, *(decimals(found[name]) if name in found else "" for found in result.metrics.values()))
+        table.add_row(marked, *(decimals(found[name]) if name in found else "" for found in columns.values()))
     screen.print()
     screen.print(table)
+    if guess:
+        screen.print(f"majority: {always} on the {list(result.metrics)[-1]} rows", style="dim", soft_wrap=True)
+    if note := worse(result):
+        screen.print(f"\n{note}", style="yellow", soft_wrap=True)
     if note := nothing_learned(result, data):
         screen.print(f"\n{note}", style="yellow", soft_wrap=True)
     at = f"best after {result.best_step} steps (epoch {result.best_epoch:.1f}), {clock(result.seconds)}"
@@ -38,35 +45,35 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
         screen.print(f"use it: inlay predict {result.name} {text}{other}", style="dim", soft_wrap=True)
 
 
-def show_summary(screen: Console, results: Sequence[Result], library: str) -> None:
+def show_summary(screen: Console, results: Sequence[Result], library: str, prepared: Mapping[int, Prepared]) -> None:
     """How good the runs of a manifest are, and why some failed."""
     tested = any("test" in result.metrics for result in results)
-    columns = ("task", "method", "parameters", "metric", "validation", *(["test"] if tested else []))
-    table = output.table(*columns, right=("parameters", "validation", "test"))
-    for result in results:
+    heads = ("validation", *(["test"] if tested else []), "majority", "f1_macro")
+    sized = ["parameters"] if screen.width >= ROOMY else []
+    table = output.table("task", "method", *sized, "metric", *heads, right=("parameters", *heads))
+    for number, result in enumerate(results):
         if result.ok:
-            found = [result.metrics.get(split, {}).get(result.metric) for split in ("validation", "test")]
-            cells = ["" if value is None else decimals(value) for value in (found if tested else found[:1])]
-            row = (f"{result.name}@{result.version}", result.method, f"{result.parameters['adapter']:,}")
-            table.add_row(*row, result.metric, *cells)
+            size = [f"{result.parameters['adapter']:,}"] if sized else []
+            row = (f"{result.name}@{result.version}", result.method, *size)
+            table.add_row(*row, result.metric, *_scores(result, majority(prepared[number])[1], tested))
         else:
-            table.add_row(result.name, result.method, "", "failed", *[""] * (2 if tested else 1))
+            table.add_row(result.name, result.method, *[""] * len(sized), "failed", *[""] * len(heads))
     screen.print()
     screen.print(table)
     screen.print()
     bad = [result for result in results if not result.ok]
+    for number, result in enumerate(results):
+        said = [worse(result), nothing_learned(result, prepared[number])] if result.ok else []
+        for note in filter(None, said):
+            screen.print(f"{result.name}: {note}", style="yellow", soft_wrap=True)
     for result in bad:
         screen.print(f"{result.name} failed: {result.problem}", style="red", soft_wrap=True)
     screen.print(f"{len(results) - len(bad)} of {len(results)} tasks trained, kept in {library}", soft_wrap=True)
 
 
-def nothing_learned(result: Result, data: Prepared) -> str:
-    """A hint when a run is no better than a guess that needs no training; empty if it is."""
-    advice = "try more epochs or a higher learning rate"
-    if result.value == 0 and result.metric.startswith(("f1", "matthews")):
-        return f"{result.metric} is 0: nothing was learned yet; {advice}"
-    if data.task.kind == "classification" and "accuracy" in result.metrics["validation"]:
-        label, count = Counter(e.target for e in data.validation.examples).most_common(1)[0]
-        if result.metrics["validation"]["accuracy"] <= count / len(data.validation.examples):
-            return f"no better than always answering {label!r} on the validation rows; {advice}"
-    return ""
+def _scores(result: Result, guess: Mapping[str, float], tested: bool) -> list[str]:
+    """The deciding metric on both splits and of the majority, and macro F1, on the last split."""
+    last = list(result.metrics.values())[-1]
+    found = [result.metrics.get(split, {}).get(result.metric) for split in ("validation", "test")[: 1 + tested]]
+    found += [guess.get(result.metric), last.get("f1_macro")]
+    return ["" if value is None else decimals(value) for value in found]

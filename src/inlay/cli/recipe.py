@@ -5,13 +5,13 @@ Listing and showing read TOML alone and never import torch.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import compare, options, output, settings, train
-from inlay.errors import RunError
+from inlay.cli import compare, early, options, output, settings, train
+from inlay.cli.bundles import bundled
+from inlay.cli.help import DATA, METHOD, App
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from inlay.comparison.work import Work
     from inlay.recipes.plan import Chosen
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="The papers' tables: how they were made, and your numbers beside."
-)
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As inlay recipe list has it, or a TOML file of your own.")]
+app = App("Repeat tables of the papers with your data, beside the papers' numbers.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `inlay recipe list`, or your own TOML file.")]
 
 
 @app.command("list")
 def list_(as_json: output.AsJson = False) -> None:
-    """List the tables that can be repeated."""
+    """List the tables that can be repeated.
+
+    Examples:
+        inlay recipe list
+        inlay recipe list --json
+    """
     from inlay.cli.tables import show_recipes
     from inlay.recipes import find, names
 
@@ -39,7 +42,12 @@ def list_(as_json: output.AsJson = False) -> None:
 
 @app.command()
 def show(name: Name, as_json: output.AsJson = False) -> None:
-    """Show a table: the paper's numbers, settings, and the datasets it wants."""
+    """Show a table: the paper's numbers and settings, and the datasets it needs.
+
+    Examples:
+        inlay recipe show houlsby-glue
+        inlay recipe show my-table.toml --json
+    """
     from inlay.cli.tables import show_recipe
     from inlay.recipes import find
 
@@ -50,38 +58,48 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
 
 
 @app.command()
+@bundled(given=settings.Settings(only=("max_steps", "train_size")))
 def run(
     name: Name,
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Holds a folder or a file for every dataset.")],
-    only: Annotated[str | None, typer.Option(metavar="A,B", help="These datasets alone.")] = None,
-    rows: Annotated[str | None, typer.Option(metavar="A,B", help="These rows of the table alone.")] = None,
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with a folder or file per dataset.")],
+    only: Annotated[
+        str | None, options.option(DATA, "--only", "A,B", "Use only these datasets.  [default: all that are there]")
+    ] = None,
+    lines: Annotated[
+        str | None, options.option(DATA, "--lines", "A,B", "Repeat only these lines of the table.  [default: all]")
+    ] = None,
     base: options.Base = None,
-    seeds: Annotated[int | None, typer.Option(min=1, metavar="K", help="Seeds.  [default: the paper's]")] = None,
-    max_steps: settings.MaxSteps = None,
-    train_size: settings.TrainSize = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=A,B", help="Values of a setting in the place of the paper's; may be repeated."),
+    grid: options.Grid = None,
+    seeds: Annotated[
+        int | None,
+        options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.  [default: the paper's]", min=1),
     ] = None,
-    store: Annotated[
-        Path | None, typer.Option(metavar="F", help="A SQLite file for results.  [default: in the library]")
-    ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Forget all results, and start over.")] = False,
-    csv: Annotated[Path | None, typer.Option(metavar="F", help="Write a line per row and dataset.")] = None,
-    slots: settings.Slots = None,
-    compile: settings.Compile = None,
-    save_every: settings.SaveEvery = 60.0,
+    slots: options.Slots = None,
+    compile: options.Compile = None,
+    restart: options.StartOver = False,
+    save_every: options.SaveEvery = 60.0,
     library: options.Library = None,
+    store: options.Store = None,
+    csv: options.Csv = None,
     as_json: output.AsJson = False,
+    *,
+    given: dict[str, Any],
 ) -> None:
-    """Repeat a table on your base and data; called again, it goes on."""
+    """Repeat a table with your base and data. Stopped, it continues when run again.
+
+    Examples:
+        inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
+        inlay recipe run houlsby-glue glue --seeds 1 --max-steps 60 --csv table.csv
+    """
     from inlay.cli.tables import show_beside
+    from inlay.library.library import Library
     from inlay.recipes import find
 
-    screen = output.console(as_json)
-    changes = {"only": _list(only), "rows": _list(rows), "seeds": seeds}
-    chosen = _chosen(find(name), folder, {**changes, "max_steps": max_steps, "train_size": train_size}, grid or [])
-    from inlay.library.library import Library
+    screen, kept = output.console(as_json), Library(library)
+    early.check_base(base)
+    early.check_writable(csv)
+    changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
+    chosen = _chosen(find(name), folder, {**changes, **given}, grid or [])
     from inlay.recipes.api import make_work
     from inlay.recipes.beside import put_beside
     from inlay.recipes.plan import read_all
@@ -89,7 +107,7 @@ def run(
 
     host = train.open_host(base, compile, None, screen)
     parts = read_all(host, chosen)  # whatever is wrong is said before anything is written
-    path = store or Library(library).local / "recipes" / f"{chosen.recipe.name}.sqlite"
+    path = store or kept.local / "recipes" / f"{chosen.recipe.name}.sqlite"
     if restart:
         remove(path)
     with Store(path) as opened:
@@ -108,14 +126,11 @@ def run(
 
 def _chosen(recipe: Any, folder: str, changes: dict[str, Any], grid: list[str]) -> Chosen:
     from inlay.recipes.plan import Changes, choose
-    from inlay.sweeps.grid import read_texts
 
-    values, problems = read_texts(grid)
-    for key in sorted({"max_steps", "train_size"} & values.keys()):
-        if changes[key] is not None:
-            problems.append(f"{key} is given twice")
-    if problems:
-        raise RunError("; ".join(problems))
+    problems = early.Problems()
+    values = early.read_grid(grid, problems)
+    problems += [f"{key} is given twice" for key in ("max_steps", "train_size") if key in values and changes[key]]
+    problems.stop()
     return choose(recipe, folder, Changes(**changes, grid=values))
 
 

@@ -66,7 +66,7 @@ def _one(name: str, data: str | None, screen: Console, which: Any, place: Any) -
     versions = {v: [alias for alias in sorted(named) if named[alias] == v] for v in store.versions(entry.name)}
     from inlay.analysis.report.report import report as make
 
-    return make(host, name, adapter, entry, rows, why=why, versions=versions)
+    return make(host, name, adapter, entry, rows, why=why, versions=versions, library=place["library"])
 
 
 def _two(names: list[str], data: str | None, screen: Console, which: Any, place: Any) -> Report:

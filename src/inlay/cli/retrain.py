@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from inlay.cli import options, output, settings
+from inlay.cli import early, options, output
+from inlay.cli.help import DATA, METHOD, OUTPUT
 from inlay.cli.progress import decimals
 from inlay.cli.train import open_host, open_logs, settle, train_shown
 from inlay.errors import RunError
@@ -18,51 +19,71 @@ if TYPE_CHECKING:
 
     from inlay.library.cards import Entry
     from inlay.library.library import Library
+    from inlay.training.checkpoint import Checkpoint
     from inlay.training.prepare import Prepared
     from inlay.training.retrain import Change, Old
 
 
 def retrain(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Which tasks: sms, or sms@prod for that version.")
+        list[str] | None, typer.Argument(metavar="NAME...", help="The tasks to train: sms, or sms@prod for a version.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every task of the library, in its newest version.")] = False,
+    every: Annotated[
+        bool, options.option(DATA, "--all", None, "Train every task of the library, in its newest version.")
+    ] = False,
+    skip: Annotated[
+        bool, options.option(DATA, "--skip", None, "Leave out tasks that cannot be trained again.")
+    ] = False,
     base: Annotated[
-        str | None, typer.Option("--base", metavar="B", help="The new base: a hub name or a folder.")
+        str | None, options.option(METHOD, "--base", "BASE", "The new pretrained model: a hub name or a folder.")
     ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="L", help="Where to keep what is trained.  [default: LIBRARY-BASE]")
-    ] = None,
-    skip: Annotated[bool, typer.Option("--skip", help="Leave out tasks that cannot be trained again.")] = False,
-    switch: Annotated[bool, typer.Option("--switch", help="Make the new ones the newest versions.")] = False,
+    slots: options.Slots = None,
+    compile: options.Compile = None,
+    resume: options.Resume = False,
+    restart: options.Restart = False,
+    save_every: options.SaveEvery = 60.0,
+    switch: Annotated[
+        bool, options.option(OUTPUT, "--switch", None, "Make the new versions the newest ones of the library.")
+    ] = False,
     switch_better: Annotated[
-        bool, typer.Option("--switch-better", help="The same, but only for those that are not worse.")
+        bool, options.option(OUTPUT, "--switch-better", None, "The same, for tasks that are not worse than before.")
     ] = False,
     tolerance: Annotated[
-        float | None, typer.Option(min=0, metavar="X", help="How much worse is not worse.  [default: 0]")
+        float | None,
+        options.option(*(OUTPUT, "--tolerance", "X"), "With --switch-better: accept a loss of X.  [default: 0]", min=0),
     ] = None,
     alias: Annotated[
-        list[str] | None, typer.Option(metavar="A", help="With --switch: move this alias too, where there is one.")
+        list[str] | None, options.alias("With --switch or --switch-better: move this alias as well.")
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Take back what --switch did.")] = False,
-    slots: settings.Slots = None,
-    compile: settings.Compile = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Throw away a training that was stopped.")] = False,
-    save_every: settings.SaveEvery = 60.0,
-    log: settings.Log = None,
-    half: Annotated[bool, typer.Option("--half", help="Keep the adapters in fp16: half the bytes.")] = False,
+    undo: Annotated[bool, options.option(OUTPUT, "--undo", None, "Undo the last switch.")] = False,
+    to: Annotated[
+        str | None,
+        options.option(OUTPUT, "--to", "LIBRARY", "Where to keep the new adapters.  [default: LIBRARY-BASE]"),
+    ] = None,
     library: options.Library = None,
+    log: options.Log = None,
+    half: options.Half = False,
     as_json: output.AsJson = False,
 ) -> None:
-    """Train the tasks of a library again on another base, from their cards, and compare; switch only if asked."""
+    """Train the tasks of a library again on another base, and compare. Nothing is switched unless you ask for it.
+
+    Examples:
+        inlay retrain --all --base BAAI/bge-small-en-v1.5
+        inlay retrain sms --base BAAI/bge-small-en-v1.5 --switch-better --tolerance 0.01 --alias prod
+    """
     _check_usage(names, every, base, switch, switch_better, tolerance, alias, undo)
+    if resume and restart:
+        raise typer.BadParameter("--resume and --restart contradict each other")
     from inlay.library.library import Library
 
     screen, store = output.console(as_json), Library(library)
     if undo:
         _undo(store, names or None, screen, as_json)
         return
+    early.check_base(base)
+    early.check_logs(log)
+    for name in names or ():
+        store.find(name)
     from inlay.training.retrain import candidates_of, move_aliases, read
     from inlay.training.retrain import switch as switch_to
 
@@ -129,10 +150,24 @@ def _train(
 ) -> tuple[list[Change], list[Entry]]:
     """Every task before and after, and those that are on the new base already."""
     from inlay.training.checkpoint import Checkpoint
+
+    checkpoint = Checkpoint(candidates.local / "runs" / "retrain")
+    with checkpoint.alone():
+        return _train_into(checkpoint, olds, problems, candidates, base, how, screen)
+
+
+def _train_into(
+    checkpoint: Checkpoint,
+    olds: Sequence[Old],
+    problems: dict[str, str],
+    candidates: Library,
+    base: str,
+    how: _How,
+    screen: Console,
+) -> tuple[list[Change], list[Entry]]:
     from inlay.training.parallel import ALONE
     from inlay.training.retrain import Change, begun, finished, is_on, keep, prepare_all
 
-    checkpoint = Checkpoint(candidates.local / "runs" / "retrain")
     settle(checkpoint, how.resume, how.restart, screen)
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(how.log)]

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from inlay.cli import options, output
 from inlay.cli.chosen import open_library
+from inlay.cli.help import Command
 from inlay.errors import InlayError, LibraryError
 from inlay.library import about
 
@@ -40,7 +40,7 @@ _SHOWN = 30
 """Tasks that are listed at the start."""
 
 
-class WatchesPlainly(TyperCommand):
+class WatchesPlainly(Command):
     """A command whose --watch may stand without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -59,7 +59,7 @@ def serve(
     weights: options.Weights = None,
     library: options.Library = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Serve these alone: sms,topic@2.  [default: the library]")
+        str | None, typer.Option(metavar="NAMES", help="Serve these alone: sms,sms@2,topic.  [default: the library]")
     ] = None,
     alias: Annotated[
         str | None, typer.Option(metavar="A", help="Serve what this alias points to, such as prod.")
@@ -197,9 +197,10 @@ def _wish(tasks: str | None, alias: str | None) -> Wish:
     only: dict[str, str] = {}
     for ref in filter(None, (part.strip() for part in tasks.split(","))):
         name, which = split_ref(ref)
-        if name in only:
-            raise LibraryError(f"{name} is asked for twice: one version of a task is served at a time")
-        only[name] = ref if which is not None or alias is None else f"{name}@{alias}"
+        served = name if name not in only else ref  # another version beside the first
+        if served in only or ref in only.values():
+            raise LibraryError(f"--tasks names {ref} twice")
+        only[served] = ref if which is not None or alias is None else f"{name}@{alias}"
     if not only:
         raise LibraryError(f"--tasks {tasks!r} names no adapter; expected some such as sms,topic@2")
     return Wish(only, alias)

@@ -1,78 +1,157 @@
-"""The settings of a run as options: the same for every command that trains."""
+"""The settings of a run as options, made from the fields of `Run`: the same for every command that trains."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+import inspect
+import typing
+from collections.abc import Callable, Collection, Mapping
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple
 
-import typer
+from inlay import registry
+from inlay.cli import known, options
+from inlay.cli.bundles import parameter
+from inlay.cli.help import DATA, METHOD, RARE, TRAINING
+from inlay.cli.options import either
+from inlay.errors import RunError
+from inlay.heads import HEADS, POOLS
+from inlay.training.run import Run, make_run
 
-Task = Annotated[
-    str | None,
-    typer.Option(metavar="T", help="classification, multilabel, regression, tagging, qa, mlm.  [default: guessed]"),
-]
-Method = Annotated[str | None, typer.Option(metavar="SPEC", help="For example houlsby:size=64.")]
-Head = Annotated[str | None, typer.Option(metavar="H", help="linear, tanh2, mlp or relu2.")]
-Pool = Annotated[str | None, typer.Option(metavar="P", help="auto, cls, mean, last or pooler.")]
-Val = Annotated[str | None, typer.Option(metavar="F", help="A file of validation rows.")]
-ValSize = Annotated[str | None, typer.Option(metavar="N|P%", help="Rows to hold out.  [default: 10%]")]
-Test = Annotated[str | None, typer.Option(metavar="F", help="A file of test rows.")]
-TrainSize = Annotated[str | None, typer.Option(metavar="N|P%", help="Train on so many rows only.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Draw rows without regard to their classes.")]
-Lr = Annotated[float | None, typer.Option(metavar="X", help="Peak learning rate.  [default: the method's]")]
-Epochs = Annotated[int | None, typer.Option(metavar="N", help="Passes over the data.  [default: 5, or 400 steps]")]
-MaxSteps = Annotated[int | None, typer.Option(metavar="N", help="Stop after so many steps.")]
-BatchSize = Annotated[int | None, typer.Option(metavar="N", help="Rows per step.  [default: 16]")]
-MaxLength = Annotated[int | None, typer.Option(metavar="N", help="Longest row in tokens.")]
-Long = Annotated[str | None, typer.Option(metavar="HOW", help="Longer texts: cut, or windows with pooled scores.")]
-Warmup = Annotated[float | None, typer.Option(metavar="X", help="Share of rising steps.  [default: 0.1]")]
-WeightDecay = Annotated[float | None, typer.Option(metavar="X", help="Decoupled weight decay.")]
-Decay = Annotated[str | None, typer.Option(metavar="WHAT", help="What decays: difference, or (finetune) weights.")]
-Clip = Annotated[float | None, typer.Option(metavar="X", help="Largest gradient norm.  [default: 1]")]
-NoDropout = Annotated[bool, typer.Option("--no-dropout", help="Train without the base's dropout.")]
-ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Weigh rare classes more.")]
-EvalEvery = Annotated[int | None, typer.Option(metavar="N", help="Evaluate every N steps.")]
-Patience = Annotated[int | None, typer.Option(metavar="N", help="Stop after N evaluations without a best.")]
-Metric = Annotated[str | None, typer.Option(metavar="M", help="The metric that decides.")]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Start, order, dropout, splits.  [default: 0]")]
-PretrainOnText = Annotated[
-    bool, typer.Option("--pretrain-on-text", help="First train on the texts alone, with masked words.")
-]
-PretrainEpochs = Annotated[int | None, typer.Option(metavar="N", help="Passes over the texts.  [default: 3]")]
-Slots = Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs at once.  [default: what fits]")]
-Compile = Annotated[
-    bool | None, typer.Option("--compile/--no-compile", help="Compile layers (CUDA).  [default: if it pays]")
-]
-SaveEvery = Annotated[float, typer.Option(min=0, metavar="S", help="Seconds between checkpoints.")]
-Log = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KIND:WHERE", help="jsonl:F, tensorboard:DIR, wandb:PROJECT or mlflow:EXPERIMENT."),
-]
 
-_FLAGS = {
-    "class_weights": ("class_weights", True),
-    "pretrain_on_text": ("pretrain_on_text", True),
-    "skip_bad_rows": ("skip_bad_rows", True),
-    "plain": ("stratify", False),
-    "no_dropout": ("dropout", False),
+class Shown(NamedTuple):
+    """How a setting looks as an option."""
+
+    metavar: str = ""
+    unset: str = ""
+    """What happens when it is not given, where the default itself does not say so."""
+    names: Collection[str] = ()
+    """What it may be, told in the help."""
+    check: Callable[[str], object] | None = None
+    """Beyond what `Run` checks."""
+    note: str = ""
+    """A further sentence of help."""
+    off: str = ""
+    """What the option does, if it turns something off."""
+
+
+NONE = "none"
+SETTINGS: Mapping[str, Mapping[str, Shown]] = {
+    DATA: {
+        "text": Shown("COLUMN", "guessed"),
+        "pair": Shown("COLUMN", "guessed"),
+        "label": Shown("COLUMN", "guessed"),
+        "val": Shown("FILE", "some rows are held out"),
+        "val_size": Shown("N|P%", "10%, at most 2000"),
+        "test": Shown("FILE", "no test"),
+        "train_size": Shown("N|P%", "all"),
+        "skip_bad_rows": Shown(),
+    },
+    METHOD: {
+        "task": Shown("TASK", "guessed from the data", registry.tasks.own_names(), known.task),
+        "method": Shown(
+            *("SPEC", "", registry.methods.own_names(), known.method),
+            "Options follow a colon, as in houlsby:size=64; `inlay info METHOD` lists them.",
+        ),
+        "head": Shown("HEAD", "", HEADS, known.head),
+        "pool": Shown("POOL", "", POOLS, known.pool),
+        "metric": Shown("METRIC", "the task's own", (), known.metric),
+    },
+    TRAINING: {
+        "lr": Shown("X", "the method's own"),
+        "epochs": Shown("N", "5, or as many as give 400 steps"),
+        "max_steps": Shown("N", "no limit"),
+        "batch_size": Shown("N"),
+        "max_length": Shown("N", "what the base takes, at most 512"),
+        "warmup": Shown("X"),
+        "weight_decay": Shown("X"),
+        "class_weights": Shown(),
+        "eval_every": Shown("N", "once an epoch"),
+        "patience": Shown("N", "never stop early"),
+        "seed": Shown("N"),
+    },
+    RARE: {
+        "format": Shown("FORMAT", "detected", known.FORMATS, known.data_format),
+        "encoding": Shown("ENCODING", "UTF-8"),
+        "stratify": Shown(off="draw rows at random, whatever their classes"),
+        "long": Shown("HOW"),
+        "clip": Shown("X|none"),
+        "dropout": Shown(off="train without the base's dropout"),
+        "decay": Shown("WHAT"),
+        "pretrain_on_text": Shown(),
+        "pretrain_epochs": Shown("N"),
+    },
 }
-"""A flag of the command line -> the setting it changes, and to what."""
-_SETTINGS = frozenset(
-    (
-        "task method head pool text pair label format encoding val val_size test train_size lr epochs "
-        "max_steps batch_size max_length long warmup weight_decay decay clip eval_every patience metric seed "
-        "pretrain_epochs "
-    ).split()
-)
+"""Panel -> the settings in it. All of `Run` but `data` and `name`, which every command has in a way of its own."""
 
 
-def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that somebody has given, out of all arguments of a command."""
-    found = {key: value for key, value in arguments.items() if key in _SETTINGS and value is not None}
-    return found | dict(setting for flag, setting in _FLAGS.items() if arguments.get(flag))
+class Settings:
+    """The settings of a run as a bundle of options; a command gets a dictionary of those that somebody has given."""
+
+    def __init__(self, only: Collection[str] = (), without: Collection[str] = ()):
+        self.names = [
+            name for panel in SETTINGS.values() for name in panel if name not in without and (not only or name in only)
+        ]
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """An option for each setting; a flag for each that is on or off."""
+        return [_parameter(panel, name) for panel, all_ in SETTINGS.items() for name in all_ if name in self.names]
+
+    def made(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What differs from leaving everything out."""
+        given = {name: value for name, value in values.items() if value is not None and value is not False}
+        return {name: not _default(name) if value is True else _read(name, value) for name, value in given.items()}
 
 
 def option(setting: str) -> str:
-    """How a setting is given on the command line: `--batch-size`."""
-    name = {"stratify": "plain", "dropout": "no-dropout"}.get(setting, setting.replace("_", "-"))
-    return f"--{name}"
+    """How a setting is given on the command line: `--batch-size`, `--no-dropout`."""
+    off = setting in Run.model_fields and _default(setting) is True
+    return f"--{'no-' * off}{setting.replace('_', '-')}"
+
+
+def _default(setting: str) -> Any:
+    return Run.model_fields[setting].default
+
+
+def _parameter(panel: str, name: str) -> inspect.Parameter:
+    shown, field = SETTINGS[panel][name], Run.model_fields[name]
+    help_ = _sentence(shown.off or field.description or "", shown.names) + f" {shown.note}" * bool(shown.note)
+    if isinstance(field.default, bool):
+        return parameter(name, Annotated[bool, options.option(panel, option(name), None, help_)], False)
+    unset = shown.unset if field.default is None else _plain(field.default)
+    told = f"{help_}  [default: {unset}]"
+    declared = options.option(panel, option(name), shown.metavar, told, check=lambda value: _check(name, value))
+    kind = str if shown.metavar.endswith(f"|{NONE}") else _type(field.annotation)
+    return parameter(name, Annotated[kind | None, declared], None)
+
+
+def _sentence(text: str, names: Collection[str]) -> str:
+    listed = f": {either(tuple(names))}" if names else ""
+    return f"{text[:1].upper()}{text[1:]}{listed}."
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _read(setting: str, value: Any) -> Any:
+    """A value as `Run` takes it: `none` turns off what is on by default."""
+    return None if value == NONE and _default(setting) is not None else value
+
+
+def _type(annotation: Any) -> Any:
+    """What the command line reads: one of several types is read as text."""
+    if typing.get_origin(annotation) is Literal:
+        return annotation
+    kinds = [kind for kind in typing.get_args(annotation) or (annotation,) if kind is not NoneType]
+    return kinds[0] if len(kinds) == 1 else str
+
+
+def _check(name: str, value: Any) -> None:
+    """Notice a wrong value where it was given."""
+    try:
+        make_run({"data": "", name: _read(name, value)})
+    except RunError as error:
+        raise RunError(str(error).removeprefix(f"{name}={value!r} is not valid: ")) from None
+    check = next(all_[name].check for all_ in SETTINGS.values() if name in all_)
+    if check is not None:
+        check(str(value))

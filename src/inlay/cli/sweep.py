@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options, output, settings, train
-from inlay.errors import InlayError, RunError
+from inlay.cli import early, known, options, output, settings, train
+from inlay.cli.bundles import bundled
+from inlay.cli.help import DATA, METHOD, OUTPUT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,99 +25,104 @@ if TYPE_CHECKING:
     from inlay.sweeps.table import Sweep
 
 
+@bundled(given=settings.Settings())
 def sweep(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="N", help="What the sweep, and its winner, is called.")] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=A,B,C",
-            help="Values of a setting, of the method, or of a method's option; may be given for several keys.",
+    manifest: Annotated[
+        Path | None,
+        options.option(DATA, "--manifest", "FILE", "A TOML file of the whole sweep, in place of DATA and settings."),
+    ] = None,
+    base: options.Base = None,
+    grid: options.Grid = None,
+    random: Annotated[
+        int | None, options.option(METHOD, "--random", "N", "Draw N combinations; also from KEY=LOW..HIGH.", min=1)
+    ] = None,
+    search: Annotated[
+        str | None,
+        options.option(
+            *(METHOD, "--search", "optuna"),
+            "Let Optuna choose; also from KEY=LOW..HIGH.",
+            check=known.one_of("search", ("optuna",)),
         ),
     ] = None,
-    file: Annotated[Path | None, typer.Option(metavar="F", help="All this in a TOML file.")] = None,
-    random: Annotated[int | None, typer.Option(metavar="N", help="Draw N combinations; KEY=LOW..HIGH.")] = None,
-    search: Annotated[str | None, typer.Option(metavar="optuna", help="Let Optuna choose; KEY=LOW..HIGH.")] = None,
-    trials: Annotated[int | None, typer.Option(metavar="N", help="How many settings a search tries.")] = None,
+    trials: Annotated[
+        int | None, options.option(METHOD, "--trials", "N", "How many settings a search tries.", min=1)
+    ] = None,
     pruner: Annotated[
-        str | None, typer.Option(metavar="P", help="median, hyperband or none.  [default: median]")
+        str | None,
+        options.option(
+            *(METHOD, "--pruner", "PRUNER"),
+            "How a search stops bad runs: median, hyperband or none.  [default: median]",
+            check=known.one_of("pruner", ("median", "hyperband", "none")),
+        ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(metavar="K", help="Seeds of every setting.  [default: 1]")] = None,
+    seeds: Annotated[
+        int | None, options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.  [default: 1]", min=1)
+    ] = None,
     select: Annotated[
-        str | None, typer.Option(metavar="HOW", help="What wins: mean over seeds, or best run.  [default: mean]")
+        str | None,
+        options.option(
+            *(METHOD, "--select", "HOW"),
+            "What wins: mean (over seeds) or best (single run).  [default: mean]",
+            check=known.one_of("way to select", ("mean", "best")),
+        ),
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="Put the winner into the library.")] = False,
-    store: Annotated[
-        Path | None, typer.Option(metavar="F", help="A SQLite file for results.  [default: in the library]")
-    ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Forget all results, and start over.")] = False,
-    csv: Annotated[Path | None, typer.Option(metavar="F", help="Write a line per run.")] = None,
-    latex: Annotated[Path | None, typer.Option(metavar="F", help="Write the ranked table.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="F", help="Draw the metric (.png, .pdf, .svg).")] = None,
-    task: settings.Task = None,
-    method: settings.Method = None,
-    base: options.Base = None,
-    head: settings.Head = None,
-    pool: settings.Pool = None,
-    text: options.Text = None,
-    pair: options.Pair = None,
-    label: options.Label = None,
-    format: options.Format = None,
-    encoding: options.Encoding = None,
-    val: settings.Val = None,
-    val_size: settings.ValSize = None,
-    test: settings.Test = None,
-    train_size: settings.TrainSize = None,
-    plain: settings.Plain = False,
-    lr: settings.Lr = None,
-    epochs: settings.Epochs = None,
-    max_steps: settings.MaxSteps = None,
-    batch_size: settings.BatchSize = None,
-    max_length: settings.MaxLength = None,
-    long: settings.Long = None,
-    warmup: settings.Warmup = None,
-    weight_decay: settings.WeightDecay = None,
-    decay: settings.Decay = None,
-    clip: settings.Clip = None,
-    no_dropout: settings.NoDropout = False,
-    class_weights: settings.ClassWeights = False,
-    eval_every: settings.EvalEvery = None,
-    patience: settings.Patience = None,
-    metric: settings.Metric = None,
-    seed: settings.Seed = None,
-    pretrain_on_text: settings.PretrainOnText = False,
-    pretrain_epochs: settings.PretrainEpochs = None,
-    skip_bad_rows: options.SkipBadRows = False,
-    slots: settings.Slots = None,
-    compile: settings.Compile = None,
+    slots: options.Slots = None,
+    compile: options.Compile = None,
     weights: options.Weights = None,
-    save_every: settings.SaveEvery = 60.0,
+    restart: options.StartOver = False,
+    save_every: options.SaveEvery = 60.0,
     engine: options.Engine = "local",
     address: options.Address = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Ray workers.  [default: one per GPU, or per machine]")
+    workers: options.Workers = None,
+    name: Annotated[
+        str | None, options.name("The name of the sweep and of its winner.  [default: made from DATA]")
     ] = None,
-    log: settings.Log = None,
+    best: Annotated[bool, options.option(OUTPUT, "--best", None, "Put the winner into the library.")] = False,
     library: options.Library = None,
+    store: options.Store = None,
+    csv: options.Csv = None,
+    latex: options.Latex = None,
+    plot: options.Plot = None,
+    log: options.Log = None,
     as_json: output.AsJson = False,
+    *,
+    given: dict[str, Any],
 ) -> None:
-    """Train many settings of one task side by side, and rank them by validation."""
-    given = settings.given(locals())
-    choices = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds, "select": select}
-    screen = output.console(as_json)
-    plan, runs, problems = _plan(data, name, file, grid or [], given, choices)
-    from inlay.library.library import Library, check_name
+    """Train many settings of one task side by side, and rank them by validation. Stopped, it continues when run again.
+
+    Examples:
+        inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3
+        inlay sweep tickets.csv --search optuna --trials 30 --grid lr=1e-4..1e-2 --best
+    """
+    asked = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds, "select": select}
+    choices = {key: value for key, value in asked.items() if value is not None}
+    _check_usage(data, name, manifest, grid or [], given, choices)
+    from inlay.library.library import Library
+    from inlay.library.names import check_name
+
+    screen, kept, wrong = output.console(as_json), Library(library), early.Problems()
+    values = early.read_grid(grid, wrong)
+    if data is not None:
+        wrong.check(early.check_run, {"data": data, **given})
+    elif manifest is not None and not manifest.is_file():
+        wrong.append(f"{manifest}: there is no such file")
+    wrong.check(early.check_base, base)
+    wrong.check(early.check_engine, engine, address, workers)
+    wrong.check(early.check_logs, log)
+    wrong.check(early.check_writable, csv, latex, plot)
+    wrong.stop()
+    early.check_specs(given.get("method"), given.get("task"))
+    plan, runs, problems = _plan(data, name, manifest, values, given, choices)
     from inlay.sweeps.api import Work
     from inlay.sweeps.ray import read_engine
     from inlay.sweeps.store import Store, remove
     from inlay.training.run import data_name
 
     named = check_name(runs.pop("name", None) or data_name(str(runs.get("data", ""))))
-    kept = Library(library)
-    cluster, more = read_engine(engine, address, workers)
-    problems += more
+    cluster, _ = read_engine(engine, address, workers)
     host, space = _space(plan, runs, problems, cluster, lambda: train.open_host(base, compile, weights, screen))
     path = store or kept.local / "sweeps" / f"{named}.sqlite"
     if restart:
@@ -131,47 +137,49 @@ def sweep(
     _finish(found, screen, csv, latex, plot, as_json)
 
 
+def _check_usage(
+    data: str | None,
+    name: str | None,
+    manifest: Path | None,
+    grid: Sequence[str],
+    given: Mapping[str, Any],
+    choices: Mapping[str, Any],
+) -> None:
+    if manifest is None and data is None:
+        raise typer.BadParameter("give DATA, or --manifest")
+    if manifest is not None:
+        extra = "DATA" if data is not None else "--name" if name is not None else "--grid" if grid else ""
+        extra = extra or next((settings.option(key) for key in (*given, *choices)), "")
+        if extra:
+            raise typer.BadParameter(f"{extra} does not go with --manifest; write it there")
+
+
 def _plan(
     data: str | None,
     name: str | None,
-    file: Path | None,
-    grid: Sequence[str],
-    given: dict[str, Any],
+    manifest: Path | None,
+    values: Mapping[str, str],
+    given: Mapping[str, Any],
     choices: Mapping[str, Any],
 ) -> tuple[Plan, dict[str, Any], list[str]]:
     """What to try, the settings of all runs, and what is wrong so far."""
     from inlay.sweeps.api import Plan
     from inlay.sweeps.file import read_file
-    from inlay.sweeps.grid import read_texts
 
-    asked = {key: value for key, value in choices.items() if value is not None}
-    if file is not None:
-        extra = "DATA" if data is not None else "--name" if name is not None else "--grid" if grid else ""
-        extra = extra or next((settings.option(key) for key in (*given, *asked)), "")
-        if extra:
-            raise typer.BadParameter(f"{extra} does not go with --file; write it there")
-        return read_file(file)
-    if data is None:
-        raise typer.BadParameter("give DATA, or --file")
-    values, problems = read_texts(grid)
+    if manifest is not None:
+        return read_file(manifest)
     named = {} if name is None else {"name": name}
-    return Plan(values, **asked), {"data": data, **named, **given}, problems
+    return Plan(values, **choices), {"data": data, **named, **given}, []
 
 
 def _space(
-    plan: Plan, runs: dict[str, Any], problems: list[str], cluster: Cluster | None, load: Any
+    plan: Plan, runs: dict[str, Any], problems: Sequence[str], cluster: Cluster | None, load: Any
 ) -> tuple[Host, Space]:
     """The base, and what can be tried on it; one error names everything that is wrong."""
     space, more = plan.space(runs)
-    found = [*problems, *more]
-    host = None
-    try:
-        host = load()
-        found += space.problems(host) + ([] if cluster is None else cluster.problems(host))
-    except InlayError as error:
-        found.append(str(error))
-    if found or host is None:
-        raise RunError("; ".join(dict.fromkeys(found)))
+    early.Problems([*problems, *more]).stop()
+    host = load()
+    early.Problems([*space.problems(host), *([] if cluster is None else cluster.problems(host))]).stop()
     return host, space
 
 
@@ -183,10 +191,10 @@ def _run(work: Work, screen: Console) -> Sweep:
         with train.default_interrupt(), SweepProgress(screen, work) as progress:
             work.engine.callbacks = [progress, *work.engine.callbacks]
             return work.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
         screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(train.code_of(stopped)) from None
 
 
 def _finish(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
 from inlay.cli.progress import Progress, clock, decimals
+from inlay.cli.verdicts import majority
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,6 +108,11 @@ def show_plan(screen: Console, work: Work) -> None:
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
     rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate{test}"
     screen.print(f"task: {data.task.name}, {rows}; decided by {data.metric} on validation")
+    always, guess = majority(data)
+    if guess:
+        names = [name for name in dict.fromkeys((data.metric, "f1_macro")) if name in guess]
+        scores = ", ".join(f"{name} {decimals(guess[name])}" for name in names)
+        screen.print(f"majority ({always}): {scores}", soft_wrap=True)
     seeds = f" with {len(work.seeds)} seeds" if len(work.seeds) > 1 else ""
     settings = work.runs // len(work.seeds)
     how = f", {settings} settings{seeds}, varying {', '.join(work.space.keys) or 'nothing'}"

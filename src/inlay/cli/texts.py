@@ -130,14 +130,18 @@ def _line(number: int, raw: bytes, encoding: str) -> Line:
 def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
     """What is given, and else the columns that the adapter was trained on, if this file has them."""
     from inlay.data.guess import is_unnamed
+    from inlay.data.record import several
+
+    def there(name: str) -> bool:
+        return all(part in names for part in several(name, names))
 
     trained = about.get("columns") or {}
     if is_unnamed(trained.get("pair", "")):  # a number, which in another file may be that of its labels: look again
         trained = {role: name for role, name in trained.items() if role == "label"}
-    if any(name not in names for role, name in trained.items() if role != "label"):
+    if any(not there(name) for role, name in trained.items() if role != "label"):
         return dict(given)  # another layout
     roles = [role for role in ("text", "pair", "label") if role != "pair" or "text" not in given]  # not its pair
-    named = {role: trained[role] for role in roles if trained.get(role) in names}
+    named = {role: trained[role] for role in roles if role in trained and there(trained[role])}
     return {role: name for role, name in named.items() if name not in given.values()} | dict(given)
 
 

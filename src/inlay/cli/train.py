@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options, output, settings
+from inlay.cli import early, options, output, settings
+from inlay.cli.bundles import bundled
+from inlay.cli.help import DATA
 from inlay.errors import InlayError, RunError
 
 if TYPE_CHECKING:
@@ -30,83 +32,67 @@ if TYPE_CHECKING:
     from inlay.training.run import Run
 
 
+@bundled(given=settings.Settings())
 def train(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="N", help="What the adapter is called.")] = None,
     manifest: Annotated[
-        Path | None, typer.Option(metavar="F", help="A TOML file of many tasks, trained side by side.")
+        Path | None,
+        options.option(DATA, "--manifest", "FILE", "A TOML file of many tasks, in place of DATA and settings."),
     ] = None,
-    task: settings.Task = None,
-    method: settings.Method = None,
     base: options.Base = None,
-    head: settings.Head = None,
-    pool: settings.Pool = None,
-    text: options.Text = None,
-    pair: options.Pair = None,
-    label: options.Label = None,
-    format: options.Format = None,
-    encoding: options.Encoding = None,
-    val: settings.Val = None,
-    val_size: settings.ValSize = None,
-    test: settings.Test = None,
-    train_size: settings.TrainSize = None,
-    plain: settings.Plain = False,
-    lr: settings.Lr = None,
-    epochs: settings.Epochs = None,
-    max_steps: settings.MaxSteps = None,
-    batch_size: settings.BatchSize = None,
-    max_length: settings.MaxLength = None,
-    long: settings.Long = None,
-    warmup: settings.Warmup = None,
-    weight_decay: settings.WeightDecay = None,
-    decay: settings.Decay = None,
-    clip: settings.Clip = None,
-    no_dropout: settings.NoDropout = False,
-    class_weights: settings.ClassWeights = False,
-    eval_every: settings.EvalEvery = None,
-    patience: settings.Patience = None,
-    metric: settings.Metric = None,
-    seed: settings.Seed = None,
-    pretrain_on_text: settings.PretrainOnText = False,
-    pretrain_epochs: settings.PretrainEpochs = None,
-    skip_bad_rows: options.SkipBadRows = False,
-    slots: settings.Slots = None,
-    compile: settings.Compile = None,
+    slots: options.Slots = None,
+    compile: options.Compile = None,
     weights: options.Weights = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Throw away a training that was stopped.")] = False,
-    save_every: settings.SaveEvery = 60.0,
-    log: settings.Log = None,
-    half: Annotated[bool, typer.Option("--half", help="Keep the adapter in fp16: half the bytes.")] = False,
+    resume: options.Resume = False,
+    restart: options.Restart = False,
+    save_every: options.SaveEvery = 60.0,
+    name: Annotated[str | None, options.name("The adapter's name.  [default: made from DATA]")] = None,
     library: options.Library = None,
+    log: options.Log = None,
+    half: options.Half = False,
     as_json: output.AsJson = False,
+    *,
+    given: dict[str, Any],
 ) -> None:
-    """Train an adapter on a file; or many, side by side, from a manifest."""
-    given = settings.given(locals())
+    """Train an adapter on a file; or many, side by side, from a manifest.
+
+    Examples:
+        inlay train tickets.csv --name tickets --method houlsby:size=64
+        inlay train --manifest tasks.toml --json
+    """
     runs, folder = _runs(data, name, manifest, given)
-    from inlay.cli.progress import show_result, show_summary
+    if resume and restart:
+        raise typer.BadParameter("--resume and --restart contradict each other")
     from inlay.library.library import Library
+
+    store = Library(library)
+    early.check_base(base)
+    early.check_logs(log)
+    problems = _check(runs, many=manifest is not None)
+    from inlay.cli.progress import show_result, show_summary
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import joined
 
-    store = Library(library)
     checkpoint = Checkpoint(store.local / "runs" / folder)
-    with contextlib.ExitStack() as stack:
-        ranks = stack.enter_context(joined())
-        screen = output.console(as_json, quiet=not ranks.leads)
-        settle(checkpoint, resume, restart, screen)
-        logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or () if ranks.leads else ())]
-        host = open_host(base, compile, weights, screen)
-        prepared, problems = _prepare(runs, host, screen, many=manifest is not None)
-        results = train_shown(host, prepared, slots, checkpoint, resume, save_every, logs, screen, ranks)
-    if not ranks.leads:
-        raise typer.Exit(int(bool(problems) or not all(result.ok for result in results.values())))
-    kept = _keep(host, runs, results, problems, store, half)
-    checkpoint.remove()
+    with contextlib.ExitStack() as alone:
+        with contextlib.ExitStack() as stack:
+            ranks = stack.enter_context(joined())
+            screen = output.console(as_json, quiet=not ranks.leads)
+            if ranks.leads:
+                alone.enter_context(checkpoint.alone())
+            settle(checkpoint, resume, restart, screen)
+            logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or () if ranks.leads else ())]
+            host = open_host(base, compile, weights, screen)
+            prepared = _prepare(runs, host, screen, problems, many=manifest is not None)
+            results = train_shown(host, prepared, slots, checkpoint, resume, save_every, logs, screen, ranks)
+        if not ranks.leads:
+            raise typer.Exit(int(bool(problems) or not all(result.ok for result in results.values())))
+        kept = _keep(host, runs, results, problems, store, half)
+        checkpoint.remove()
     if manifest is not None:
-        show_summary(screen, kept, store.root)
+        show_summary(screen, kept, store.root, prepared)
     elif kept[0].ok:
         show_result(screen, kept[0], prepared[0])
     else:
@@ -135,10 +121,25 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
     return [make_run({"data": data, "name": name, **given})], name
 
 
+def _check(runs: Sequence[Run], many: bool) -> dict[int, str]:
+    """Run -> what is wrong with it, as far as that can be seen before a base is loaded."""
+    from inlay.training.inputs import check
+
+    problems: dict[int, str] = {}
+    for i, run in enumerate(runs):
+        try:
+            check(run)
+        except InlayError as error:
+            if not many:
+                raise
+            problems[i] = str(error)
+    if not many:
+        early.check_specs(runs[0].method, runs[0].task)
+    return problems
+
+
 def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: Console) -> None:
     """What becomes of a training that was stopped before its end."""
-    if resume and restart:
-        raise typer.BadParameter("--resume and --restart contradict each other")
     if restart:
         checkpoint.remove()
     elif checkpoint.exists and not resume:
@@ -168,28 +169,35 @@ def open_host(base: str | None, compile: bool | None, weights: str | None, scree
 
 
 def _prepare(
-    runs: Sequence[Run], host: Host, screen: Console, many: bool
-) -> tuple[dict[int, Prepared], dict[int, str]]:
+    runs: Sequence[Run], host: Host, screen: Console, problems: dict[int, str], many: bool
+) -> dict[int, Prepared]:
+    """The runs that can be trained; what is wrong with the others goes to `problems`."""
     from inlay.cli.progress import show_data
     from inlay.training.prepare import prepare
+    from inlay.training.progress import FEW_TO_VALIDATE, few_to_validate
 
     prepared: dict[int, Prepared] = {}
-    problems: dict[int, str] = {}
     for i, run in enumerate(runs):
         try:
-            prepared[i] = prepare(run, host)
+            if i not in problems:
+                prepared[i] = prepare(run, host)
         except InlayError as error:
             if not many:
                 raise
             problems[i] = str(error)
+        if i in problems:
             screen.print(f"{run.name}: cannot be trained, see below", style="red")
-            continue
-        if many:
+        elif many:
             rows = f"{len(prepared[i].train.examples):,} rows"
             screen.print(f"{run.name}: {prepared[i].task.name}, {rows}, {prepared[i].method.spec}")
         else:
             show_data(screen, prepared[i], host)
-    return prepared, problems
+    few = [data.run.name for data in prepared.values() if few_to_validate(data)] if many else []
+    if few:
+        names = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+        said = f"fewer than {FEW_TO_VALIDATE} validation rows, so that scores can be far off: {names}"
+        screen.print(said, style="yellow", soft_wrap=True)
+    return prepared
 
 
 def train_shown(
@@ -211,7 +219,7 @@ def train_shown(
     try:
         with default_interrupt(), Progress(screen, len(prepared), deciding) as progress:
             return train_prepared(host, prepared, slots, [progress, *logs], checkpoint, resume, save_every, ranks=ranks)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         if checkpoint.exists:
             arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--restart")]
             again = shlex.join(["inlay", *arguments, "--resume"])
@@ -219,7 +227,12 @@ def train_shown(
             screen.print(f"\nstopped; what is done is saved. To go on{how}:\n  {again}", soft_wrap=True)
         else:
             screen.print("\nstopped before anything could be saved")
-        raise typer.Exit(130) from None
+        raise typer.Exit(code_of(stopped)) from None
+
+
+def code_of(stopped: KeyboardInterrupt) -> int:
+    """The exit code of a command that a signal has stopped: 130 after Ctrl-C, 143 after SIGTERM."""
+    return 128 + (stopped.args[0] if stopped.args else signal.SIGINT)
 
 
 @contextlib.contextmanager

@@ -10,13 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from inlay.data import guess
-from inlay.data.record import Record
+from inlay.data.record import Record, several
 from inlay.errors import DataError, SpecError, suggest
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The column of each part of an example; "" where the task has no such part."""
+    """The column of each part of an example; "" where the task has no such part.
+
+    A text may be joined from several (`subject,body`), and several of 0 and 1 may say which labels a row has.
+    """
 
     text: str = ""
     pair: str = ""
@@ -41,6 +44,13 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 
 _GOLD = frozenset({"label", "tags", "answers"})
 _OPTIONAL = frozenset({"pair"})
+_SEVERAL = {
+    "classification": ("text", "pair"),
+    "multilabel": ("text", "pair", "label"),
+    "regression": ("text", "pair"),
+    "mlm": ("text",),
+}
+"""Task -> its parts that may be made of several columns."""
 
 
 def by_option(task: str, columns: Columns) -> dict[str, str]:
@@ -85,7 +95,8 @@ def choose(
     missing = [f for f in FIELDS[chosen] if f not in found and f not in optional]
     if missing:
         raise DataError(f"{where}: {_not_found(chosen, missing, names)}")
-    return chosen, Columns(**found), _line(chosen, guessed, bool(known))
+    line = _line(chosen, guessed, bool(known))
+    return chosen, Columns(**found), f"{line}{_left_over(chosen, seen, found)}" if "text" in guessed else line
 
 
 def _check_given(asked: Mapping[str, str], names: Sequence[str], where: str) -> None:
@@ -93,10 +104,15 @@ def _check_given(asked: Mapping[str, str], names: Sequence[str], where: str) -> 
     owner: dict[str, str] = {}
     for field, name in asked.items():
         option = options[field]
-        if name not in names:
-            raise DataError(f"{where}: there is no column {name!r} ({option}): {suggest(name, names)}")
-        if owner.setdefault(name, option) != option:
-            raise DataError(f"{where}: {owner[name]} and {option} both name the column {name!r}; each needs its own")
+        parts = several(name, names)
+        for part in parts:
+            if part not in names:
+                raise DataError(f"{where}: there is no column {part!r} ({option}): {suggest(part, names)}")
+            if owner.setdefault(part, option) != option:
+                both = f"{owner[part]} and {option} both name the column {part!r}"
+                raise DataError(f"{where}: {both}; each needs its own")
+        if len(set(parts)) < len(parts):
+            raise DataError(f"{where}: {option} {name} names a column twice")
 
 
 def _fixed(
@@ -110,6 +126,9 @@ def _fixed(
         own = field if field in parts else by_option.get(_SINGLE.get(field, ""), "")
         if not own:
             raise DataError(f"{where}: {task} has no {field} column; it has {_join(list(parts), 'and')}")
+        if len(several(name, names)) > 1 and own not in _SEVERAL.get(task, ()):
+            hint = "; several columns of 0 and 1 are for --task multilabel" if own == "label" else ""
+            raise DataError(f"{where}: {parts[own]} {name}: {task} has one column of its {own}{hint}")
         if own == field or own not in fixed:
             fixed[own] = name
     other_text = "text" in fixed and fixed["text"] != hints.get("text")  # then the layout's pair is not its pair
@@ -154,6 +173,16 @@ def _not_found(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
     else:
         said = f"no column looks like the {parts} (task {task})"
     return f"{said}; the columns are {', '.join(names)}; pass {options}"
+
+
+def _left_over(task: str, seen: Sequence[guess.Seen], found: Mapping[str, str]) -> str:
+    """What is said of a column of texts that is not used, where it could be."""
+    used = {part for name in found.values() for part in several(name, [s.name for s in seen])}
+    left = [s.name for s in seen if s.reads_like_text and not s.never and s.name not in used]
+    if not left or task not in _SEVERAL or "pair" in found:
+        return ""
+    pair = f", --pair {left[0]} makes pairs" if "pair" in FIELDS[task] else ""
+    return f"; not used: {_join(left, 'and')} (--text {left[0]},{found['text']} joins columns{pair})"
 
 
 def _line(task: str, guessed: Mapping[str, str], task_known: bool) -> str:

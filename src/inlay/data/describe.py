@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -19,6 +19,12 @@ Text = tuple[str, str | None]
 _SHOWN = 10
 _WIDEST = 40
 _BARS = "▁▂▃▄▅▆▇█"
+_PLURAL = {"class": "classes", "label": "labels", "tag": "tags"}
+_ENTITY = frozenset({"B-", "I-", "E-", "S-"})
+_SAME = {"y": "yes", "n": "no", "t": "true", "f": "false"}
+"""Short forms of classes."""
+_NOTHING = frozenset({"nan", "na", "n/a", "none", "null", "nil", "<na>", "?", "-"})
+"""What stands in a cell, in the place of a class, where nobody gave one."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,11 @@ class Look:
 
     rows: int
     labels: dict[str, int] = field(default_factory=dict)
-    """Rows of each class, by falling count."""
+    """Rows of each class or label, or words of each tag, by falling count."""
+    kind: str = "class"
+    """What a label is: a class, a label of several, or a tag."""
+    form: str = ""
+    """How tags are written."""
     lengths: list[tuple[int, int, int]] = field(default_factory=list)
     """Histogram of token lengths: (from, to, count)."""
     longest: int = 0
@@ -36,13 +46,13 @@ class Look:
     over_long: int = 0
     """Rows longer than `max_length`."""
     duplicates_within: int = 0
-    """Rows whose text stands in an earlier row too."""
+    """Rows whose text appears in an earlier row too."""
     shared: dict[str, int] = field(default_factory=dict)
-    """Split -> those of its rows whose text stands in train too."""
+    """Split -> those of its rows whose text appears in train too."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Split -> its rows."""
     conflicting: int = 0
-    """Texts that stand with more than one label."""
+    """Texts that appear with more than one label."""
     empty: int = 0
     """Rows in which the text, or its pair, is blank."""
 
@@ -53,15 +63,26 @@ def look(
     lengths: Sequence[int] | None,
     max_length: int | None,
     others: Mapping[str, Sequence[Text]],
+    kind: str = "class",
+    names: Iterable[str] | None = None,
 ) -> Look:
-    """Look at the training rows (`lengths` in tokens, before any are cut) and at the texts of other splits."""
+    """Look at the training rows (`lengths` in tokens, before any are cut) and at the texts of other splits.
+
+    Args:
+        labels: the class of every row.
+        kind: "label" or "tag" where rows have several.
+        names: those of all rows, in the place of classes.
+    """
     marks = [_mark(text) for text in texts]
     full = [mark for mark in marks if mark]
     train = set(full)
     sizes = list(lengths or ())
+    counts = _by_count(names if names is not None else labels or ())
     return Look(
         rows=len(texts),
-        labels=_by_count(labels or ()),
+        labels=counts,
+        kind=kind,
+        form=tag_form(counts) if kind == "tag" else "",
         lengths=histogram(sizes),
         longest=max(sizes, default=0),
         mean=sum(sizes) / len(sizes) if sizes else 0.0,
@@ -132,12 +153,14 @@ def _class_lines(look: Look) -> list[str]:
         return [_many(look.rows, "row")]
     shown = [(_short(label), count) for label, count in list(look.labels.items())[:_SHOWN]]
     wide, digits = max(len(name) for name, _ in shown), len(str(shown[0][1]))
-    total = sum(look.labels.values())
+    total = look.rows if look.kind == "label" else sum(look.labels.values())  # a row may have several labels, or none
     more = len(look.labels) - _SHOWN
+    of = f", {_many(total, 'word')}" if look.kind == "tag" else ""
     return [
-        f"{_many(look.rows, 'row')}, {_many(len(look.labels), 'class', 'classes')}",
+        f"{_many(look.rows, 'row')}{of}, {_many(len(look.labels), look.kind, _PLURAL[look.kind])}",
         *(f"  {name:{wide}}  {count:{digits}}  {100 * count / total:5.1f} %" for name, count in shown),
         *([f"  ... and {more} more"] if more > 0 else []),
+        *([look.form] if look.form else []),
     ]
 
 
@@ -161,12 +184,51 @@ def _warnings(look: Look) -> list[str]:
     if look.duplicates_within:
         found.append(f"{_many(look.duplicates_within, 'row repeats', 'rows repeat')} the text of an earlier row")
     if look.conflicting:
-        found.append(f"{_many(look.conflicting, 'text stands', 'texts stand')} with more than one label")
+        found.append(f"{_many(look.conflicting, 'text appears', 'texts appear')} with more than one label")
     for name, count in look.shared.items():
         if count:
-            stand = "stands" if count == 1 else "stand"
-            found.append(f"{count} of {_many(look.sizes[name], f'{name} row')} also {stand} in train")
-    return found
+            appear = "appears" if count == 1 else "appear"
+            found.append(f"{count} of {_many(look.sizes[name], f'{name} row')} also {appear} in train")
+    return found + odd_labels(look.labels, look.kind)
+
+
+def odd_labels(counts: Mapping[str, int], kind: str) -> list[str]:
+    """What is strange about the names of classes: two that look like one, and those that mean "no label"."""
+    alike: dict[str, list[str]] = {}
+    for label in counts if kind != "tag" else ():
+        alike.setdefault(_meaning(label), []).append(label)
+    said = [
+        f"{_listed(names, counts)} look like one {kind}; they are trained as {len(names)}"
+        for names in alike.values()
+        if len(names) > 1
+    ]
+    said += [
+        f"{_listed([label], counts)} is a {kind} of its own; if it means that there is no label, remove these rows"
+        for label in (counts if kind != "tag" else ())
+        if label.strip().lower() in _NOTHING
+    ]
+    return said
+
+
+def tag_form(tags: Collection[str]) -> str:
+    """Which of the usual ways of writing entities these tags follow."""
+    starts = {tag[:2] for tag in tags if tag != "O"}
+    kinds = sorted({tag[2:] for tag in tags if tag[2:] and tag[:2] in _ENTITY})
+    if not starts or not starts <= _ENTITY:
+        return "tags: one for every word, no entities; scored by accuracy over words"
+    scheme = "BIOES" if starts & {"E-", "S-"} else "BIO" if "B-" in starts else "IO"
+    entities = _many(len(kinds), "kind of entity", "kinds of entities")
+    return f"tags: {scheme}, {entities} ({', '.join(map(_short, kinds[:_SHOWN]))}); scored by F1 over entities"
+
+
+def _meaning(label: str) -> str:
+    folded = _fold(label)
+    return _SAME.get(folded, folded)
+
+
+def _listed(names: Sequence[str], counts: Mapping[str, int]) -> str:
+    shown = [f"{_short(name)!r} ({_many(counts[name], 'row')})" for name in names]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _many(count: int, one: str, more: str = "") -> str:

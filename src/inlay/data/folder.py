@@ -10,6 +10,7 @@ from inlay.data.formats.glue import task_of
 from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import DataError
 
+NO_XML = "XML and HTML are not supported; convert it to CSV, or to JSON lines with one object per row"
 SPLITS = ("train", "validation", "test")
 _WORDS = {
     "train": ["train", "training"],
@@ -49,7 +50,9 @@ def find_splits(folder: Path, mismatched: bool = False) -> dict[str, Path]:
     if not found and len(files) == 1:
         return {"train": files[0]}
     if not found:
-        raise DataError(f"{folder}: no file named train, dev or test, as in train.csv; found {_listed(_all(folder))}")
+        xml = f"; {NO_XML}" if any(extension(f.name) == "xml" for f in _entries(folder)) else ""
+        found_there = _listed(_all(folder))
+        raise DataError(f"{folder}: no file named train, dev or test, as in train.csv; found {found_there}{xml}")
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inlay.data.record import Record
+from inlay.data.record import Record, as_flag, several
 
 
 def _words(text: str) -> list[str]:
@@ -124,6 +124,11 @@ class Seen:
         return short and self.filled >= 0.9 and 2 <= self.distinct <= max(2, len(self.values) // 2)
 
     @property
+    def is_flag(self) -> bool:
+        """0 or 1 in nearly every row."""
+        return self.filled >= 0.9 and all(as_flag(value) is not None for value in self.values)
+
+    @property
     def reads_like_text(self) -> bool:
         """Most values have several words, or letters of scripts without spaces; ids, links and classes do not."""
         if self.kind != "text" or self.filled < 0.9 or self.length < _SHORTEST_TEXT:
@@ -180,6 +185,8 @@ def task(seen: Sequence[Seen], asked: Mapping[str, str], hinted: Mapping[str, st
     if asks and keys & set(_QA["answers"]):
         return "qa"
     name = texts(seen, {**hinted, **asked}, "", True).get("label", "")
+    if len(several(name, [s.name for s in seen])) > 1:
+        return "multilabel"
     label = next((s for s in seen if s.name == name), None)
     if label is None:
         return "qa" if asks else "classification"
@@ -199,11 +206,16 @@ def texts(
     """
     found = dict(fixed)
 
+    names = [s.name for s in seen]
+
     def free(*kinds: str) -> list[Seen]:
-        return [s for s in seen if s.kind in kinds and not s.never and s.name not in found.values()]
+        used = {part for name in found.values() for part in several(name, names)}
+        return [s for s in seen if s.kind in kinds and not s.never and s.name not in used]
 
     groups = _LABEL_KINDS[task] if labelled and "label" not in found else ()
     label = next((name for kinds in groups if (name := _label_by_name(free(*kinds)))), "")
+    if groups and task in ("", "multilabel"):
+        label = _flags(seen, free("number", "text"), label)
     if label:
         found["label"] = label
     if "text" not in found:
@@ -231,6 +243,29 @@ def _label_by_name(seen: Sequence[Seen]) -> str:
     seen = [s for s in seen if s.kind != "text" or s.length <= _LONGEST_LABEL]
     judged = max((s for s in seen if s.judged and s.values), key=lambda s: s.filled, default=_NONE)
     return _named(seen, _LABEL) or judged.name or _named(seen, [key for key in _LABEL if len(key) > 1], last=True)
+
+
+def _flags(seen: Sequence[Seen], free: Sequence[Seen], named: str) -> str:
+    """Neighbouring columns of 0 and 1, each of which says whether a row has a label: `toxic,threat,insult`.
+
+    Args:
+        named: the label by its name, which goes first, unless it is one of them: `toxic_label`, `threat_label`.
+    """
+    runs: list[list[Seen]] = [[]]
+    may = {s.name for s in free}
+    for s in seen:
+        if s.name in may and s.is_flag:
+            runs[-1].append(s)
+        elif runs[-1]:
+            runs.append([])
+    best = max(runs, key=len)
+    if sum(s.distinct > 1 for s in best) < 2:
+        return named
+    if named and not any(s.name == named and s.key not in _LABEL for s in best):
+        return named
+    if named and len({s.last for s in best}) > 1:
+        return named
+    return ",".join(s.name for s in best)
 
 
 def _label_by_content(seen: Sequence[Seen], task: str) -> str:

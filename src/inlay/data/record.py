@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -18,6 +18,21 @@ class Record:
     """`sms.csv:12`, or `train.parquet row 3` where there are no lines."""
 
 
+_FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+
+
+def several(column: str, names: Collection[str]) -> list[str]:
+    """The columns that `subject,body` stands for; one, where a column has this very name."""
+    if column in names or "," not in column:
+        return [column]
+    return [part.strip() for part in column.split(",")]
+
+
+def as_flag(value: object) -> bool | None:
+    """0 or 1 as files have them; None for anything else."""
+    return _FLAGS.get(str(value).strip().lower())
+
+
 Bad = Callable[[str, str], None]
 """What to do with a row that cannot be used: (place, problem)."""
 
@@ -25,6 +40,11 @@ Bad = Callable[[str, str], None]
 def stop(place: str, problem: str) -> NoReturn:
     """The default: the first bad row ends the reading."""
     raise DataError(f"{place}: {problem}")
+
+
+def stop_or_skip(place: str, problem: str) -> NoReturn:
+    """The same where the user may ask for `Skipped`."""
+    stop(place, f"{problem}; --skip-bad-rows leaves such rows out")
 
 
 class Skipped:

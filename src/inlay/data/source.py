@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inlay.data.folder import find_languages, find_splits
+from inlay.data.folder import NO_XML, find_languages, find_splits
 from inlay.data.formats import glue
 from inlay.data.formats.conll import open_conll
 from inlay.data.formats.conllu import open_conllu
@@ -41,6 +41,7 @@ _TEXT: Mapping[str, Callable[[Text], Layout]] = {
 }
 FORMATS = (*_TEXT, "glue", "parquet")
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+_MARKUP = re.compile(r"\s*<(\?xml|!doctype|html)\b", re.IGNORECASE)
 _MNLI = re.compile(r"(.*mnli)-(m|mm)", re.IGNORECASE)
 
 
@@ -81,10 +82,12 @@ def open_source(path: str | os.PathLike[str], *, format: str | None = None, enco
     name, file = os.fspath(path), Path(path)
     if format is not None and format not in FORMATS:
         raise DataError(f"{name}: there is no format {format!r}: {suggest(format, FORMATS)}")
-    _check(name, file)
+    check_file(name)
     if format == "parquet" or (format is None and _is_parquet(name, file)):
         return _source(name, "parquet", open_parquet(name, file))
     text = open_text(name, file, encoding)
+    if format is None and (extension(file.name) == "xml" or _MARKUP.match(text.head)):
+        raise DataError(f"{name}: {NO_XML}")
     found = format or sniff(text)
     if found == "glue" or (format is None and found == "tsv"):
         opened = _glue(text)
@@ -104,9 +107,17 @@ def open_splits(data: str, *, format: str | None = None, encoding: str | None = 
         files = find_splits(Path(mnli[1]), mismatched=mnli[2].lower() == "mm")
     if files:
         return {split: open_source(file, format=format, encoding=encoding) for split, file in files.items()}
-    if not _HUB.fullmatch(data):
+    if is_local(data):
         raise DataError(f"there is no file or folder {data!r}")
     return {split: _source(f"{data} {split}", "hub", opened) for split, opened in open_hub(data).items()}
+
+
+def is_local(data: str) -> bool:
+    """Whether it is, or was meant as, a file or a folder; a hub dataset otherwise."""
+    if os.path.exists(data) or _means_file(data) or not _HUB.fullmatch(data):
+        return True
+    mnli = _MNLI.fullmatch(data)
+    return mnli is not None and os.path.isdir(mnli[1])
 
 
 def open_per_language(
@@ -123,7 +134,9 @@ def _source(name: str, format: str, opened: Layout) -> Source:
     return Source(name, format, opened.columns, opened.hints, opened.notes, opened.read)
 
 
-def _check(name: str, file: Path) -> None:
+def check_file(name: str) -> None:
+    """Raise an error if it is no file that can be read twice."""
+    file = Path(name)
     if os.path.isdir(file):
         raise DataError(f"{name}: this is a folder; expected a file")
     if not os.path.exists(file):

@@ -36,6 +36,11 @@ def size(text: str | int | float | None, rows: int, what: str) -> int:
     return count
 
 
+def is_size(text: str | int | float) -> bool:
+    """Whether it is a count of rows or a share of them, however many rows there are."""
+    return _count(text, 1) is not None
+
+
 def take(rows: int, n: int, seed: int, strata: Sequence[str] | None = None) -> list[int]:
     """`n` of the rows in ascending order; with `strata` (a label per row) each class in proportion.
 

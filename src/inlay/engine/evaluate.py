@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from inlay.engine.host import Host
 
 
-def outputs_of(host: Host, parts: Sequence[tuple[str, Sequence[Row]]]) -> list[list[Tensor]]:
+def outputs_of(
+    host: Host, parts: Sequence[tuple[str, Sequence[Row]]], before_batch: Callable[[], None] | None = None
+) -> list[list[Tensor]]:
     """The logits of every part's rows; a part is (adapter, rows)."""
     names = [name for name, rows in parts for _ in rows]
-    ran = iter(run_rows(host, [row for _, rows in parts for row in rows], names))
+    ran = iter(run_rows(host, [row for _, rows in parts for row in rows], names, before_batch=before_batch))
     return [[next(ran) for _ in rows] for _, rows in parts]
 
 
@@ -43,6 +46,15 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
     outputs, rows, unknown = run_labelled(host, name, examples)
     task, labels = host.task(name), host.labels(name)
     return task.score(examples, task.answers(outputs, rows, examples, labels, host.base), labels), unknown
+
+
+def commonest(task: Task, examples: Sequence[Example], labels: Sequence[str]) -> tuple[str, dict[str, float]] | None:
+    """The class or tag that these examples have most often, and the scores of giving it always; None without any."""
+    if task.kind not in ("classification", "tagging"):
+        return None
+    ((label, _),) = Counter(name for e in examples for name in task.label_names(e)).most_common(1)
+    answers: list[Answer] = [{"label": label, "tags": [label] * len(e.words)} for e in examples]
+    return label, task.score(examples, answers, labels)
 
 
 def run_labelled(

@@ -58,10 +58,10 @@ class Graphs:
             shape: what the work depends on beside the numbers in its tables; None if it cannot be recorded.
             before: to be done before a recording, which can neither wait nor take memory by itself.
         """
-        with self._here():
+        with self.here():
             return self._run(version, shape, tables, run, before)
 
-    def _here(self) -> AbstractContextManager[object]:
+    def here(self) -> AbstractContextManager[object]:
         """Page-locked memory, streams and recordings are the current device's, which need not be this one."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 

@@ -204,7 +204,7 @@ class Host:
     def adapter(self, name: str, finish: bool = False) -> Adapter:
         """A snapshot; `finish` also applies and drops what only training needs (gates)."""
         record = self._record(name)
-        tensors = self.read(name)
+        tensors = self.read(name, None if finish else "cpu")
         constants = {n for n, p in record.params(self.base).items() if p.role == "constant"}
         if finish:
             head = {n: tensors.pop(n) for n in params_of(record.head_parts(self.base))}
@@ -218,11 +218,11 @@ class Host:
         return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, dict(record.about))
 
     @_alone
-    def read(self, name: str) -> dict[str, Tensor]:
-        """A copy of all of an adapter's tensors, on its device."""
+    def read(self, name: str, device: str | None = None) -> dict[str, Tensor]:
+        """A copy of all of an adapter's tensors, on its device or on another."""
         slot = self._record(name).slot
         weights = self.forward.weights.get(slot)
-        return self.forward.bank.read(slot) | ({} if weights is None else weights.read())
+        return self.forward.bank.read(slot, device) | ({} if weights is None else weights.read(device))
 
     @_alone
     def write(self, name: str, tensors: Mapping[str, Tensor]) -> None:

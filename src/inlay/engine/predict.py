@@ -6,7 +6,7 @@ by tokens, not by rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,11 +86,23 @@ def _asked_key(host: Host, name: str) -> Hashable:
     return limit_of(host, name), tuple((option, getattr(task, option)) for option in task.asked_options)
 
 
-def run_rows(host: Host, rows: Sequence[Row], names: Sequence[str], tokens: int | None = None) -> list[Tensor]:
-    """The logits of every row on the CPU, in order, from as many batches as it takes."""
+def run_rows(
+    host: Host,
+    rows: Sequence[Row],
+    names: Sequence[str],
+    tokens: int | None = None,
+    before_batch: Callable[[], None] | None = None,
+) -> list[Tensor]:
+    """The logits of every row on the CPU, in order, from as many batches as it takes.
+
+    Args:
+        before_batch: called before every batch; what it raises ends it all.
+    """
     tokens = tokens or budget(host)
     out: list[Tensor] = [torch.empty(0)] * len(rows)
     for chunk in chunks([len(row.ids) for row in rows], tokens):
+        if before_batch is not None:
+            before_batch()
         for i, logits in zip(chunk, _logits(host, [rows[i] for i in chunk], [names[i] for i in chunk]), strict=True):
             out[i] = logits
     return out

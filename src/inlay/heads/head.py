@@ -23,6 +23,7 @@ from inlay.bank.delta import Delta, Param, Part, Signal, Tensors, bucket
 from inlay.bank.route import Route
 from inlay.base.sites import Site
 from inlay.errors import SpecError, suggest
+from inlay.heads import HEADS
 
 ROWS, TOKENS = "head", "head.tokens"
 """The pseudo-sites: one vector per row, or one per token."""
@@ -33,7 +34,7 @@ _INNER: dict[str, Callable[[Tensor], Tensor] | None] = {
     "mlp": F.gelu,
     "relu2": F.relu,
 }
-KINDS = (*_INNER, "transform")
+KINDS = (*HEADS, "transform")
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from inlay import heads
 from inlay.base.load import Base
 from inlay.errors import SpecError, suggest
 
-POOLS = ("auto", "cls", "mean", "last", "pooler", "tokens")
+POOLS = (*heads.POOLS, "tokens")
 
 
 def choose(pool: str, base: Base) -> str:

@@ -141,7 +141,13 @@ def data_name(card: Card) -> str:
 
 
 _ASIDE = ("data", "name")
-_FLAGS = {("stratify", False): "--plain", ("dropout", False): "--no-dropout"}
+_FLAGS = {
+    ("stratify", False): "--no-stratify",
+    ("dropout", False): "--no-dropout",
+    ("class_weights", True): "--class-weights",
+    ("pretrain_on_text", True): "--pretrain-on-text",
+    ("skip_bad_rows", True): "--skip-bad-rows",
+}
 
 
 def train_command(card: Card, data: str | None = None) -> str:
@@ -153,19 +159,31 @@ def train_command(card: Card, data: str | None = None) -> str:
     for key, value in config.items():
         if key in _ASIDE:
             continue
-        option = f"--{key.replace('_', '-')}"
-        words += [_FLAGS.get((key, value), option)] if isinstance(value, bool) else [option, str(value)]
+        if isinstance(value, bool):
+            words += [_FLAGS[key, value]] if (key, value) in _FLAGS else []
+        else:
+            words += [f"--{key.replace('_', '-')}", "none" if value is None else str(value)]
     named = str(card.get("base_name") or "")
     return shlex.join([*words, *(["--base", named] if named else [])])
 
 
-def predict_command(card: Card, ref: str) -> str:
+def predict_command(card: Card, ref: str, library: str | None = None) -> str:
     """How it is asked on the command line; empty where it has no answers."""
     if kind(card) in ("", "mlm"):
         return ""
     question = '"a question" --pair "a text"' if kind(card) == "qa" else '"a text"'
     other = ' --pair "another text"' if reads_pairs(card) and kind(card) != "qa" else ""
-    return f"inlay predict {ref} {question}{other}"
+    return f"inlay predict {shlex.quote(ref)} {question}{other}{in_library(library)}"
+
+
+def in_library(library: str | None) -> str:
+    """What a command needs to find a library that is not the default one."""
+    return "" if library is None else f" --library {shlex.quote(library)}"
+
+
+def library_expression(library: str | None) -> str:
+    """The same in Python."""
+    return f"inlay.Library({'' if library is None else _quoted(library)})"
 
 
 def snippet(card: Card, source: str, ref: str) -> str:

@@ -144,7 +144,7 @@ def against_first(registry: Registry, options: Any) -> str:
 def settings(run: Mapping[str, Any]) -> dict[str, Any]:
     """Of all settings of a run, those to write down."""
     first = {**RUN, **LATER}
-    said = {**run, "method": _lasting(run["method"])}
+    said = {**run, "method": lasting(run["method"])}
     return {key: value for key, value in said.items() if key not in first or value != first[key]}
 
 
@@ -162,7 +162,7 @@ def restated(written: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _lasting(spec: str) -> str:
+def lasting(spec: str) -> str:
     """A method's spec as it was given, if it means what it meant at first; else with all that makes the difference."""
     return against_first(methods, _read(methods, spec)) if _silent(spec) else spec
 

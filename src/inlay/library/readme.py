@@ -7,9 +7,11 @@ trained it are left out.
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +36,7 @@ _MODELS = {
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(/[A-Za-z0-9_.-]+)?")
 _TAKEN = frozenset("true false yes no on off null y n".split())
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?")
+_HTML = re.compile(r"[<>&]")
 _LABELS = 40
 """So many labels are named; of more, the first ones."""
 
@@ -85,7 +88,7 @@ def _what(card: Card) -> Iterator[str]:
     much = f", {share:.2%} of its base" if share is not None else ""
     trained = f"{counts['adapter']:,} trained parameters{much}; " if isinstance(counts.get("adapter"), int) else ""
     yield (
-        f"{about.does(card)}. An adapter for {_base(card)}, which stays as it is: {trained}"
+        f"{_plain(about.does(card))}. An adapter for {_base(card)}, which stays as it is: {trained}"
         f"{about.size(_int(card.get('bytes')))} with its head. Method {_code(card.get('method'))}, "
         f"Inlay {_plain(card.get('inlay') or '?')}."
     )
@@ -100,11 +103,11 @@ def _base(card: Card) -> str:
 
 def _use(card: Card, repo: str | None) -> Iterator[str]:
     name = _name(card)
-    get = f"inlay library pull {repo}" if repo else f"inlay library import . --name {name}"
+    get = f"inlay library pull {repo}" if repo else f"inlay library import . --name {shlex.quote(name)}"
     commands = [get, about.predict_command(card, name)]
-    yield from ("## Use it", "", "```", *(command for command in commands if command), "```", "", "```python")
-    source = f'inlay.Library().get("{name}")' if repo else 'inlay.Adapter.read("adapter.safetensors")'
-    yield from (*about.snippet(_without_folders(card), source, name).splitlines(), "```")
+    source = f"inlay.Library().get({json.dumps(name)})" if repo else 'inlay.Adapter.read("adapter.safetensors")'
+    yield from ("## Use it", "", *_block([command for command in commands if command]), "")
+    yield from _block(about.snippet(_without_folders(card), source, name).splitlines(), "python")
     if repo is None:
         yield from ("", "Both in this folder. Any number of other adapters of this base can be loaded beside it.")
 
@@ -112,15 +115,22 @@ def _use(card: Card, repo: str | None) -> Iterator[str]:
 def _use_in(peer: str, card: Card) -> Iterator[str]:
     """In Python with the library the folder was written for."""
     named, count = about.base_name(_without_folders(card)), len(about.labels(card)) or 1
-    model = _MODELS.get(about.kind(card), "AutoModel")
+    model, base = _MODELS.get(about.kind(card), "AutoModel"), json.dumps(named)
     if peer == "peft":
         given = f", num_labels={count}" if model.endswith("Classification") else ""
         lines = ["from peft import PeftModel", f"from transformers import {model}", ""]
-        lines += [f'model = {model}.from_pretrained("{named}"{given})', 'model = PeftModel.from_pretrained(model, ".")']
+        lines += [
+            f"model = {model}.from_pretrained({base}{given})",
+            'model = PeftModel.from_pretrained(model, ".")',
+        ]
     else:
-        lines = ["from adapters import AutoAdapterModel", "", f'model = AutoAdapterModel.from_pretrained("{named}")']
+        lines = [
+            "from adapters import AutoAdapterModel",
+            "",
+            f"model = AutoAdapterModel.from_pretrained({base})",
+        ]
         lines += ['model.load_adapter(".", set_active=True)']
-    yield from ("## Use it", "", "```python", *lines, "```")
+    yield from ("## Use it", "", *_block(lines, "python"))
 
 
 def _metrics(card: Card) -> Iterator[str]:
@@ -159,7 +169,7 @@ def _training(card: Card) -> Iterator[str]:
     yield f"{', '.join(one for one in how if one).capitalize()}. Settings that are not named are the defaults."
     command = about.train_command(_without_folders(card), data)
     if command:
-        yield from ("", "```", one_line(command), "```")
+        yield from ("", *_block([command]))
     parents = card.get("parents")
     if isinstance(parents, Sequence) and not isinstance(parents, str) and parents:
         yield from ("", f"It descends from {', '.join(_code(parent) for parent in parents)}.")
@@ -188,17 +198,26 @@ def _name(card: Card) -> str:
 
 
 def _plain(text: object) -> str:
-    """Text that Markdown takes as it is."""
-    return (
-        re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", one_line(text))
-        if not _PLAIN.fullmatch(one_line(text))
-        else one_line(text)
-    )
+    """Text that Markdown and HTML take as it is."""
+    shown = one_line(text)
+    return shown if _PLAIN.fullmatch(shown) else re.sub(r"([\\`*_\[\]|#])", r"\\\1", html.escape(shown, quote=False))
 
 
 def _code(text: object) -> str:
+    """Text as code; what HTML would act on is written in another way, since not every page knows Markdown."""
     shown = one_line(text).replace("`", "'").replace("|", "¦")
-    return f"`{shown}`" if shown else "` `"
+    if not _HTML.search(shown):
+        return f"`{shown}`" if shown else "` `"
+    return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in shown)}</code>"
+
+
+def _block(lines: Sequence[str], language: str = "") -> list[str]:
+    """Lines to be copied."""
+    shown = ["".join(c if c.isprintable() else " " for c in line) for line in lines]
+    if any(_HTML.search(line) or "```" in line for line in shown):
+        first, *rest = [html.escape(line, quote=False) for line in shown]
+        return [f"<pre><code>{first}", *rest, "</code></pre>"]
+    return [f"```{language}", *shown, "```"]
 
 
 def _int(value: object) -> int:
@@ -230,4 +249,4 @@ def _yaml(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 def _scalar(value: object) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _TAKEN:
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")

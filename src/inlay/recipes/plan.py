@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from inlay.comparison.plan import Part, Plan, read_parts
-from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError, suggest
 from inlay.recipes.folder import Found, look
 from inlay.recipes.recipe import Dataset, Recipe, Row
 from inlay.sweeps.values import shown
 from inlay.training.run import make_run
+
+if TYPE_CHECKING:
+    from inlay.comparison.plan import Part
+    from inlay.engine.host import Host
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ def choose(recipe: Recipe, folder: str, changes: Changes) -> Chosen:
 
 def read_all(host: Host, chosen: Chosen) -> list[Part]:
     """All parts, their data read; one error names everything that is wrong with any of them."""
+    from inlay.comparison.plan import Plan, read_parts
+
     parts: list[Part] = []
     problems: list[str] = []
     for rows in chosen.groups():

@@ -7,6 +7,7 @@ and answers are written without being checked again. `/openapi.json` describes t
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -18,17 +19,16 @@ from fastapi.middleware.cors import CORSMiddleware
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.staticfiles import StaticFiles
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from inlay.errors import DamagedError, InlayError, LibraryError, RunError, SlotError
 from inlay.library import about
 from inlay.serve import bodies, calls, metrics
 from inlay.serve.ask import Served, Stopped
-from inlay.serve.describe import body, describe, failures, text
+from inlay.serve.describe import KEYED, body, describe, failures, text
 from inlay.serve.gate import Gate
 from inlay.serve.keys import Keys, Scope
-from inlay.serve.limits import Limits, Refused, not_ready, read_body
+from inlay.serve.limits import Limits, Parting, Refused, not_ready, read_body
 from inlay.serve.logs import Log, about_call
 from inlay.serve.metrics import Metrics
 from inlay.version import __version__
@@ -83,6 +83,9 @@ class Service:
             items, within = await asyncio.to_thread(bodies.parse, content, self.limits)
         seconds = min(self.limits.seconds, _deadline(request, within))
         call = calls.plan(items, self.names, self.limits, seconds)
+        others = {ask.task for ask in call.asks if "@" in ask.task and not self.engine.serves(ask.task)}
+        if others:
+            await asyncio.to_thread(self.catalogue.bring, others)
         texts = [ask.given for ask in call.asks] if self.log.texts else None
         about_call(request.scope["note"], len(items), [ask.task for ask in call.asks], texts)
         await calls.submit(self.engine, call)
@@ -94,8 +97,8 @@ class Service:
             self.log.failed(call.bugs[0], id=request.scope["note"]["id"], asks=len(call.bugs))
 
     def names(self) -> list[str]:
-        """All tasks that are served."""
-        return [served.name for served in self.engine.tasks()]
+        """All tasks that are served, each in one version."""
+        return [served.name for served in self.engine.tasks() if "@" not in served.name]
 
 
 def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None = None) -> FastAPI:
@@ -108,15 +111,16 @@ def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None 
         title="Inlay",
         version=__version__,
         description="Every task from one frozen base, in one batch.",
-        docs_url=None,  # these pages need resources from elsewhere
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere; /docs is a page of our own
         redoc_url=None,
         lifespan=lifespan,
     )
     _predictions(app, service)
     _tasks(app, service)
     _states(app, service)
-    app.add_exception_handler(InlayError, _refuse)
-    app.add_exception_handler(HTTPException, _refuse)
+    refuse = functools.partial(_refuse, service.limits)
+    app.add_exception_handler(InlayError, refuse)
+    app.add_exception_handler(HTTPException, refuse)
     app.add_middleware(Gate, log=service.log, count=service.metrics.count)
     if cors:
         app.add_middleware(
@@ -126,15 +130,25 @@ def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None 
             allow_headers=["authorization", "content-type", "x-api-key", "x-deadline-ms", "x-request-id"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    if STATIC.is_dir():
-        app.mount("/", StaticFiles(directory=STATIC, html=True))
-    describe(app)
+    _pages(app)
+    describe(app, service.keys.open)
     return app
+
+
+def _pages(app: FastAPI) -> None:
+    """Every file by its own path: a folder at / would answer for every other path too, and hide wrong methods."""
+    names = {f"/{file.name}": file for file in STATIC.iterdir() if file.is_file()}
+    for path, file in {**names, "/": STATIC / "index.html", "/docs": STATIC / "docs.html"}.items():
+        app.add_route(path, functools.partial(_file, file), methods=["GET"], include_in_schema=False)
+
+
+async def _file(file: Path, _: Request) -> Response:
+    return FileResponse(file)
 
 
 def _predictions(app: FastAPI, service: Service) -> None:
     refusals = failures(400, 401, 403, 408, 413, 415, 422, 429, 503, 504)
-    asks = body("Body")
+    asks = {**body("Body", "Alone"), **KEYED}
 
     @app.post("/v1/predict", response_model=bodies.Answers, responses=refusals, openapi_extra=asks)
     async def predict(request: Request) -> Response:
@@ -171,28 +185,40 @@ async def _as_lines(call: calls.Call, service: Service, request: Request) -> Asy
 
 
 def _tasks(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/tasks", response_model=bodies.TaskCards, responses=failures(401, 403))
+    @app.get("/v1/tasks", response_model=bodies.TaskCards, responses=failures(401, 403), openapi_extra=KEYED)
     async def tasks(request: Request) -> Response:
         """All tasks that are served."""
         service.enter(request, "predict", "manage")
         return Response(await asyncio.to_thread(_cards, service), media_type=_JSON)
 
+    one = failures(401, 403, 404)
+
+    @app.get("/v1/tasks/{name}", response_model=bodies.TaskCard, responses=one, openapi_extra=KEYED)
+    async def task(request: Request, name: str) -> Response:
+        """One task; `name@version` and `name@alias` too, if they can be asked."""
+        service.enter(request, "predict", "manage")
+        if "@" in name and not service.engine.serves(name):
+            await asyncio.to_thread(service.catalogue.bring, [name])
+        return _json(card_of(service.engine.task(name)))
+
     refusals = failures(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
 
-    @app.put(
-        "/v1/tasks/{name}", response_model=bodies.TaskCard, responses=refusals, openapi_extra=body("Wanted", False)
-    )
+    wanted = {**body("Wanted", required=False), **KEYED}
+
+    @app.put("/v1/tasks/{name}", response_model=bodies.TaskCard, responses=refusals, openapi_extra=wanted)
     async def put_task(request: Request, name: str) -> Response:
         """Serve a version under a name, in one step; without a body, the newest."""
         service.enter(request, "manage")
-        wanted = await _wanted(request, service.limits)
-        served = await asyncio.to_thread(service.catalogue.put, name, wanted.ref)
+        ref = (await _wanted(request, service.limits)).ref
+        served = await asyncio.to_thread(service.catalogue.put, name, ref)
         request.scope["note"]["tasks"] = [served.ref]
         return _json(card_of(served))
 
-    @app.delete("/v1/tasks/{name}", response_model=bodies.State, responses=failures(401, 403, 404, 409, 503))
+    gone = failures(401, 403, 404, 409, 503)
+
+    @app.delete("/v1/tasks/{name}", response_model=bodies.State, responses=gone, openapi_extra=KEYED)
     async def delete_task(request: Request, name: str) -> Response:
-        """Serve a task no more. The library keeps it."""
+        """Stop serving a task. The library keeps it."""
         service.enter(request, "manage")
         await asyncio.to_thread(service.catalogue.take, name)
         return _json({"status": "gone"})
@@ -215,7 +241,7 @@ def _states(app: FastAPI, service: Service) -> None:
 
     page = text("Prometheus' text format.", "text/plain")
 
-    @app.get("/metrics", response_class=Response, responses={**failures(401, 403), **page})
+    @app.get("/metrics", response_class=Response, responses={**failures(401, 403), **page}, openapi_extra=KEYED)
     async def measured(request: Request) -> Response:
         """What Prometheus reads."""
         service.enter(request, "predict", "manage")
@@ -272,13 +298,26 @@ def _deadline(request: Request, within: float | None) -> float:
     return seconds
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _refuse(limits: Limits, request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return _json(bodies.problem("http", str(error.detail)), error.status_code, dict(error.headers or {}))
+        return _unrouted(request, error)
     if isinstance(error, Refused):
-        return _json(bodies.problem(error.kind, str(error)), error.status, error.headers)
+        content = bodies.dump(bodies.problem(error.kind, str(error)))
+        if error.status == 413 and error.hang_up:
+            return Parting(content, error.status, error.headers, _JSON, limits)
+        return Response(content, error.status, error.headers, _JSON)
     kind, message = calls.kind_of(error)
     return _json(bodies.problem(kind, message), _STATUS.get(type(error), 422))
+
+
+def _unrouted(request: Request, error: HTTPException) -> Response:
+    path, headers = request.url.path[:200], dict(error.headers or {})
+    if error.status_code == 405:
+        allowed = headers.get("Allow", "another method")
+        return _json(bodies.problem("method", f"{request.method} {path} is not possible: use {allowed}"), 405, headers)
+    if error.status_code == 404:
+        return _json(bodies.problem("not_found", f"there is nothing at {path}: see /docs"), 404, headers)
+    return _json(bodies.problem("http", str(error.detail)), error.status_code, headers)
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inlay.errors import InlayError
+from inlay.library.names import check_alias, number_of, split_ref
 
 Answer = dict[str, Any]
 """As `inlay predict --json` has it, and `version`."""
@@ -18,7 +19,7 @@ class Ask:
     """One question to one task."""
 
     task: str
-    """A served name; `name@version` or `name@alias` only if that is what is served."""
+    """A served name; or `name@version` or `name@alias`, if that version is served."""
     given: str | tuple[str, str] | list[str] | Mapping[str, Any]
     """What `Host.predict` takes: a text, a pair of texts, a list of words, or a mapping: question and context, say."""
     top_k: int | None = None
@@ -171,3 +172,11 @@ class Counts:
     resident: int
     remembered: int
     tasks: Mapping[str, TaskCounts]
+
+
+def check_served(name: str) -> str:
+    """A name to serve a task under: a plain one, or `name@version` or `name@alias` for one version beside others."""
+    _, which = split_ref(name)
+    if which is not None and number_of(which) is None:
+        check_alias(which)
+    return name

@@ -34,6 +34,7 @@ _SHORT = 0.05
 """Seconds after which it is worth noticing that a client goes."""
 _SLACK = 0.25
 """The engine itself gives up what is late; this long is it waited for."""
+_LATE = "the deadline of this call has passed"
 _KINDS: dict[type[InlayError], str] = {
     Busy: "busy",
     Late: "late",
@@ -194,7 +195,7 @@ async def stream(call: Call) -> AsyncIterator[tuple[Place, Answer]]:
             del left[id(place)]
             yield place, call.result(place)
         for place in left.values():
-            yield place, problem("late", "the time for this call is over")
+            yield place, problem("late", _LATE)
     finally:
         call.cancel()
 
@@ -204,7 +205,7 @@ def kind_of(error: BaseException | None) -> tuple[str, str]:
     if isinstance(error, Refused):
         return error.kind, str(error)
     if isinstance(error, CancelledError | TimeoutError):  # given up here, since the time was over
-        return "late", "the time for this call is over"
+        return "late", _LATE
     for cls, kind in _KINDS.items():
         if isinstance(error, cls):
             return kind, str(error)
@@ -235,7 +236,7 @@ async def _either(done: asyncio.Future[Any], request: Request, seconds: float) -
     try:
         await asyncio.wait({done, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if gone.done() and not done.done():
-            raise Refused(499, "gone", "the client has gone")
+            raise Refused(499, "gone", "the client has disconnected")
     finally:
         gone.cancel()
 

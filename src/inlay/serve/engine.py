@@ -20,16 +20,16 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from inlay.engine.host import Host
-from inlay.errors import InlayError, RunError
-from inlay.library.library import Entry, Library, check_name
-from inlay.serve.ask import Answer, Ask, BatchDone, Busy, Counts, Late, Pending, Served, Settings, Stopped
+from inlay.errors import InlayError, RunError, SlotError
+from inlay.library.library import Entry, Library
+from inlay.serve.ask import Answer, Ask, BatchDone, Busy, Counts, Late, Pending, Served, Settings, Stopped, check_served
 from inlay.serve.pager import Pager
-from inlay.serve.roster import Roster
+from inlay.serve.roster import Roster, Unknown, near
 from inlay.serve.runner import Runner
 from inlay.serve.tally import Tally
 from inlay.serve.turns import Turns
@@ -119,7 +119,7 @@ class Engine:
             Stopped: the engine does not run.
             InlayError: something is wrong with the ask, or its adapter.
         """
-        with self._change:
+        with self._hints(ask.task), self._change:
             version = self._roster.find(ask.task)
             self._admit(version)
             self._roster.enter(version)
@@ -142,7 +142,7 @@ class Engine:
                 does so once the engine runs.
         """
         entry = self.library.find(ref) if isinstance(ref, str) else ref
-        version = Version.of(self.host, check_name(name), entry)
+        version = Version.of(self.host, check_served(name), entry)
         if self.ready if read is None else read:
             self._pager.read(entry)
         with self._change:
@@ -157,6 +157,18 @@ class Engine:
         with self._change:
             self._roster.withdraw(name)
             self._wake()
+
+    def task(self, name: str) -> Served:
+        """What is served under a name, or at this `@version` or `@alias` of it."""
+        with self._hints(name), self._change:
+            version = self._roster.find(name)
+        return self._described(version)
+
+    def serves(self, task: str) -> bool:
+        """Whether a task can be asked: by its name, or at this `@version` or `@alias`."""
+        with self._change, suppress(SlotError):
+            return self._roster.find(task) is not None
+        return False
 
     def tasks(self) -> list[Served]:
         """What is served now."""
@@ -175,6 +187,14 @@ class Engine:
     def listen(self, heard: Callable[[BatchDone], None]) -> None:
         """Call this after each batch, in the engine's thread: keep it short."""
         self._tally.listen(heard)
+
+    @contextmanager
+    def _hints(self, task: str) -> Iterator[None]:
+        """Say what may have been meant; without the lock, since comparing names takes a moment."""
+        try:
+            yield
+        except Unknown as error:
+            raise SlotError(f"{error}: {near(task[:100], tuple(self._roster.served))}") from None
 
     def _admit(self, version: Version) -> None:
         if not self.ready:

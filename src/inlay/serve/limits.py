@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from inlay.errors import InlayError
 
 _SOON = 1.0
+_DRAINED = 16
+"""A body that is too large is read and thrown away up to so many times the limit, so that its client gets an answer:
+many send all of it before they read anything, and would find their connection reset."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +62,31 @@ class Refused(InlayError):  # noqa: N818 - as Busy and Late
         return found | ({"Connection": "close"} if self.hang_up else {})
 
 
+class Parting(Response):
+    """The last answer on a connection; what the client still sends is thrown away, within limits, before the end."""
+
+    def __init__(self, content: bytes, status: int, headers: dict[str, str], media_type: str, limits: Limits):
+        super().__init__(content, status, headers, media_type)
+        self.limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, listen for a while, and end."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        left = _DRAINED * self.limits.body
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.patience):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        break
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 def not_ready() -> Refused:
     """What is said while the service warms up or ends."""
-    return Refused(503, "not_ready", "the service is not ready yet, or about to end", _SOON)
+    return Refused(503, "not_ready", "the service is starting up or shutting down; try again in a moment", _SOON)
 
 
 async def read_body(request: Request, limits: Limits, most: int, json: bool = True) -> bytes:
@@ -83,9 +111,9 @@ async def read_body(request: Request, limits: Limits, most: int, json: bool = Tr
                     raise _too_large(most)
                 parts.append(part)
     except TimeoutError:
-        raise Refused(408, "slow", f"the body did not come within {limits.patience:g} s", hang_up=True) from None
+        raise Refused(408, "slow", f"the body did not arrive within {limits.patience:g} s", hang_up=True) from None
     except ClientDisconnect:
-        raise Refused(499, "gone", "the client has gone") from None
+        raise Refused(499, "gone", "the client has disconnected") from None
     return b"".join(parts)
 
 

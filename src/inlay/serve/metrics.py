@@ -75,7 +75,7 @@ class Metrics:
         """A batch is done. This runs in the engine's thread."""
         self.rows.observe(batch.rows)
         self.tokens.observe(batch.tokens)
-        for answer in batch.answers:
+        for answer in (one for one in batch.answers if one.error is None):
             if answer.task not in self._latencies:
                 self._latencies[answer.task] = self.latency.labels(answer.task)
             self._latencies[answer.task].observe(answer.seconds)

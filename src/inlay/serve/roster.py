@@ -8,7 +8,10 @@ Not safe in threads: the engine holds its lock around every call, `waits` except
 
 from __future__ import annotations
 
+import bisect
+import difflib
 from collections import Counter
+from collections.abc import Collection
 
 from inlay.errors import SlotError, suggest
 from inlay.library.names import number_of
@@ -16,6 +19,15 @@ from inlay.serve.version import Version
 
 _FEW = 20
 """Names that an error lists."""
+_COMPARED = 32
+"""Names before and after one that is not served, by the alphabet, that are compared with it."""
+
+
+class Unknown(SlotError):  # noqa: N818 - as Busy and Late
+    """A task that is not served."""
+
+    def __init__(self, name: str):
+        super().__init__(f"no task {name[:100]!r} is served")
 
 
 class Roster:
@@ -30,7 +42,9 @@ class Roster:
         self._leaving: list[str] = []
 
     def find(self, task: str) -> Version:
-        """What is served under a name; with `@version` or `@alias` only if it is that one."""
+        """What is served under a name, or under a name that is at this `@version` or `@alias`."""
+        if task in self.served:
+            return self.served[task]
         name, at, which = task.partition("@")
         version = self._known(name)
         if at and number_of(which) != version.entry.version and which not in version.entry.aliases:
@@ -81,9 +95,7 @@ class Roster:
 
     def _known(self, name: str) -> Version:
         if name not in self.served:
-            few = len(self.served) <= _FEW
-            hint = suggest(name[:100], self.served) if few else f"there are {len(self.served):,} others"
-            raise SlotError(f"no task {name[:100]!r} is served: {hint}")
+            raise Unknown(name)
         return self.served[name]
 
     def _retire(self, version: Version) -> None:
@@ -96,3 +108,14 @@ class Roster:
         if not self._users[version.ref]:
             del self._users[version.ref]
             self._leaving.append(version.ref)
+
+
+def near(name: str, served: Collection[str]) -> str:
+    """What may have been meant; quickly, however many are served, since anyone may ask for anything."""
+    if len(served) <= _FEW:
+        return suggest(name, served)
+    names = sorted(served)
+    at = bisect.bisect(names, name)
+    found = difflib.get_close_matches(name, names[max(0, at - _COMPARED) : at + _COMPARED], n=3, cutoff=0.5)
+    listed = f"GET /v1/tasks lists all {len(served):,}"
+    return f"did you mean {' or '.join(found)}? {listed}" if found else listed

@@ -88,7 +88,7 @@ class Runner:
         """Asks that will not run, unless they were cancelled or are answered; how many that were."""
         gone = {item: copy.copy(error) for item in dict.fromkeys(items) if item.begin() and not item.pending.done()}
         if gone:
-            self._settle(gone, 0, 0, 0.0, False, 0)
+            self._settle(gone)
         return len(gone)
 
     def _outputs(self, pieces: Sequence[Piece]) -> list[list[Tensor]]:
@@ -107,16 +107,23 @@ class Runner:
         return found
 
     def _settle(self, items: Mapping[Item, Exception | None], *batch: Any) -> None:
-        """Decode, count, and then tell everyone who asked: who has an answer finds it counted."""
+        """Decode, count, and then tell everyone who asked: who has an answer finds it counted.
+
+        Args:
+            batch: rows, tokens, seconds, alone and waiting of the batch that these were in; nothing if they never ran.
+        """
         outcomes: list[tuple[Item, Answer | Exception]] = []
         for item, error in items.items():
             try:
                 outcomes.append((item, self._answer(item) if error is None else error))
             except Exception as found:
                 outcomes.append((item, _told(found)))
-        rows, tokens, seconds, alone, waiting = batch
         answered = [_answered(item, outcome) for item, outcome in outcomes]
-        self.tally.done(BatchDone(rows, tokens, seconds, alone, answered, waiting))
+        if batch:
+            rows, tokens, seconds, alone, waiting = batch
+            self.tally.done(BatchDone(rows, tokens, seconds, alone, answered, waiting))
+        else:
+            self.tally.count(answered)
         self._closed(list(items))
         for item, outcome in outcomes:
             if isinstance(outcome, Exception):

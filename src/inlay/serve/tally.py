@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from inlay.serve.ask import Answer, Answered, BatchDone, TaskCounts
@@ -37,17 +37,22 @@ class Tally:
     def done(self, batch: BatchDone) -> None:
         """A batch is done: count it, and tell everyone; one who fails disturbs nobody."""
         with self._lock:
-            self.batches += bool(batch.rows)
+            self.batches += 1
             self.rows += batch.rows
             self.tokens += batch.tokens
             self.seconds += batch.seconds
-            for one in batch.answers:
-                self._count(one)
+        self.count(batch.answers)
         for heard in self._listeners:
             try:
                 heard(batch)
             except Exception:
                 _log.exception("a listener failed")
+
+    def count(self, answers: Sequence[Answered]) -> None:
+        """Count what became of asks, whether they ran or not."""
+        with self._lock:
+            for one in answers:
+                self._count(one)
 
     def tasks(self) -> dict[str, TaskCounts]:
         """A copy of what every task has done."""

@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.errors import InlayError, LibraryError, RunError, SlotError
 from inlay.library.cards import Entry
-from inlay.library.names import check_name, split_ref
+from inlay.library.names import number_of, split_ref
 from inlay.library.shelf import Shelf, read_shelves
+from inlay.serve.ask import check_served
 
 if TYPE_CHECKING:
     from inlay.library.library import Library, Problem
@@ -56,8 +57,8 @@ class Choices:
             return Choices(path)
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            put = {check_name(name): str(ref) for name, ref in found["put"].items()}
-            return Choices(path, put, [check_name(name) for name in found["taken"]])
+            put = {check_served(name): str(ref) for name, ref in found["put"].items()}
+            return Choices(path, put, [check_served(name) for name in found["taken"]])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, LibraryError) as error:
             raise LibraryError(f"{path} cannot be read: {error}; remove it to serve the library as it is") from None
 
@@ -101,17 +102,21 @@ class Catalogue:
         self._seen: dict[str, Shelf] | None = None
         self._passed: dict[str, str] = {}
         self._aliases: dict[str, tuple[str, ...]] = {}
+        self._brought: set[str] = set()
+        """Versions that somebody asked for beside the usual ones: `name@version`, `name@alias`."""
 
     def put(self, name: str, ref: str | None) -> Served:
         """Serve a version under a name from now on; without a ref the newest (or what the alias says), as it moves."""
-        check_name(name)
+        check_served(name)
+        if "@" in name and ref not in (None, name):
+            raise LibraryError(f"{name} stands for that version alone, not for {ref}; serve {ref} under another name")
         with self._lock:
             before = next((one.ref for one in self.engine.tasks() if one.name == name), None)
             served = self.engine.serve(name, self.library.find(ref or self._usual(name)))
             with self.choices.changing(lambda: self._undo(name, before)):
                 self.choices.taken = [one for one in self.choices.taken if one != name]
                 self.choices.put.pop(name, None)
-                if (ref is not None and ref != self._usual(name)) or self._left_out(name):
+                if (ref is not None and ref != self._usual(name)) or self._left_out(name) or "@" in name:
                     self.choices.put[name] = ref or self._usual(name)
             self._passed.pop(name, None)
             return served
@@ -120,11 +125,27 @@ class Catalogue:
         """Serve a task no more, until it is put again."""
         with self._lock:
             if name not in {served.name for served in self.engine.tasks()}:
-                raise SlotError(f"there is no task {name[:100]!r} here")
+                raise SlotError(f"no task {name[:100]!r} is served")
             with self.choices.changing(lambda: None):
                 self.choices.put.pop(name, None)
                 self.choices.taken.append(name)
-            self.engine.withdraw(name)
+            for one in [name, *(one for one in self._brought if one.startswith(f"{name}@"))]:
+                self.engine.withdraw(one)
+            self._brought = {one for one in self._brought if one != name and not one.startswith(f"{name}@")}
+
+    def bring(self, tasks: Iterable[str]) -> None:
+        """Serve these versions (`name@version`, `name@alias`) too, if the whole library is served, and has them."""
+        if self.wish.only is not None or self.wish.alias is not None:
+            return
+        with self._lock:
+            for task in tasks:
+                name, _, which = task.partition("@")
+                shelf = (self._seen or {}).get(name)
+                has = shelf is not None and (number_of(which) in shelf.versions or which in shelf.moves)
+                if has and not {name, task} & set(self.choices.taken) and not self.engine.serves(task):
+                    with suppress(InlayError):  # it is not served then, which is what the ask is told
+                        self.engine.serve(task, self.library.find(task))
+                        self._brought.add(task)
 
     def adopt(self, change: Callable[[], bool]) -> list[str]:
         """Let somebody else's choices hold, and serve them; returns as `sync` does.
@@ -150,6 +171,7 @@ class Catalogue:
                     self._serve(name, entry, now.get(name), notes)
             for name in now.keys() - wanted.keys():
                 self.engine.withdraw(name)
+            self._brought &= wanted.keys()
             new = [f"{name}: {why}" for name, why in notes.items() if self._passed.get(name) != why]
             self._seen, self._passed = shelves, notes
             return new
@@ -169,7 +191,7 @@ class Catalogue:
     ) -> dict[str, Entry | None]:
         """Name -> entry; None where what is served stays, because it cannot be known what should be."""
         wanted: dict[str, Entry | None] = {}
-        refs = dict(self.wish.only or {})
+        refs = {**(self.wish.only or {}), **{task: task for task in self._brought}}
         if self.wish.only is None:
             damaged: list[Problem] = []
             found = self.library.list(all_versions=self.wish.alias is not None, damaged=damaged)
@@ -185,7 +207,12 @@ class Catalogue:
                 owner = split_ref(ref)[0]
                 if name in now and owner in shelves and shelves[owner].versions:
                     wanted[name] = None
-        return {name: entry for name, entry in wanted.items() if name not in self.choices.taken}
+        gone = set(self.choices.taken)
+        return {
+            name: entry
+            for name, entry in wanted.items()
+            if name not in gone and not (name in self._brought and name.partition("@")[0] in gone)
+        }
 
     def _undo(self, name: str, ref: str | None) -> None:
         """Serve what was served before."""
@@ -198,6 +225,8 @@ class Catalogue:
         """What is served under a name unless something else was chosen."""
         if self.wish.only is not None and name in self.wish.only:
             return self.wish.only[name]
+        if "@" in name:
+            return name
         return name if self.wish.alias is None else f"{name}@{self.wish.alias}"
 
     def _left_out(self, name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from inlay.engine.host import Host
 from inlay.errors import RunError, suggest
 from inlay.library.adapter import Adapter
+from inlay.library.defaults import lasting
 from inlay.library.library import Library, check_name
 from inlay.sweeps.draw import draw
 from inlay.sweeps.grid import Grid, Setting, Space, read_grid
@@ -233,7 +234,7 @@ class Work:
     def _study(self) -> str:
         """The same for the same question, whoever asks and however many trials."""
         assert self.data is not None
-        branches = [repr(branch) for branch in self.space.branches]
+        branches = [repr(replace(branch, method=lasting(branch.method))) for branch in self.space.branches]
         base = (self.host.base.identity(True), self.host.base.form or "", str(self.host.base.dtype))
         given = {key: value for key, value in self.space.given.items() if key not in ("name", "val", "test")}
         return digest(

@@ -143,22 +143,6 @@ def _refused(do: Any) -> list[str]:
     return []
 
 
-def read_texts(texts: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """`["lr=1e-3,1e-4", ...]` as a grid, and what is wrong with it."""
-    grid: dict[str, str] = {}
-    problems = []
-    for text in texts:
-        key, equals, values = (part.strip() for part in text.partition("="))
-        key = key.replace("-", "_")
-        if not equals or not key:
-            problems.append(f"--grid {text!r} is not key=a,b,c")
-        elif key in grid:
-            problems.append(f"{key} is given twice; list all of its values once")
-        else:
-            grid[key] = values
-    return grid, problems
-
-
 def read_grid(given: Mapping[str, Any], grid: Grid, ranges: bool = False) -> tuple[Space, list[str]]:
     """The space of a grid around settings that stay, and everything that is wrong with it.
 

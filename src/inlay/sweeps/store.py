@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from inlay.errors import AdapterError, RunError
+from inlay.errors import AdapterError, DiskError, RunError
 from inlay.library.adapter import Adapter
 from inlay.library.defaults import restated
 from inlay.library.storage import PART
 from inlay.sweeps.trial import Trial
+from inlay.training.checkpoint import Checkpoint
+from inlay.training.lock import Lock
 
 _FORMAT = 1
+APPLICATION = 0x494E4C59
+"""What SQLite keeps in a file's header to say whose it is: INLY."""
+_ID = re.compile(r"[0-9a-f]{20}")
 _TABLES = """
 create table if not exists about (key text primary key, value text not null);
 create table if not exists runs (
@@ -92,23 +97,27 @@ class Store:
     def __init__(self, path: str | os.PathLike[str] | None):
         self.path = None if path is None else Path(path)
         self._adapters: dict[str, Adapter] = {}
-        self._lock: IO[str] | None = None
+        self._lock: Lock | None = None
         try:
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path or ":memory:", isolation_level=None, timeout=30)
-            tables = {name for (name,) in self._db.execute("select name from sqlite_master where type = 'table'")}
-            if tables and "runs" not in tables:
-                raise sqlite3.DatabaseError("it holds something else")
-            self._db.execute("pragma journal_mode=wal")
-            self._db.execute("pragma synchronous=normal")
-            self._db.executescript(_TABLES)
+            _refuse_foreign(self._db)  # before anything is written
         except (OSError, sqlite3.Error) as error:
             raise RunError(f"{self.path} cannot be used as the file of a sweep: {error}") from None
+        self._take_lock()
+        with self._told():
+            self._db.execute("pragma journal_mode=wal")
+            self._db.execute("pragma synchronous=normal")
+            with self._transaction():
+                if self._db.execute("pragma application_id").fetchone()[0] != APPLICATION:
+                    self._db.execute(f"pragma application_id={APPLICATION}")
+                for statement in _TABLES.split(";"):
+                    self._db.execute(statement)
         if self.about("format", _FORMAT) != _FORMAT:
+            self.close()
             raise RunError(f"{self.path} was written by another version of Inlay")
         self.note("format", _FORMAT)
-        self._take_lock()
 
     @property
     def folder(self) -> Path | None:
@@ -119,7 +128,7 @@ class Store:
         """Let others use it."""
         self._db.close()
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def __enter__(self) -> Store:
@@ -129,23 +138,35 @@ class Store:
         self.close()
 
     @contextmanager
-    def _transaction(self) -> Any:
-        self._db.execute("begin immediate")
+    def _told(self) -> Iterator[None]:
+        """Whatever the database or the disk refuses becomes one line."""
         try:
             yield
-        except BaseException:
-            self._db.execute("rollback")
-            raise
-        self._db.execute("commit")
+        except (sqlite3.Error, OSError) as error:
+            raise DiskError(f"cannot use {self.path}: {error}; what was written before is kept") from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._told():
+            self._db.execute("begin immediate")
+            try:
+                yield
+                self._db.execute("commit")
+            except BaseException:
+                with suppress(sqlite3.Error):  # on a full disk it is rolled back already
+                    self._db.execute("rollback")
+                raise
 
     def about(self, key: str, default: Any = None) -> Any:
         """Something noted of the whole sweep."""
-        found = self._db.execute("select value from about where key = ?", (key,)).fetchone()
+        with self._told():
+            found = self._db.execute("select value from about where key = ?", (key,)).fetchone()
         return default if found is None else json.loads(found[0])
 
     def note(self, key: str, value: Any) -> None:
         """Note something of the whole sweep."""
-        self._db.execute("insert or replace into about values (?, ?)", (key, json.dumps(value)))
+        with self._told():
+            self._db.execute("insert or replace into about values (?, ?)", (key, json.dumps(value)))
 
     def add(self, trials: Sequence[Trial], study: str | None = None) -> None:
         """Rows for trials; those that are there already stay as they are.
@@ -179,7 +200,8 @@ class Store:
         return self._select(text, name)
 
     def _select(self, text: str, *values: Any) -> list[Row]:
-        return _rows(self._db, text, *values)
+        with self._told():
+            return _rows(self._db, text, *values)
 
     def set(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Change fields of rows, all at once: id -> field -> value."""
@@ -194,8 +216,12 @@ class Store:
         if self.folder is None:
             self._adapters[id] = adapter
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        adapter.save(self.folder / f"{id}.safetensors")
+        with self._told():
+            self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            adapter.save(self.folder / f"{id}.safetensors")
+        except AdapterError as error:
+            raise DiskError(str(error)) from None
 
     def adapter(self, id: str) -> Adapter | None:
         """A run's adapter, if it was kept."""
@@ -210,31 +236,62 @@ class Store:
         """Keep these adapters only."""
         wanted = set(but)
         self._adapters = {id: adapter for id, adapter in self._adapters.items() if id in wanted}
-        for file in self.folder.glob("*.safetensors") if self.folder is not None else ():
-            if file.stem not in wanted:
-                file.unlink(missing_ok=True)
+        if self.folder is not None:
+            with self._told():
+                _delete_adapters(self.folder, wanted)
 
     def tidy(self) -> None:
         """Remove what killed processes have left half written."""
-        for folder in (self.folder / "loop", self.folder) if self.folder is not None else ():
-            for file in folder.glob(f"{PART}*"):
-                file.unlink(missing_ok=True)
-            with suppress(OSError):
-                folder.rmdir()  # if nothing is in it
+        if self.folder is not None:
+            with self._told():
+                _tidy(self.folder)
 
     def _take_lock(self) -> None:
         """Two processes at one sweep would do everything twice, and spoil each other's checkpoint."""
         if self.path is None:
             return
-        with suppress(ImportError):  # not on every system
-            import fcntl
+        refusal = f"another process is at work on {self.path}; wait for it, or use another name"
+        try:
+            self._lock = Lock(self.path.with_name(f"{self.path.name}.lock"), refusal)
+        except RunError:
+            self.close()
+            raise
 
-            self._lock = self.path.with_name(f"{self.path.name}.lock").open("w")
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self.close()
-                raise RunError(f"another process is at work on {self.path}; wait for it, or use another name") from None
+
+def _refuse_foreign(db: sqlite3.Connection) -> None:
+    """An error if a database is somebody else's. Ours have our number; those that were written before that, our tables.
+
+    One without any table is new.
+    """
+    number = db.execute("pragma application_id").fetchone()[0]
+    tables = _tables(db)
+    if number == APPLICATION or not (tables or number):
+        return
+    with closing(sqlite3.connect(":memory:")) as like:
+        like.executescript(_TABLES)
+        if number == 0 and tables == _tables(like):
+            return
+    raise sqlite3.DatabaseError("it holds something else")
+
+
+def _tables(db: sqlite3.Connection) -> dict[str, list[Any]]:
+    """Every table and its columns."""
+    names = [name for (name,) in db.execute("select name from sqlite_master where type in ('table', 'view')")]
+    return {name: db.execute("select * from pragma_table_info(?)", (name,)).fetchall() for name in names}
+
+
+def _delete_adapters(folder: Path, but: Collection[str] = ()) -> None:
+    for file in folder.glob("*.safetensors"):
+        if file.stem not in but and _ID.fullmatch(file.stem):
+            file.unlink(missing_ok=True)
+
+
+def _tidy(folder: Path) -> None:
+    for one in (folder / "loop", folder):
+        for file in one.glob(f"{PART}*"):
+            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            one.rmdir()  # if nothing is in it
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[Row]:
@@ -246,6 +303,7 @@ def read_rows(path: str | os.PathLike[str]) -> list[Row]:
     for how in ("mode=ro", "immutable=1"):  # where nothing may be written, not even the files of a log, the second does
         try:
             with closing(sqlite3.connect(f"{address}?{how}", uri=True, timeout=30)) as db:
+                _refuse_foreign(db)
                 return _rows(db, "select * from runs order by position")
         except (sqlite3.Error, ValueError, TypeError) as error:
             problem = error
@@ -264,10 +322,17 @@ def _rows(db: sqlite3.Connection, text: str, *values: Any) -> list[Row]:
 
 
 def remove(path: str | os.PathLike[str]) -> None:
-    """Forget a sweep: its file, its checkpoint and its adapters."""
+    """Forget a sweep: its file, its checkpoint and its adapters. What is not ours stays, in its folder too."""
     path = Path(path)
-    if path.exists():
-        Store(path).close()  # refuses a file that is not ours
-    for suffix in ("", "-wal", "-shm", ".lock"):
-        path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
-    shutil.rmtree(path.with_name(f"{path.name}.files"), ignore_errors=True)
+    if not path.exists():
+        return
+    with Store(path) as opened, opened._told():  # refuses a file that is not ours, or that somebody works on
+        folder = path.with_name(f"{path.name}.files")
+        Checkpoint(folder / "loop").remove()
+        _delete_adapters(folder)
+        _tidy(folder)
+        opened._db.close()
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
+        assert opened._lock is not None
+        opened._lock.release(remove=True)

@@ -10,6 +10,8 @@ from typing import Any
 
 from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
+from inlay.library import defaults
+from inlay.registry import methods
 from inlay.sweeps.grid import Setting, Space
 from inlay.sweeps.values import shown
 from inlay.training.prepare import Prepared, check, prepare
@@ -92,10 +94,19 @@ class Trials:
 
 
 def identity(data: Prepared, host: Host) -> str:
-    """A hash of all settings, of the rows and of the base."""
-    settings = {**data.run.model_dump(exclude=set(_FILES)), "method": data.method.spec}
+    """A hash of all settings, of the rows and of the base. It stays the same when Inlay gets another setting."""
+    own = data.run.model_dump(exclude={"data"})
+    later = {key: value for key, value in own.items() if key not in defaults.RUN and value != _as_before(key)}
+    settings = {key: own.get(key, value) for key, value in defaults.RUN.items()} | later
+    settings = {key: value for key, value in settings.items() if key not in _FILES}
+    settings["method"] = defaults.against_first(methods, data.method)
     base = (host.base.identity(True), host.base.form or "", str(host.base.dtype))
     return digest({"settings": settings, "data": data.data_hash, "base": base})
+
+
+def _as_before(key: str) -> Any:
+    """The value of a setting that does what was done before there was one."""
+    return defaults.LATER[key] if key in defaults.LATER else Run.model_fields[key].default
 
 
 def digest(value: Mapping[str, Any]) -> str:

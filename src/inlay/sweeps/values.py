@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,3 +129,19 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def read_texts(texts: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """`["lr=1e-3,1e-4", ...]` as a grid, and what is wrong with it."""
+    grid: dict[str, str] = {}
+    problems = []
+    for text in texts:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        key = key.replace("-", "_")
+        if not equals or not key:
+            problems.append(f"--grid {text!r} is not key=a,b,c")
+        elif key in grid:
+            problems.append(f"{key} is given twice; list all of its values once")
+        else:
+            grid[key] = values
+    return grid, problems

@@ -298,9 +298,14 @@ def first_tokens(rows: Sequence[Row]) -> list[int]:
 def needed(record: Record, column: str) -> Any:
     """A value that must be there."""
     value = record.fields.get(column)
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if is_blank(value):
         raise Unusable(f"the column {column!r} is empty")
     return value
+
+
+def is_blank(value: Any) -> bool:
+    """Whether there is nothing in a cell."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def as_text(record: Record, column: str) -> str:

@@ -11,14 +11,25 @@ import torch
 from torch import Tensor
 
 from inlay.data.columns import Columns
-from inlay.data.record import Record
-from inlay.tasks import Example, Row, as_text
+from inlay.data.record import Record, several
+from inlay.tasks import Example, Row, Unusable, as_text, is_blank
 
 
 def text_example(record: Record, columns: Columns, target: Any) -> Example:
     """An example of one text or a pair."""
-    pair = as_text(record, columns.pair) if columns.pair else None
-    return Example(as_text(record, columns.text), pair, (), target, "", record.place)
+    pair = _joined(record, columns.pair) if columns.pair else None
+    return Example(_joined(record, columns.text), pair, (), target, "", record.place)
+
+
+def _joined(record: Record, column: str) -> str:
+    """The text of a column; or of several, with a space between them, of which some may be empty."""
+    parts = several(column, record.fields)
+    if len(parts) == 1:
+        return as_text(record, column)
+    found = [as_text(record, part) for part in parts if not is_blank(record.fields.get(part))]
+    if not found:
+        raise Unusable(f"the columns {', '.join(parts)} are empty")
+    return " ".join(found)
 
 
 def text_rows(

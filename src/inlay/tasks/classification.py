@@ -27,7 +27,7 @@ class Classification(Task):
     """The options of the task."""
 
     kind = "classification"
-    measures = ("accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "matthews")
+    measures = metrics.OF_TASK["classification"]
     loss_options = ()
     encode_options = ("long",)
     asked_options = ("long",)

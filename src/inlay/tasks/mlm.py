@@ -36,7 +36,7 @@ class MLM(Task):
     """The options of the task."""
 
     kind = "mlm"
-    measures = ("perplexity",)
+    measures = metrics.OF_TASK["mlm"]
     loss_options = ()
     encode_options = ()
     per_token = True

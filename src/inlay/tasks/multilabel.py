@@ -15,10 +15,10 @@ from inlay import metrics
 from inlay.base.load import Base
 from inlay.config import option
 from inlay.data.columns import Columns
-from inlay.data.record import Record
+from inlay.data.record import Record, as_flag, several
 from inlay.errors import DataError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, in_natural_order
+from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, in_natural_order, needed
 from inlay.tasks._text import best_temperature, pooled, text_example, text_rows
 
 
@@ -28,7 +28,7 @@ class Multilabel(Task):
     """The options of the task."""
 
     kind = "multilabel"
-    measures = ("f1_micro", "f1_macro", "accuracy")
+    measures = metrics.OF_TASK["multilabel"]
     loss_options = ()
     encode_options = ("long",)
     asked_options = ("long",)
@@ -40,7 +40,10 @@ class Multilabel(Task):
     temperature: float = option(1.0, "what logits are divided by; fitted on validation rows")
 
     def read(self, record: Record, columns: Columns) -> Example:
-        """A list, or text with | ; or , between labels; nothing means no label."""
+        """A list, or text with | ; or , between labels, where nothing means no label; or columns of 0 and 1."""
+        names = several(columns.label, record.fields)
+        if len(names) > 1:
+            return text_example(record, columns, tuple(name for name in names if _flag(record, name)))
         return text_example(record, columns, _labels(record.fields.get(columns.label)) if columns.label else None)
 
     def labels(self, examples: Sequence[Example]) -> tuple[str, ...]:
@@ -113,6 +116,14 @@ class Multilabel(Task):
             return F.binary_cross_entropy_with_logits(logits / t, targets).item()
 
         return replace(self, temperature=best_temperature(loss, targets.numel()))
+
+
+def _flag(record: Record, column: str) -> bool:
+    value = needed(record, column)
+    found = as_flag(value)
+    if found is None:
+        raise Unusable(f"the column {column!r} holds {str(value)[:40]!r}; expected 0 or 1")
+    return found
 
 
 def _labels(value: Any) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class QA(Task):
     """The options of the task."""
 
     kind = "qa"
-    measures = ("f1", "exact")
+    measures = metrics.OF_TASK["qa"]
     loss_options = ()
     encode_options = ("max_length", "stride")
     per_token = True

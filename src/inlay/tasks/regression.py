@@ -29,7 +29,7 @@ class Regression(Task):
     """The options of the task."""
 
     kind = "regression"
-    measures = ("spearman", "pearson", "rmse", "mae")
+    measures = metrics.OF_TASK["regression"]
     loss_options = ()
     encode_options = ("long", "mean", "scale")
     asked_options = ("long",)

@@ -44,7 +44,7 @@ class Tagging(Task):
     """The options of the task."""
 
     kind = "tagging"
-    measures = ("accuracy", "f1", "precision", "recall")
+    measures = metrics.OF_TASK["tagging"]
     loss_options = ()
     encode_options = ()
     per_token = True

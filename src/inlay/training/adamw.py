@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -80,12 +80,20 @@ class AdamW:
 
         Returns what must be kept as long as a recording of this step.
         """
+        return self.prepare(settings, tables)()
+
+    @torch.no_grad()
+    def prepare(
+        self, settings: Mapping[int, Settings], tables: Mapping[str, Tensor] | None = None
+    ) -> Callable[[], object]:
+        """All of `step` that takes memory. What it gives makes the step and takes none, so that a step is never half
+        made; the gradients are used up by it."""
         if tables is not None and "bounds" in tables:
             return self._fused(settings, tables)
-        self._plain(settings)
-        return None
+        return self._plain(settings)
 
-    def _plain(self, settings: Mapping[int, Settings]) -> None:
+    def _plain(self, settings: Mapping[int, Settings]) -> Callable[[], object]:
+        updates: list[_Update] = []
         runs = [_Run(group, low, high, slots) for group, low, high, slots in self._runs(settings)]
         scale = self._clipping(settings, runs)
         for run in runs:
@@ -93,13 +101,23 @@ class AdamW:
             if stacks:
                 own = [settings[slot] for slot in run.slots]
                 places = torch.tensor([scale.place[slot] for slot in run.slots], device=scale.of.device)
-                _update_stacks(self._views(stacks, run.low, run.high), own, scale.of[places])
+                updates.append(_of_stacks(self._views(stacks, run.low, run.high), own, scale.of[places]))
+        decays: list[tuple[dict[str, nn.Parameter], Settings]] = []
         for slot, parameters in self._weights(settings):
             named = {name: p for name, p in parameters.items() if p.grad is not None}
-            _update_tensors(self._views(list(named.values())), settings[slot], scale.of[scale.place[slot]])
-            self._decay_base(named, settings[slot])
+            updates += _of_tensors(self._views(list(named.values())), settings[slot], scale.of[scale.place[slot]])
+            decays.append((named, settings[slot]))
 
-    def _fused(self, settings: Mapping[int, Settings], tables: Mapping[str, Tensor]) -> object:
+        @torch.no_grad()
+        def apply() -> None:
+            for update in updates:
+                update.apply()
+            for named, one in decays:
+                self._decay_base(named, one)
+
+        return apply
+
+    def _fused(self, settings: Mapping[int, Settings], tables: Mapping[str, Tensor]) -> Callable[[], object]:
         from inlay.training import fused
 
         parts = []
@@ -121,10 +139,16 @@ class AdamW:
             (room, device), self._room = self._room, None
             chunks = room.copy_(chunks)
             device.copy_(chunks, non_blocking=True)
-        fused.step(device, tables["bounds"], tables["settings"], (BETA1, BETA2), EPSILON)
-        for slot, parameters in self._weights(settings):
-            self._decay_base(parameters, settings[slot])
-        return chunks, device
+        run = fused.prepare(device, tables["bounds"], tables["settings"], (BETA1, BETA2), EPSILON)
+
+        @torch.no_grad()
+        def apply() -> object:
+            run()
+            for slot, parameters in self._weights(settings):
+                self._decay_base(parameters, settings[slot])
+            return chunks, device
+
+        return apply
 
     def _four(self, stack: Tensor) -> list[Tensor]:
         """Value, gradient and moments; a stack whose gradient is missing has one of zeros."""
@@ -147,7 +171,7 @@ class AdamW:
         """The difference has decayed; with `decay_weights` the base's own part decays too."""
         if one.decay_weights:
             for name, p in parameters.items():
-                p.sub_(self.forward.base.model.get_parameter(name).to(p), alpha=one.lr * one.weight_decay)
+                p.sub_(self.forward.base.model.get_parameter(name), alpha=one.lr * one.weight_decay)
 
     def forget(self, slot: int) -> None:
         """A slot starts anew. All of its entry is cleared: whoever was there before may have been wider."""
@@ -161,16 +185,16 @@ class AdamW:
         alive |= {id(p) for w in self.forward.weights.values() for p in w.parameters()}
         self._moments = {key: moments for key, moments in self._moments.items() if key in alive}
 
-    def read(self, slot: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """A copy of a slot's moments at their true sizes."""
+    def read(self, slot: int, device: str | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """A copy of a slot's moments at their true sizes, where they are or on a device."""
         entries = self._entries(slot)
-        first = {name: m.first[i].clone() for name, (m, i) in entries.items()}
-        return first, {name: m.second[i].clone() for name, (m, i) in entries.items()}
+        first = {name: m.first[i].to(device, copy=True) for name, (m, i) in entries.items()}
+        return first, {name: m.second[i].to(device, copy=True) for name, (m, i) in entries.items()}
 
     def write(self, slot: int, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
-        """Restore what `read` gave."""
+        """Restore what `read` gave; nothing is a fresh start."""
         self.forget(slot)
-        for name, (moments, index) in self._entries(slot).items():
+        for name, (moments, index) in self._entries(slot).items() if first else ():
             moments.first[index] = first[name].to(moments.first.device)
             moments.second[index] = second[name].to(moments.second.device)
 
@@ -275,46 +299,71 @@ class _Views(NamedTuple):
     second: list[Tensor]
 
 
-def _update_stacks(views: _Views, own: Sequence[Settings], scale: Tensor) -> None:
-    """One step of n neighbouring entries in every stack of a group, [n, ...] each."""
+@dataclass
+class _Update:
+    """One step of some tensors, with the memory it needs; the numbers are one, or a column, for every tensor."""
+
+    views: _Views
+    scale: Any
+    decay: Any
+    root: Any
+    step: Any
+    room: list[Tensor]
+
+    def apply(self) -> None:
+        """In place: what is left of the gradients is of no use."""
+        values, grads, first, second = self.views
+        torch._foreach_mul_(grads, self.scale)
+        if self.decay is not None:
+            torch._foreach_mul_(values, self.decay)
+        torch._foreach_lerp_(first, grads, 1 - BETA1)
+        torch._foreach_mul_(second, BETA2)
+        torch._foreach_addcmul_(second, grads, grads, value=1 - BETA2)
+        torch._foreach_copy_(self.room, second)
+        torch._foreach_sqrt_(self.room)
+        torch._foreach_div_(self.room, self.root)
+        torch._foreach_add_(self.room, EPSILON)
+        torch._foreach_copy_(grads, first)
+        torch._foreach_mul_(grads, self.step)
+        torch._foreach_addcdiv_(values, grads, self.room)
+
+
+def _of_stacks(views: _Views, own: Sequence[Settings], scale: Tensor) -> _Update:
+    """A step of n neighbouring entries in every stack of a group, [n, ...] each."""
     table = torch.tensor([_factors(one) for one in own], dtype=scale.dtype).to(scale.device)
     columns = [scale, *table.unbind(1)]
     shaped = [[c.view(-1, *[1] * (v.dim() - 1)) for v in views.values] for c in columns]
-    grads = torch._foreach_mul(views.grads, shaped[0])
     decay = shaped[1] if any(one.weight_decay for one in own) else None
-    _adamw(views, grads, decay, shaped[2], shaped[3])
+    return _Update(views, shaped[0], decay, shaped[2], shaped[3], [torch.empty_like(v) for v in views.values])
 
 
-def _update_tensors(views: _Views, one: Settings, scale: Tensor) -> None:
-    """One step of a weight-level adapter."""
+def _of_tensors(views: _Views, one: Settings, scale: Tensor) -> list[_Update]:
+    """A step of a weight-level adapter; on the CPU in pieces, which take turns in one piece's memory."""
     decay, root, step = _factors(one)
-    for part in _pieces(views) if scale.device.type == "cpu" else (views,):
+    on_cpu = scale.device.type == "cpu"
+    parts = list(_pieces(views)) if on_cpu else [views]
+    shared = scale.new_empty(max((part.values[0].numel() for part in parts), default=0) if on_cpu else 0)
+    updates = []
+    for part in parts:
         n = len(part.values)
-        grads = torch._foreach_mul(part.grads, scale)
-        _adamw(part, grads, [decay] * n if one.weight_decay else None, [root] * n, [step] * n)
+        room = [shared[: v.numel()].view(v.shape) if on_cpu else torch.empty_like(v) for v in part.values]
+        updates.append(_Update(part, scale, [decay] * n if one.weight_decay else None, [root] * n, [step] * n, room))
+    return updates
 
 
 def _pieces(views: _Views, size: int = 2**16) -> Iterator[_Views]:
     """Rows of each tensor, few enough to stay in a core's cache from one operation to the next."""
     for four in zip(*views, strict=True):
-        rows = max(1, size * len(torch.atleast_1d(four[0])) // max(1, four[0].numel()))
-        for piece in zip(*(torch.atleast_1d(tensor).split(rows) for tensor in four), strict=True):
+        rows = max(1, size * (len(four[0]) if four[0].dim() else 1) // max(1, four[0].numel()))
+        for piece in zip(*(_rows(tensor).split(rows) for tensor in four), strict=True):
             yield _Views(*([tensor] for tensor in piece))
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """Something to split: a single number as a row."""
+    return tensor if tensor.dim() else tensor.view(1)
 
 
 def _factors(one: Settings) -> tuple[float, float, float]:
     """Decay of the value, root of the second moment's correction, step with the first one's."""
     return (1 - one.lr * one.weight_decay, math.sqrt(1 - BETA2**one.step), -one.lr / (1 - BETA1**one.step))
-
-
-def _adamw(views: _Views, grads: tuple[Tensor, ...], decay: Any, root: Any, step: Any) -> None:
-    """The update itself; the last three are a number or a column for every tensor."""
-    if decay is not None:
-        torch._foreach_mul_(views.values, decay)
-    torch._foreach_lerp_(views.first, grads, 1 - BETA1)
-    torch._foreach_mul_(views.second, BETA2)
-    torch._foreach_addcmul_(views.second, grads, grads, value=1 - BETA2)
-    size = torch._foreach_sqrt(views.second)
-    torch._foreach_div_(size, root)
-    torch._foreach_add_(size, EPSILON)
-    torch._foreach_addcdiv_(views.values, torch._foreach_mul(views.first, step), size)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from inlay.base.load import Base
 from inlay.engine.host import Host
-from inlay.errors import InlayError, RunError
+from inlay.errors import InlayError, LibraryError, RunError
+from inlay.library import about
 from inlay.library.adapter import Adapter
-from inlay.library.library import Library, check_name
+from inlay.library.library import Entry, Library, check_name
 from inlay.screen import Lines, console_or_lines
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
@@ -94,27 +95,28 @@ def train(
         many = [many[0].model_copy(update={"name": check_name(name)})]
     _refuse_names(host, many)
     place = None if checkpoint is None else Checkpoint(checkpoint)
-    problems: dict[int, str] = {}
-    prepared: dict[int, Prepared] = {}
-    for i, run in enumerate(many):
-        try:
-            prepared[i] = prepare(run, host)
-        except InlayError as error:
-            if one:
-                raise
-            problems[i] = str(error)
-    screen = console_or_lines() if progress and ranks.leads else None
-    with _shown(screen, host, prepared, one) as more:
-        told = (*callbacks, *more)
-        results = train_prepared(host, prepared, slots, told, place, resume, save_every, one, ranks)
-    results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
-    for i, run in enumerate(many):
-        if results[i].ok and library is not None and ranks.leads:
-            results[i] = keep(results[i], library, host.base)
-        if results[i].ok and run.name:
-            host.load(results[i].adapter, run.name)
-    if place is not None and ranks.leads:
-        place.remove()
+    with place.alone() if place is not None and ranks.leads else nullcontext():
+        problems: dict[int, str] = {}
+        prepared: dict[int, Prepared] = {}
+        for i, run in enumerate(many):
+            try:
+                prepared[i] = prepare(run, host)
+            except InlayError as error:
+                if one:
+                    raise
+                problems[i] = str(error)
+        screen = console_or_lines() if progress and ranks.leads else None
+        with _shown(screen, host, prepared, one) as more:
+            told = (*callbacks, *more)
+            results = train_prepared(host, prepared, slots, told, place, resume, save_every, one, ranks)
+        results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
+        for i, run in enumerate(many):
+            if results[i].ok and library is not None and ranks.leads:
+                results[i] = keep(results[i], library, host.base)
+            if results[i].ok and run.name:
+                host.load(results[i].adapter, run.name)
+        if place is not None and ranks.leads:
+            place.remove()
     if screen is not None:
         show_end(screen, [results[i] for i in range(len(many))])
     return results[0] if one else [results[i] for i in range(len(many))]
@@ -178,7 +180,23 @@ def keep(result: Result, library: Library, base: Base, half: bool = False) -> Re
     """Put a result's adapter into a library, with what a card should say beside it; in fp16 if asked."""
     more = card_facts(base, result.parameters, result.seconds)
     entry = library.put(result.adapter.to("float16") if half else result.adapter, **more)
-    return replace(result, version=entry.version, library=library.root)
+    before = _before(library, entry, result.metric)
+    return replace(result, version=entry.version, library=library.root, before=before)
+
+
+def _before(library: Library, entry: Entry, metric: str) -> dict[str, Any] | None:
+    """The version before on the rows that this one is measured on, if it was measured on them too."""
+    earlier = [version for version in library.versions(entry.name) if version < entry.version]
+    try:
+        old = library.find(f"{entry.name}@{earlier[-1]}").card if earlier else {}
+    except LibraryError:  # removed a moment ago, or damaged
+        return None
+    for split in ("test", "validation"):
+        rows = [about.section(card, "scored_on").get(split) for card in (old, entry.card)]
+        values = [about.metrics(card).get(split, {}).get(metric) for card in (old, entry.card)]
+        if rows[0] is not None and rows[0] == rows[1] and None not in values:
+            return {"version": earlier[-1], "split": split, "value": values[0], "now": values[1]}
+    return None
 
 
 def card_facts(base: Base, parameters: Mapping[str, Any], seconds: float) -> dict[str, Any]:

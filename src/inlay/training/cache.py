@@ -28,7 +28,7 @@ class Cache:
 
     def __init__(self, host: Host):
         self.host = host
-        self._room = False
+        self._room, self._most = False, _ROOM.get(host.base.device.type, 0)
         self._tokens: dict[tuple[int, int], int] = {}
         self._states: dict[tuple[int, int], tuple[int, dict[int, Tensor]]] = {}
         """(run, stage) -> a layer, and id of a row -> [tokens, d] there; the runs keep their rows alive."""
@@ -40,14 +40,14 @@ class Cache:
             if _key(job) not in self._tokens:
                 self._tokens[_key(job)] = sum(len(row.ids) for row in job.stage.rows)
         tokens = sum(self._tokens[_key(job)] for job in still)
-        self._room = tokens * base.sites.hidden * base.dtype.itemsize <= _ROOM.get(base.device.type, 0)
+        self._room = tokens * base.sites.hidden * base.dtype.itemsize <= self._most
         for gone in self._states.keys() - {_key(job) for job in active if self._room}:
             del self._states[gone]
 
     def batch(self, some: Sequence[tuple[Job, int, Sequence[Row]]]) -> Batch:
         """A batch of the rows of (run, slot, rows), which begins as high up as all of them allow."""
         batch = batch_of([row for _, _, rows in some for row in rows])
-        layer = self._common(some)
+        layer = self.begins_at(some)
         if not layer:
             return batch
         for job, _, _ in some:
@@ -56,7 +56,11 @@ class Cache:
         found = [self._states[_key(job)][1][id(row)] for job, _, rows in some for row in rows]
         return replace(batch, states=torch.cat(found), layer=layer)
 
-    def _common(self, some: Sequence[tuple[Job, int, Sequence[Row]]]) -> int:
+    def give_up(self) -> None:
+        """There is no room for states after all: batches begin at the first layer from now on."""
+        self._states, self._room, self._most = {}, False, 0
+
+    def begins_at(self, some: Sequence[tuple[Job, int, Sequence[Row]]]) -> int:
         """The layer at which all of these runs can begin; 0 if one of them cannot, or if there is no room."""
         if not self._room or not self.host.base.sites.arch.packable or not all(_is_still(job) for job, _, _ in some):
             return 0

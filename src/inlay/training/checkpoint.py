@@ -9,16 +9,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from inlay.errors import AdapterError, RunError
+from inlay.errors import AdapterError, DiskError, RunError
 from inlay.library.adapter import Adapter
+from inlay.library.storage import PART
+from inlay.training.lock import Lock
 
 _FORMAT = 1
+_HALF = (".state.*", f"{PART}*", ".done-*.safetensors.*")
+"""Files that are being written."""
 
 
 class Checkpoint:
@@ -53,16 +57,15 @@ class Checkpoint:
             part.replace(self.file)
             _sync_folder(self.folder)
         except OSError as error:
-            raise RunError(f"cannot write the checkpoint {self.file}: {error}") from None
+            raise DiskError(f"cannot write the checkpoint {self.file}: {error}") from None
         finally:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
 
     def read(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The state and its tensors."""
         from safetensors import SafetensorError, safe_open
 
-        for leftover in self.folder.glob(".state.*"):  # of a run that was killed while writing
-            leftover.unlink(missing_ok=True)
         try:
             with safe_open(self.file, "pt") as file:
                 state = json.loads((file.metadata() or {})["inlay-loop"])
@@ -77,8 +80,10 @@ class Checkpoint:
     def keep(self, index: int, adapter: Adapter) -> None:
         """Put a finished run's adapter aside."""
         self._make_folder()
-        with adapter.save(self._done(index)).open("rb") as file:
-            os.fsync(file.fileno())
+        try:
+            adapter.save(self._done(index))  # which waits until it is on disk
+        except AdapterError as error:
+            raise DiskError(f"cannot write the checkpoint {self.folder}: {error}") from None
 
     def kept(self, index: int) -> Adapter:
         """A finished run's adapter."""
@@ -87,12 +92,29 @@ class Checkpoint:
         except AdapterError as error:
             raise RunError(f"the checkpoint {self.folder} lacks a finished adapter: {error}") from None
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else may train into this folder meanwhile; reading is always possible."""
+        refusal = f"another process is at work on {self.folder}; wait for it, or use another name"
+        place = self.folder.absolute()
+        lock = Lock(place.with_name(f"{place.name}.lock"), refusal)
+        try:
+            self._delete(*_HALF)  # of writers that were killed: there is no other now
+            yield
+        finally:
+            lock.release(remove=True)
+
     def remove(self) -> None:
-        """Everything is done, or starts over."""
-        self.file.unlink(missing_ok=True)  # first: without it, the rest means nothing
-        for pattern in (".state.*", "done-*.safetensors", ".done-*.safetensors.*"):
-            for file in self.folder.glob(pattern):
-                file.unlink(missing_ok=True)
+        """Everything is done, or starts over. For who is alone with it."""
+        self._delete(self.file.name, "done-*.safetensors", *_HALF)  # first what says that the rest means something
+
+    def _delete(self, *patterns: str) -> None:
+        try:
+            for pattern in patterns:
+                for file in self.folder.glob(pattern):
+                    file.unlink(missing_ok=True)
+        except OSError as error:
+            raise DiskError(f"cannot clean up the checkpoint {self.folder}: {error}") from None
         with contextlib.suppress(OSError):
             self.folder.rmdir()  # unless there is something in it that is not ours
 
@@ -100,7 +122,7 @@ class Checkpoint:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot write the checkpoint {self.folder}: {error}") from None
+            raise DiskError(f"cannot write the checkpoint {self.folder}: {error}") from None
 
     def _done(self, index: int) -> Path:
         return self.folder / f"done-{index}.safetensors"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,15 +10,18 @@ from inlay.data.columns import by_option
 from inlay.engine.evaluate import by_example, score
 from inlay.engine.host import Host
 from inlay.library.adapter import Adapter
+from inlay.training.encoded import content
 from inlay.training.job import Job
 from inlay.training.parallel import Ranks
 
 
-def measured(host: Host, name: str, job: Job, adapter: Adapter, ranks: Ranks) -> Adapter:
+def measured(
+    host: Host, name: str, job: Job, adapter: Adapter, ranks: Ranks, before_batch: Callable[[], None] | None = None
+) -> Adapter:
     """A run's finished adapter, which the host has under a name, with its metrics and its history."""
     data = job.data
     parts = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
-    outputs = ranks.outputs(host, [(name, part.rows) for part in parts.values()])
+    outputs = ranks.outputs(host, [(name, part.rows) for part in parts.values()], before_batch)
     sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
     task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
     found: dict[str, dict[str, float]] = {}
@@ -29,6 +33,7 @@ def measured(host: Host, name: str, job: Job, adapter: Adapter, ranks: Ranks) ->
         "best": _place(job),
         "data": data.data_hash,
         "files": data.files,
+        "scored_on": {split: content(part.examples) for split, part in parts.items()},
         "config": data.run.written(),
         "columns": by_option(data.task.kind, data.columns),
         "history": job.history,

@@ -9,7 +9,7 @@ moments), how many numbers it has, and its slot's number, so the kernels need no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
@@ -66,24 +66,31 @@ def _update(chunks, scale, settings, beta1, beta2, epsilon, CHUNK: tl.constexpr)
 
 
 def step(chunks: Tensor, bounds: Tensor, settings: Tensor, betas: tuple[float, float], epsilon: float) -> None:
-    """One step of all chunks.
+    """One step of all chunks; see `prepare`."""
+    prepare(chunks, bounds, settings, betas, epsilon)()
+
+
+def prepare(
+    chunks: Tensor, bounds: Tensor, settings: Tensor, betas: tuple[float, float], epsilon: float
+) -> Callable[[], None]:
+    """Takes the memory for one step of all chunks, which what it gives makes.
 
     Args:
         chunks: int64 [n, COLUMNS], those of a slot one after the other.
         bounds: int32 [slots + 1], the chunks of every slot.
         settings: float32 [slots, 4]: clip limit, decay factor, root of the second moment's correction, step.
     """
-    with torch.cuda.device_of(chunks):
-        _step(chunks, bounds, settings, betas, epsilon)
-
-
-def _step(chunks: Tensor, bounds: Tensor, settings: Tensor, betas: tuple[float, float], epsilon: float) -> None:
     slots = len(bounds) - 1
     partial = torch.empty(len(chunks), dtype=torch.float32, device=chunks.device)
     scale = torch.empty(slots, dtype=torch.float32, device=chunks.device)
-    _squares[(len(chunks),)](chunks, partial, CHUNK=CHUNK)
-    _scales[(slots,)](partial, bounds, settings, scale, BLOCK=1024)
-    _update[(len(chunks),)](chunks, scale, settings, *betas, epsilon, CHUNK=CHUNK, num_warps=8)
+
+    def run() -> None:
+        with torch.cuda.device_of(chunks):
+            _squares[(len(chunks),)](chunks, partial, CHUNK=CHUNK)
+            _scales[(slots,)](partial, bounds, settings, scale, BLOCK=1024)
+            _update[(len(chunks),)](chunks, scale, settings, *betas, epsilon, CHUNK=CHUNK, num_warps=8)
+
+    return run
 
 
 def rows(stacks: Sequence[Tensor], entries: Sequence[int], slots: Sequence[int]) -> Tensor:

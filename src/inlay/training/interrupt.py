@@ -1,7 +1,8 @@
-"""Ctrl-C waits until a step is whole, so that what is saved then is a state the loop could have reached.
+"""Ctrl-C and SIGTERM wait until a step is whole, so that what is saved then is a state the loop could have reached.
 
-A second one does not wait, and saves nothing. Outside the main thread, or where the program handles Ctrl-C itself,
-signals are left alone.
+An evaluation may take long, and changes nothing: it is given up at the next batch, and made when the training goes on.
+A second signal does not wait, and saves nothing. Outside the main thread, or where the program handles a signal itself,
+it is left alone.
 """
 
 from __future__ import annotations
@@ -10,29 +11,49 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
+_DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """An evaluation was given up."""
+
 
 class Interrupt:
     """Whether somebody wants the loop to stop."""
 
     def __init__(self) -> None:
         self.pending = False
-        self._installed = False
+        self.number: int | None = None
+        """The signal that asked for it."""
+        self._installed: list[signal.Signals] = []
 
     def __enter__(self) -> Interrupt:
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._note)
-            self._installed = True
+        if threading.current_thread() is threading.main_thread():
+            for one, usual in _DEFAULTS.items():
+                if signal.getsignal(one) is usual:
+                    signal.signal(one, self._note)
+                    self._installed.append(one)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._installed = False
+        for one in self._installed:
+            signal.signal(one, _DEFAULTS[one])
+        self._installed = []
+
+    def give_up(self) -> None:
+        """Raise Stopped if somebody wants the loop to stop."""
+        if self.pending:
+            raise Stopped
+
+    @property
+    def error(self) -> KeyboardInterrupt:
+        """What the loop ends with; it knows the signal, if there was one."""
+        return KeyboardInterrupt(*(() if self.number is None else (self.number,)))
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
         if self.pending:
-            raise KeyboardInterrupt
+            raise self.error
         self.pending = True

@@ -136,6 +136,14 @@ class Job:
         every = self.stage.eval_every or self.steps_per_epoch
         return bool(self.stage.examples) and (self.step % every == 0 or self.step == self.stage.steps)
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether the state after the last step has been evaluated."""
+        return bool(self.history) and (self.history[-1]["stage"], self.history[-1]["step"]) == (
+            self.stage.kind,
+            self.at,
+        )
+
     def judge(self, scores: Mapping[str, float], loss: float | None = None) -> bool:
         """Enter an evaluation; True if it is the best so far: by the metric, and among equals by the loss.
 

@@ -7,6 +7,7 @@ at the start is an error, what goes wrong later is a warning.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -234,24 +235,35 @@ class TensorBoard(RunByRun):
             handle.writer.close()
 
 
+KINDS = {"jsonl": "FILE", "tensorboard": "FOLDER", "wandb": "PROJECT", "mlflow": "EXPERIMENT"}
+"""Kind of log -> where it goes."""
+
+
+def split_log(spec: str) -> tuple[str, str]:
+    """`jsonl:FILE` -> ("jsonl", "FILE")."""
+    kind, _, place = (part.strip() for part in spec.partition(":"))
+    if kind not in KINDS:
+        forms = ", ".join(f"{name}:{what}" for name, what in KINDS.items())
+        raise RunError(f"there is no log {kind!r}: {suggest(kind, KINDS)}; a log is one of {forms}")
+    if not place:
+        raise RunError(f"{spec!r} does not say where to log: write {kind}:{KINDS[kind]}")
+    return kind, place
+
+
+def check_installed(spec: str) -> None:
+    """Raise an error if a log's package is missing, without importing it."""
+    kind, _ = split_log(spec)
+    if kind != "jsonl" and importlib.util.find_spec(kind) is None:
+        raise RunError(f"{kind} is not installed: pip install {'mlflow-skinny' if kind == 'mlflow' else kind}")
+
+
 def make(spec: str) -> Log:
-    """A log from the command line: `jsonl:FILE`, `tensorboard:DIR`, `wandb:PROJECT` or `mlflow:EXPERIMENT`."""
+    """A log from the command line: `jsonl:FILE`, `tensorboard:FOLDER`, `wandb:PROJECT` or `mlflow:EXPERIMENT`."""
     from inlay.training.trackers import MLflow, WandB  # these build on this module
 
-    kinds: Mapping[str, tuple[Callable[[str], Log], str]] = {
-        "jsonl": (JsonLines, "FILE"),
-        "tensorboard": (TensorBoard, "DIR"),
-        "wandb": (WandB, "PROJECT"),
-        "mlflow": (MLflow, "EXPERIMENT"),
-    }
-    kind, _, place = (part.strip() for part in spec.partition(":"))
-    if kind not in kinds:
-        forms = ", ".join(f"{name}:{what}" for name, (_, what) in kinds.items())
-        raise RunError(f"there is no log {kind!r}: {suggest(kind, kinds)}; a log is one of {forms}")
-    cls, what = kinds[kind]
-    if not place:
-        raise RunError(f"{spec!r} does not say where; it is {kind}:{what}")
-    return cls(place)
+    kind, place = split_log(spec)
+    makers: Mapping[str, Callable[[str], Log]] = {"jsonl": JsonLines, "tensorboard": TensorBoard}
+    return {**makers, "wandb": WandB, "mlflow": MLflow}[kind](place)
 
 
 def package(module: str, install: str) -> Any:

@@ -12,22 +12,23 @@ import functools
 import time
 from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from inlay.base.load import load_tokenizer
+from inlay.data.batch import Batch
 from inlay.engine.evaluate import score
 from inlay.engine.host import Host
-from inlay.errors import AdapterError, InlayError, RunError
+from inlay.errors import AdapterError, DiskError, InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
 from inlay.training import compiling, finish, heap, state
 from inlay.training.adamw import Settings
 from inlay.training.cache import Cache
 from inlay.training.checkpoint import Checkpoint
-from inlay.training.interrupt import Interrupt
+from inlay.training.interrupt import Interrupt, Stopped
 from inlay.training.job import Job
 from inlay.training.memory import slots_for
 from inlay.training.parallel import ALONE, Ranks
@@ -41,6 +42,8 @@ slots, compiled and saved; of a sweep on Ray also workers, joined, and lost for 
 Callback = Callable[[Event], None]
 Source = Callable[[int], Job | None]
 """The next run, under this index; None if there is none now."""
+_T = TypeVar("_T")
+_TOO_LARGE = "{} does not fit into memory by itself; try a smaller batch_size or max_length"
 _SAVING = 0.05
 """The largest share of the time that saving at every end may take."""
 
@@ -92,6 +95,7 @@ class Loop:
         """Finished adapters by the job's index."""
         self._saved, self._took, self._ended = time.monotonic(), 0.0, 0
         self._interrupt = Interrupt()
+        self._resumed = False
         self._cache = Cache(host)
         self._taken: Taken | None = None
 
@@ -105,12 +109,14 @@ class Loop:
         try:
             with self._interrupt, heap.left_alone(), compiling.compiled(self.host, self.jobs, self.most):
                 while self._fill():
-                    self._go_on()
+                    with contextlib.suppress(Stopped):
+                        if not self._catch_up():
+                            self._go_on()
                     stop, save = self.ranks.any(self._interrupt.pending, self._is_time_to_save())
                     if stop or save:
                         self.save()
                     if stop:
-                        raise KeyboardInterrupt
+                        raise self._interrupt.error
                     yield len(self.active)
                 if self.save_ends:
                     self.save()
@@ -145,6 +151,7 @@ class Loop:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, AdapterError) as error:
             self.slots.clear()
             raise RunError(f"the checkpoint {self.checkpoint.file} is damaged: {error!r}") from None
+        self._resumed = True
         for job in self.active:
             self._tell_begin(job)
 
@@ -183,8 +190,15 @@ class Loop:
         return since >= self.save_every or (ended and self._took <= _SAVING * since)
 
     def _begin(self, job: Job) -> None:
-        self.slots.begin(job)
-        self._tell_begin(job)
+        with contextlib.suppress(torch.OutOfMemoryError):
+            self.slots.begin(job)
+            self._tell_begin(job)
+            return
+        self._free()
+        if not self.active:
+            _does_not_fit(job)
+        self.most = len(self.active)  # it waits until one of them has ended
+        self._tell("slots", None, slots=self.most)
 
     def _tell_begin(self, job: Job) -> None:
         self._tell("begin", job, steps=job.total, step=job.at, config=job.data.run.config())
@@ -202,13 +216,24 @@ class Loop:
             stepped += jobs
         active = len(self.active)
         if any(job.is_due or job.is_over for job in stepped):
-            self._settle()
-            self._evaluate([job for job in stepped if job.state == "active" and job.is_due])
-            self._drop_hopeless()
-            for job in [job for job in stepped if job.state == "active" and job.is_over]:
-                self._guard(job, self._advance)
+            self._look_at(stepped)
         if not fits and len(self.active) == active:  # else there is more room now
             self._make_room()
+
+    def _look_at(self, stepped: Sequence[Job]) -> None:
+        """What is due after a step: evaluations, and the ends of stages."""
+        self._settle()
+        self._evaluate([job for job in stepped if job.state == "active" and job.is_due and not job.is_judged])
+        self._drop_hopeless()
+        for job in [job for job in stepped if job.state == "active" and job.is_over]:
+            self._guard(job, self._advance)
+
+    def _catch_up(self) -> bool:
+        """Make the evaluations that were given up before the checkpoint was written; False if there are none."""
+        late = [job for job in self.active if job.step and (job.is_over or (job.is_due and not job.is_judged))]
+        if self._resumed and late:
+            self._look_at(late)
+        return self._resumed and bool(late)
 
     def _step(self, active: Sequence[Job]) -> bool:
         """One step of some runs, in one batch; False if there was no room for it."""
@@ -216,8 +241,7 @@ class Loop:
         tokenizer = load_tokenizer(self.host.base)
         parts = [self._part(job, job.batch(tokenizer)) for job in active]
         mine = [(job, self.host.slot(p.name), p.mine) for job, p in zip(active, parts, strict=True)]
-        batch = self._cache.batch(mine)
-        losses = None
+        batch, losses = self._batch(mine), None
         with contextlib.suppress(torch.OutOfMemoryError):
             losses = self.slots.step(parts, batch)
         if losses is None:  # the error is gone by now, and with it the failed batch that it kept alive
@@ -236,6 +260,14 @@ class Loop:
         else:
             self._settle()
         return True
+
+    def _batch(self, mine: Sequence[tuple[Job, int, Sequence[Row]]]) -> Batch:
+        if self._cache.begins_at(mine):
+            with contextlib.suppress(torch.OutOfMemoryError), self.ranks.agreeing():
+                return self._cache.batch(mine)
+            self._cache.give_up()
+            self._free()
+        return self._cache.batch(mine)
 
     def _part(self, job: Job, rows: Sequence[Row]) -> Part:
         run, share = job.data.run, self.ranks.share(rows)
@@ -258,7 +290,7 @@ class Loop:
         """Memory ran out before anything was changed in these runs: half as many at once."""
         self._settle()
         self.slots.optimiser.zero_grad()
-        torch.cuda.empty_cache()
+        self._free()
         if len(self.active) == 1:
             self._guard(self.active[0], _does_not_fit)
             return
@@ -270,12 +302,28 @@ class Loop:
 
     def _evaluate(self, due: Sequence[Job]) -> None:
         began = time.perf_counter()
-        asked = [(slot_name(job), job.stage.validation) for job in due]
-        outputs = self.ranks.outputs(self.host, asked) if due else []
-        for job, out in zip(due, outputs, strict=True):
+        outputs = self._outputs(due) if due else []
+        if outputs is None:
+            self._free()
+            for job in due:
+                self._guard(job, functools.partial(self._judge_alone, due))
+        for job, out in zip(due, outputs or (), strict=False):
             self._guard(job, functools.partial(self._judge, out))
         for job in due:
             job.seconds += (time.perf_counter() - began) / len(due)
+
+    def _outputs(self, due: Sequence[Job]) -> list[list[Tensor]] | None:
+        """What runs say of their validation rows; None if memory ran out."""
+        with contextlib.suppress(torch.OutOfMemoryError):
+            asked = [(slot_name(job), job.stage.validation) for job in due]
+            return self.ranks.outputs(self.host, asked, self._interrupt.give_up)
+        return None
+
+    def _judge_alone(self, due: Sequence[Job], job: Job) -> None:
+        asked = [(slot_name(job), job.stage.validation)]
+        self._judge(
+            self._with_room(job, lambda: self.ranks.outputs(self.host, asked, self._interrupt.give_up), due)[0], job
+        )
 
     def _judge(self, outputs: Sequence[Tensor], job: Job) -> None:
         stage = job.stage
@@ -288,24 +336,44 @@ class Loop:
 
     def _advance(self, job: Job) -> None:
         """A stage is over: go on with the next one, or finish."""
-        self.slots.back_to_best(job)
+        self._with_room(job, lambda: self.slots.back_to_best(job))
         ended = job.stage
         if job.next_stage():
             self._tell("stage", job, stage=job.stage.kind)
-            self.slots.enter_stage(job)
+            self._enter_stage(job)
         else:
             self._finish(job, ended.kind != "again")
+
+    def _enter_stage(self, job: Job) -> None:
+        finished = None
+        if job.stage.kind == "again":
+            finished = self._with_room(job, lambda: self.host.adapter(slot_name(job), finish=True))
+        with contextlib.suppress(torch.OutOfMemoryError):
+            self.slots.enter_stage(job, finished)
+            return
+        if job.state != "waiting":
+            _does_not_fit(job)
 
     def _finish(self, job: Job, prune: bool) -> None:
         """Gates are dropped, scores calibrated; what is measured is what will be served."""
         began, name = time.perf_counter(), slot_name(job)
-        adapter = self.host.adapter(name, finish=prune)
+        adapter = self._with_room(job, lambda: self.host.adapter(name, finish=prune))
+        before = self.slots.snapshot(job) if self.checkpoint is not None else None
         self.slots.leave(job)
-        self.host.load(adapter, name)
+
+        def measured() -> Adapter:
+            self.host.load(adapter, name)
+            try:
+                return finish.measured(self.host, name, job, adapter, self.ranks, self._interrupt.give_up)
+            finally:
+                self.host.unload(name)
+
         try:
-            finished = finish.measured(self.host, name, job, adapter, self.ranks)
-        finally:
-            self.host.unload(name)
+            finished = self._with_room(job, measured)
+        except Stopped:  # it ends when the training goes on
+            if before is not None:
+                self.slots.aside[job.index], job.state = before, "waiting"
+            raise
         job.result = {"metrics": finished.about["metrics"]}
         self.adapters[job.index] = finished
         if self.checkpoint is not None and self.ranks.leads:
@@ -314,10 +382,33 @@ class Loop:
         job.seconds += time.perf_counter() - began
         self._tell("done", job, **job.result)
 
+    def _with_room(self, job: Job, do: Callable[[], _T], stay: Sequence[Job] = ()) -> _T:
+        """Do something for one run that changes nothing if memory runs out; if it does, again without the others.
+
+        Args:
+            stay: runs that cannot be put aside now.
+        """
+        for alone in (False, True):
+            with contextlib.suppress(torch.OutOfMemoryError), self.ranks.agreeing():
+                return do()
+            self._free()
+            for other in [] if alone else list(self.active):
+                if other is not job and other not in stay and not other.is_over:
+                    self.slots.put_aside(other)
+        raise RunError(_TOO_LARGE.format(job.name))
+
+    def _free(self) -> None:
+        """Let go of memory that nobody needs: recordings, and what torch keeps for later."""
+        with self.host.lock:
+            self.host.graphs.clear()
+        torch.cuda.empty_cache()
+
     def _guard(self, job: Job, do: Callable[[Job], None]) -> None:
         """Do something for one run; if it fails, the others go on."""
         try:
             do(job)
+        except DiskError:  # nothing is wrong with the run, and the next one would meet it too
+            raise
         except InlayError as error:
             job.state, job.problem = "failed", str(error)
             if job in self.active:
@@ -339,5 +430,5 @@ def _note_loss(loss: float, step: int, job: Job) -> None:
     job.note(loss, step)
 
 
-def _does_not_fit(job: Job) -> None:
-    raise RunError(f"one step of {job.name} does not fit into memory; try a smaller batch_size or max_length")
+def _does_not_fit(job: Job) -> NoReturn:
+    raise RunError(_TOO_LARGE.format(job.name))

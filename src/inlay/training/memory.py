@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from inlay.bank.delta import Method, WeightMethod
 from inlay.base.sites import Sites
 from inlay.engine.host import Host
+from inlay.training import limits
 from inlay.training.job import Job
 
 _MOST = {"cuda": 64, "cpu": 16}
@@ -52,11 +52,7 @@ def _bytes(host: Host, job: Job) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free now."""
+    """Bytes that are free now: of the GPU, or of what this process may take of the machine."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo") as file:
-            return next(1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return limits.free()

@@ -11,7 +11,7 @@ between CPUs, so that no process waits for a GPU because of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,10 @@ from inlay.tasks import Row
 from inlay.training.share import Share, share
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class _AllShort(torch.OutOfMemoryError):
+    """Memory ran out in some process, and all know it."""
 
 
 class Ranks:
@@ -63,36 +67,57 @@ class Ranks:
             dist.all_reduce(told, dist.ReduceOp.MIN)
         return int(told)
 
-    def add_up(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by their sums over all processes, in one exchange."""
+    def adding(self, tensors: Iterable[Tensor]) -> Callable[[], None]:
+        """Takes the memory for replacing tensors by their sums over all processes, in one exchange; what it gives
+        does that."""
         if self.size == 1:  # nobody looks at them then: a step of many runs has thousands
-            return
+            return lambda: None
         found = list(tensors)
         flat = torch.cat([tensor.reshape(-1) for tensor in found])
-        with self._asking():
-            dist.all_reduce(flat)
-        parts = torch.split(flat, [tensor.numel() for tensor in found])
-        for tensor, part in zip(found, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+
+        def exchange() -> None:
+            with self._asking():
+                dist.all_reduce(flat)
+            parts = torch.split(flat, [tensor.numel() for tensor in found])
+            for tensor, part in zip(found, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+        return exchange
 
     @contextmanager
     def agreeing(self) -> Iterator[None]:
-        """If memory runs out in one process, it counts as run out in all of them."""
+        """If memory runs out in one process, it counts as run out in all of them.
+
+        Every exchange that may follow memory running out comes right after such a block, so that whoever is short meets
+        the others at the end of theirs; blocks may contain others.
+        """
         short = False
         try:
             yield
+        except _AllShort:
+            raise
         except torch.OutOfMemoryError:
             if self.size == 1:
                 raise
             short = True
         if self.size > 1 and self.any(short)[0]:
-            raise torch.OutOfMemoryError("a process has no memory left for this step")
+            raise _AllShort("a process has no memory left for this")
 
-    def outputs(self, host: Host, parts: Sequence[tuple[str, Sequence[Row]]]) -> list[list[Tensor]]:
-        """`outputs_of`, every process running some of the rows; all get all of them."""
+    def outputs(
+        self,
+        host: Host,
+        parts: Sequence[tuple[str, Sequence[Row]]],
+        before_batch: Callable[[], None] | None = None,
+    ) -> list[list[Tensor]]:
+        """`outputs_of`, every process running some of the rows; all get all of them.
+
+        Args:
+            before_batch: may end it, where no other process waits for this one.
+        """
         if self.size == 1:
-            return outputs_of(host, parts)
-        mine = outputs_of(host, [(name, rows[self.rank :: self.size]) for name, rows in parts])
+            return outputs_of(host, parts, before_batch)
+        with self.agreeing():
+            mine = outputs_of(host, [(name, rows[self.rank :: self.size]) for name, rows in parts])
         found: list[Any] = [None] * self.size
         with self._asking():
             dist.all_gather_object(found, mine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from inlay.data import split as splitting
 from inlay.data.benchmarks import metric_of
 from inlay.data.columns import Columns
 from inlay.data.digest import digest
-from inlay.data.record import Bad, Record, Skipped, stop
-from inlay.data.source import Source, open_source, open_splits
+from inlay.data.record import Bad, Skipped, several, stop, stop_or_skip
+from inlay.data.source import Source
 from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
 from inlay.errors import DataError, RunError
@@ -28,10 +28,9 @@ from inlay.methods.finetune import Finetune
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
 from inlay.training.encoded import Encoder, content
+from inlay.training.inputs import SAMPLE, choose_columns, name_of, open_inputs
 from inlay.training.length import settled
 from inlay.training.run import Run
-
-_SAMPLE = 200
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,15 @@ class Prepared:
 def prepare(run: Run, host: Host) -> Prepared:
     """Read and encode everything a run needs; whatever is wrong with it is noticed here."""
     method = check(run, host)
-    sources, notes = _sources(run)
-    bad: Bad = Skipped() if run.skip_bad_rows else stop
+    sources, notes = open_inputs(run)
+    bad: Bad = Skipped() if run.skip_bad_rows else stop_or_skip
     task, columns, note = _task(run, sources["train"])
     notes += [note] if note else []
+    notes += [f"{sources['train'].name}: read as {sources['train'].format}"] if task.kind == "tagging" else []
     notes += _drop_unlabelled(run, sources, columns)
     known, held_out, test = (_read(sources.get(split), task, columns, bad) for split in ("train", "validation", "test"))
     if not known:
-        raise DataError(f"{_name(run)}: there is no row to train on")
+        raise DataError(f"{name_of(run)}: there is no row to train on")
     labels = task.labels([*known, *held_out])
     train, validation, more = _split(run, task, known, held_out)
     notes += more
@@ -141,47 +141,10 @@ def read_examples(
     Args:
         pairs: whether the adapter was trained on pairs of texts; None if nobody knows.
     """
-    sample = list(itertools.islice(source.records(bad), _SAMPLE))
+    sample = list(itertools.islice(source.records(bad), SAMPLE))
     asked = (task.kind, source.columns, sample, given, source.hints, source.name)
     _, columns, note = choosing.choose(*asked, labelled=labelled, pairs=pairs)
     return _read(source, task, columns, bad), note
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows given as objects, in the place of a file."""
-
-    name: str
-    rows: Sequence[Mapping[str, Any]]
-    hints: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(key for row in self.rows for key in row))
-
-    def records(self, bad: Callable[[str, str], None] = stop) -> Any:
-        return (Record(row, f"{self.name}:{i}") for i, row in enumerate(self.rows, 1))
-
-
-def _name(run: Run) -> str:
-    return run.data if isinstance(run.data, str) else "the rows given"
-
-
-def _sources(run: Run) -> tuple[dict[str, Any], list[str]]:
-    how = {"format": run.format, "encoding": run.encoding}
-    found: dict[str, Any] = {}
-    if isinstance(run.data, str):
-        found |= open_splits(run.data, **how)
-    else:
-        found["train"] = _Rows("data", run.data)
-    if "train" not in found:
-        raise DataError(f"{_name(run)}: has no training rows, only {', '.join(found)}")
-    if run.val is not None:
-        found["validation"] = open_source(run.val, **how)
-    if run.test is not None:
-        found["test"] = open_source(run.test, **how)
-    return found, [note for source in found.values() for note in source.notes]
 
 
 def _drop_unlabelled(run: Run, sources: dict[str, Any], columns: Columns) -> list[str]:
@@ -189,8 +152,9 @@ def _drop_unlabelled(run: Run, sources: dict[str, Any], columns: Columns) -> lis
     gold = columns.label or columns.tags or columns.answers
     if run.test is not None or "test" not in sources or not gold:
         return []
-    sample = itertools.islice(sources["test"].records(Skipped()), _SAMPLE)
-    if any(record.fields.get(gold) not in (None, "") for record in sample):
+    sample = itertools.islice(sources["test"].records(Skipped()), SAMPLE)
+    names = several(gold, sources["test"].columns)
+    if any(record.fields.get(name) not in (None, "") for record in sample for name in names):
         return []
     return [f"{sources.pop('test').name}: its rows have no {gold}, so they are left out"]
 
@@ -202,13 +166,8 @@ def _new_labels(test: Sequence[Example], labels: Sequence[str]) -> list[str]:
 
 
 def _task(run: Run, source: Any) -> tuple[Task, Columns, str]:
-    given = {key: value for key in ("text", "pair", "label") if (value := getattr(run, key)) is not None}
     asked = parse_task(run.task) if run.task is not None else None
-    sample = list(itertools.islice(source.records(Skipped() if run.skip_bad_rows else stop), _SAMPLE))
-    if not sample:
-        raise DataError(f"{source.name}: has no rows")
-    name = asked.kind if asked is not None else None
-    name, columns, note = choosing.choose(name, source.columns, sample, given, source.hints, source.name)
+    name, columns, note = choose_columns(run, source, asked.kind if asked is not None else None)
     task = asked if asked is not None else parse_task(name)
     changes: dict[str, Any] = {} if run.max_length is None else {"max_length": run.max_length}
     if run.long != "cut":
@@ -255,7 +214,7 @@ def _split(
         chosen = splitting.take(len(known), n, run.seed, strata)
         return [known[i] for i in chosen], held_out, [*notes, f"training on {n:,} of {len(known):,} rows"]
     if len(known) < 2:
-        raise DataError(f"{_name(run)}: one row is too few to train and validate on")
+        raise DataError(f"{name_of(run)}: one row is too few to train and validate on")
     # the same text, or questions about the same context, never stand on both sides
     texts = describe.groups([(e.pair or "", None) if task.kind == "qa" else (e.shown(), e.pair) for e in known])
     train, validation = splitting.split(
@@ -298,5 +257,7 @@ def _look(
         return [(e.shown(), e.pair) for e in examples]
 
     classes = [e.target for e in train] if task.kind == "classification" else None
+    kind = {"multilabel": "label", "tagging": "tag"}.get(task.kind, "class")
+    names = None if kind == "class" else [name for e in train for name in task.label_names(e)]
     others = {"validation": texts(validation), "test": texts(test)}
-    return describe.look(texts(train), classes, lengths, limit, {k: v for k, v in others.items() if v})
+    return describe.look(texts(train), classes, lengths, limit, {k: v for k, v in others.items() if v}, kind, names)

@@ -36,6 +36,8 @@ class Result:
     """Why the run failed; empty if it did not."""
     version: int | None = None
     library: str | None = None
+    before: dict[str, Any] | None = None
+    """The version before, measured on the same rows: version, split, its value there, and now this one's."""
     _adapter: Adapter | None = field(default=None, repr=False)
 
     @property
@@ -69,6 +71,7 @@ class Result:
             "best_step": self.best_step,
             "seconds": round(self.seconds, 2),
             "library": self.library,
+            "before": self.before,
             "config": self.config,
             "history": self.history,
             **failed,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from inlay.data.split import is_size
 from inlay.errors import LibraryError, RunError, suggest
 from inlay.library import defaults
 
@@ -48,42 +49,55 @@ class Run(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     data: str | list[dict[str, Any]] = Field(description="a file, a folder with splits, a hub dataset, or rows")
-    name: str = Field("", description="what the adapter is called")
-    task: str | None = Field(None, description="classification, multilabel, regression, tagging, qa or mlm; guessed")
-    method: str = Field("houlsby", description="a spec such as houlsby:size=64")
-    head: str = Field("linear", description="linear, tanh2, mlp or relu2")
-    pool: str = Field("auto", description="auto, cls, mean, last or pooler")
-    text: str | None = Field(None, description="the column of the text (tagging: words; qa: question)")
+    name: str = Field("", description="the name of the adapter")
+    task: str | None = Field(None, description="the task")
+    method: str = Field("houlsby", description="the method")
+    head: str = Field("linear", description="the head")
+    pool: str = Field("auto", description="how tokens are pooled for the head")
+    text: str | None = Field(
+        None, description="the column of the text (tagging: words; qa: question); subject,body joins two columns"
+    )
     pair: str | None = Field(None, description="the column of the second text (qa: context)")
-    label: str | None = Field(None, description="the column of the label (tagging: tags; qa: answers)")
-    format: str | None = Field(None, description="how to read the files, if their names do not say")
-    encoding: str | None = Field(None, description="text encoding, if it is not UTF-8")
+    label: str | None = Field(
+        None, description="the column of the label (tagging: tags; qa: answers); a,b,c are columns of 0 and 1"
+    )
+    format: str | None = Field(None, description="the format of the data")
+    encoding: str | None = Field(None, description="the encoding of the data")
     val: str | None = Field(None, description="a file of validation rows")
-    val_size: Size | None = Field(None, description="how many rows to hold out: 500 or 10%")
+    val_size: Size | None = Field(None, description="hold out this many rows, or this share, for validation")
     test: str | None = Field(None, description="a file of test rows")
-    train_size: Size | None = Field(None, description="train on so many rows only: 1000 or 10%")
-    stratify: bool = Field(True, description="keep the shares of the classes when rows are drawn")
-    lr: float | None = Field(None, gt=0, description="peak learning rate; the method's own by default")
-    epochs: int | None = Field(None, ge=1, description="passes over the data; 5 by default, more for under 400 steps")
-    max_steps: int | None = Field(None, ge=1, description="stop after so many steps")
+    train_size: Size | None = Field(None, description="train on this many rows only, or this share")
+    stratify: bool = Field(True, description="keep the proportions of the classes when rows are drawn")
+    lr: float | None = Field(None, gt=0, description="the peak learning rate")
+    epochs: int | None = Field(None, ge=1, description="passes over the data")
+    max_steps: int | None = Field(None, ge=1, description="stop after this many steps")
     batch_size: int = Field(16, ge=1, description="rows per step")
-    max_length: int | None = Field(None, ge=4, description="longest row in tokens")
-    long: Literal["cut", "windows"] = Field("cut", description="texts that are longer: cut, or pool windows")
-    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps in which the learning rate rises")
+    max_length: int | None = Field(None, ge=4, description="the longest row, in tokens")
+    long: Literal["cut", "windows"] = Field(
+        "cut", description="what to do with longer texts: cut them, or average the scores of their windows"
+    )
+    warmup: float = Field(0.1, ge=0, lt=1, description="the share of steps in which the learning rate rises")
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
     decay: Literal["difference", "weights"] = Field(
-        "difference", description="what decays: the difference from the base, or (finetune) the weights themselves"
+        "difference", description="what weight decay shrinks: the difference from the base, or (finetune) the weights"
     )
-    clip: float | None = Field(1.0, gt=0, description="largest norm of a run's gradient")
-    dropout: bool = Field(True, description="the base's own dropout while training")
-    class_weights: bool = Field(False, description="weigh classes by how rare they are")
-    eval_every: int | None = Field(None, ge=1, description="evaluate every so many steps instead of every epoch")
-    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
-    metric: str | None = Field(None, description="the metric that decides; the task's own by default")
-    seed: int = Field(0, ge=0, description="start values, data order, dropout and splits")
+    clip: float | None = Field(1.0, gt=0, description="the largest gradient norm of a run")
+    dropout: bool = Field(True, description="use the base's dropout while training")
+    class_weights: bool = Field(False, description="give rare classes more weight")
+    eval_every: int | None = Field(None, ge=1, description="evaluate every N steps")
+    patience: int | None = Field(None, ge=1, description="stop after N evaluations without improvement")
+    metric: str | None = Field(None, description="the metric that decides which epoch is best")
+    seed: int = Field(0, ge=0, description="the seed of initial weights, row order, dropout and splits")
     pretrain_on_text: bool = Field(False, description="first train on the texts alone, with masked words (TAPT)")
-    pretrain_epochs: int = Field(3, ge=1, description="passes over the texts")
-    skip_bad_rows: bool = Field(False, description="count rows that cannot be used instead of stopping")
+    pretrain_epochs: int = Field(3, ge=1, description="passes over the texts when pretraining on them")
+    skip_bad_rows: bool = Field(False, description="leave out rows that cannot be used, and count them")
+
+    @field_validator("val_size", "train_size")
+    @classmethod
+    def _a_size(cls, size: Size | None) -> Size | None:
+        if size is not None and not is_size(size):
+            raise ValueError("expected a number of rows such as 1000, or a share such as 10%")
+        return size
 
     if not TYPE_CHECKING:  # a type checker knows the fields
 

@@ -33,6 +33,7 @@ class Slots:
 
     def __init__(self, host: Host, ranks: Ranks = ALONE):
         self.host = host
+        self.ranks = ranks
         self.optimiser = AdamW(host.forward)
         self.step = Step(host, self.optimiser, ranks)
         self.active: list[Job] = []
@@ -56,16 +57,27 @@ class Slots:
         return [together, *alone] if together else alone
 
     def begin(self, job: Job) -> None:
-        """Load a run into a slot: fresh, or as it was put aside."""
+        """Load a run into a slot: fresh, or as it was put aside. If memory runs out, it is as before, and may wait."""
+        try:
+            with self.ranks.agreeing():
+                self._load(job)
+        except torch.OutOfMemoryError:
+            if slot_name(job) in self.host:
+                self.host.unload(slot_name(job))
+            self.optimiser.drop_unused()
+            raise
+        self.aside.pop(job.index, None)
+        job.state = "active"
+        self.active.append(job)
+
+    def _load(self, job: Job) -> None:
         name = slot_name(job)
         if job.index in self.aside:
-            adapter, first, second = self.aside.pop(job.index)
+            adapter, first, second = self.aside[job.index]
             self.host.load(adapter, name)
             self.optimiser.write(self.host.slot(name), first, second)
         else:
             self._add(job)
-        job.state = "active"
-        self.active.append(job)
 
     def leave(self, job: Job) -> None:
         """Take a run out of its slot."""
@@ -93,32 +105,36 @@ class Slots:
         if job.best_tensors:
             self.host.write(name, _dense(job.best_tensors, self.host.read(name)))
 
-    def enter_stage(self, job: Job) -> None:
-        """Make the adapter of a run's next stage from that of the one before."""
+    def enter_stage(self, job: Job, finished: Adapter | None = None) -> None:
+        """Make the adapter of a run's next stage from that of the one before, or take this one.
+
+        If memory runs out for one that is given, it waits until there is some.
+        """
         name = slot_name(job)
-        self.optimiser.forget(self.host.slot(name))
-        if job.stage.kind == "again":
-            finished = self.host.adapter(name, finish=True)
-            self.host.unload(name)
-            self.host.load(finished, name)
-            self.optimiser.forget(self.host.slot(name))
+        if finished is not None:
+            place = self.active.index(job)
+            self.leave(job)
+            self.aside[job.index], job.state = Snapshot(finished, {}, {}), "waiting"
+            self.begin(job)
+            self.active.insert(place, self.active.pop())
         else:
+            self.optimiser.forget(self.host.slot(name))
             own = job.data.method.params(self.host.base.sites)
             tensors = {n: t for n, t in self.host.read(name).items() if n in own}
             self.host.unload(name)
-            self._add(job)
-            self.host.write(name, tensors)
+            with self.ranks.agreeing():
+                self._add(job)
+                self.host.write(name, tensors)
         self.optimiser.drop_unused()
 
     def refuse_diverged(self, job: Job) -> None:
         """An error if a run's last step left numbers that are not finite; its next loss would say so too."""
-        if not all(torch.isfinite(tensor).all() for tensor in self.host.read(slot_name(job)).values()):
+        if not all(torch.isfinite(tensor).all() for tensor in self.host.read(slot_name(job), "cpu").values()):
             raise RunError(f"the weights of {job.name} are not finite after step {job.at}; try a lower learning rate")
 
     def snapshot(self, job: Job) -> Snapshot:
         """A copy of a run's tensors."""
-        first, second = self.optimiser.read(self.host.slot(slot_name(job)))
-        moments = ({n: t.cpu() for n, t in some.items()} for some in (first, second))
+        moments = self.optimiser.read(self.host.slot(slot_name(job)), "cpu")
         return Snapshot(self.host.adapter(slot_name(job)), *moments)
 
     def adapter_around(self, job: Job, tensors: dict[str, Tensor]) -> Adapter:

@@ -75,6 +75,9 @@ class Step:
         more = {"loss " + name: table for name, table in losses.tables.items()}
         more |= {"step " + name: table for name, table in self.optimiser.plan(settings).items()}
         work = replace(work, tables=Tables(work.tables.parts | more))
+        if self.ranks.size > 1:
+            with host.graphs.here():
+                return self._run(parts, settings, work, losses, None)[0]
         if shape is not None:
             shape = ("step", id(self.optimiser), work.shape(host.forward), losses.shape, tuple(settings))
 
@@ -92,13 +95,19 @@ class Step:
         settings: Mapping[int, Settings],
         work: Work,
         losses: Losses,
-        tables: Mapping[str, Tensor],
+        tables: Mapping[str, Tensor] | None,
     ) -> tuple[Tensor, object]:
+        """Memory may run out before the update, which then has changed nothing; the update itself takes none."""
         self.optimiser.zero_grad()  # a recording that failed may have left some
         with self.ranks.agreeing():
+            if tables is None:
+                tables = work.tables.to(self.host.base.device)
             found = self.backward(parts, work, losses, tables)
-        self.ranks.add_up(itertools.chain([found], self._gradients(settings)))
-        kept = self.optimiser.step(settings, part(tables, "step"))
+            exchange = self.ranks.adding(itertools.chain([found], self._gradients(settings)))
+        exchange()
+        with self.ranks.agreeing():
+            update = self.optimiser.prepare(settings, part(tables, "step"))
+        kept = update()
         self.optimiser.zero_grad()
         return found, (self.optimiser, kept)  # a recording writes to the moments of this optimiser
 

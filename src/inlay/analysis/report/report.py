@@ -63,6 +63,7 @@ def report(
     *,
     why: str = "",
     versions: Mapping[int, Sequence[str]] | None = None,
+    library: str | None = None,
 ) -> Report:
     """A report on a loaded adapter.
 
@@ -70,6 +71,7 @@ def report(
         name: what it is loaded as.
         rows: what it is measured on; None if there are none, and then `why`.
         versions: all versions of its name, with their aliases.
+        library: where it is, if that is not the default library.
     """
     asked = None if rows is None or host.head(name) is None else ask(host, name, rows.examples)
     norms = layers.changes(host, name, adapter)
@@ -80,7 +82,7 @@ def report(
         Section("training", "Training", _training(adapter)),
         *([] if asked is None or rows is None else parts.answers(asked, rows.where)),
         *([Section("layers", "Layer by layer", _layers(norms, weights))] if norms else []),
-        Section("use", "How to use it", _use(entry)),
+        Section("use", "How to use it", _use(entry, library)),
     ]
     html = page(f"{entry.ref}: report", _lead(entry), sections)
     return Report(html, _numbers(entry, asked, rows, why, norms, weights))
@@ -158,13 +160,14 @@ def _layers(norms: layers.Norms, weights: Sequence[float] | None) -> str:
     return f"<p>{esc(told)}</p>\n<div class='pair'>{parts.figures(*drawn)}</div>"
 
 
-def _use(entry: Entry) -> str:
+def _use(entry: Entry, library: str | None) -> str:
     card, name = entry.card, entry.name
-    found = [("Command line", about.predict_command(card, name))]
-    found.append(("Python", about.snippet(card, f'inlay.Library().get("{name}")', name)))
+    found = [("Command line", about.predict_command(card, name, library))]
+    source = f'{about.library_expression(library)}.get("{name}")'
+    found.append(("Python", about.snippet(card, source, name)))
     if body := _request(card, name):
         ask_it = f"curl -s localhost:8000/v1/predict -H 'content-type: application/json' -d '{body}'"
-        found.append(("HTTP", f"inlay serve {name}\n{ask_it}"))
+        found.append(("HTTP", f"inlay serve --tasks {name}{about.in_library(library)}\n{ask_it}"))
     return "\n".join(f"<h3>{esc(title)}</h3>{code(text)}" for title, text in found if text)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
 from inlay.cli.analyze import layers, runs, tokens
+from inlay.cli.help import App
 
-app = typer.Typer(no_args_is_help=True, help="What adapters learn: the papers' figures for any adapter.")
+app = App("Look into adapters: the papers' figures for adapters and sweeps of your own.")
 app.command("ablation")(layers.ablate)
 app.command("landscape")(layers.walk)
 app.command("rsa")(layers.compare)

@@ -1,0 +1,5 @@
+"""`python -m inlay`: the same as `inlay`."""
+
+from inlay.cli.main import main
+
+main()

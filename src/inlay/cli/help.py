@@ -1,0 +1,137 @@
+"""How help looks and how a command ends: options in panels, common ones first; examples below; one line for an error.
+
+A command's docstring is its help; lines after `Examples:` are shown as they are. More than a dozen options are shown
+in panels. Plain text, since rich takes longer to import than all the rest of help.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from inlay.cli.memory import keep_memory
+from inlay.cli.output import quiet
+from inlay.errors import InlayError
+from inlay.untrusted import visible
+
+DATA, METHOD, TRAINING, RUNNING, OUTPUT, RARE = PANELS = (
+    *("Data", "Task and method", "Training"),
+    *("Running", "Output", "Less common"),
+)
+FEW = 12
+"""Options that fit one list; also the most that a panel has."""
+
+
+class Command(TyperCommand):
+    """A command whose help has panels and ends with examples."""
+
+    def __init__(self, name: str | None, *, help: str | None = None, **more: Any):
+        text, _, examples = inspect.cleandoc(help or "").partition("\n\nExamples:\n")
+        super().__init__(name, help=text, **more)
+        self.examples = [line.strip() for line in examples.splitlines()]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then the panels."""
+        for heading, params in panels(self, ctx).items():
+            with formatter.section(heading):
+                formatter.write_dl([_record(param, ctx) for param in params])
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`[OPTIONS] NAME [DATA]...`."""
+        pieces = [self.options_metavar or ""]
+        for param in self.get_params(ctx):
+            if param.param_type_name == "argument":
+                name = str(param.metavar or param.name).removesuffix("...")
+                pieces.append((name if param.required else f"[{name}]") + "..." * (param.nargs != 1))
+        return pieces
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples, one per line however long."""
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in self.examples))
+
+
+def panels(command: TyperCommand, context: Any) -> dict[str, list[Any]]:
+    """Heading -> what stands below it."""
+    shown = [param for param in command.get_params(context) if param.get_help_record(context) is not None]
+    options = [param for param in shown if param.param_type_name == "option"]
+    found: dict[str, list[Any]] = {"Arguments": [param for param in shown if param not in options]}
+    if len(options) <= FEW + 1:  # --help does not count
+        found["Options"] = options
+    else:
+        for heading in PANELS:
+            found[heading] = [param for param in options if _panel(param) == heading]
+    return {heading: params for heading, params in found.items() if params}
+
+
+def _record(param: Any, context: Any) -> tuple[str, str]:
+    """Left and right of a line; the range of a number is for error messages."""
+    name, text = param.get_help_record(context)
+    text = re.sub(r"(; | *\[)([-\d.]+<=?)?x[<>]=?[-\d.]+\]", lambda found: "]" * (found[1] == "; "), text)
+    return (param.metavar or name) if param.param_type_name == "argument" else name, text
+
+
+def _panel(param: Any) -> str:
+    given = str(getattr(param, "rich_help_panel", None) or "")
+    return given if given in PANELS else OUTPUT if "--help" in param.opts else DATA
+
+
+class Commands(TyperGroup):
+    """A group whose commands end with one clear line when they fail."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; only a bug shows a traceback."""
+        keep_memory()
+        try:
+            with quiet():
+                return super().invoke(ctx)
+        except InlayError as error:
+            typer.echo(f"error: {visible(' '.join(str(error).split()))}", err=True)
+            raise typer.Exit(1) from None
+
+
+class App(typer.Typer):
+    """Commands that all look and end alike."""
+
+    def __init__(self, help: str | None = None, cls: type[TyperGroup] = TyperGroup):
+        super().__init__(
+            cls=cls,
+            help=help,
+            add_completion=False,
+            no_args_is_help=True,
+            pretty_exceptions_enable=False,
+            rich_markup_mode=None,
+            context_settings={"max_content_width": 120},
+        )
+
+    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **more: Any) -> Any:
+        """As Typer's, with our help."""
+        return super().command(name, cls=cls or Command, **more)
+
+
+@contextmanager
+def usage(option: str) -> Iterator[None]:
+    """What is raised here is wrong with the value of an option: exit code 2, with the option's name."""
+    try:
+        yield
+    except InlayError as error:
+        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
+
+
+def checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
+    """A callback of an option: what `check` has against its value, or against one of several, is wrong usage."""
+
+    def callback(param: typer.CallbackParam, value: Any) -> Any:
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            with usage(param.opts[0]):
+                check(one)
+        return value
+
+    return callback

@@ -1,0 +1,60 @@
+"""What people should know of a score: what the majority gives, whether anything was learned, whether it got worse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inlay.training.progress import decimals
+
+if TYPE_CHECKING:
+    from inlay.training.prepare import Prepared
+    from inlay.training.result import Result
+
+NEAR_ZERO = 0.1
+"""A Matthews correlation below this is hardly better than a guess."""
+_ADVICE = (
+    "try more epochs (--epochs) or a higher learning rate (--lr); where some classes are rare, --class-weights, "
+    "and --metric f1_macro to choose the best state by all classes"
+)
+
+
+def majority(data: Prepared) -> tuple[str, dict[str, float]]:
+    """What always giving the most frequent answer of the training rows means, and how it scores on test rows, else on
+    validation rows; nothing where answers are not classes."""
+    from inlay.comparison.baselines import commonest, measure
+
+    if data.task.kind not in ("classification", "multilabel", "tagging"):
+        return "", {}
+    answer = commonest(data)
+    scores = measure(data, answer)
+    (one,) = answer(data.validation.examples[:1])
+    given = one["label"] if "label" in one else one["tags"][0]
+    always = f"always {given!r}" if isinstance(given, str) else f"always {', '.join(given) or 'no label'}"
+    return always, scores.get("test", scores["validation"])
+
+
+def nothing_learned(result: Result, data: Prepared) -> str:
+    """A hint when a run is hardly better than a guess that needs no training; empty if it is."""
+    if result.value == 0 and result.metric.startswith(("f1", "matthews")):
+        return f"{result.metric} is 0: nothing was learned yet; {_ADVICE}"
+    for split, found in result.metrics.items():
+        if (matthews := found.get("matthews", 1.0)) < NEAR_ZERO:
+            near = f"the Matthews correlation on the {split} rows is {decimals(matthews)}, and 0 is a guess"
+            return f"{near}: hardly anything was learned; {_ADVICE}"
+    always, guess = majority(data)
+    last = list(result.metrics.values())[-1]
+    if data.task.kind == "classification" and last["accuracy"] <= guess["accuracy"]:
+        return f"accuracy is no better than {always}; {_ADVICE}"
+    return ""
+
+
+def worse(result: Result) -> str:
+    """A word on a version that is worse than the one before on the same rows; empty if it is not."""
+    from inlay import metrics
+
+    before = result.before
+    if before is None or not metrics.better(result.metric, before["value"], before["now"]):
+        return ""
+    values = f"{result.metric} {decimals(before['now'])}, before {decimals(before['value'])}"
+    again = f"inlay library rm {result.name}@{result.version} removes it"
+    return f"worse than {result.name}@{before['version']} on the same {before['split']} rows: {values}; {again}"
