@@ -133,9 +133,12 @@ def test_list_as_json_is_a_list_of_cards(place: Place):
 
 
 def test_an_empty_library(tmp_path: Path):
-    done = CliRunner().invoke(app, ["library", "list", "--library", str(tmp_path / "none"), "--json"])
+    done = CliRunner().invoke(app, ["library", "list", "--library", str(tmp_path), "--json"])
     assert (done.exit_code, json.loads(done.stdout)) == (0, [])
     assert "no adapters in" in done.stderr
+    done = CliRunner().invoke(app, ["library", "list", "--library", str(tmp_path / "none")])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"there is no library {tmp_path / 'none'}: no such folder" in done.stderr
 
 
 def test_a_file_is_no_library(tmp_path: Path):

@@ -156,7 +156,7 @@ def ready(base: Base) -> None:
 
 def check_form(weights: str | None) -> None:
     """Refuse a form of weights that there is not, before anything is read."""
-    if weights not in (None, "plain", *FORMS):
+    if weights is not None and weights not in ("plain", *FORMS):
         raise BaseError(f"weights cannot be kept as {weights!r}: {suggest(weights, ['plain', *FORMS])}")
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ROWS = 24
 _BAR = 20
+ROOMY = 100
+"""Characters of a wide console."""
 FEW_TO_VALIDATE = 50
 """Below this a score on validation rows says little: with 50, 14 points more or less are luck."""
 
@@ -142,7 +144,7 @@ class Progress:
         """The runs under way, one line each, however narrow the terminal is."""
         now = time.monotonic()
         shown = list(self.active.items())[: max(1, min(_ROWS, self.screen.height - 6))]
-        most = 20 if self.screen.width < 100 else 40
+        most = 20 if self.screen.width < ROOMY else 40
         cells = [(_cut(name, most), *_cells(row, now)) for name, row in shown]
         if len(self.active) > len(shown):
             cells.append((f"... and {len(self.active) - len(shown)} more", "", "", "", ""))
