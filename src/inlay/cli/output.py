@@ -6,6 +6,7 @@ stdout. An InlayError becomes one line and exit code 1; wrong usage is 2.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; the rest goes to stderr.")]
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""A full disk can meet any write, and is nobody's bug."""
 GAP = 3
 """Between two columns of a table."""
 
@@ -50,6 +53,12 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except InlayError as error:
             typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(1) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            where = f" ({error.filename})" if error.filename else ""
+            typer.echo(f"error: cannot write: {error.strerror}{where}", err=True)
             raise typer.Exit(1) from None
 
 
