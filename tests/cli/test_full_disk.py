@@ -17,7 +17,7 @@ from inlay.sweeps.files import write_text
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_table_that_does_not_fit():
-    with pytest.raises(RunError, match="cannot write /dev/full: .*No space left on device"):
+    with pytest.raises(RunError, match=r"cannot write /dev/full: .*No space left on device"):
         write_text("/dev/full", "a line\n")
 
 
