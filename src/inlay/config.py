@@ -8,10 +8,10 @@ to an equal object.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import types
 import typing
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -127,9 +127,13 @@ def _says(text: str, hint: Any, value: Any) -> bool:
         return False
 
 
-@functools.lru_cache(maxsize=256)
+_HINTS: weakref.WeakKeyDictionary[type[Any], dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
 def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    if cls not in _HINTS:
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]
 
 
 def describe(cls: type[Any]) -> list[Option]:

@@ -6,6 +6,7 @@ in panels. Plain text, since rich takes longer to import than all the rest of he
 
 from __future__ import annotations
 
+import errno
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -87,6 +88,10 @@ def _panel(param: Any) -> str:
     return given if given in PANELS else OUTPUT if "--help" in param.opts else DATA
 
 
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""A full disk can meet any write, and is nobody's bug."""
+
+
 class Commands(TyperGroup):
     """A group whose commands end with one clear line when they fail."""
 
@@ -98,6 +103,12 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except InlayError as error:
             typer.echo(f"error: {visible(' '.join(str(error).split()))}", err=True)
+            raise typer.Exit(1) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            where = f" ({error.filename})" if error.filename else ""
+            typer.echo(f"error: cannot write: {error.strerror}{where}", err=True)
             raise typer.Exit(1) from None
 
 

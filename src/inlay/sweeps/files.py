@@ -6,9 +6,10 @@ import csv
 import html
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from inlay.errors import RunError
 from inlay.sweeps.values import shown
@@ -126,9 +127,11 @@ def html_cells(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]
     return f"<b>{html.escape(title)}</b><table><tr>{head}</tr>{body}</table>"
 
 
-def opened(path: str | os.PathLike[str]) -> Any:
-    """A file to write to."""
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+    """A file to write to; a disk that is full is noticed when it is closed at the latest."""
     try:
-        return Path(path).open("w", encoding="utf-8", newline="")
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            yield file
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}") from None
