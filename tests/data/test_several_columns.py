@@ -118,6 +118,8 @@ def test_a_column_of_texts_that_is_not_used_is_named():
         "; not used: headline (--text headline,body joins columns, --pair headline makes pairs)"
     )
     assert "not used" not in pick(rows, text="body")[2]
+    names = [{**row, "airline": "Virgin America", "body": f"{row['body']} {i}"} for i in range(4) for row in rows]
+    assert "airline" not in pick(names)[2]
 
 
 def test_a_run_learns_from_both_and_keeps_the_columns():

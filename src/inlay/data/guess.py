@@ -134,7 +134,7 @@ class Seen:
         if self.kind != "text" or self.filled < 0.9 or self.length < _SHORTEST_TEXT:
             return False
         worded = sum(" " in (text := str(value).strip()) or not text.isascii() for value in self.values)
-        return 2 * worded > len(self.values) and not (self.categorical and 10 * self.distinct <= len(self.values))
+        return 2 * worded > len(self.values) and 10 * self.distinct > len(self.values)
 
 
 def is_unnamed(column: str) -> bool:
