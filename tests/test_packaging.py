@@ -58,8 +58,8 @@ def link(names: set[str], folder: Path) -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    probe = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder / "probe"), "hatchling"]
-    if subprocess.run(probe, capture_output=True, check=False).returncode:
+    fetch = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder / "fetched"), "hatchling"]
+    if subprocess.run(fetch, capture_output=True, check=False).returncode:
         pytest.skip("no package index is reachable, and building a wheel needs hatchling")
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
     (built,) = folder.glob("*.whl")

@@ -184,8 +184,8 @@ def test_the_mixed_batch(found: dict[str, Any]):
 
 def test_people_read_it_on_stderr(done: tuple[Any, Path]):
     said = done[0].stderr
-    assert said.startswith("One frozen base learns tickets, then reviews, then bookings, as adapters.\n")
-    assert re.search(r"^task +learned by +test +trained *$", said, re.MULTILINE)
+    assert said.startswith("Training 3 adapters on one frozen base: tickets, reviews, bookings.\n")
+    assert re.search(r"^task +trained as +test score +parameters *$", said, re.MULTILINE)
     assert all(f"ok    {text}" in said for text in demo.CHECKS.values())
     assert "FAIL" not in said
 
@@ -226,7 +226,7 @@ def test_the_program_to_type(called: str, on_path: str | None, said: str, monkey
 
 def test_help_says_how_long_it_takes():
     text = " ".join(CliRunner().invoke(app, ["demo", "--help"], env={"COLUMNS": "100"}).stdout.split())
-    assert "two to three minutes on two idle cores" in text
+    assert "about a minute and a half on two idle cores" in text
 
 
 # --- checks that fail ---------------------------------------------------------------------------------------------

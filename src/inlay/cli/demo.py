@@ -1,8 +1,8 @@
-"""`inlay demo`: three tasks learned one after the other on one frozen base, beside full fine-tuning of each.
+"""`inlay demo`: three tasks trained one after another on one frozen base, beside full fine-tuning of each.
 
-The data comes with the package and is split here, by seed. Test rows lie in files of their own: they choose neither the
-epoch nor the settings below, which were found on validation rows. Everything runs in fp32 on the CPU, so that all
-machines show the same up to rounding.
+The data comes with the package and is split here, by seed. Test rows are in files of their own: they choose neither the
+epoch nor the settings below, which were chosen on validation rows. Everything runs in fp32 on the CPU, so that all
+machines show the same results up to rounding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A task of the demo: its data, and how it is learned both ways."""
+    """A task of the demo: its data, and how it is trained both ways."""
 
     name: str
     what: str
@@ -47,9 +47,9 @@ class Lesson:
 
 
 LESSONS = (
-    Lesson("tickets", "which team a message is for", "tickets.csv", "team", "accuracy", 2e-3, 2e-4, 4),
-    Lesson("reviews", "whether a review is favourable", "reviews.tsv", "sentiment", "accuracy", 2e-3, 2e-4, 3),
-    Lesson("bookings", "who, where, when, how much", "bookings.conll", "tags", "f1", 5e-3, 3e-4, 6),
+    Lesson("tickets", "which team should get a message", "tickets.csv", "team", "accuracy", 3e-3, 3e-4, 2),
+    Lesson("reviews", "positive or negative", "reviews.tsv", "sentiment", "accuracy", 2e-3, 2e-4, 2),
+    Lesson("bookings", "people, places, dates, amounts", "bookings.conll", "tags", "f1", 5e-3, 5e-4, 4),
 )
 BASE: str | None = None
 """The default base."""
@@ -57,37 +57,37 @@ METHOD = "houlsby:size=64"
 BATCH = 16
 SEED = 0
 TEST, VALIDATION = "20%", "15%"
-"""Shares of all rows, and of the rows that are left."""
+"""Shares of all rows, and of the remaining rows."""
 SENTENCES = (
     "My parcel was due on Monday and nobody at Swiftline Couriers picks up the phone. Terrible service.",
     "Ana Petrova in Lisbon had it sorted by 14 May. Lovely people, I would happily buy from them again!",
     "I was charged 40 euros twice in March. Please refund one of the payments, this is really disappointing.",
 )
 CHECKS = {
-    "first_unchanged": "not one bit of the first task's answers changed when the others were added",
-    "mixed_equals_alone": "every answer of the mixed batch is the one the task gives alone",
-    "base_unchanged": "the base's weights are what they were",
+    "first_unchanged": "adding the other tasks changed no bit of the first task's outputs",
+    "mixed_equals_alone": "in the mixed batch every task answers as it does alone (scores to rounding)",
+    "base_unchanged": "the base's weights are unchanged",
 }
 TOLERANCE = 1e-5
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report, the adapters and the data go.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the report, the adapters and the data.")] = Path(
         "inlay-demo"
     ),
-    quick: Annotated[bool, typer.Option("--quick", help="One epoch each: worse, but sooner.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One epoch per task: faster, with lower scores.")] = False,
     as_json: output.AsJson = False,
 ) -> None:
     """Train three tasks on one base, compare them with full fine-tuning, and write a report.
 
-    Takes two to three minutes on two idle cores. Needs no network.
+    Takes about a minute and a half on two idle cores. Needs no network.
     """
     began = time.perf_counter()
     screen = output.console(as_json)
-    names = ", then ".join(lesson.name for lesson in LESSONS)
-    screen.print(f"One frozen base learns {names}, as adapters.", style="bold")
-    spent = "Under a minute" if quick else "Two to three minutes"
-    screen.print(f"Then each task trains a full copy of the base, to compare. {spent}.\n")
+    names = ", ".join(lesson.name for lesson in LESSONS)
+    screen.print(f"Training {len(LESSONS)} adapters on one frozen base: {names}.", style="bold")
+    spent = "less than a minute" if quick else "about a minute and a half"
+    screen.print(f"Then full fine-tuning of each task, to compare. This takes {spent}.\n")
     data = {lesson.name: _write_data(lesson, out / "data" / lesson.name) for lesson in LESSONS}
     found = _run(data, out, quick, screen)
     found |= {"seconds": round(time.perf_counter() - began, 1), "report": str(out / "report.html")}
@@ -110,7 +110,7 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
     screen.print(f"base: {host.base.name}, {size:,} parameters, frozen")
     adapters, before, same = _one_after_the_other(host, out, quick, screen, library)
     mixed, as_alone = _mixed(host, list(adapters))
-    screen.print("\nfull fine-tuning, a copy of the base for each task:")
+    screen.print("\nfull fine-tuning, one copy of the base per task:")
     full = {lesson.name: _full(host, lesson, out, quick, screen) for lesson in LESSONS}
     same["full fine-tuning"] = _identical(before, _logits(host, LESSONS[0].name, out))
     checks = {
@@ -135,7 +135,7 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
 def _one_after_the_other(
     host: Host, out: Path, quick: bool, screen: Console, library: Library
 ) -> tuple[dict[str, Result], list[Tensor], dict[str, bool]]:
-    """The adapters, the first one's logits before there were others, and whether they were the same after each."""
+    """The adapters, the first one's logits before there were others, and whether each later task left them the same."""
     first = LESSONS[0].name
     before: list[Tensor] = []
     results: dict[str, Result] = {}
@@ -183,6 +183,7 @@ def _make_run(lesson: Lesson, out: Path, quick: bool, **changes: Any) -> Run:
     from inlay.training.run import Run
 
     how = {"name": lesson.name, "method": METHOD, "lr": lesson.lr, "batch_size": BATCH, "seed": SEED, **changes}
+    how["dropout"] = False  # in so few steps it costs more than it brings, for adapters and for full fine-tuning
     data, epochs = str(out / "data" / lesson.name), 1 if quick else lesson.epochs
     return Run(data=data, label=lesson.label, metric=lesson.metric, epochs=epochs, **how)
 
@@ -204,7 +205,7 @@ def _train(host: Host, run: Run, screen: Console, library: Library | None = None
         result = train(host, run, callbacks=[progress], library=library)
     value = f"test {result.metric} {result.metrics['test'][result.metric]:.3f}"
     count = f"{result.parameters['adapter']:,} parameters"
-    screen.print(f"{run.name}: {result.method}, {count}, {value}, {result.seconds:.0f} s")
+    screen.print(f"{run.name}: trained {count} in {result.seconds:.0f} s, {value}")
     return result
 
 
@@ -255,7 +256,7 @@ def _task(lesson: Lesson, rows: Mapping[str, int], out: Path, adapter: Result, f
 
 
 def _entities(file: Path) -> int:
-    """How many there are to be found."""
+    """How many entities the rows have."""
     from inlay import metrics
     from inlay.data.source import open_source
 
@@ -263,7 +264,7 @@ def _entities(file: Path) -> int:
 
 
 def _side(result: Result, gold: int) -> dict[str, Any]:
-    """One way of training a task; of `gold` things to be right about in the test rows, `right` were."""
+    """One way of training a task. The test rows have `gold` rows or entities to get right; `right` of them were."""
     test = result.metrics["test"]
     hits = test["recall"] if result.metric == "f1" else test[result.metric]
     return {
@@ -285,7 +286,7 @@ def _sum(tasks: Sequence[Mapping[str, Any]], side: str) -> int:
 
 
 def _program() -> str:
-    """What to type for this program: PATH may lack it, as where an environment is not activated."""
+    """What to type to run this program: its path, where PATH lacks it because no environment is activated."""
     called = sys.argv[0]
     return "inlay" if shutil.which("inlay") or Path(called).stem != "inlay" else shlex.quote(called)
 

@@ -1,7 +1,7 @@
-"""What `inlay demo` found: one HTML file that needs nothing else, and in short on the terminal.
+"""What `inlay demo` found: one HTML file that needs nothing else, and a summary on the terminal.
 
-Both are made from the demo's JSON document alone. Every text in the file is escaped, also those that come from this
-package: sentences and labels are data.
+Both are made from the demo's JSON document alone. Every text in the file is escaped, even those from this package:
+sentences and labels are data.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def page(found: Mapping[str, Any], checks: Mapping[str, str]) -> str:
         f"<h2>Learning curves</h2>\n{_keys()}\n<div class='charts'>{''.join(map(_chart, tasks))}</div>",
         f"<h2>One mixed batch</h2>\n{_mixed(found['mixed'])}",
         f"<h2>Checks</h2>\n{_checks(found, checks)}",
-        f"<h2>Again</h2>\n{_again(found)}",
+        f"<h2>Try it yourself</h2>\n{_again(found)}",
     )
     head = (
         "<meta charset='utf-8'>\n<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
@@ -95,27 +95,27 @@ def page(found: Mapping[str, Any], checks: Mapping[str, str]) -> str:
 
 
 def show(screen: Console, found: Mapping[str, Any], checks: Mapping[str, str]) -> None:
-    """The same in short, on the terminal."""
+    """A summary on the terminal."""
     tasks, mixed = found["tasks"], found["mixed"]
-    screen.print(f"\nOne batch: {len(mixed) // len(tasks)} sentences, each for {len(tasks)} tasks\n")
+    screen.print(f"\nOne batch: {len(mixed) // len(tasks)} sentences, each asked of all {len(tasks)} tasks\n")
     answers.show(screen, mixed, len(tasks), None)
-    columns = ("task", "learned by", "test", "trained")
-    table = output.table(*columns, right=("trained",), keep=columns)
+    columns = ("task", "trained as", "test score", "parameters")
+    table = output.table(*columns, right=("parameters",), keep=columns)
     for task in tasks:
         for side, name in SIDES.items():
             test = f"{task['metric']} {task[side]['test']:.3f} ({_right(task, side)})"
             table.add_row(task["name"] if side == "adapter" else "", name, test, f"{task[side]['parameters']:,}")
-    screen.print("\nOn test rows, and how many parameters were trained:\n")
+    screen.print("\nResults on test rows, and the number of parameters trained:\n")
     screen.print(table)
     base, total = found["base"]["parameters"], found["total"]
-    screen.print(f"\nto keep all {len(tasks)}, heads included:")
+    screen.print(f"\nSize of all {len(tasks)} tasks together, heads included:")
     screen.print(f"  base and adapters  {total['adapters']:>12,} parameters, {total['adapters'] / base:.2f}x the base")
     screen.print(f"  full models        {total['full']:>12,} parameters, {total['full'] / base:.2f}x\n")
     for check, passed in found["checks"].items():
         screen.print("ok  " if passed else "FAIL", style="green" if passed else "bold red", end="  ")
         screen.print(checks[check])
-    screen.print(f"\n{found['seconds']:.0f} s. The report: {found['report']}", soft_wrap=True)
-    screen.print(f"Now try: {found['try']}", soft_wrap=True)
+    screen.print(f"\nDone in {found['seconds']:.0f} s. Report: {found['report']}", soft_wrap=True)
+    screen.print(f"Try it: {found['try']}", soft_wrap=True)
 
 
 def _opening(found: Mapping[str, Any]) -> str:
@@ -123,10 +123,10 @@ def _opening(found: Mapping[str, Any]) -> str:
     base = f"{escape(found['base']['name'])}, {found['base']['parameters']:,} parameters"
     return (
         "<h1>Inlay demo</h1>\n"
-        f"<p>One frozen base ({base}) learned {len(names)} tasks, one after the other: {', then '.join(names)}. "
-        "Each is an adapter and a head of its own; the base stayed as it was. For comparison, each task was learned "
-        "again by fine-tuning all weights of a copy of the base, with the same rows and as many epochs. "
-        f"All of it took {found['seconds']:.0f} seconds.</p>"
+        f"<p>{len(names)} tasks were trained one after another on one frozen base ({base}): {', '.join(names)}. "
+        "Each task is an adapter and a head of its own; the base did not change. For comparison, each task was also "
+        "trained by fine-tuning every weight of a copy of the base, on the same rows for the same number of epochs. "
+        f"Everything took {found['seconds']:.0f} seconds.</p>"
     )
 
 
@@ -137,16 +137,16 @@ def _facts(found: Mapping[str, Any]) -> str:
     facts = (
         (
             f"{total['adapters'] / size:.2f}&times;",
-            f"the base's parameters for all {len(found['tasks'])} tasks with adapters",
+            f"the size of the base holds all {len(found['tasks'])} tasks as adapters",
         ),
-        (f"{total['full'] / size:.2f}&times;", "with a fully fine-tuned model for each"),
-        ("0 bits" if identical else "some bits", f"of the answers for {first} changed when other tasks came"),
+        (f"{total['full'] / size:.2f}&times;", "the size of the base, with a fully fine-tuned model per task"),
+        ("0 bits" if identical else "some bits", f"of the outputs for {first} changed when other tasks were added"),
     )
     return f"<div class='facts'>{''.join(f'<div><b>{value}</b>{what}</div>' for value, what in facts)}</div>"
 
 
 def _results(found: Mapping[str, Any]) -> str:
-    heads = "<th>task</th><th>measure</th>" + "".join(
+    heads = "<th>task</th><th>metric</th>" + "".join(
         f"<th class='n'>{name}</th><th class='n'>parameters trained</th>" for name in SIDES.values()
     )
     rows = []
@@ -157,12 +157,12 @@ def _results(found: Mapping[str, Any]) -> str:
         f"<td></td><td class='n' data-is='{name}'><b>{total['adapters' if side == 'adapter' else side]:,}</b></td>"
         for side, name in SIDES.items()
     )
-    rows.append(f"<tr><th>to keep</th><td><small>base and adapters, or all models</small></td>{''.join(sums)}</tr>")
+    rows.append(f"<tr><th>in all</th><td><small>base and adapters, or full models</small></td>{''.join(sums)}</tr>")
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return (
-        f"<div class='wide'>{table}</div>\n<p class='soft'>Rows are for training / validation / test. Validation "
-        "rows chose the epoch, test rows nothing; they are few, so differences of a few points mean little, "
-        "and what is ahead on validation rows may be behind here. The last line counts heads too.</p>"
+        f"<div class='wide'>{table}</div>\n<p class='soft'>Rows: training / validation / test. Validation rows chose "
+        "the epoch that was kept; test rows chose nothing. There are few of both, so differences of a few points mean "
+        "little. The last line includes the heads.</p>"
     )
 
 
@@ -177,7 +177,7 @@ def _cells(task: Mapping[str, Any]) -> str:
     cells = []
     for side in SIDES:
         one = task[side]
-        spent = f"{one['seconds']:.0f} s, epoch {one['best_epoch']:g}"
+        spent = f"{one['seconds']:.0f} s, kept epoch {one['best_epoch']:g}"
         cells.append(
             f"<td class='n' data-is='{SIDES[side]}'><b>{one['test']:.3f}</b><small>{_right(task, side)}</small></td>"
         )
@@ -186,18 +186,18 @@ def _cells(task: Mapping[str, Any]) -> str:
 
 
 def _right(task: Mapping[str, Any], side: str) -> str:
-    """What was counted: F1 is not its share, as it also minds what was found in vain."""
+    """What was counted. F1 is not this share: it also counts what was found by mistake."""
     one = task[side]
     return f"{one['right']} of {one['of']} {'found' if task['metric'] == 'f1' else 'right'}"
 
 
 def _keys() -> str:
     keys = "".join(f"<i class='key {side}'></i><span>{name}</span>" for side, name in SIDES.items())
-    return f"<p>{keys} <span class='soft'>on validation rows after each epoch; a ring marks the one kept</span></p>"
+    return f"<p>{keys} <span class='soft'>on validation rows after each epoch; a ring marks the epoch kept</span></p>"
 
 
 def _chart(task: Mapping[str, Any]) -> str:
-    """Both ways of learning a task: the measure over epochs, on axes that fit both."""
+    """Both ways of training a task: the metric over epochs, on axes that fit both."""
     points = {side: task[side]["validation"] for side in SIDES}
     values = [value for line in points.values() for _, value in line]
     last = max(epoch for line in points.values() for epoch, _ in line)
@@ -238,7 +238,7 @@ def _line(side: str, at: Sequence[tuple[float, float]], line: Sequence[Sequence[
 
 
 def _mixed(mixed: Sequence[Mapping[str, Any]]) -> str:
-    """A card for every sentence, with what every task says of it."""
+    """A card for every sentence, with every task's answer."""
     texts = dict.fromkeys(answer["text"] for answer in mixed)
     cards = []
     for text in texts:
@@ -246,7 +246,7 @@ def _mixed(mixed: Sequence[Mapping[str, Any]]) -> str:
         spans = [span for answer in own for span in answer.get("spans", ())]
         said = "".join(f"<li><span class='soft'>{escape(one['task'])}</span> {_said(one)}</li>" for one in own)
         cards.append(f"<div class='mixed'>{_marked(text, spans)}<ul>{said}</ul></div>")
-    told = f"{len(mixed)} requests, {len(texts)} sentences for each task, in one call and one pass through the base:"
+    told = f"{len(texts)} sentences, each asked of every task: {len(mixed)} requests in one pass through the base."
     return f"<p>{told}</p>\n{''.join(cards)}"
 
 
@@ -274,10 +274,10 @@ def _checks(found: Mapping[str, Any], sentences: Mapping[str, str]) -> str:
         rows.append(f"<li class='{state}'><b>{state if passed else 'FAIL'}</b> {escape(sentences[check])}</li>")
     steps = ", ".join(f"{escape(step)}: {'yes' if same else 'no'}" for step, same in found["unchanged_after"].items())
     first = found["tasks"][0]
-    kept = f"The logits of {escape(first['name'])} for its {first['rows']['test']} test rows were kept"
+    kept = f"The logits of {escape(first['name'])} for its {first['rows']['test']} test rows were saved"
     return (
         f"<ul class='checks'>{''.join(rows)}</ul>\n<p class='soft'>{kept} "
-        f"when it was trained, and compared again after each later training. Identical after {steps}.</p>"
+        f"right after its training and compared bit by bit after every later one. Still identical? After {steps}.</p>"
     )
 
 
@@ -287,8 +287,8 @@ def _again(found: Mapping[str, Any]) -> str:
     first = f"host = inlay.Host({found['base']['name']!r}, device='cpu', dtype=torch.float32)"
     code = "\n".join(("import torch", "import inlay", "", first, *(f"inlay.train(host, {run})" for run in runs)))
     return (
-        f"<p>Ask the first adapter something else:</p>\n<pre>{escape(found['try'])}</pre>\n"
-        f"<p>Train them again, from the folder this was run in:</p>\n<pre>{escape(code)}</pre>\n"
+        f"<p>Ask the first task something else:</p>\n<pre>{escape(found['try'])}</pre>\n"
+        f"<p>Train everything again, in the folder where the demo ran:</p>\n<pre>{escape(code)}</pre>\n"
         f"<p class='soft'>{versions}; base {escape(found['base']['fingerprint'])}</p>"
     )
 

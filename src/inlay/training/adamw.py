@@ -297,8 +297,9 @@ def _update_tensors(views: _Views, one: Settings, scale: Tensor) -> None:
 def _pieces(views: _Views, size: int = 2**16) -> Iterator[_Views]:
     """Rows of each tensor, few enough to stay in a core's cache from one operation to the next."""
     for four in zip(*views, strict=True):
-        rows = max(1, size * len(torch.atleast_1d(four[0])) // max(1, four[0].numel()))
-        for piece in zip(*(torch.atleast_1d(tensor).split(rows) for tensor in four), strict=True):
+        rowed = [tensor if tensor.dim() else tensor.view(1) for tensor in four]
+        rows = max(1, size * len(rowed[0]) // max(1, rowed[0].numel()))
+        for piece in zip(*(torch.split(tensor, rows) for tensor in rowed), strict=True):
             yield _Views(*([tensor] for tensor in piece))
 
 

@@ -23,7 +23,7 @@ def open_parquet(name: str, path: Path) -> Layout:
         arrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise DataError(f"{name}: reading parquet needs pyarrow; pip install 'inlay[parquet]', or save as CSV") from None
+        raise DataError(f"{name}: parquet needs pyarrow; pip install 'inlay[parquet]', or save as CSV") from None
 
     def opened() -> Any:
         try:
