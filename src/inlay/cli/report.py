@@ -162,7 +162,8 @@ def _results(found: Mapping[str, Any]) -> str:
     return (
         f"<div class='wide'>{table}</div>\n<p class='soft'>Rows: training / validation / test. Validation rows chose "
         "the epoch that was kept; test rows chose nothing. There are few of both, so differences of a few points mean "
-        "little. The last line includes the heads.</p>"
+        "little. More settings were tried for the adapters than for full fine-tuning. "
+        "The last line includes the heads.</p>"
     )
 
 
