@@ -29,7 +29,8 @@ from inlay.serve.ask import Settings
 from inlay.serve.engine import Engine
 from inlay.serve.keys import Key, Keys
 from inlay.serve.limits import Limits
-from inlay.serve.run import server_of, take_port, url_of
+from inlay.serve.run import take_port, url_of
+from inlay.serve.server import Server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs playwright")
 expect = playwright.expect
@@ -58,7 +59,7 @@ OUTSIDE = "[...document.querySelectorAll('.card *')].filter(e => e.getBoundingCl
 def running(service: Service) -> Iterator[str]:
     """A service on a port of its own."""
     with take_port("127.0.0.1", 0) as taken:
-        server = server_of(build(service), service.limits)
+        server = Server(build(service), service.limits)
         thread = threading.Thread(target=server.run, args=([taken],), daemon=True)
         thread.start()
         end = time.monotonic() + 60
@@ -68,7 +69,7 @@ def running(service: Service) -> Iterator[str]:
         try:
             yield url_of(taken)
         finally:
-            server.should_exit = True
+            server.end()
             thread.join(30)
 
 
