@@ -25,7 +25,8 @@ from inlay.serve.engine import Engine
 from inlay.serve.keys import Keys
 from inlay.serve.limits import Limits
 from inlay.serve.logs import Log
-from inlay.serve.run import Running, lifespan_of, server_of, take_port, url_of
+from inlay.serve.run import Running, lifespan_of, take_port, url_of
+from inlay.serve.server import Server
 from inlay.serve.watch import Catalogue, Choices, Wish
 
 TASKS = {
@@ -171,14 +172,14 @@ def listening(place: Place) -> Iterator[str]:
     failures: list[Exception] = []
     running = Running(place.service)
     with take_port("127.0.0.1", 0) as taken:
-        server = server_of(build(place.service, (), lifespan_of(running, failures)), place.service.limits)
+        server = Server(build(place.service, (), lifespan_of(running, failures)), place.service.limits)
         thread = threading.Thread(target=server.run, args=([taken],))
         thread.start()
         until(lambda: server.started and place.service.engine.ready)
         try:
             yield url_of(taken)
         finally:
-            server.should_exit = True
+            server.end()
             thread.join(30)
     assert not thread.is_alive()
     assert failures == []

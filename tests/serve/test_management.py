@@ -15,7 +15,8 @@ from inlay.client import ServiceError
 from inlay.errors import InlayError
 from inlay.serve.app import build
 from inlay.serve.keys import Keys
-from inlay.serve.run import server_of, take_port, taken_socket, url_of
+from inlay.serve.run import take_port, taken_socket, url_of
+from inlay.serve.server import Server
 
 
 def test_a_unix_socket_manages_and_a_port_does_not(tmp_path: Path):
@@ -25,7 +26,7 @@ def test_a_unix_socket_manages_and_a_port_does_not(tmp_path: Path):
     place.service.catalogue.take = taken.append  # type: ignore[method-assign]
     with take_port("127.0.0.1", 0) as port, taken_socket(path) as unix:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        server = server_of(build(place.service), place.service.limits)
+        server = Server(build(place.service), place.service.limits)
         thread = threading.Thread(target=server.run, args=([port, *unix],))
         thread.start()
         until(lambda: server.started)
@@ -40,7 +41,7 @@ def test_a_unix_socket_manages_and_a_port_does_not(tmp_path: Path):
                 client.withdraw("sms")
                 assert client.ask("sms", "a film")["label"] == "ham"
         finally:
-            server.should_exit = True
+            server.end()
             thread.join(30)
     assert taken == ["sms"]
     assert not path.exists()

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import tiny
+from serve.place import until
 
 import inlay
 from inlay.base.load import load_tokenizer
@@ -28,7 +29,8 @@ from inlay.serve.ask import Settings
 from inlay.serve.engine import Engine
 from inlay.serve.keys import Key, Keys
 from inlay.serve.limits import Limits
-from inlay.serve.run import server_of, take_port, url_of
+from inlay.serve.run import take_port, url_of
+from inlay.serve.server import Server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs playwright")
 expect = playwright.expect
@@ -57,7 +59,7 @@ OUTSIDE = "[...document.querySelectorAll('.card *')].filter(e => e.getBoundingCl
 def running(service: Service) -> Iterator[str]:
     """A service on a port of its own."""
     with take_port("127.0.0.1", 0) as taken:
-        server = server_of(build(service), service.limits)
+        server = Server(build(service), service.limits)
         thread = threading.Thread(target=server.run, args=([taken],), daemon=True)
         thread.start()
         end = time.monotonic() + 60
@@ -67,7 +69,7 @@ def running(service: Service) -> Iterator[str]:
         try:
             yield url_of(taken)
         finally:
-            server.should_exit = True
+            server.end()
             thread.join(30)
 
 
@@ -336,16 +338,66 @@ def test_many_tasks_can_be_searched(served, opened):
     many = {"tasks": [{**one, "name": f"task-{i}"} for i in range(100)]}
     page.route("**/v1/tasks", lambda route: route.fulfill(json=many))
     page.get_by_role("button", name="Refresh").click()
-    expect(page.locator("#more")).to_have_text("and 40 more tasks")
+    expect(page.locator("#more")).to_have_text("Show all 100 tasks")
+    expect(page.locator(".chip")).to_have_count(1)
+    expect(page.locator("#tasks tr")).to_have_count(10)
     page.get_by_role("searchbox").fill("SK-97")
     expect(page.locator(".chip")).to_have_count(2)
     page.get_by_role("checkbox", name="task-97").check()
     page.get_by_role("searchbox").fill("")
     expect(page.get_by_role("checkbox", name="task-97")).to_be_checked()
+    expect(page.locator(".chip")).to_have_count(2)
+    page.locator("#more").click()
+    expect(page.locator(".chip")).to_have_count(101)
+    page.get_by_role("checkbox", name="task-42").check()
+    assert page.evaluate("document.activeElement.dataset.name") == "task-42"
+    page.locator("#more").click()
+    expect(page.locator(".chip")).to_have_text(["All 100", "task-42classification", "task-97classification"])
+    page.locator("#more-rows").click()
+    expect(page.locator("#tasks tr")).to_have_count(100)
     page.unroute("**/v1/tasks")
     page.route("**/v1/tasks", lambda route: route.fulfill(json={"tasks": []}))
     page.get_by_role("button", name="Refresh").click()
     expect(page.locator("#tasks")).to_have_text("Nothing is served yet.")
+
+
+@pytest.mark.parametrize("width", [1200, 360])
+def test_answers_come_into_view(served, opened, width):
+    page = opened(served.url, width)
+    ask(page)
+    low = "innerHeight - 200" if width > 1000 else "0.4 * innerHeight"
+    box = "document.getElementById('answers-title').getBoundingClientRect()"
+    until(lambda: page.evaluate(f"{box}.top <= {low} && {box}.bottom >= 0"))
+
+
+def test_words_of_ours_are_explained(served, opened):
+    page = opened(served.url)
+    ask(page)
+    expect(page.locator("figure.alpha")).to_contain_text("How strongly AdapterBias moves each token")
+    for word in ("bank", "memory", "disk"):
+        expect(page.locator("#states dt").filter(has_text=word)).to_be_visible()
+
+
+def test_the_page_about_the_interface_shows_every_operation(served, opened):
+    page = opened(served.url)
+    page.get_by_role("link", name="HTTP interface").click()
+    expect(page.locator("h2 code")).to_have_text(
+        [
+            "POST /v1/predict",
+            "POST /v1/predict/stream",
+            "GET /v1/tasks",
+            "GET /v1/tasks/{name}",
+            "PUT /v1/tasks/{name}",
+            "DELETE /v1/tasks/{name}",
+            "GET /health",
+            "GET /ready",
+            "GET /metrics",
+        ]
+    )
+    expect(page.locator("#keys")).to_have_text("This service has no keys: anyone who reaches it may ask.")
+    page.get_by_role("link", name="Alone").first.click()
+    expect(page.locator("#Alone + p")).to_contain_text("one request by itself")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200
 
 
 def test_it_waits_for_a_service_that_warms_up(served, opened):

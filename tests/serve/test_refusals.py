@@ -13,6 +13,7 @@ import httpx
 import pytest
 from serve.place import SMALL, FakeEngine, fake, listening
 
+from inlay.serve.keys import Key, Keys
 from inlay.serve.roster import near
 
 
@@ -41,6 +42,14 @@ def test_a_client_that_sends_a_body_that_is_too_large_gets_its_413(url: str, tim
     assert said.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in said.lower()
     assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]["message"] == "the body is larger than 20,000 bytes"
+
+
+def test_a_refusal_before_the_body_was_read_reaches_its_client():
+    keys = Keys([Key("web", frozenset({"predict"}), b"0" * 32)])
+    with listening(fake(FakeEngine(), keys=keys, limits=replace(SMALL, patience=10.0))) as url:
+        for method, path in (("POST", "/v1/predict"), ("PUT", "/v1/tasks/sms")):
+            response = httpx.request(method, f"{url}{path}", content=b" " * 200_000)
+            assert (response.status_code, response.headers["connection"]) == (401, "close")
 
 
 def test_a_stream_of_chunks_that_is_too_large_gets_its_413(url: str):

@@ -28,7 +28,7 @@ from inlay.serve.ask import Served, Stopped
 from inlay.serve.describe import KEYED, body, describe, failures, text
 from inlay.serve.gate import Gate
 from inlay.serve.keys import Keys, Scope
-from inlay.serve.limits import Limits, Parting, Refused, not_ready, read_body
+from inlay.serve.limits import Limits, Parting, Refused, is_sending, not_ready, read_body
 from inlay.serve.logs import Log, about_call
 from inlay.serve.metrics import Metrics
 from inlay.version import __version__
@@ -303,8 +303,8 @@ async def _refuse(limits: Limits, request: Request, error: Exception) -> Respons
         return _unrouted(request, error)
     if isinstance(error, Refused):
         content = bodies.dump(bodies.problem(error.kind, str(error)))
-        if error.status == 413 and error.hang_up:
-            return Parting(content, error.status, error.headers, _JSON, limits)
+        if error.status != 408 and is_sending(request):
+            return Parting(content, error.status, {**error.headers, "Connection": "close"}, _JSON, limits)
         return Response(content, error.status, error.headers, _JSON)
     kind, message = calls.kind_of(error)
     return _json(bodies.problem(kind, message), _STATUS.get(type(error), 422))

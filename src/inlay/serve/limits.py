@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from inlay.errors import InlayError
 
 _SOON = 1.0
+_PACKETS = 16 << 10
 _DRAINED = 16
 """A body that is too large is read and thrown away up to so many times the limit, so that its client gets an answer:
 many send all of it before they read anything, and would find their connection reset."""
@@ -114,7 +115,16 @@ async def read_body(request: Request, limits: Limits, most: int, json: bool = Tr
         raise Refused(408, "slow", f"the body did not arrive within {limits.patience:g} s", hang_up=True) from None
     except ClientDisconnect:
         raise Refused(499, "gone", "the client has disconnected") from None
+    request.scope["body read"] = True
     return b"".join(parts)
+
+
+def is_sending(request: Request) -> bool:
+    """Whether a client may still be sending a body that nobody has read, and that takes more than a few packets."""
+    if request.scope.get("body read"):
+        return False
+    length = request.headers.get("content-length", "0")
+    return "transfer-encoding" in request.headers or not length.isdecimal() or int(length[:20]) > _PACKETS
 
 
 def _too_large(most: int) -> Refused:

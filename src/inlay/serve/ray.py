@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, redirect_stderr, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -25,7 +23,7 @@ from inlay.errors import RunError
 from inlay.serve.app import build
 from inlay.serve.board import NAME, NAMESPACE, Board, Follower, SharedChoices, find_board
 from inlay.serve.nodes import check_nodes
-from inlay.serve.run import begin, finish
+from inlay.serve.run import begin, finish, signals
 from inlay.serve.spec import Spec
 
 _APP = "inlay"
@@ -112,7 +110,7 @@ def run(spec: Spec, place: Place, started: Callable[[list[str], cluster.Share], 
     Args:
         started: called when all replicas are ready, with the refs of the tasks.
     """
-    with cluster.joined(place.address) as ray, _signal() as ended:
+    with cluster.joined(place.address) as ray, signals() as ended:
         for_cpu = spec.weights in ("int8", "prepack")
         share = cluster.share(ray, place.replicas, 0.0 if for_cpu else place.gpus, "replicas")
         serve = cluster.ray("ray.serve")
@@ -188,24 +186,3 @@ def _refuse_second(serve: Any) -> None:
         raise RunError(
             f"Ray Serve runs {', '.join(there)} on this cluster: end that first (serve shutdown), or use another one"
         )
-
-
-@contextmanager
-def _signal() -> Iterator[threading.Event]:
-    """Set by SIGTERM and by the first SIGINT; a second one does not wait."""
-    ended = threading.Event()
-
-    def end(number: int, _: Any) -> None:
-        if ended.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        ended.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield ended
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,8 +1,7 @@
 """A service as a process: it takes its port before it loads anything, and answers all it accepted before it ends.
 
-On SIGTERM or SIGINT the port is closed first. Connections that are open are told `Connection: close` with their next
-answer, so requests that were on their way are answered; then idle ones are closed, the engine finishes its queue, and
-the process ends with 0. A second SIGINT ends it at once.
+SIGTERM and SIGINT end it gently (`server.py`); then the engine finishes its queue, and the process ends with 0. A
+second SIGINT ends it at once. A service whose engine has failed ends with an error.
 """
 
 from __future__ import annotations
@@ -17,22 +16,15 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from inlay.errors import InlayError, RunError
 from inlay.serve.app import Service, build
-from inlay.serve.limits import Limits
+from inlay.serve.server import Server
 from inlay.serve.watch import Watcher
 
-if TYPE_CHECKING:
-    from asyncio import TimerHandle, Transport
-
-_LAST = 0.3
-"""Seconds for requests that were on their way when the end was asked for."""
 _DRAIN = 60.0
 """Seconds for all that was accepted."""
 
@@ -112,40 +104,31 @@ def url_of(taken: socket.socket) -> str:
 
 
 def run(running: Running, taken: Sequence[socket.socket]) -> None:
-    """Serve on these sockets until a signal comes."""
+    """Serve on these sockets until a signal comes, or the engine fails.
+
+    Raises:
+        RunError: the engine has failed.
+    """
     failures: list[Exception] = []
-    lifespan = lifespan_of(running, failures, lambda: setattr(server, "should_exit", True))
-    server = server_of(build(running.service, running.cors, lifespan), running.service.limits)
+    with signals() as ended:
+        lifespan = lifespan_of(running, failures, ended.set)
+        server = Server(build(running.service, running.cors, lifespan), running.service.limits)
 
-    def failed(error: BaseException) -> None:
-        failures.append(RunError(f"the engine has failed: {error}"))
-        server.should_exit = True
+        def failed(error: BaseException) -> None:
+            failures.append(RunError(f"the engine has failed: {error}"))
+            ended.set()
 
-    running.service.engine.on_failure = failed
-    with _quiet_signals():
-        server.run(list(taken))
+        running.service.engine.on_failure = failed
+        thread = threading.Thread(target=server.run, args=(taken, ended.set), name="inlay-http", daemon=True)
+        thread.start()
+        try:
+            ended.wait()
+            server.end()
+            thread.join()
+        except KeyboardInterrupt:  # the second one: end at once
+            pass
     if failures:
         raise failures[0]
-
-
-def server_of(app: FastAPI, limits: Limits) -> Server:
-    """An HTTP server around an application."""
-    config = uvicorn.Config(
-        app,
-        http=_protocol(limits),
-        ws="none",
-        lifespan="on",
-        loop="auto",
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        proxy_headers=False,  # who asks is who is connected
-        server_header=False,
-        limit_concurrency=limits.connections,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=int(_DRAIN),
-    )
-    return Server(config)
 
 
 def lifespan_of(
@@ -197,74 +180,22 @@ def finish(running: Running) -> None:
     running.service.engine.stop(True, _DRAIN)
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, with a gentler end."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening; let what is on its way come in, and be answered."""
-        for server in self.servers:
-            server.close()
-        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
-        for connection in list(self.server_state.connections):
-            if (cycle := getattr(connection, "cycle", None)) is not None and not cycle.response_complete:
-                cycle.keep_alive = False
-        await asyncio.sleep(_LAST)
-        await super().shutdown(sockets)
-
-
-def _protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """Closes connections of clients that take too long to say what they want, or say it at too great a length."""
-
-    class Connection(HttpToolsProtocol):
-        patience: TimerHandle | None = None
-        unread = 0
-
-        def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._wait()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._heard()
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            self.unread += len(data)
-            if self.patience is None and (self.cycle is None or self.cycle.response_complete):
-                self._wait()
-            super().data_received(data)
-            if self.patience is not None and self.unread > limits.headers:
-                self._give_up()
-
-        def on_headers_complete(self) -> None:
-            self._heard()
-            super().on_headers_complete()
-
-        def _wait(self) -> None:
-            self.unread = 0
-            self.patience = self.loop.call_later(limits.patience, self._give_up)
-
-        def _heard(self) -> None:
-            if self.patience is not None:
-                self.patience.cancel()
-                self.patience = None
-
-        def _give_up(self) -> None:
-            self._heard()
-            if not self.transport.is_closing():
-                self.send_400_response("The headers are too long, or came too slowly.")
-
-    return Connection
-
-
 @contextmanager
-def _quiet_signals() -> Iterator[None]:
-    """uvicorn sends itself the signal that ended it once more when it is done, which must not end us otherwise."""
+def signals() -> Iterator[threading.Event]:
+    """Set by SIGTERM and by the first SIGINT; a second one does not wait."""
+    ended = threading.Event()
+
+    def end(number: int, _: Any) -> None:
+        if ended.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        ended.set()
+
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield ended
         return
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield ended
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -95,8 +95,9 @@ function shading({ tokens, alpha }) {
   const shades = tokens.map((token, i) => shade(token, alpha[i], (alpha[i] - low) / spread));
   const ramp = el("span", { className: "ramp", ariaHidden: "true" });
   const scale = el("span", { className: "legend" }, number(low), ramp, number(most));
-  const legend = el("figcaption", { title: "mean over the layers" }, "Shift |α| of each token ", scale);
-  return el("figure", { className: "alpha" }, legend, el("p", { className: "text" }, ...shades));
+  const legend = el("figcaption", {}, "Shift |α| of each token ", scale);
+  const meaning = "How strongly AdapterBias moves each token's representation, averaged over the layers. Darker is stronger.";
+  return el("figure", { className: "alpha" }, legend, el("p", { className: "text" }, ...shades), el("p", { className: "aside" }, meaning));
 }
 
 function shade(token, alpha, share) {

@@ -3,10 +3,11 @@
 import { card } from "./answers.js";
 import { el, number, plural } from "./elements.js";
 
-const SHOWN_CHIPS = 60;
+const FEW = 10; // more tasks than this are folded away
+const FOUND = 60; // chips that a search shows
 
 const $ = (id) => document.getElementById(id);
-const state = { tasks: [], chosen: new Set(), all: true, running: null };
+const state = { tasks: [], chosen: new Set(), all: true, running: null, open: { chips: false, rows: false } };
 
 // ---------------------------------------------------------------- the service
 
@@ -63,24 +64,45 @@ async function refresh() {
   state.chosen = new Set([...state.chosen].filter((name) => names.has(name)));
   if (!state.chosen.size) state.all = true;
   $("served").textContent = `One frozen base, ${plural(state.tasks.length, "task")}, one pass.`;
-  $("filter-field").hidden = state.tasks.length <= 12;
-  $("tasks").replaceChildren(...state.tasks.map(taskRow));
-  if (!state.tasks.length) $("tasks").append(el("tr", {}, el("td", { colSpan: 7 }, "Nothing is served yet.")));
+  $("filter-field").hidden = state.tasks.length <= FEW;
+  showRows();
   showChips();
+}
+
+function showRows() {
+  const shown = state.open.rows ? state.tasks : state.tasks.slice(0, FEW);
+  $("tasks").replaceChildren(...shown.map(taskRow));
+  if (!state.tasks.length) $("tasks").append(el("tr", {}, el("td", { colSpan: 7 }, "Nothing is served yet.")));
+  fold("more-rows", state.open.rows);
+}
+
+/** A button that shows all tasks, or only some of them again. */
+function fold(id, open) {
+  $(id).hidden = state.tasks.length <= FEW;
+  $(id).textContent = open ? "Show fewer" : `Show all ${plural(state.tasks.length, "task")}`;
+  $(id).setAttribute("aria-expanded", String(open));
 }
 
 const wanted = () => state.tasks.filter((task) => state.all || state.chosen.has(task.name));
 
-function showChips() {
+/** Which tasks have a chip: all of a few; of many, those that are chosen and those that are looked for. */
+function withChips() {
   const sought = $("filter").value.trim().toLowerCase();
-  const matching = state.tasks.filter((task) => task.name.toLowerCase().includes(sought));
-  const shown = matching.filter((task, i) => i < SHOWN_CHIPS || state.chosen.has(task.name));
-  const hidden = matching.length - shown.length;
+  if (state.tasks.length <= FEW) return state.tasks;
+  let found = 0;
+  return state.tasks.filter((task) => {
+    const matches = sought ? task.name.toLowerCase().includes(sought) && ++found <= FOUND : state.open.chips;
+    return matches || state.chosen.has(task.name);
+  });
+}
+
+function showChips() {
+  const focused = document.activeElement?.dataset?.name;
   const all = chip(`All ${state.tasks.length}`, "", state.all, (on) => {
     state.all = on || !state.chosen.size;
     if (state.all) state.chosen.clear();
   });
-  const others = shown.map((task) =>
+  const others = withChips().map((task) =>
     chip(task.name, task.kind, state.chosen.has(task.name), (on) => {
       if (on) state.chosen.add(task.name);
       else state.chosen.delete(task.name);
@@ -88,8 +110,10 @@ function showChips() {
     }),
   );
   $("chips").replaceChildren(all, ...others);
-  $("more").hidden = !hidden;
-  $("more").textContent = `and ${plural(hidden, "more task")}`;
+  const boxes = [...$("chips").querySelectorAll("input")];
+  if (focused !== undefined) (boxes.find((box) => box.dataset.name === focused) ?? boxes[0]).focus();
+  fold("more", state.open.chips);
+  if ($("filter").value.trim()) $("more").hidden = true;
   showFields();
 }
 
@@ -97,10 +121,7 @@ function chip(name, kind, on, change) {
   const box = el("input", { type: "checkbox", checked: on, data: { name } });
   box.addEventListener("change", () => {
     change(box.checked);
-    for (const other of $("chips").querySelectorAll("input")) {
-      other.checked = other === $("chips").querySelector("input") ? state.all : state.chosen.has(other.dataset.name);
-    }
-    showFields();
+    showChips();
   });
   return el("label", { className: "chip" }, box, name, kind ? el("span", { className: "aside" }, kind) : null);
 }
@@ -234,6 +255,12 @@ function showAnswers(answers, missing, took, { ms, batch }) {
   if (typeof ms === "number") parts.push(`${Math.round(ms)} ms of it in the service`);
   if (batch) parts.push(`batch of ${batch}`);
   $("status").textContent = parts.join(" · ");
+  const { top, bottom } = $("answers-title").getBoundingClientRect();
+  const low = matchMedia("(max-width: 44rem)").matches ? 0.4 * innerHeight : innerHeight - 200;
+  if (top > low || bottom < 0) {
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    $("answers-title").scrollIntoView({ block: "start", behavior: calm ? "instant" : "smooth" });
+  }
 }
 
 // ---------------------------------------------------------------- start
@@ -250,6 +277,14 @@ for (const id of ["text", "pair"]) {
   });
 }
 $("filter").addEventListener("input", showChips);
+$("more").addEventListener("click", () => {
+  state.open.chips = !state.open.chips;
+  showChips();
+});
+$("more-rows").addEventListener("click", () => {
+  state.open.rows = !state.open.rows;
+  showRows();
+});
 $("filter").addEventListener("keydown", (event) => {
   if (event.key === "Enter") event.preventDefault();
 });

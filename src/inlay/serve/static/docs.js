@@ -44,7 +44,7 @@ function operation(path, method, one) {
   const rows = answers.map(([status, answer]) => {
     const [kind, content] = Object.entries(answer.content ?? {})[0] ?? [];
     const what = content ? [...type(content.schema), ` as ${kind}`] : [];
-    const said = answer.description === "Successful Response" ? "" : answer.description;
+    const said = answer.description === "Successful Response" ? "Success." : answer.description;
     return el("tr", {}, el("th", { scope: "row" }, status), el("td", {}, said), el("td", {}, ...what));
   });
   made.append(el("div", { className: "wide" }, el("table", {}, el("tbody", {}, ...rows))));

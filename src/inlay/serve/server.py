@@ -1,0 +1,188 @@
+"""The HTTP server: uvicorn, with a gentle end, and without patience for clients that do not say what they want.
+
+Both are done around uvicorn, not in it. Its protocol for a connection is wrapped in one of our own that only forwards
+what asyncio calls, and closes connections whose request head does not arrive. The application is wrapped as well: it
+knows when a head has arrived, and tells connections to close once the end has come.
+
+The end: the port is closed first. Connections that are open are told `Connection: close` with their next answer, so
+requests that were on their way are answered; then uvicorn closes those that are idle, and waits for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from inlay.serve.limits import Limits
+
+_LAST = 0.3
+"""Seconds for requests that were on their way when the end was asked for."""
+_DRAIN = 60.0
+"""Seconds for all that was accepted."""
+_GIVEN_UP = b"The request's headers are too long, or arrived too slowly."
+
+
+class Server:
+    """Serves an application on sockets."""
+
+    def __init__(self, app: ASGIApp, limits: Limits):
+        self.app, self.limits = app, limits
+        self._heads: dict[tuple[str, int], Connection] = {}
+        """Connections by the client's address."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = False
+        config = uvicorn.Config(
+            self._answer,
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            loop="auto",
+            interface="asgi3",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            proxy_headers=False,  # who asks is who is connected
+            server_header=False,
+            limit_concurrency=limits.connections,
+            timeout_keep_alive=15,
+            timeout_graceful_shutdown=int(_DRAIN),
+        )
+        config.load()
+        plain: Callable[..., asyncio.Protocol] = config.http_protocol_class
+        config.http_protocol_class = lambda **given: Connection(plain(**given), limits, self._heads)  # type: ignore
+        self._server = uvicorn.Server(config)
+
+    @property
+    def started(self) -> bool:
+        """Whether it listens."""
+        return self._server.started
+
+    def run(self, sockets: Sequence[socket.socket], then: Callable[[], None] | None = None) -> None:
+        """Serve until `end` is called.
+
+        Args:
+            then: called when it is over.
+        """
+        try:
+            self._server.run(list(sockets))
+        finally:
+            if then is not None:
+                then()
+
+    def end(self) -> None:
+        """Listen no more, answer what is on its way, and end; for any thread, and does not wait."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._close(), loop)
+        self._server.should_exit = loop is None
+
+    async def _close(self) -> None:
+        self._ending = True
+        for listener in self._server.servers:
+            listener.close()
+        await asyncio.sleep(_LAST)
+        self._server.should_exit = True
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            self._loop = asyncio.get_running_loop()
+            await self.app(scope, receive, send)
+            return
+        connection = self._heads.get(tuple(scope.get("client") or ()))  # type: ignore[arg-type]
+        if connection is not None:
+            connection.heard()
+
+        async def reply(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._ending:
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, reply)
+        finally:
+            if connection is not None:
+                connection.answered()
+
+
+class Connection(asyncio.Protocol):
+    """One connection; gives up on a client that takes too long to send a request's head, or sends too long a one."""
+
+    def __init__(self, inner: asyncio.Protocol, limits: Limits, heads: dict[tuple[str, int], Connection]):
+        self.inner, self.limits, self.heads = inner, limits, heads
+        self._transport: asyncio.Transport | None = None
+        self._client: tuple[str, int] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread = 0
+        self._idle = False
+        """Whether all requests have been answered, and the next has not begun."""
+
+    def connection_made(self, transport: Any) -> None:
+        """A client has come."""
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):  # a Unix socket's clients have no address, and are trusted
+            self._client = (str(peer[0]), int(peer[1]))
+            self.heads[self._client] = self
+            self._wait()
+        self.inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """It says something."""
+        if self._idle and self._client is not None:
+            self._wait()
+        self._unread += len(data)
+        self.inner.data_received(data)
+        if self._timer is not None and self._unread > self.limits.headers:
+            # a head that was complete in this has started a task, which runs before this does
+            asyncio.get_running_loop().call_soon(self._check_length)
+
+    def eof_received(self) -> bool | None:
+        """It has said all."""
+        return self.inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has gone."""
+        self.heard()
+        if self._client is not None and self.heads.get(self._client) is self:
+            del self.heads[self._client]
+        self.inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """It does not read as fast as we write."""
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self.inner.resume_writing()
+
+    def heard(self) -> None:
+        """A head has arrived."""
+        self._idle = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def answered(self) -> None:
+        """A request is done with; the next may come."""
+        self._idle = True
+
+    def _wait(self) -> None:
+        self.heard()
+        self._unread = 0
+        self._timer = asyncio.get_running_loop().call_later(self.limits.patience, self._give_up)
+
+    def _check_length(self) -> None:
+        if self._timer is not None:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.heard()
+        if self._transport is not None and not self._transport.is_closing():
+            head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+            self._transport.write(head + b"content-length: %d\r\n\r\n" % len(_GIVEN_UP) + _GIVEN_UP)
+            self._transport.close()
