@@ -27,7 +27,7 @@ def _loss(target, logits):
     return torch.nn.functional.cross_entropy(torch.stack(logits), target)
 
 
-@pytest.mark.thin(1)
+@pytest.mark.full
 @pytest.mark.parametrize("spec", SPECS)
 def test_zero_padding_is_exact_over_50_optimiser_steps(spec):
     batch, target = tiny.batch(8), torch.tensor([0, 1, 2] * 2 + [0, 1])

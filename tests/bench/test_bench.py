@@ -200,7 +200,7 @@ def test_a_peer_pays_for_every_run(base: str, tmp_path: Path):
     assert found["ratios"]["adapters"] == pytest.approx(300 / found["parties"][OURS]["cost_ms"])
 
 
-@pytest.mark.thin(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "said"),
     [

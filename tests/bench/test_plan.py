@@ -89,7 +89,7 @@ def data(tmp_path: Path) -> str:
     return str(file)
 
 
-@pytest.mark.thin(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("spec", "count"), [("lora", 100), ("houlsby:size=8", 4), ("adapterbias", 4), ("diffprune:target=0.05", 4)]
 )

@@ -73,6 +73,7 @@ def test_three_files_and_a_document(place: Place, kind: str, names: str, rows: i
     assert "opinions.jsonl" in found["about"]
 
 
+@pytest.mark.full
 def test_without_data_the_rows_are_those_that_were_held_out(place: Place) -> None:
     """Drawn again from the file, which must be as it was; the whole adapter has the metric of its training."""
     found = place.analyze("ablation", "small", "--metric", "accuracy", "--out", "pictures/a")
@@ -109,6 +110,7 @@ def test_what_people_read(place: Place) -> None:
         assert said in done.stdout
 
 
+@pytest.mark.full
 def test_what_is_refused(place: Place, tmp_path: Path) -> None:
     assert "nothing to remove in the layers; pass with_norms (--with-norms)" in place.fails(
         "ablation", "plain", place.data

@@ -50,7 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("analyze"))
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("kind", "rows"), [("size", 4), ("robustness", 9), ("tradeoff", 3), ("curves", 12)])
 def test_from_a_sweep(place: Place, tmp_path: Path, kind: str, rows: int):
     found = place.analyze(kind, "mine", "--out", tmp_path / "f")
@@ -70,6 +70,7 @@ def test_an_adapter_has_curves_too(place: Place, tmp_path: Path):
     assert [row["step"] for row in found["rows"]] == [1, 2]
 
 
+@pytest.mark.full
 def test_with_data_it_sweeps_first_and_then_goes_on_from_there(place: Place, tmp_path: Path):
     asked = ("init", "own", place.data, *QUICK, "--base", place.base, "--seeds", "1", "--grid", "init=1e-3,1")
     found = place.analyze(*asked, "--out", tmp_path / "f")
@@ -79,6 +80,7 @@ def test_with_data_it_sweeps_first_and_then_goes_on_from_there(place: Place, tmp
     assert place.analyze("init", "own", "--out", tmp_path / "g")["rows"] == found["rows"]
 
 
+@pytest.mark.full
 def test_what_a_figure_varies_by_itself(place: Place, tmp_path: Path):
     asked = (place.data, *QUICK, "--base", place.base, "--out", tmp_path / "f")
     found = place.analyze("size", "alone", *asked, "--seeds", "1", "--grid", "size=2,4")

@@ -79,6 +79,7 @@ def test_alpha_of_several(place: Place):
     assert "of 26 texts" in found["about"], "12 that two were validated on, and 2 that stars held out"
 
 
+@pytest.mark.full
 def test_alpha_on_one_file_for_all_or_one_for_each(place: Place):
     assert "of 48 texts" in place.analyze("alpha", "biased,other", place.texts)["about"]
     assert "of 36 texts" in place.analyze("alpha", "biased,other", place.texts, place.val)["about"]
@@ -99,6 +100,7 @@ def test_words(place: Place, here: Path):
     assert all(row["weight"] > 0 for row in lower["rows"])
 
 
+@pytest.mark.full
 def test_shift(place: Place):
     found = place.analyze("shift", "biased,bitfit", "--texts", 4, "--bare")
     assert list(dict.fromkeys(row["adapter"] for row in found["rows"])) == ["biased", "bitfit", "the bare base"]

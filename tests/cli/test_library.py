@@ -138,7 +138,7 @@ def test_an_empty_library(tmp_path: Path):
     assert "no adapters in" in done.stderr
     done = CliRunner().invoke(app, ["library", "list", "--library", str(tmp_path / "none")])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert f"there is no library {tmp_path / 'none'}: no such folder" in done.stderr
+    assert f"--library {tmp_path / 'none'}: there is no such folder" in done.stderr
 
 
 def test_a_file_is_no_library(tmp_path: Path):

@@ -46,6 +46,7 @@ def test_list():
     assert {"paper", "table", "datasets", "rows", "runs"} <= found[0].keys()
 
 
+@pytest.mark.full
 def test_list_and_show_need_no_torch():
     code = "import sys; from inlay.cli.main import app\ntry:\n    app({!r})\nexcept SystemExit:\n    pass\n"
     for arguments in (["recipe", "list"], ["recipe", "show", "he-tae"], ["recipe", "run", "--help"]):

@@ -63,6 +63,7 @@ def test_without_data_it_is_what_training_held_out(place: Place, tmp_path: Path,
     assert found["metrics"] == pytest.approx(card["metrics"]["validation"])
 
 
+@pytest.mark.full
 def test_data_versions_and_rows(place: Place, tmp_path: Path):
     place.done("library", "alias", "a", "prod", "1")
     found = place.report("a@prod", place.root / "new.jsonl", "--rows", "6", "--out", tmp_path / "f.html")
@@ -74,6 +75,7 @@ def test_data_versions_and_rows(place: Place, tmp_path: Path):
     assert whole["metrics"] == evaluated["metrics"]
 
 
+@pytest.mark.full
 def test_rows_that_have_changed_are_not_used(place: Place, tmp_path: Path):
     file = place.root / "rows.jsonl"
     before = file.read_text()

@@ -134,6 +134,7 @@ def _starts(line: str) -> bool:
 # --- predict --url ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "asked",
     [

@@ -262,6 +262,7 @@ def base() -> Any:
     return inlay.Host(tiny.model("bert")).base
 
 
+@pytest.mark.thin(12)
 @pytest.mark.parametrize(
     ("spec", "config", "top", "reason"),
     [

@@ -137,6 +137,7 @@ def test_nothing_of_others_is_in_a_graph():
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("count", "longest"), [(1, 1), (1, 64), (2, 3), (10, 17), (33, 8), (5, 64)])
 def test_runtime_agrees_with_the_host(made, count, longest):
     batch = rows(count, longest, len(made.host.base.tokenizer), seed=count)
@@ -150,6 +151,7 @@ def test_runtime_agrees_with_the_host(made, count, longest):
         assert_rows(found, made.host.logits(batch, [list(TASKS)[i] for i in ids]))
 
 
+@pytest.mark.full
 def test_every_task_on_one_row(made):
     batch = rows(1, 11, len(made.host.base.tokenizer)).take([0] * len(TASKS))
     found = exporting.run(made.session, batch, list(range(len(TASKS))))
@@ -160,6 +162,7 @@ def test_every_task_on_one_row(made):
         assert_rows(found, others)
 
 
+@pytest.mark.full
 def test_names_and_shapes(made):
     shapes = {one.name: (one.type, one.shape) for one in (*made.session.get_inputs(), *made.session.get_outputs())}
     assert shapes == {
@@ -172,6 +175,7 @@ def test_names_and_shapes(made):
     }
 
 
+@pytest.mark.full
 def test_metadata(made):
     found = made.session.get_modelmeta().custom_metadata_map
     assert found["inlay"] == inlay.__version__
@@ -193,6 +197,7 @@ def test_metadata(made):
     assert list(made.done.tasks) == tasks
 
 
+@pytest.mark.full
 def test_base_is_there_once(made):
     """Weights are those of the base and of the adapters, and no more; a table of words is there once."""
     graph = onnx.load(made.path).graph
@@ -205,6 +210,7 @@ def test_base_is_there_once(made):
     assert [one.dims for one in graph.initializer].count([words, 16]) == 1
 
 
+@pytest.mark.full
 def test_file_says_nothing_of_this_machine(made):
     content = made.path.read_bytes()
     for place in (Path(__file__).parent.parent, Path(torch.__file__).parent.parent, Path(inlay.__file__).parent):
@@ -212,6 +218,7 @@ def test_file_says_nothing_of_this_machine(made):
     onnx.checker.check_model(str(made.path), full_check=True)
 
 
+@pytest.mark.full
 def test_tokenizer_is_beside_it(made):
     from tokenizers import Tokenizer
 
@@ -223,12 +230,14 @@ def test_tokenizer_is_beside_it(made):
     assert made.done.difference <= 1e-5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [len(TASKS), -len(TASKS) - 1])
 def test_task_id_out_of_range_is_an_error(made, number):
     with pytest.raises(Exception, match=r"out of (data )?bounds|INVALID_ARGUMENT"):
         exporting.run(made.session, rows(1, 4, 20), [number])
 
 
+@pytest.mark.full
 def test_negative_task_id_counts_from_the_end(made):
     batch = rows(1, 4, 20).take([0, 0])
     last, same = exporting.run(made.session, batch, [-1, len(TASKS) - 1])["logits"]
@@ -378,6 +387,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
 # --- the check itself ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_check_notices_another_adapter(made):
     """A control: the check fails where the host's adapter is another than the graph's."""
     host = tiny.text_host("bert", num_hidden_layers=1)

@@ -336,6 +336,7 @@ def change_weights(folder: Path, **more: Any) -> None:
     save_file(weights, folder / ours.WEIGHTS)
 
 
+@pytest.mark.thin(10)
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -393,6 +394,7 @@ def test_odd_settings_never_end_in_anything_but_a_named_error(folder, base, odd)
         assert torch.equal(tensors["layers.0.attn.q.down"], down.T), key
 
 
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     ("weights", "reason"),
     [

@@ -240,6 +240,7 @@ def test_writers_that_race_for_one_version(shared):
     assert [value(first, f"tone@{v}") for v in (1, 2)] == [2.0, 1.0]
 
 
+@pytest.mark.full
 def test_many_writers_lose_nothing(shared):
     def put(i: int) -> None:
         library = Library(shared)

@@ -46,6 +46,7 @@ def test_files_written_in_place_are_noticed(tmp_path):
     assert told("torn", tmp_path, 20, 1)["faults"]
 
 
+@pytest.mark.full
 def test_killed_before_every_step(tmp_path):
     found = told("steps", tmp_path)
     assert found.pop("faults") == []

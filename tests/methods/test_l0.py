@@ -109,7 +109,7 @@ def test_a_neighbour_that_is_evaluated_has_settled_gates():
 
 @pytest.mark.parametrize("share", ["none", "alpha", "both"])
 def test_finishing_prunes_for_real_and_serves_the_same(share, tmp_path):
-    host = randomised(f"adapterbias:l0=0.01,share={share}")
+    host = randomised(f"adapterbias:l0=0.01,share={share},low=-1.5,high=1.5")
     before = host.adapter("a")
     finished = host.adapter("a", finish=True)
     kept = finished.tensors

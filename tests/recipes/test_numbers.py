@@ -105,6 +105,7 @@ def test_methods_train_as_many_parameters_as_the_paper_says(recipe: str, name: s
     assert inlay.parse_method(one.methods[0]).count(sites) == pytest.approx(told, abs=within)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("recipe", ALL, ids=lambda r: r.name)
 def test_everything_can_be_run(recipe: Recipe):
     total = 0

@@ -51,6 +51,7 @@ def test_as_many_settings_as_asked_for(optuna: Any):
     assert {"size" in row.setting for row in found.rows if row.setting["method"] == "adapterbias"} <= {False}
 
 
+@pytest.mark.full
 def test_a_search_is_repeatable_and_seeded(optuna: Any):
     first, again = search(slots=3), search(slots=3)
     assert [(r.id, r.state, r.history) for r in first.rows] == [(r.id, r.state, r.history) for r in again.rows]
@@ -99,6 +100,7 @@ def test_a_pruned_trial_frees_its_slot_at_once(optuna: Any):
             assert row.id not in {run.id for entry in found.ranking for run in entry.runs}
 
 
+@pytest.mark.full
 def test_pruning_agrees_with_optuna(optuna: Any):
     """An oracle: the same values, reported in the same order to a study of our own, are pruned at the same places."""
     order: list[tuple[str, str]] = []
@@ -138,7 +140,7 @@ def test_seeds_of_a_setting_are_pruned_together(optuna: Any):
     assert {"done"} in states
 
 
-@pytest.mark.thin(1)
+@pytest.mark.full
 @pytest.mark.parametrize("pruner", ["median", "hyperband", "none"])
 def test_pruners(optuna: Any, pruner: str):
     found = search(pruner=pruner, slots=4)

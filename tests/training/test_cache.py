@@ -37,7 +37,7 @@ def losses(monkeypatch, specs, cached, host=None, **changes):
     return [result.losses for result in found], used
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("specs", "layers"),
     [

@@ -414,6 +414,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.full
 def test_training_is_the_same_to_the_bit_with_any_rows(monkeypatch, folder):
     fresh = inlay.train(work.host(), RUNS)
     assert list(folder.iterdir())

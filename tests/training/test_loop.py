@@ -35,6 +35,7 @@ def only(events: list[Event], kind: str, index: int = 0) -> list[Event]:
 # --- steps and the learning rate --------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25, 0.9])
 def test_the_learning_rate_rises_and_falls_in_straight_lines(warmup):
     _, events = train(work.run(lr=0.02, warmup=warmup, epochs=5))
@@ -216,7 +217,7 @@ def test_memory_that_runs_out_halves_the_slots_and_changes_nothing_else(monkeypa
         assert one.metrics == other.metrics
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("when", range(1, 17))
 def test_memory_that_runs_out_for_a_run_alone_leaves_those_that_stepped(monkeypatch, when):
     """Runs that change weights step after the others, which have taken their step then, and may be due or over."""
@@ -280,6 +281,7 @@ def test_one_run_that_does_not_fit_fails_alone(monkeypatch):
 # --- a run that fails -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("how", ["loss", "weights"])
 def test_a_run_that_diverges_fails_alone(monkeypatch, how):
     methods = ["houlsby:size=4", "houlsby:size=4", "finetune:top=1", "norms"]

@@ -263,6 +263,7 @@ def test_an_interrupted_manifest_goes_on(base, mixed, monkeypatch):
     assert {one["name"]: one["history"] for one in json.loads(resumed.stdout)} == whole
 
 
+@pytest.mark.full
 def test_forty_tasks_in_one_command(base, tmp_path, monkeypatch):
     kinds = {"texts": work.texts(12), "ratings": work.ratings(12), "entities": work.entities(12)}
     for name, rows in kinds.items():

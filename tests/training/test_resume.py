@@ -113,6 +113,7 @@ def test_the_comparison_sees_one_bit():
         work.assert_identical(again, expected)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("lost", ["adamw.AdamW.write", "layout.restore"])
 def test_what_a_checkpoint_keeps_is_needed(tmp_path, monkeypatch, lost):
     """The control: without the moments, a resumed run is another one; without the places, its rows are."""
@@ -166,6 +167,7 @@ def test_the_runs_have_stages_and_stop_early(several):
     assert len(several[4].losses) < 6 * 4
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("steps", [[1], [7], [23], [41], [2, 2, 2, 2], [5, 18, 11, 9]])
 def test_several_runs_stopped_anywhere(several, tmp_path, steps):
     """Steps are counted over all runs, so most of these stop while the runs of a batch are being told."""

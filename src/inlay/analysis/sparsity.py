@@ -1,7 +1,9 @@
 """What L0 left of L-alpha: how many of its weights in every layer (Fu et al. 2022, table B).
 
-A weight counts as left if its gate, settled as it is after training, is not exactly shut. The bias of L-alpha has no
-gate and does not count. Where all layers share one L-alpha there is one bar, for all of them.
+A weight counts as left if its gate, settled as it is after training, is not exactly shut. Beside it is how many gates
+were expected to be open, E[L0] = sum of P(z > 0), which is what L0 makes small: it falls long before a gate is exactly
+shut. Adapters of older versions do not have it. The bias of L-alpha has no gate and does not count. Where all layers
+share one L-alpha there is one bar, for all of them.
 """
 
 from __future__ import annotations
@@ -26,12 +28,17 @@ def sparsity(host: Host, names: Sequence[str]) -> Finding:
     for name in names:
         left, of = (sum(row[column] for row in rows if row[0] == name) for column in (2, 3))
         summary |= {f"{name}: left": left, f"{name}: of": of, f"{name}: percent left": 100 * left / of}
+        expected = [row[4] for row in rows if row[0] == name]
+        if None not in expected:
+            summary[f"{name}: percent expected"] = 100 * sum(expected) / of
     about = f"what L0 left of the weights of L-alpha: {', '.join(names)}"
-    return Finding("sparsity", about, ("adapter", "layer", "left", "of"), rows, lambda: _draw(rows), summary)
+    return Finding(
+        "sparsity", about, ("adapter", "layer", "left", "of", "expected"), rows, lambda: _draw(rows), summary
+    )
 
 
-def _left(host: Host, name: str) -> list[tuple[int | str | None, int, int]]:
-    """(layer, weights left, weights there were)."""
+def _left(host: Host, name: str) -> list[tuple[int | str | None, int, int, float | None]]:
+    """(layer, weights left, weights there were, E[L0] where it is known)."""
     record = host.forward.bank.slot(host.slot(name))
     method = parse(host.adapter(name).method)
     if not isinstance(method, AdapterBias):
@@ -39,12 +46,14 @@ def _left(host: Host, name: str) -> list[tuple[int | str | None, int, int]]:
     if not method.l0:
         raise AdapterError(f"{name} was trained without L0 ({method.spec}), so all of L-alpha is there; use l0=...")
     tensors, found = host.read(name), {}
+    gates = method.gates_left(tensors) or host.adapter(name).about.get("gates") or {}
     for part in (p for p in record.parts if isinstance(p.delta, TokenShift)):
         own = {key: tensors[full].unsqueeze(0) for key, full in part.names().items()}
         w = part.delta.effective(own, None)["w"]
         row = part.names()["w"]
         layer = "all" if row.startswith("shared.") else part.site.layer
-        found[row] = (layer, int(w.count_nonzero()), w.numel())
+        expected = gates.get(row.removesuffix("w") + "gate", {}).get("expected")
+        found[row] = (layer, int(w.count_nonzero()), w.numel(), expected)
     return list(found.values())
 
 

@@ -36,6 +36,8 @@ class Group:
         self.capacity = 2
         self.entry_of: dict[int, int] = {}
         self.stacks: dict[str, nn.Parameter] = {}
+        self.gates: set[str] = set()
+        """The stacks that hold gates."""
 
     def enter(self, slot: int) -> bool:
         """Give a slot an entry; True if that took new stacks."""
@@ -197,6 +199,7 @@ class Bank:
         padded = delta.params(part.site)
         for name, full in part.names().items():
             group.stack(full, padded[name].shape, padded[name].role != "constant")
+            group.gates |= {full} if padded[name].role == "gate" else set()
         self._mount(part.site, group, part.names()).slots.add(slot)
         return dict.fromkeys(part.names().values(), group)
 

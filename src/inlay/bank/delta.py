@@ -182,6 +182,15 @@ class Method(ABC):
         """What is kept when training is over: gates applied and dropped."""
         return dict(tensors)
 
+    @property
+    def gate_rate(self) -> float | None:
+        """The peak learning rate of gates, where they have one of their own."""
+        return None
+
+    def gates_left(self, tensors: Tensors) -> dict[str, dict[str, float]]:
+        """Gates by row: `of` so many, `left` are not exactly shut when settled, `expected` is E[L0]."""
+        return {}
+
     def finished(self) -> Method:
         """The method that a finished adapter is served with: this one, without gates."""
         return self

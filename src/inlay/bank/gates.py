@@ -19,7 +19,8 @@ from inlay.errors import SpecError
 
 @dataclass(frozen=True)
 class HardConcrete:
-    """The fixed numbers of a gate. The defaults are those of diff pruning's code (Guo et al. 2021)."""
+    """The fixed numbers of a gate. Diff pruning's code (Guo et al. 2021) has -1.5, 1.5 and 1; Louizos et al. have -0.1,
+    1.1 and 2/3."""
 
     low: float = -1.5
     high: float = 1.5
@@ -42,6 +43,11 @@ class HardConcrete:
     def expected_l0(self, log_a: Tensor) -> Tensor:
         """The probability that each gate is not zero."""
         return torch.sigmoid(log_a - self.temperature * math.log(-self.low / self.high))
+
+    def left(self, log_a: Tensor) -> dict[str, float]:
+        """Of so many gates: how many are not exactly shut when settled, and how many are expected not to be."""
+        open_ = float(self.settled(log_a).count_nonzero())
+        return {"of": float(log_a.numel()), "left": open_, "expected": float(self.expected_l0(log_a.double()).sum())}
 
     def _stretch(self, s: Tensor) -> Tensor:
         return (s * (self.high - self.low) + self.low).clamp(0.0, 1.0)

@@ -202,12 +202,13 @@ class Host:
 
     @_alone
     def adapter(self, name: str, finish: bool = False) -> Adapter:
-        """A snapshot; `finish` also applies and drops what only training needs (gates)."""
+        """A snapshot; `finish` also applies and drops what only training needs (gates), and notes how shut they are."""
         record = self._record(name)
-        tensors = self.read(name, None if finish else "cpu")
+        tensors, about = self.read(name, None if finish else "cpu"), dict(record.about)
         constants = {n for n, p in record.params(self.base).items() if p.role == "constant"}
         if finish:
             head = {n: tensors.pop(n) for n in params_of(record.head_parts(self.base))}
+            about |= {"gates": left} if (left := record.method.gates_left(tensors)) else {}
             tensors = record.method.finish(tensors) | head
         for pruned in record.sparse & tensors.keys():
             tensors |= sparse.encode(pruned, tensors.pop(pruned))
@@ -215,7 +216,7 @@ class Host:
         uses_pooler = record.pool == "pooler" or any(n.startswith("pooler") for n in stored)
         fields = (record.seed, record.head, record.pool, record.labels, name)
         task = "" if record.task is None else record.task.spec
-        return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, dict(record.about))
+        return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, about)
 
     @_alone
     def read(self, name: str, device: str | None = None) -> dict[str, Tensor]:

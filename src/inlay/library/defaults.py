@@ -20,9 +20,9 @@ from inlay.registry import Registry, methods, tasks
 _ALL = {"layers": "all", "mixout": 0.0, "mixout_unit": "neuron"}
 _GATES = {"low": -1.5, "high": 1.5, "temperature": 1.0, "gate": 5.0}
 METHODS: dict[str, dict[str, Any]] = {
-    "adapterbias": {**_ALL, "share": "none", "alpha": True, "l0": 0.0, **_GATES},
+    "adapterbias": {**_ALL, "share": "none", "alpha": True, "l0": 0.0, **_GATES, "gate_lr": 0.0},
     "bitfit": {**_ALL},
-    "diffprune": {**_ALL, "target": 0.005, "l0": 1.25e-7, **_GATES},
+    "diffprune": {**_ALL, "target": 0.005, "l0": 1.25e-7, **_GATES, "gate_lr": 0.0},
     "finetune": {**_ALL, "top": None},
     "frozen": {**_ALL},
     "houlsby": {
@@ -91,7 +91,10 @@ LATER: dict[str, Any] = {}
 where they have another value."""
 CHANGED: frozenset[str] = frozenset({"epochs"})
 """Settings whose default today is not the one above."""
-CHANGED_OPTIONS: dict[str, frozenset[str]] = {}
+CHANGED_OPTIONS: dict[str, frozenset[str]] = {
+    "adapterbias": frozenset({"low", "high", "temperature", "gate"}),
+    "diffprune": frozenset({"gate_lr"}),
+}
 """The same for options, by the name of their method."""
 
 _TABLES = {methods.kind: METHODS, tasks.kind: TASKS}

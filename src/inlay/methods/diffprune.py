@@ -2,8 +2,9 @@
 
     theta_0 + z w,   z a hard-concrete gate per parameter, lambda * E[L0] in the loss
 
-Then the differences of largest magnitude are kept up to `target` of the base's parameters, and the kept ones
-are tuned again with the mask fixed. Stored sparse.
+Gates learn at a rate of their own (0.1 in Guo et al.'s code), and are clipped by themselves: they start at log-odds 5
+and shut below 0, which the run's own rate would never reach. Then the differences of largest magnitude are kept up to
+`target` of the base's parameters, and the kept ones are tuned again with the mask fixed. Stored sparse.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class DiffPrune(WeightMethod):
     high: float = option(1.5, "upper end of the stretched gate")
     temperature: float = option(1.0, "temperature of the gate")
     gate: float = option(5.0, "initial log-odds of a gate being open")
+    gate_lr: float = option(0.1, "peak learning rate of the gates; 0: the run's own")
 
     def check(self) -> None:
         """A share, a strength, a gate."""
@@ -43,7 +45,19 @@ class DiffPrune(WeightMethod):
             raise SpecError(f"diffprune: target={self.target} is not valid: expected more than 0, up to 1")
         if self.l0 < 0:
             raise SpecError(f"diffprune: l0={self.l0} is not valid: expected 0 or more")
+        if self.gate_lr < 0:
+            raise SpecError(f"diffprune: gate_lr={self.gate_lr} is not valid: expected 0 or more")
         HardConcrete(self.low, self.high, self.temperature)
+
+    @property
+    def gate_rate(self) -> float | None:
+        """As Guo et al.'s code has it: far above that of the differences."""
+        return self.gate_lr or None
+
+    def gates_left(self, tensors: Tensors) -> dict[str, dict[str, float]]:
+        """Of all weights together."""
+        gates = [t.flatten() for name, t in tensors.items() if name.endswith(".gate")]
+        return {"all": self._gate.left(torch.cat(gates))} if gates else {}
 
     @property
     def _gate(self) -> HardConcrete:

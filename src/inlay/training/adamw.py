@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +34,8 @@ class Settings:
     clip: float | None = None
     decay_weights: bool = False
     """Decay the base's weights plus the difference, not the difference alone; for weight-level adapters."""
+    gate_lr: float | None = None
+    """Given, gates step at it, clipped by themselves and without decay."""
 
 
 @dataclass
@@ -41,6 +43,10 @@ class _Moments:
     stack: Tensor
     first: Tensor
     second: Tensor
+
+
+_Lane = tuple[int, bool]
+"""A slot, and whether it stands for its gates, where these have a learning rate of their own."""
 
 
 class AdamW:
@@ -54,20 +60,21 @@ class AdamW:
 
     def plan(self, settings: Mapping[int, Settings]) -> dict[str, Tensor]:
         """The numbers of a step, for the device: settings [slots, 4], and with kernels which chunks are a slot's."""
-        limits = [math.inf if one.clip is None else one.clip for one in settings.values()]
-        rows = [(limit, *_factors(one)) for limit, one in zip(limits, settings.values(), strict=True)]
+        lanes = self._lanes(settings)
+        rows = [(math.inf if one.clip is None else one.clip, *_factors(one)) for one in lanes.values()]
         tables = {"settings": torch.tensor(rows, dtype=torch.float32)}
         if self.forward.kernels:
-            key = (self.forward.bank.version, tuple(settings))
+            key = (self.forward.bank.version, tuple(lanes))
             if self._bounds[0] != key:
-                counts = [self._count(slot) for slot in settings]
+                counts = [self._count(lane, lanes) for lane in lanes]
                 self._bounds = key, torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32)
             tables["bounds"] = self._bounds[1]
         return tables
 
     def make_room(self, settings: Mapping[int, Settings]) -> None:
         """Memory for the next recording of a step, which may not take any while it is made."""
-        shape = (sum(self._count(slot) for slot in settings), 6)
+        lanes = self._lanes(settings)
+        shape = (sum(self._count(lane, lanes) for lane in lanes), 6)
         host = torch.empty(shape, dtype=torch.long, pin_memory=True)
         self._room = host, torch.empty(shape, dtype=torch.long, device=self.forward.bank.device)
 
@@ -95,18 +102,25 @@ class AdamW:
     def _plain(self, settings: Mapping[int, Settings]) -> Callable[[], object]:
         updates: list[_Update] = []
         runs = [_Run(group, low, high, slots) for group, low, high, slots in self._runs(settings)]
-        scale = self._clipping(settings, runs)
-        for run in runs:
-            stacks = [stack for stack in run.group.stacks.values() if stack.grad is not None]
+        lanes = self._lanes(settings)
+        scale = self._clipping(lanes, runs)
+        for run, gates in itertools.product(runs, (False, True)):
+            stacks = [s for n, s in run.group.stacks.items() if s.grad is not None and (n in run.group.gates) == gates]
             if stacks:
-                own = [settings[slot] for slot in run.slots]
-                places = torch.tensor([scale.place[slot] for slot in run.slots], device=scale.of.device)
+                own = [lanes[_lane(slot, gates, lanes)] for slot in run.slots]
+                numbers = [scale.place[_lane(slot, gates, lanes)] for slot in run.slots]
+                places = torch.tensor(numbers, device=scale.of.device)
                 updates.append(_of_stacks(self._views(stacks, run.low, run.high), own, scale.of[places]))
         decays: list[tuple[dict[str, nn.Parameter], Settings]] = []
         for slot, parameters in self._weights(settings):
-            named = {name: p for name, p in parameters.items() if p.grad is not None}
-            updates += _of_tensors(self._views(list(named.values())), settings[slot], scale.of[scale.place[slot]])
-            decays.append((named, settings[slot]))
+            by_lane: dict[_Lane, dict[str, nn.Parameter]] = {}
+            for name, p in parameters.items():
+                if p.grad is not None:
+                    by_lane.setdefault(_lane(slot, _is_gate(name), lanes), {})[name] = p
+            for lane, named in by_lane.items():
+                views = self._views(list(named.values()))
+                updates += _of_tensors(views, lanes[lane], scale.of[scale.place[lane]])
+                decays.append((named, lanes[lane]))
 
         @torch.no_grad()
         def apply() -> None:
@@ -121,15 +135,18 @@ class AdamW:
         from inlay.training import fused
 
         parts = []
-        number = {slot: i for i, slot in enumerate(settings)}
+        lanes = self._lanes(settings)
+        number = {lane: i for i, lane in enumerate(lanes)}
         for group in self.forward.bank.groups.values():
-            mine = [(entry, number[slot]) for slot, entry in group.entry_of.items() if slot in number]
-            for stack in (s for s in group.stacks.values() if mine and s.requires_grad):
-                parts.append(fused.rows(self._four(stack), *zip(*mine, strict=True)))
+            mine = [(slot, entry) for slot, entry in group.entry_of.items() if slot in settings]
+            for name, stack in group.stacks.items():
+                if mine and stack.requires_grad:
+                    numbers = [number[_lane(slot, name in group.gates, lanes)] for slot, _ in mine]
+                    parts.append(fused.rows(self._four(stack), [entry for _, entry in mine], numbers))
         for slot, parameters in self._weights(settings):
-            parts += [
-                fused.rows([t.unsqueeze(0) for t in self._four(p)], [0], [number[slot]]) for p in parameters.values()
-            ]
+            for name, p in parameters.items():
+                own = number[_lane(slot, _is_gate(name), lanes)]
+                parts.append(fused.rows([t.unsqueeze(0) for t in self._four(p)], [0], [own]))
         chunks = torch.cat(parts)
         chunks = chunks[torch.argsort(chunks[:, -1], stable=True)]
         if self._room is None or not torch.cuda.is_current_stream_capturing():
@@ -145,7 +162,8 @@ class AdamW:
         def apply() -> object:
             run()
             for slot, parameters in self._weights(settings):
-                self._decay_base(parameters, settings[slot])
+                plain = {n: p for n, p in parameters.items() if not _is_gate(n) or (slot, True) not in lanes}
+                self._decay_base(plain, settings[slot])
             return chunks, device
 
         return apply
@@ -157,15 +175,30 @@ class AdamW:
         stack.grad = grad  # kept until the kernels have read it
         return [stack.data, grad, moments.first, moments.second]
 
-    def _count(self, slot: int) -> int:
+    def _lanes(self, settings: Mapping[int, Settings]) -> dict[_Lane, Settings]:
+        """The settings by lane: every slot, and its gates where they step by themselves."""
+        lanes: dict[_Lane, Settings] = {}
+        for slot, one in settings.items():
+            lanes[slot, False] = one
+            if one.gate_lr is not None and self._has_gates(slot):
+                lanes[slot, True] = replace(one, lr=one.gate_lr, weight_decay=0.0, decay_weights=False)
+        return lanes
+
+    def _has_gates(self, slot: int) -> bool:
+        weights = self.forward.weights.get(slot)
+        record = self.forward.bank.slot(slot)
+        return record.gated if weights is None else any(map(_is_gate, weights.tensors))
+
+    def _count(self, lane: _Lane, lanes: Mapping[_Lane, Settings]) -> int:
         from inlay.training.fused import chunks_of
 
-        bank = self.forward.bank
+        slot, bank = lane[0], self.forward.bank
         groups = {id(g): g for g in bank.slot(slot).groups.values()}.values()
-        stacks = [s[0] for group in groups for s in group.stacks.values() if s.requires_grad]
+        stacks = [(n in g.gates, s[0]) for g in groups for n, s in g.stacks.items() if s.requires_grad]
         if slot in self.forward.weights:
-            stacks += self.forward.weights[slot].parameters()
-        return sum(chunks_of(s.numel()) for s in stacks)
+            tensors = self.forward.weights[slot].tensors
+            stacks += [(_is_gate(n), t) for n, t in tensors.items() if isinstance(t, nn.Parameter)]
+        return sum(chunks_of(s.numel()) for gate, s in stacks if _lane(slot, gate, lanes) == lane)
 
     def _decay_base(self, parameters: Mapping[str, Tensor], one: Settings) -> None:
         """The difference has decayed; with `decay_weights` the base's own part decays too."""
@@ -207,21 +240,24 @@ class AdamW:
             for p in weights.parameters():
                 p.grad = None
 
-    def _clipping(self, settings: Mapping[int, Settings], runs: Sequence[_Run]) -> _Scale:
-        """What to multiply each slot's gradients with: 1 unless their norm is larger than its limit."""
-        place = {slot: i for i, slot in enumerate(settings)}
+    def _clipping(self, lanes: Mapping[_Lane, Settings], runs: Sequence[_Run]) -> _Scale:
+        """What to multiply each lane's gradients with: 1 unless their norm is larger than its limit."""
+        place = {lane: i for i, lane in enumerate(lanes)}
         device = self.forward.bank.device
         squares = torch.zeros(len(place), dtype=torch.float32, device=device)
-        for run in runs:
-            grads = [s.grad[run.low : run.high] for s in run.group.stacks.values() if s.grad is not None]
+        for run, gates in itertools.product(runs, (False, True)):
+            mine = [s for n, s in run.group.stacks.items() if (n in run.group.gates) == gates]
+            grads = [s.grad[run.low : run.high] for s in mine if s.grad is not None]
             if grads:
                 sums = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).square().sum(0)
-                squares[torch.tensor([place[slot] for slot in run.slots], device=device)] += sums
-        for slot, parameters in self._weights(settings):
-            grads = [p.grad for p in parameters.values() if p.grad is not None]
-            if grads:
-                squares[place[slot]] += torch.stack(torch._foreach_norm(grads)).square().sum()
-        limits = squares.new_tensor([math.inf if one.clip is None else one.clip for one in settings.values()])
+                numbers = [place[_lane(slot, gates, lanes)] for slot in run.slots]
+                squares[torch.tensor(numbers, device=device)] += sums
+        for slot, parameters in self._weights(dict.fromkeys(slot for slot, _ in lanes)):
+            for gates in (False, True):
+                grads = [p.grad for n, p in parameters.items() if p.grad is not None and _is_gate(n) == gates]
+                if grads:
+                    squares[place[_lane(slot, gates, lanes)]] += torch.stack(torch._foreach_norm(grads)).square().sum()
+        limits = squares.new_tensor([math.inf if one.clip is None else one.clip for one in lanes.values()])
         return _Scale(place, (limits / (squares.sqrt() + 1e-6)).clamp(max=1.0))
 
     def _runs(self, settings: Mapping[int, Settings]) -> Iterator[tuple[Group, int, int, list[int]]]:
@@ -234,7 +270,7 @@ class AdamW:
                     yield group, active[start][0], active[i - 1][0] + 1, [slot for _, slot in active[start:i]]
                     start = i
 
-    def _weights(self, settings: Mapping[int, Settings]) -> Iterator[tuple[int, dict[str, nn.Parameter]]]:
+    def _weights(self, settings: Mapping[int, object]) -> Iterator[tuple[int, dict[str, nn.Parameter]]]:
         for slot in settings:
             if slot in self.forward.weights:
                 tensors = self.forward.weights[slot].tensors
@@ -277,6 +313,16 @@ class AdamW:
         return found
 
 
+def _lane(slot: int, gate: bool, lanes: Mapping[_Lane, Settings]) -> _Lane:
+    """Where a slot's tensor steps."""
+    return (slot, True) if gate and (slot, True) in lanes else (slot, False)
+
+
+def _is_gate(name: str) -> bool:
+    """Of a weight-level adapter's tensor."""
+    return name.endswith(".gate")
+
+
 class _Run(NamedTuple):
     """Neighbouring entries of a group that all step."""
 
@@ -287,7 +333,7 @@ class _Run(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    place: dict[int, int]
+    place: dict[_Lane, int]
     of: Tensor
     """[slots]"""
 

@@ -101,8 +101,17 @@ class Job:
     @property
     def lr(self) -> float:
         """The learning rate of the next step: a linear rise, then a linear fall to zero."""
+        run = self.data.run
+        return self._scheduled(run.lr if run.lr is not None else self.data.method.learning_rate)
+
+    @property
+    def gate_lr(self) -> float | None:
+        """The same for gates that have a learning rate of their own."""
+        peak = self.data.method.gate_rate
+        return None if peak is None else self._scheduled(peak)
+
+    def _scheduled(self, peak: float) -> float:
         run, stage = self.data.run, self.stage
-        peak = run.lr if run.lr is not None else self.data.method.learning_rate
         rise = round(run.warmup * stage.steps)
         if self.step < rise:
             return peak * (self.step + 1) / rise

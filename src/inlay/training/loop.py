@@ -271,7 +271,7 @@ class Loop:
 
     def _part(self, job: Job, rows: Sequence[Row]) -> Part:
         run, share = job.data.run, self.ranks.share(rows)
-        settings = Settings(job.step + 1, job.lr, run.weight_decay, run.clip, run.decay == "weights")
+        settings = Settings(job.step + 1, job.lr, run.weight_decay, run.clip, run.decay == "weights", job.gate_lr)
         return Part(slot_name(job), job.stage.task, rows, settings, (run.seed, job.at), run.dropout, job.weights, share)
 
     def _settle(self) -> None:
