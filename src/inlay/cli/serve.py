@@ -72,7 +72,7 @@ def serve(
     ] = None,
     wait_ms: Annotated[
         float, options.option(RARE, "--wait-ms", "MS", "How long a batch waits for further requests.", min=0)
-    ] = 2.0,
+    ] = 2,
     queue: Annotated[
         int, options.option(RARE, "--queue", "N", "Requests that may wait; more are refused.", min=1)
     ] = 1024,

@@ -23,7 +23,7 @@ def check_name(name: str) -> str:
 def check_alias(alias: str) -> str:
     """An alias: as a name, but it starts with a letter, so that it is never taken for a version."""
     if not isinstance(alias, str) or not _ALIAS.fullmatch(alias):
-        raise LibraryError(f"{alias!r} is not a valid alias: begin with a letter, and use ASCII letters, digits, - _ and .")
+        raise LibraryError(f"an alias starts with a letter and has ASCII letters, digits, - _ and . only: {alias!r}")
     return alias
 
 
