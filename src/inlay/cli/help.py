@@ -116,10 +116,10 @@ class Commands(TyperGroup):
 class App(typer.Typer):
     """Commands that all look and end alike."""
 
-    def __init__(self, help: str | None = None, cls: type[TyperGroup] = TyperGroup):
+    def __init__(self, help: str = "", cls: type[TyperGroup] = TyperGroup):
         super().__init__(
             cls=cls,
-            help=help,
+            **({"help": help} if help else {}),
             add_completion=False,
             no_args_is_help=True,
             pretty_exceptions_enable=False,

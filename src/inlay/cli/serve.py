@@ -50,6 +50,9 @@ class WatchesPlainly(Command):
         return super().parse_args(ctx, args)
 
 
+COMMAND = WatchesPlainly
+
+
 def serve(
     host: Annotated[str, options.option(RUNNING, "--host", "HOST", "The address to listen on.")] = "127.0.0.1",
     port: Annotated[

@@ -91,7 +91,9 @@ def sweep(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Train many settings of one task side by side, and rank them by validation. If stopped, it continues when run again.
+    """Train many settings of one task side by side, and rank them by validation.
+
+    If stopped, it continues when run again.
 
     Examples:
         inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3
