@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import Default
 
 from inlay.cli.memory import keep_memory
 from inlay.cli.output import quiet
@@ -119,7 +120,7 @@ class App(typer.Typer):
     def __init__(self, help: str = "", cls: type[TyperGroup] = TyperGroup):
         super().__init__(
             cls=cls,
-            **({"help": help} if help else {}),
+            help=help or Default(None),
             add_completion=False,
             no_args_is_help=True,
             pretty_exceptions_enable=False,
