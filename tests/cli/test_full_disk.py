@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from inlay.cli.output import Commands
+from inlay.cli.help import Commands
 from inlay.errors import LibraryError, RunError
 from inlay.library.storage import Folder
 from inlay.sweeps.files import write_text

@@ -139,7 +139,7 @@ def test_those_of_a_model_card(library, repo):
         found = [parsed(line) for line in of_readme(text)]
         assert [context.info_name for context in found] == ["pull" if repo else "import", "predict", "train"]
         assert found[-1].params["text"] == "<my  text>"
-        assert found[-1].params["no_dropout"]
+        assert found[-1].params["dropout"]  # --no-dropout
 
 
 SETTINGS: dict[str, Any] = {
@@ -183,7 +183,13 @@ def again(run: Run) -> Run:
     """The run of the command that trains it again."""
     line = about.train_command({"name": "x", "config": run.written()})
     params = parsed(line).params
-    return make_run({"data": params["data"], "name": params["name"], **settings.given(params)})
+    return make_run({"data": params["data"], "name": params["name"], **given(params)})
+
+
+def given(params: dict[str, Any]) -> dict[str, Any]:
+    """The settings among the parameters of a command, as it gets them."""
+    every = settings.Settings()
+    return every.made({name: params.get(name) for name in every.names})
 
 
 def test_every_setting_comes_back():
@@ -200,11 +206,12 @@ def test_every_setting_comes_back():
 
 
 def test_no_clipping_on_the_command_line():
-    assert parsed("inlay train x.csv --clip none").params["clip"] == float("inf")
-    assert settings.given({"clip": float("inf")}) == {"clip": None}
-    assert settings.given({"clip": 0.5}) == {"clip": 0.5}
-    for line in ("inlay sweep x.csv --clip none", "inlay compare x.csv --clip none"):
-        assert parsed(line).params["clip"] == float("inf")
+    for command in ("train", "sweep", "compare"):
+        assert given(parsed(f"inlay {command} x.csv --clip none").params) == {"clip": None}
+        assert make_run({"data": "", **given(parsed(f"inlay {command} x.csv --clip 0.5").params)}).clip == 0.5
+        for wrong in ("-1", "nothing"):
+            with pytest.raises(UsageError, match="expected"):
+                parsed(f"inlay {command} x.csv --clip {wrong}")
 
 
 HOSTILE = "</code><script>alert(1)</script>`**[x](javascript:y)"

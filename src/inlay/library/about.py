@@ -141,6 +141,8 @@ def data_name(card: Card) -> str:
 
 
 _ASIDE = ("data", "name")
+_CAN_BE_NONE = ("clip",)
+"""Settings that `none` turns off; of all others it is the default of today."""
 _FLAGS = {
     ("stratify", False): "--no-stratify",
     ("dropout", False): "--no-dropout",
@@ -161,7 +163,7 @@ def train_command(card: Card, data: str | None = None) -> str:
             continue
         if isinstance(value, bool):
             words += [_FLAGS[key, value]] if (key, value) in _FLAGS else []
-        else:
+        elif value is not None or key in _CAN_BE_NONE:
             words += [f"--{key.replace('_', '-')}", "none" if value is None else str(value)]
     named = str(card.get("base_name") or "")
     return shlex.join([*words, *(["--base", named] if named else [])])
