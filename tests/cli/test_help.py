@@ -44,6 +44,24 @@ def params(path: tuple[str, ...], kind: str = "option") -> list[Any]:
     return [one for one in COMMANDS[path].params if one.param_type_name == kind]
 
 
+def test_the_root_lists_every_command_in_a_line():
+    shown = call("--help").stdout
+    assert "many small adapters on one frozen transformer" in " ".join(shown.split())
+    for name, (_, line) in main.COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(line)}$", shown, re.MULTILINE)
+    assert call("trian").exit_code == 2
+    assert "'train'" in call("trian").stderr
+
+
+def test_a_command_imports_no_other():
+    code = "import sys; from inlay.cli.main import app; app(['info', '--help'], standalone_mode=False); "
+    code += "print(sorted(name for name in sys.modules if name.startswith('inlay.cli.')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "inlay.cli.info" in done.stdout
+    assert "inlay.cli.train" not in done.stdout
+    assert "inlay.cli.serve" not in done.stdout
+
+
 def test_there_are_commands_to_look_at():
     assert len(COMMANDS) > 35
     assert {("train",), ("library", "export"), ("bench", "mixed"), ("analyze", "size")} <= COMMANDS.keys()
@@ -334,6 +352,7 @@ def test_options_of_specs_are_checked_before_the_base_is_loaded(tmp_path: Path, 
     assert (done.exit_code, "size=abc" in done.stderr) == (1, True)
 
 
+@pytest.mark.full
 def test_the_check_above_would_notice(tmp_path: Path):
     base = tiny.save_text_model(tmp_path / "base")
     (tmp_path / "data.csv").write_text("text,label\n" + "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(20)))

@@ -104,7 +104,6 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(library: Library
         (["--tasks", "sms,sms"], "--tasks names sms twice"),
         (["--library", "/no/such/folder"], "--library /no/such/folder: there is no such folder"),
         (["--tasks", ","], "names no adapter"),
-        (["--alias", "1"], "an alias starts with a letter"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid"),
         (["--base", "/none"], "/none"),
     ],

@@ -49,7 +49,13 @@ def compare(
     seeds: Annotated[int, options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.", min=1)] = 3,
     baselines: Annotated[
         bool,
-        options.option(METHOD, "--baselines/--no-baselines", None, "Compare with the commonest answer and TF-IDF."),
+        options.option(
+            METHOD,
+            "--baselines/--no-baselines",
+            None,
+            "Include the commonest answer and TF-IDF.  [default: yes]",
+            show_default=False,
+        ),
     ] = True,
     baseline_trials: Annotated[
         int | None,
@@ -65,7 +71,7 @@ def compare(
     compile: options.Compile = None,
     weights: options.Weights = None,
     restart: options.StartOver = False,
-    save_every: options.SaveEvery = 60.0,
+    save_every: options.SaveEvery = 60,
     engine: options.Engine = "local",
     address: options.Address = None,
     workers: options.Workers = None,
@@ -80,7 +86,7 @@ def compare(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Compare methods on equal terms: parameters, size, time and quality. Stopped, it continues when run again.
+    """Compare methods on equal terms: parameters, size, time and quality. If stopped, it continues when run again.
 
     Examples:
         inlay compare tickets.csv --methods houlsby,adapterbias,finetune --seeds 3

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 app = App("Write adapters for other programs: ONNX, or a plain Hugging Face model.")
 
 Tokenizer = Annotated[
-    bool, options.option(OUTPUT, "--tokenizer/--no-tokenizer", None, "Write the base's tokenizer too.")
+    bool,
+    options.option(
+        OUTPUT,
+        "--tokenizer/--no-tokenizer",
+        None,
+        "Write the base's tokenizer too.  [default: yes]",
+        show_default=False,
+    ),
 ]
 
 

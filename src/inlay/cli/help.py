@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +25,7 @@ DATA, METHOD, TRAINING, RUNNING, OUTPUT, RARE = PANELS = (
     *("Data", "Task and method", "Training"),
     *("Running", "Output", "Less common"),
 )
+F = TypeVar("F", bound=Callable[..., Any])
 _RANGE = re.compile(r"([-\d.]+<=?)?x([<>]=?[-\d.]+)?")
 FEW = 12
 """Options that fit one list; also the most that a panel has."""
@@ -115,10 +116,10 @@ class Commands(TyperGroup):
 class App(typer.Typer):
     """Commands that all look and end alike."""
 
-    def __init__(self, help: str | None = None, cls: type[TyperGroup] = TyperGroup):
+    def __init__(self, help: str = "", cls: type[TyperGroup] = TyperGroup):
         super().__init__(
             cls=cls,
-            help=help,
+            **({"help": help} if help else {}),
             add_completion=False,
             no_args_is_help=True,
             pretty_exceptions_enable=False,
@@ -126,7 +127,9 @@ class App(typer.Typer):
             context_settings={"max_content_width": 120},
         )
 
-    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **more: Any) -> Any:
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **more: Any
+    ) -> Callable[[F], F]:
         """As Typer's, with our help."""
         return super().command(name, cls=cls or Command, **more)
 
@@ -140,7 +143,7 @@ def usage(option: str) -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
 
 
-def checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
+def checked(check: Callable[[Any], object]) -> Callable[..., Any]:
     """A callback of an option: what `check` has against its value, or against one of several, is wrong usage."""
 
     def callback(param: typer.CallbackParam, value: Any) -> Any:

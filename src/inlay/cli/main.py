@@ -6,55 +6,86 @@ Each command is a function in a file of its own. Modules here import neither tor
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
+from collections.abc import Iterator, Mapping
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import inlay
-from inlay.cli import (
-    analyze,
-    bench,
-    compare,
-    demo,
-    eval,
-    export,
-    info,
-    library,
-    params,
-    plan,
-    predict,
-    recipe,
-    report_page,
-    retrain,
-    serve,
-    sweep,
-    train,
-)
-from inlay.cli.help import App, Commands
+from inlay.cli.help import App, Command, Commands
 from inlay.errors import RunError
 
-app = App(cls=Commands)
-app.command("demo")(demo.demo)
-app.command("train")(train.train)
-app.command("sweep")(sweep.sweep)
-app.command("compare")(compare.compare)
-app.command("retrain")(retrain.retrain)
-app.command("eval")(eval.evaluate)
-app.command("predict")(predict.predict)
-app.command("serve", cls=serve.WatchesPlainly)(serve.serve)
-app.command("params")(params.params)
-app.command("plan")(plan.plan)
-app.command("info")(info.info)
-app.command("report")(report_page.report)
-app.add_typer(analyze.app, name="analyze")
-app.add_typer(library.app, name="library")
-app.add_typer(export.app, name="export")
-app.add_typer(recipe.app, name="recipe")
-app.add_typer(bench.app, name="bench")
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": ("demo:demo", "Train three tasks on one base, and write a report."),
+    "train": ("train:train", "Train an adapter, or many side by side."),
+    "sweep": ("sweep:sweep", "Train many settings of one task, and rank them."),
+    "compare": ("compare:compare", "Compare methods on equal terms."),
+    "retrain": ("retrain:retrain", "Train the tasks of a library again on another base."),
+    "eval": ("eval:evaluate", "Evaluate an adapter on labelled data."),
+    "predict": ("predict:predict", "Answer texts with one adapter or several."),
+    "serve": ("serve:serve", "Serve the tasks of a library over HTTP."),
+    "params": ("params:params", "Count the parameters that methods train."),
+    "plan": ("plan:plan", "Say whether N tasks fit, and what they cost."),
+    "info": ("info:info", "Show versions, devices, methods and tasks."),
+    "report": ("report_page:report", "Write a page about an adapter."),
+    "analyze": ("analyze:app", "Look into adapters, with the papers' figures."),
+    "library": ("library:app", "Manage adapters, their versions and aliases."),
+    "export": ("export:app", "Write ONNX graphs and plain models."),
+    "recipe": ("recipe:app", "Repeat the papers' tables."),
+    "bench": ("bench:app", "Measure how fast Inlay is, beside other libraries."),
+}
+"""Command -> where it is, and a line on it; imported when it is asked for."""
+
+
+class _Lazy(dict[str, Any]):
+    """The commands, each made when somebody looks at it."""
+
+    def __missing__(self, name: str) -> Any:
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        imported = importlib.import_module(f"inlay.cli.{module}")
+        found = getattr(imported, attribute)
+        if not isinstance(found, App):
+            alone = App()
+            alone.command(name, cls=getattr(imported, "COMMAND", Command))(found)
+            found = alone
+        self[name] = typer.main.get_command(found)
+        self[name].name = name
+        return self[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in COMMANDS else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def keys(self) -> Any:
+        return COMMANDS.keys()
+
+    def items(self) -> Any:
+        return [(name, self[name]) for name in COMMANDS]
+
+    def values(self) -> Any:
+        return [self[name] for name in COMMANDS]
+
+
+class _Root(Commands):
+    """All commands, listed without importing them."""
+
+    def __init__(self, **more: Any):
+        super().__init__(**{**more, "commands": _Lazy()})
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """One line for each."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+app = App(cls=_Root)
 
 
 def _version(wanted: bool) -> None:

@@ -32,7 +32,8 @@ Adapters = Annotated[
 ]
 Method = Annotated[str, option(METHOD, "--method", "SPEC", "The method, such as houlsby:size=64.", check=known.method)]
 Text = Annotated[
-    str | None, option(DATA, "--text", "COLUMN", "The column of the text, words or question. subject,body joins two.")
+    str | None,
+    option(DATA, "--text", "COLUMN", "The column of the text, words or question; subject,body joins two columns."),
 ]
 Pair = Annotated[str | None, option(DATA, "--pair", "COLUMN", "The column of the second text or the context.")]
 Label = Annotated[

@@ -77,7 +77,7 @@ def run(
     slots: options.Slots = None,
     compile: options.Compile = None,
     restart: options.StartOver = False,
-    save_every: options.SaveEvery = 60.0,
+    save_every: options.SaveEvery = 60,
     library: options.Library = None,
     store: options.Store = None,
     csv: options.Csv = None,
@@ -85,7 +85,7 @@ def run(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Repeat a table with your base and data. Stopped, it continues when run again.
+    """Repeat a table with your base and data. If stopped, it continues when run again.
 
     Examples:
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64

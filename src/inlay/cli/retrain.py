@@ -41,7 +41,7 @@ def retrain(
     compile: options.Compile = None,
     resume: options.Resume = False,
     restart: options.Restart = False,
-    save_every: options.SaveEvery = 60.0,
+    save_every: options.SaveEvery = 60,
     switch: Annotated[
         bool, options.option(OUTPUT, "--switch", None, "Make the new versions the newest ones of the library.")
     ] = False,

@@ -50,6 +50,9 @@ class WatchesPlainly(Command):
         return super().parse_args(ctx, args)
 
 
+COMMAND = WatchesPlainly
+
+
 def serve(
     host: Annotated[str, options.option(RUNNING, "--host", "HOST", "The address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -72,7 +75,7 @@ def serve(
     ] = None,
     wait_ms: Annotated[
         float, options.option(RARE, "--wait-ms", "MS", "How long a batch waits for further requests.", min=0)
-    ] = 2.0,
+    ] = 2,
     queue: Annotated[
         int, options.option(RARE, "--queue", "N", "Requests that may wait; more are refused.", min=1)
     ] = 1024,

@@ -42,7 +42,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "label": Shown("COLUMN", "guessed"),
         "val": Shown("FILE", "some rows are held out"),
         "val_size": Shown("N|P%", "10%, at most 2000"),
-        "test": Shown("FILE", "no test"),
+        "test": Shown("FILE", "none"),
         "train_size": Shown("N|P%", "all"),
         "skip_bad_rows": Shown(),
     },

@@ -73,7 +73,7 @@ def sweep(
     compile: options.Compile = None,
     weights: options.Weights = None,
     restart: options.StartOver = False,
-    save_every: options.SaveEvery = 60.0,
+    save_every: options.SaveEvery = 60,
     engine: options.Engine = "local",
     address: options.Address = None,
     workers: options.Workers = None,
@@ -91,7 +91,9 @@ def sweep(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Train many settings of one task side by side, and rank them by validation. Stopped, it continues when run again.
+    """Train many settings of one task side by side, and rank them by validation.
+
+    If stopped, it continues when run again.
 
     Examples:
         inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3

@@ -47,7 +47,7 @@ def train(
     weights: options.Weights = None,
     resume: options.Resume = False,
     restart: options.Restart = False,
-    save_every: options.SaveEvery = 60.0,
+    save_every: options.SaveEvery = 60,
     name: Annotated[str | None, options.name("The adapter's name.  [default: made from DATA]")] = None,
     library: options.Library = None,
     log: options.Log = None,

@@ -15,7 +15,7 @@ def check_name(name: str) -> str:
     """A name that is a safe file name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise LibraryError(
-            f"a name has letters, digits, - _ and . in it, and starts with none of the last two: {name!r}"
+            f"{name!r} is not a valid name: use ASCII letters, digits, - _ and ., and do not begin with - or ."
         )
     return name
 
@@ -23,7 +23,7 @@ def check_name(name: str) -> str:
 def check_alias(alias: str) -> str:
     """An alias: as a name, but it starts with a letter, so that it is never taken for a version."""
     if not isinstance(alias, str) or not _ALIAS.fullmatch(alias):
-        raise LibraryError(f"an alias starts with a letter, and has letters, digits, - _ and . in it: {alias!r}")
+        raise LibraryError(f"an alias starts with a letter and has ASCII letters, digits, - _ and . only: {alias!r}")
     return alias
 
 
