@@ -42,6 +42,9 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; new, or empty.")],
     format: Annotated[str, typer.Option("--format", metavar="F", help="inlay, peft or adapterhub.")] = "inlay",
     dtype: Dtype = None,
+    without_head: Annotated[
+        bool, typer.Option("--without-head", help="For peft and adapterhub: the adapter alone.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
     base: options.TrainedBase = None,
     library: options.Library = None,
@@ -57,9 +60,13 @@ def export(
     screen, store = output.console(as_json), Library(library)
     entry = store.find(ref)
     if format == "inlay":
+        if without_head:
+            raise LibraryError(
+                "--without-head is for --format peft and adapterhub; an export of Inlay is the whole adapter"
+            )
         fill = exported.fill_with(exported.files(store, ref, dtype))
     else:
-        fill = _fill_as(format, store, entry, dtype, base)
+        fill = _fill_as(format, store, entry, dtype, base, without_head)
     names = exported.write(folder, fill, force)
     sizes = {name: (folder / name).stat().st_size for name in names}
     shown = ", ".join(f"{name} ({size(number)})" for name, number in sizes.items())
@@ -68,12 +75,16 @@ def export(
         output.document({"ref": entry.ref, "folder": str(folder), "format": format, "files": sizes})
 
 
-def _fill_as(format: str, store: Library, entry: Entry, dtype: str | None, base: str | None) -> Callable[[Path], None]:
+def _fill_as(
+    format: str, store: Library, entry: Entry, dtype: str | None, base: str | None, headless: bool
+) -> Callable[[Path], None]:
     """Writing a peer's folder; its README says how the peer loads it."""
+    from inlay.interop.exchange import without_head
     from inlay.library.readme import readme
 
     adapter, loaded = store.read(entry), _load(base or entry.card.get("base_name"))
     adapter = adapter if dtype is None else adapter.to(dtype)
+    adapter = without_head(adapter) if headless else adapter
 
     def fill(folder: Path) -> None:
         _peer(format).write(adapter, loaded, folder)
