@@ -50,7 +50,7 @@ def reader(tmp_path, tmp_path_factory, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.thin(1)
+@pytest.mark.full
 @pytest.mark.parametrize("page", [p for p in PAGES if _blocks(p, "python")], ids=lambda p: p.name)
 def test_snippets_run(page, reader):
     for code in _blocks(page, "python"):
@@ -58,7 +58,7 @@ def test_snippets_run(page, reader):
         _run(["snippet.py"], reader)
 
 
-@pytest.mark.thin(1)
+@pytest.mark.full
 @pytest.mark.parametrize("page", [p for p in PAGES if _commands(p)], ids=lambda p: p.name)
 def test_commands_run_one_after_the_other(page, reader, monkeypatch):
     monkeypatch.chdir(reader)

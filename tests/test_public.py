@@ -134,6 +134,7 @@ def test_a_name_that_needs_torch_imports_it():
     assert run("import sys, json, inlay; inlay.Batch; print(json.dumps('torch' in sys.modules))") is True
 
 
+@pytest.mark.full
 def test_the_core_needs_torch_transformers_and_safetensors_alone(tmp_path: Path):
     code = WITHOUT.format(blocked=OPTIONAL) + CORE.replace("{path!r}", repr(str(tmp_path / "a")))
     names, found = run(code)

@@ -55,6 +55,7 @@ def test_known_counts(shape: str, spec: str, total: int):
     assert count("--shape", shape, "--method", spec)["total"] == total
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("shape", ["roberta-base", "roberta-large", "xlmr-large", "minilm-l6"])
 def test_the_other_shapes(shape: str):
     found = count("--shape", shape, "--method", "norms")

@@ -371,6 +371,7 @@ def test_a_run_that_fails_leaves_nothing_behind(place: Place):
 # --- mistakes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -160,7 +160,8 @@ def test_a_snapshot_gives_the_same_hidden_states_in_a_host(spec, finish):
     attached = inlay.attach(model, spec, seed=4)
     shake(attached)
     adapter = attached.adapter(finish)
-    assert (adapter.method, adapter.seed, adapter.head, adapter.labels) == (attached.method.spec, 4, None, ())
+    kept = (adapter.method, adapter.seed, adapter.head, adapter.labels)
+    assert kept == (attached.method.spec, 4, "linear", ("0", "1"))
     assert_the_host_agrees(model, adapter)
 
 

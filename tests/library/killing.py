@@ -30,6 +30,7 @@ from inlay.library.library import Library  # noqa: E402
 from inlay.library.storage import Folder  # noqa: E402
 
 torch.set_num_threads(1)
+adapter().content()  # methods are imported when they are asked for: not by every child
 
 
 def fork(child: Callable[[], None]) -> int:

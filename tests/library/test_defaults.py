@@ -78,9 +78,10 @@ def change(monkeypatch: pytest.MonkeyPatch, cls: type[Any], **values: Any) -> No
 
 
 def in_format_1(adapter: inlay.Adapter) -> bytes:
-    """What Inlay wrote before it wrote options in full."""
-    keys = ("method", "base", "seed", "head", "pool", "labels", "name", "task", "about")
-    card = {"format": 1, **{key: getattr(adapter, key) for key in keys}}
+    """What Inlay wrote before it wrote options in full: what differed from the defaults of that time."""
+    keys = ("base", "seed", "head", "pool", "labels", "name", "task", "about")
+    method = defaults.against_first(methods, parse(adapter.method))
+    card = {"format": 1, "method": method, **{key: getattr(adapter, key) for key in keys}}
     return save(adapter.tensors, metadata={"inlay": json.dumps(card)})
 
 
@@ -102,6 +103,8 @@ def test_a_changed_default_changes_no_adapter(spec, old, monkeypatch):
     changed = 0
     for field in dataclasses.fields(before):
         if not field.init or another(field.default) is None or field.name in ("mixout", "target", "high"):
+            continue
+        if field.name in before.moot:
             continue
         with monkeypatch.context() as patch:
             change(patch, type(before), **{field.name: another(field.default)})
@@ -135,6 +138,14 @@ def test_the_diffprune_of_the_first_files_keeps_its_gates(monkeypatch):
     assert checked == 9
 
 
+def test_without_l0_there_are_no_gates_whose_defaults_could_change():
+    """Plain AdapterBias is what it was: its runs in old sweeps and checkpoints are those of today."""
+    assert parse("adapterbias") == parse("adapterbias:low=-1.5,high=1.5,temperature=1,gate=5")
+    assert defaults.restated({"data": "x", "method": "adapterbias"})["method"] == "adapterbias"
+    assert Run(data="x", method="adapterbias:share=v", epochs=5).written()["method"] == "adapterbias:share=v"
+    assert "low=-1.5" in defaults.restated({"data": "x", "method": "adapterbias:l0=0.01"})["method"]
+
+
 def test_a_tasks_defaults_too(monkeypatch):
     host = tiny.text_host("bert")
     host.add("x", "lora", labels=["p", "q"], task="classification:temperature=2")
@@ -155,9 +166,9 @@ def test_cards_too(tmp_path, monkeypatch):
     assert "low=-1.5" in card["full"]["method"]
     old = {key: value for key, value in card.items() if key not in ("full", "digest")}
     change(monkeypatch, methods.find("diffprune"), low=-0.1)
-    for one in (card, old):
-        assert cards.method_of(one) == "diffprune:low=-1.5"
-        assert cards.task_of(one) == "classification"
+    assert cards.method_of(card) == "diffprune:low=-1.5"
+    assert cards.method_of(old) == "diffprune:low=-1.5,gate_lr=0"
+    assert cards.task_of(card) == cards.task_of(old) == "classification"
     assert library.get("x").method == "diffprune:low=-1.5"
     assert library.verify() == []
 
@@ -210,7 +221,7 @@ def more_epochs(monkeypatch):
     field = Run.model_fields["epochs"]
     monkeypatch.setattr(field, "default", 8)
     monkeypatch.setattr(defaults, "CHANGED", frozenset({"epochs"}))
-    monkeypatch.setattr(defaults, "CHANGED_OPTIONS", {"diffprune": frozenset({"low"})})
+    monkeypatch.setattr(defaults, "CHANGED_OPTIONS", {"diffprune": frozenset({"low", "gate_lr"})})
     change(monkeypatch, methods.find("diffprune"), low=-0.1)
 
 
@@ -218,23 +229,23 @@ def test_settings_say_what_differs_from_the_first_defaults(more_epochs):
     assert Run(data="x", epochs=8, method="diffprune").written() == {
         "data": "x",
         "epochs": 8,
-        "method": "diffprune:low=-0.1",
+        "method": "diffprune:low=-0.1,gate_lr=0.1",
     }
     assert Run(data="x", epochs=5, method="diffprune:l0=0").written() == {
         "data": "x",
-        "method": "diffprune:l0=0,low=-0.1",
+        "method": "diffprune:l0=0,low=-0.1,gate_lr=0.1",
     }
-    explicit = {"data": "x", "method": "diffprune:low=-1.5"}
+    explicit = {"data": "x", "method": "diffprune:low=-1.5,gate_lr=0"}
     assert Run(**explicit, epochs=5).written() == explicit
     assert Run(data="x", epochs=5, method="lora:rank=8").written() == {"data": "x", "method": "lora:rank=8"}
 
 
 def test_old_settings_run_as_they_did(more_epochs):
     restated = defaults.restated({"data": "x", "method": "diffprune"})
-    assert restated == {"data": "x", "method": "diffprune:low=-1.5", "epochs": 5}
+    assert restated == {"data": "x", "method": "diffprune:low=-1.5,gate_lr=0", "epochs": 5}
     assert defaults.restated({"data": "x", "epochs": 8}) == {"data": "x", "epochs": 8}
     command = about.train_command({"name": "t", "config": {"data": "x.csv", "method": "diffprune"}})
-    assert command == "inlay train x.csv --name t --epochs 5 --method diffprune:low=-1.5"
+    assert command == "inlay train x.csv --name t --epochs 5 --method diffprune:low=-1.5,gate_lr=0"
 
 
 def test_while_defaults_are_the_first_ones_settings_are_as_given():

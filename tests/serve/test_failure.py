@@ -113,12 +113,13 @@ def test_a_service_whose_engine_has_failed_ends_with_an_error(engine: Engine, mo
     monkeypatch.setattr(engine, "start", lambda: None)  # it runs
     running = Running(Service(engine, Catalogue(engine, engine.library)))
     with take_port("127.0.0.1", 0) as taken:
-        threading.Timer(0.5, lambda: (monkeypatch.setattr(engine._runner, "works", lambda: False), break_it())).start()
 
         def break_it() -> None:
+            monkeypatch.setattr(engine._runner, "works", lambda: False)
             monkeypatch.setattr(engine._pager, "load_some", fail)
-            ask(engine)
+            until(lambda: has_stopped(engine))  # the turn under way may still answer
 
+        threading.Timer(0.5, break_it).start()
         with pytest.raises(RunError, match="the engine has failed: CUDA error"):
             run(running, [taken])
 

@@ -35,6 +35,7 @@ def test_killed_twice_and_resumed(tmp_path: Path, kind: str):
     assert told["left"] == []
 
 
+@pytest.mark.full
 def test_the_comparison_sees_another_seed(tmp_path: Path):
     """The control."""
     told = killed(tmp_path, 0, 1, "other")

@@ -131,6 +131,7 @@ def test_pruning_agrees_with_optuna(optuna: Any):
     assert hopeless
 
 
+@pytest.mark.full
 def test_seeds_of_a_setting_are_pruned_together(optuna: Any):
     found = search(trials=12, seeds=2, slots=4)
     assert len(found.rows) == 24
@@ -177,6 +178,7 @@ def test_a_search_uses_what_a_grid_has_run(optuna: Any, tmp_path: Path):
     assert len(begun) == 1
 
 
+@pytest.mark.full
 def test_a_search_ends_when_there_is_nothing_new(optuna: Any):
     found = search({"lr": [1e-3, 1e-2]}, trials=6)
     assert sorted(row.setting["lr"] for row in found.rows) == [1e-3, 1e-2]

@@ -108,6 +108,7 @@ def test_a_sweep_in_which_nothing_ends_has_no_best():
 # --- data is read once --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_ninety_trials_read_and_encode_the_data_once_per_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rows = "\n".join(f"{row['text']}\t{row['label']}" for row in work.texts(30, seed=99))
     file = tmp_path / "rows.tsv"

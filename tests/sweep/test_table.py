@@ -130,6 +130,7 @@ def test_the_table_says_how_much_varies():
     assert swept(select="best").document()["best"]["best"] == 0.9
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 @pytest.mark.parametrize("keys", [("lr",), ("method",), ("method", "lr"), ("method", "lr", "where")])
 def test_plots(tmp_path: Path, ending: str, keys: tuple[str, ...]):

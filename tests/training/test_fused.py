@@ -14,13 +14,15 @@ SETTINGS = [
     Settings(step=2000, lr=1e-4, weight_decay=0.01, clip=1e9),
 ]
 METHODS = ["houlsby:size=5", "adapterbias", "houlsby:size=8", "norms", "finetune:top=1"]
+GATED = ["diffprune:layers=1", "adapterbias:l0=0.1", "adapterbias:l0=0.1"]
+"""The first two have gates that step at a rate of their own."""
 
 
 def stepped(fused: bool, left_out: int | None = None) -> tuple[dict[str, dict[str, torch.Tensor]], AdamW]:
     """Adapters after two steps from random gradients; the last method decays the base's part too."""
     host = tiny.host("bert", num_hidden_layers=2)
     host.base.model.to(DEVICE)
-    for i, method in enumerate(METHODS):
+    for i, method in enumerate(METHODS + GATED):
         host.add(f"a{i}", method, labels=3, seed=i)
     host.forward.kernels = fused
     optimiser = AdamW(host.forward)
@@ -31,6 +33,8 @@ def stepped(fused: bool, left_out: int | None = None) -> tuple[dict[str, dict[st
             p.grad = torch.randn(p.shape, generator=random).to(p.device)
         settings = {host.slot(f"a{i}"): SETTINGS[i % 3] for i in chosen}
         settings[host.slot("a4")] = Settings(3, 1e-2, 0.1, 0.7, decay_weights=True)
+        gates = [Settings(4, 1e-3, 0.1, 0.3, gate_lr=rate) for rate in (0.1, 0.05, None)]
+        settings |= {host.slot(f"a{5 + i}"): one for i, one in enumerate(gates)}
         tables = {name: table.to(host.base.device) for name, table in optimiser.plan(settings).items()}
         assert ("bounds" in tables) == fused
         optimiser.step(settings, tables)

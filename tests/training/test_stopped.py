@@ -12,6 +12,7 @@ import pytest
 from training import work
 
 import inlay
+from inlay.cli.train import code_of
 from inlay.engine import predict
 from inlay.training.checkpoint import Checkpoint
 
@@ -113,3 +114,8 @@ def test_a_signal_that_the_program_handles_is_left_alone(tmp_path):
         assert heard == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_the_exit_code_names_the_signal():
+    assert code_of(KeyboardInterrupt()) == code_of(KeyboardInterrupt(signal.SIGINT)) == 130
+    assert code_of(KeyboardInterrupt(signal.SIGTERM)) == 143

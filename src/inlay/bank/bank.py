@@ -169,7 +169,7 @@ class Bank:
         slot, self._next = self._next, self._next + 1
         stacks = {id(group): set(group.stacks) for group in self.groups.values()}
         try:
-            homes = {}
+            homes: dict[str, Group] = {}
             for part in parts:
                 homes |= self._enter(slot, part)
             self.slots[slot] = Slot(parts, params, homes, method, dict(start or {}))

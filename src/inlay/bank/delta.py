@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 import torch
@@ -157,6 +157,14 @@ class Method(ABC):
         if not 0 <= self.mixout < 1:
             raise SpecError(f"{self.name}: mixout={self.mixout} is not valid: expected 0 to below 1")
         self.check()
+        for field in fields(self):
+            if field.name in self.moot:
+                object.__setattr__(self, field.name, field.default)
+
+    @property
+    def moot(self) -> Collection[str]:
+        """Options that have no effect beside the others: they keep their defaults, and make no two methods differ."""
+        return ()
 
     def check(self) -> None:  # noqa: B027 - most methods have nothing to refuse
         """Refuse options that make no sense, with a SpecError."""

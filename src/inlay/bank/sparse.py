@@ -34,7 +34,7 @@ def decode(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
         raise AdapterError(f"the sparse tensor {name} needs as many positions as values")
     if index.is_floating_point() or (len(index) and not 0 <= int(index.min()) <= int(index.max()) < size):
         raise AdapterError(f"the sparse tensor {name} has positions outside its {size} elements")
-    if len(index.unique()) < len(index):
+    if len(torch.unique(index)) < len(index):
         raise AdapterError(f"the sparse tensor {name} has a position twice")
     return spread(index, value, shape)
 

@@ -55,6 +55,9 @@ def export(
         ),
     ] = "inlay",
     dtype: Dtype = None,
+    without_head: Annotated[
+        bool, options.option(OUTPUT, "--without-head", None, "For peft and adapterhub: write the adapter alone.")
+    ] = False,
     force: options.Overwrite = False,
     base: options.TrainedBase = None,
     library: options.Library = None,
@@ -72,9 +75,13 @@ def export(
     screen, store = output.console(as_json), open_library(library)
     entry = store.find(ref)
     if format == "inlay":
+        if without_head:
+            raise LibraryError(
+                "--without-head is for --as peft and --as adapterhub; an export of Inlay is the whole adapter"
+            )
         fill = exported.fill_with(exported.files(store, ref, dtype))
     else:
-        fill = _fill_as(format, store, entry, dtype, base)
+        fill = _fill_as(format, store, entry, dtype, base, without_head)
     names = exported.write(folder, fill, force)
     sizes = {name: (folder / name).stat().st_size for name in names}
     shown = ", ".join(f"{name} ({size(number)})" for name, number in sizes.items())
@@ -83,13 +90,17 @@ def export(
         output.document({"ref": entry.ref, "folder": str(folder), "format": format, "files": sizes})
 
 
-def _fill_as(format: str, store: Library, entry: Entry, dtype: str | None, base: str | None) -> Callable[[Path], None]:
+def _fill_as(
+    format: str, store: Library, entry: Entry, dtype: str | None, base: str | None, headless: bool
+) -> Callable[[Path], None]:
     """Writing a peer's folder; its README says how the peer loads it."""
+    from inlay.interop.exchange import without_head
     from inlay.library.readme import readme
 
     named = base_of(base, [entry])
     adapter, loaded = store.read(entry), _load(named)
     adapter = adapter if dtype is None else adapter.to(dtype)
+    adapter = without_head(adapter) if headless else adapter
 
     def fill(folder: Path) -> None:
         _peer(format).write(adapter, loaded, folder)

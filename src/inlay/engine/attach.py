@@ -1,15 +1,22 @@
 """`attach`: one adapter in a Hugging Face model, for people with their own training loop or HF's Trainer.
 
 The base is frozen, the model's own head stays trainable, and the adapter's tensors are ordinary parameters of
-the model (under `inlay_adapter`), so optimisers, Trainer and checkpointing find them. `detach` takes everything
-out and restores what was trainable before.
+the model (under `inlay_adapter`), so optimisers, Trainer and checkpointing find them. What `save_pretrained` and
+Trainer's checkpoints hold is what trains: the adapter and the model's own head, not the base. `detach` takes everything
+out and restores what was trainable and what was saved before.
+
+    attached = inlay.attach(model, "houlsby:size=64")
+    Trainer(model, ...).train()
+    inlay.Library().put(attached.adapter(name="spam", labels=["ham", "spam"]))
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,10 +33,15 @@ from inlay.base import arch
 from inlay.base.fingerprint import ATTACHED, fingerprints, identity
 from inlay.base.load import Base
 from inlay.base.sites import resolve
-from inlay.errors import BaseError
+from inlay.engine.class_heads import HeadParts, read_head
+from inlay.engine.loaded import label_names
+from inlay.errors import AdapterError, BaseError
 from inlay.library.adapter import Adapter
+from inlay.tasks import parse as parse_task
 
 _SLOT = 1
+_LEFT_OUT = "_keys_to_ignore_on_save"
+"""Where transformers keeps what `save_pretrained` leaves out, and Trainer does not miss when it goes on."""
 
 
 class Attached:
@@ -39,7 +51,7 @@ class Attached:
         if not hasattr(model, "config"):
             raise BaseError(f"{type(model).__name__} is not a Hugging Face model: it has no config")
         encoder: Any = getattr(model, "base_model", model)
-        self.model = model
+        self.model: Any = model
         self.method = parse(spec)
         _refuse_tied(model, encoder, self.method)
         self.seed = seed
@@ -59,6 +71,8 @@ class Attached:
         model.add_module(ATTACHED, nn.ParameterDict(trained))
         self._unsilence = self._silence() if self.method.mixout else lambda: None
         self.wiring.override(encoder, self._run)
+        self._was_left_out = getattr(model, _LEFT_OUT, None)
+        setattr(model, _LEFT_OUT, {*(self._was_left_out or ()), *self._base_keys()})
 
     def __repr__(self) -> str:
         count = sum(t.numel() for t in self.tensors.values() if isinstance(t, nn.Parameter))
@@ -70,18 +84,72 @@ class Attached:
             return
         self._unsilence()
         delattr(self.model, ATTACHED)
+        setattr(self.model, _LEFT_OUT, self._was_left_out)
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(self._was_trainable.get(name, parameter.requires_grad))
 
-    def adapter(self, finish: bool = False) -> Adapter:
-        """A snapshot of the adapter; the model's own head is not part of it."""
+    def adapter(
+        self,
+        finish: bool = False,
+        *,
+        name: str = "",
+        task: str | None = None,
+        labels: Sequence[str] | None = None,
+        head: bool | None = None,
+    ) -> Adapter:
+        """A snapshot of the adapter, with the model's own head: a library takes it, and a host serves it.
+
+        Args:
+            finish: also apply and drop what only training needs (gates).
+            task: what the answers mean; by default what the model's class and config say.
+            labels: the names of the outputs; by default those in the model's config.
+            head: False leaves it out. None keeps it if Inlay has such a head, and warns if not.
+        """
         params = self.method.params(self.base.sites)
         tensors = {n: t.detach().cpu().clone() for n, t in self.tensors.items()}
         if finish:
             tensors = self.method.finish(tensors)
         stored = {n: t for n, t in tensors.items() if n not in params or params[n].role != "constant"}
-        uses_pooler = any(n.startswith("pooler") for n in stored)
-        return Adapter(self.method.spec, identity(fingerprints(self.base.model), uses_pooler), stored, self.seed)
+        found = self._head(task, labels, head)
+        uses_pooler = any(n.startswith("pooler") for n in stored) or (found is not None and found.pool == "pooler")
+        whose = identity(fingerprints(self.base.model), uses_pooler)
+        base_name = str(getattr(self.model.config, "_name_or_path", "") or "")
+        if found is None:
+            return Adapter(self.method.spec, whose, stored, self.seed, name=name, base_name=base_name)
+        stored |= {f"head.{n}": t.detach().float().cpu().clone() for n, t in found.tensors.items()}
+        fields = (found.kind, found.pool, found.labels, name, found.task)
+        return Adapter(self.method.spec, whose, stored, self.seed, *fields, base_name=base_name)
+
+    def _head(self, task: str | None, labels: Sequence[str] | None, wanted: bool | None) -> HeadParts | None:
+        """The model's own head as Inlay has it; None if there is none, or it is not wanted."""
+        inside = self._base_keys()
+        tensors = {n: t for n, t in self.model.state_dict().items() if n not in inside and not n.startswith(ATTACHED)}
+        if wanted is False or not tensors:
+            if labels is not None or task is not None or wanted:
+                raise AdapterError(f"{type(self.model).__name__} has no head to keep")
+            return None
+        auto = type(self.model).__name__.rpartition("For")[2]
+        try:
+            found = read_head(tensors, auto, self.base, self.model.config.to_dict(), type(self.model).__name__)
+        except AdapterError as error:
+            if wanted or labels is not None or task is not None:
+                raise
+            warnings.warn(f"the head is left out: {error}", stacklevel=3)
+            return None
+        names = found.labels if labels is None else label_names(labels)
+        if len(names) != len(found.labels):
+            raise AdapterError(f"{len(names)} labels were given, and the head has {len(found.labels)} outputs")
+        meant = found.task if task is None else parse_task(task).spec
+        if parse_task(meant).per_token != parse_task(found.task).per_token:
+            raise AdapterError(f"{type(self.model).__name__} is for {found.task}, not for {task}")
+        return replace(found, labels=names, task=meant)
+
+    def _base_keys(self) -> set[str]:
+        """The base's own tensors by their names in the model."""
+        encoder, prefix = self.base.model, ""
+        if encoder is not self.model:
+            prefix = next(name for name, module in self.model.named_modules() if module is encoder) + "."
+        return {prefix + name for name in encoder.state_dict() if not name.startswith(ATTACHED)}
 
     def penalty(self) -> Tensor | None:
         """What gates add to the loss; None without gates."""

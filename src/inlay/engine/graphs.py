@@ -115,7 +115,7 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
         # torch's own stream for recordings is one for all devices: that of the first that recorded
-        self._stream = self._stream or torch.cuda.Stream(self.device)
+        self._stream = self._stream or torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             found = run(tables.unpack(buffer))
         self._pool = self._pool or graph.pool()

@@ -55,7 +55,7 @@ def _alone(method: Callable[Concatenate[Host, _P], _T]) -> Callable[Concatenate[
     """One thread at a time."""
 
     @functools.wraps(method)
-    def locked(self: Host, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def locked(self: Host, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         with self.lock:
             return method(self, *args, **kwargs)
 

@@ -11,24 +11,13 @@ from torch import Tensor
 
 from inlay.bank.delta import Method, parse
 from inlay.base.load import Base
+from inlay.engine.class_heads import HeadParts
 from inlay.engine.loaded import Loaded
 from inlay.errors import AdapterError, InlayError
 from inlay.heads.pool import choose
 from inlay.library.adapter import Adapter
 from inlay.tasks import Task
 from inlay.tasks import parse as parse_task
-
-
-@dataclass(frozen=True)
-class HeadParts:
-    """A head as an adapter has it."""
-
-    kind: str
-    pool: str
-    task: str
-    labels: tuple[str, ...]
-    tensors: Mapping[str, Tensor]
-    """weight [d, labels], bias; with an inner layer dense [d, d] and dense_bias."""
 
 
 def assemble(

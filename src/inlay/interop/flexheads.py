@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from inlay.base.load import Base
+from inlay.engine.class_heads import ROWS, SPANS, TOKENS, HeadParts, head_parts, meaning, names_of, read_head
 from inlay.errors import AdapterError
-from inlay.interop.exchange import HeadParts
 from inlay.interop.files import Keys
-from inlay.interop.heads import ROWS, SPANS, TOKENS, head_parts, meaning, names_of, read_head
 from inlay.interop.settings import refuse
 from inlay.tasks import parse as parse_task
 

@@ -26,11 +26,11 @@ from inlay.bank.delta import Delta
 from inlay.base.load import Base, _quiet
 from inlay.base.sites import Site, config_of, stores_in_out
 from inlay.data.batch import Batch
+from inlay.engine.class_heads import HeadParts, model_config, write_head
 from inlay.engine.host import Host
 from inlay.errors import AdapterError, BaseError, InlayError, RunError
 from inlay.interop.check import largest, padded, plain, rows_to_check, save_tokenizer, writing
-from inlay.interop.exchange import HeadParts, answered, as_answered
-from inlay.interop.heads import model_config, write_head
+from inlay.interop.exchange import answered, as_answered
 from inlay.methods.adapterbias import TokenShift
 from inlay.methods.bitfit import BiasShift
 from inlay.methods.frozen import LayerMix

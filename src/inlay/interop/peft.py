@@ -19,11 +19,11 @@ from torch import Tensor
 
 from inlay.base.load import Base
 from inlay.base.sites import Sites, stores_in_out
+from inlay.engine.class_heads import ROWS, SPANS, TOKENS, HeadParts, layouts, model_config, read_head, write_head
 from inlay.errors import AdapterError
 from inlay.interop import lowrank
-from inlay.interop.exchange import HeadParts, assemble, open_adapter
+from inlay.interop.exchange import assemble, open_adapter
 from inlay.interop.files import Keys, as_json, as_safetensors, peek, plain_name, read_json, read_tensors, write_files
-from inlay.interop.heads import ROWS, SPANS, TOKENS, layouts, model_config, read_head, write_head
 from inlay.interop.settings import number, refuse, short
 from inlay.library.adapter import Adapter
 from inlay.methods.lora import Lora
@@ -101,7 +101,10 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
     files: dict[str, bytes] = {}
     tensors: dict[str, Tensor] = {}
     if opened.head is not None:
-        layout, head = write_head(opened.head, base)
+        try:
+            layout, head = write_head(opened.head, base)
+        except AdapterError as error:
+            raise AdapterError(f"{error}; or leave the head out (--without-head)") from None
         prefix = f"{_model_prefix(base)}."
         tensors |= head
         settings["task_type"] = next(task for task, auto in _TASKS.items() if auto == layout.auto)

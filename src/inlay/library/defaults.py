@@ -141,7 +141,9 @@ def known(registry: Registry, spec: str) -> type[Any] | None:
 
 def against_first(registry: Registry, options: Any) -> str:
     """The spec of a method or task that says what differs from the defaults of the first format."""
-    return config.canonical(options.name, options, _TABLES[registry.kind].get(options.name))
+    first = _TABLES[registry.kind].get(options.name)
+    moot = {key: getattr(options, key) for key in getattr(options, "moot", ())}
+    return config.canonical(options.name, options, None if first is None else {**first, **moot})
 
 
 def settings(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,6 +178,8 @@ def _silent(spec: str) -> list[str]:
         name, given = config.split_spec(spec)
     except SpecError:  # whoever runs it will say so
         return []
+    if name == "adapterbias" and given.get("l0", "0") in ("0", "0.0"):
+        return []  # without L0 there are no gates
     return [key for key in METHODS.get(name, {}) if key in CHANGED_OPTIONS.get(name, ()) and key not in given]
 
 

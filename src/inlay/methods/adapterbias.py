@@ -10,6 +10,7 @@ et al. (2018) and start at log-odds 0, where P(z > 0) is 83 %: what the paper's 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -89,6 +90,9 @@ class TokenShift(Delta):
         return (self.gate.expected_l0(p["gate"]).sum(dim=(1, 2)) * p["strength"][:, 0]).float()
 
 
+_GATE = ("low", "high", "temperature", "gate", "gate_lr")
+
+
 @methods.register("adapterbias")
 @dataclass(frozen=True, kw_only=True)
 class AdapterBias(SlotMethod):
@@ -112,6 +116,11 @@ class AdapterBias(SlotMethod):
         if not self.alpha and (self.l0 or self.share in ("alpha", "both")):
             raise SpecError("adapterbias: alpha=false leaves nothing for l0 or share=alpha to act on")
         HardConcrete(self.low, self.high, self.temperature)
+
+    @property
+    def moot(self) -> Collection[str]:
+        """Without L0 there are no gates, whatever their numbers."""
+        return () if self.l0 else _GATE
 
     def parts(self, sites: Sites) -> list[Part]:
         """A shift at each feed-forward output, and the norm of that sublayer."""

@@ -92,7 +92,8 @@ class Item(BaseModel):
 
     def asks(self, tasks: Sequence[str]) -> list[Ask]:
         """One for every task; they share the rows that are made of the text."""
-        how, shared = (self.top_k, self.threshold, self.raw, self.long, self.explain), {}
+        how = (self.top_k, self.threshold, self.raw, self.long, self.explain)
+        shared: dict[Any, Any] = {}
         return [Ask(task, self.given, *how, shared) for task in tasks]
 
 

@@ -93,7 +93,7 @@ class Server:
             self._loop = asyncio.get_running_loop()
             await self.app(scope, receive, send)
             return
-        connection = self._heads.get(tuple(scope.get("client") or ()))  # type: ignore[arg-type]
+        connection = self._heads.get(tuple(scope.get("client") or ()))
         if connection is not None:
             connection.heard()
 

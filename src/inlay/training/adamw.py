@@ -401,13 +401,9 @@ def _pieces(views: _Views, size: int = 2**16) -> Iterator[_Views]:
     """Rows of each tensor, few enough to stay in a core's cache from one operation to the next."""
     for four in zip(*views, strict=True):
         rows = max(1, size * (len(four[0]) if four[0].dim() else 1) // max(1, four[0].numel()))
-        for piece in zip(*(_rows(tensor).split(rows) for tensor in four), strict=True):
-            yield _Views(*([tensor] for tensor in piece))
-
-
-def _rows(tensor: Tensor) -> Tensor:
-    """Something to split: a single number as a row."""
-    return tensor if tensor.dim() else tensor.view(1)
+        whole = [tensor if tensor.dim() else tensor.view(1) for tensor in four]
+        for start in range(0, len(whole[0]), rows):
+            yield _Views(*([tensor[start : start + rows]] for tensor in whole))
 
 
 def _factors(one: Settings) -> tuple[float, float, float]:

@@ -19,12 +19,17 @@ from inlay.data.columns import Columns
 from inlay.data.digest import digest
 from inlay.data.record import Bad, Skipped, several, stop, stop_or_skip
 from inlay.data.source import Source
+from inlay.engine.class_heads import cannot_leave
 from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
 from inlay.errors import DataError, RunError
 from inlay.heads.head import head_part
 from inlay.heads.pool import choose as choose_pool
+from inlay.methods.bitfit import BitFit
+from inlay.methods.diffprune import DiffPrune
 from inlay.methods.finetune import Finetune
+from inlay.methods.lora import Lora
+from inlay.methods.norms import Norms
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
 from inlay.training.encoded import Encoder, content
@@ -98,6 +103,7 @@ def prepare(run: Run, host: Host) -> Prepared:
     # nobody learns from test rows, so they may have labels of their own
     tested = Part(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
     notes += _new_labels(test, labels)
+    notes += _stays_here(run, method, task, host)
     return Prepared(
         run,
         method,
@@ -126,6 +132,17 @@ def check(run: Run, host: Host) -> Method:
     if run.decay == "weights" and not isinstance(method, Finetune):
         raise RunError(f"decay=weights is for finetune; {method.name} does not have the weights, only a difference")
     return method
+
+
+def _stays_here(run: Run, method: Method, task: Task, host: Host) -> list[str]:
+    """A note if the adapter could be merged or go to peft, but for its head."""
+    if task.per_token or task.head is not None or type(method) not in (Lora, BitFit, Norms, Finetune, DiffPrune):
+        return []
+    pool = choose_pool(run.pool, host.base)
+    instead = cannot_leave(run.head, pool, host.base)
+    if not instead:
+        return []
+    return [f"a head on pool={pool} cannot be merged or go to peft; for that train with {instead}"]
 
 
 def read_examples(

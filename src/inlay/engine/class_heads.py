@@ -1,7 +1,8 @@
 """The heads of transformers' own classes, as a table: which modules, on what, and what Inlay calls it.
 
-peft trains and saves the modules of such a class; so does adapters, if it was given one. A head that is not in the
-table (ModernBERT's, which normalises; multiple choice) is refused.
+peft trains and saves the modules of such a class; so does adapters, if it was given one, and whoever attaches an
+adapter to a model of such a class. A head that is not in the table (ModernBERT's, which normalises; multiple choice) is
+refused.
 """
 
 from __future__ import annotations
@@ -17,10 +18,21 @@ from torch import Tensor
 from inlay.base.load import Base
 from inlay.base.sites import config_of
 from inlay.errors import AdapterError
-from inlay.interop.exchange import HeadParts
 from inlay.tasks import parse as parse_task
 
 ROWS, TOKENS, SPANS = "SequenceClassification", "TokenClassification", "QuestionAnswering"
+
+
+@dataclass(frozen=True)
+class HeadParts:
+    """A head as an adapter has it."""
+
+    kind: str
+    pool: str
+    task: str
+    labels: tuple[str, ...]
+    tensors: Mapping[str, Tensor]
+    """weight [d, labels], bias; with an inner layer dense [d, d] and dense_bias."""
 
 
 @dataclass(frozen=True)
@@ -151,12 +163,13 @@ def write_head(head: HeadParts, base: Base) -> tuple[Layout, dict[str, Tensor]]:
     per_token = head.pool == "tokens"
     spans = per_token and parse_task(head.task or "tagging").kind == "qa"
     auto = SPANS if spans else TOKENS if per_token else ROWS
-    of_class = [one for one in layouts(base) if one.auto == auto]
-    layout = next((one for one in of_class if (one.kind, one.pool) == (head.kind, head.pool)), None)
+    layout = next((one for one in _of_class(base, auto) if (one.kind, one.pool) == (head.kind, head.pool)), None)
     name = f"{type(base.model).__name__.removesuffix('Model')}For{auto}"
     if layout is None:
+        of_class = _of_class(base, auto)
         has = " or ".join(f"head={one.kind} on pool={one.pool}" for one in of_class) or "no such head"
-        raise AdapterError(f"{name} cannot have head={head.kind} on pool={head.pool}: it has {has}")
+        train = f"; train with {_options(of_class[0])} to have it" if of_class and not per_token else ""
+        raise AdapterError(f"{name} cannot have head={head.kind} on pool={head.pool}: it has {has}{train}")
     if not layout.bias and head.tensors["bias"].abs().max() > 0:
         raise AdapterError(f"{name} has a head without a bias, and this adapter's has one")
     named = {"weight": f"{layout.out}.weight", "bias": f"{layout.out}.bias"}
@@ -164,6 +177,22 @@ def write_head(head: HeadParts, base: Base) -> tuple[Layout, dict[str, Tensor]]:
         named |= {"dense": f"{layout.dense}.weight", "dense_bias": f"{layout.dense}.bias"}
     keep = layout.names()
     return layout, {key: _turned(head.tensors[own]) for own, key in named.items() if key in keep}
+
+
+def cannot_leave(kind: str, pool: str, base: Base) -> str:
+    """What to train with so that a head on pooled rows can leave Inlay; nothing if it can as it is, or never will."""
+    found = _of_class(base, ROWS)
+    return "" if not found or (kind, pool) in [(one.kind, one.pool) for one in found] else _options(found[0])
+
+
+def _of_class(base: Base, auto: str) -> list[Layout]:
+    has_pooler = base.sites.at("pooler") is not None
+    return [one for one in layouts(base) if one.auto == auto and (one.pool != "pooler" or has_pooler)]
+
+
+def _options(layout: Layout) -> str:
+    """As `inlay train` has them."""
+    return f"--pool {layout.pool}" + (f" --head {layout.kind}" if layout.kind != "linear" else "")
 
 
 def model_config(head: HeadParts, auto: str, base: Base) -> dict[str, Any]:
