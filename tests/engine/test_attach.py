@@ -119,6 +119,7 @@ def loss(model: nn.Module) -> float:
         return model.eval()(input_ids=tokens, labels=torch.tensor([row["labels"] for row in rows])).loss.item()
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     "spec", ["houlsby:size=8", "adapterbias", "lora", "finetune", "diffprune", "houlsby:size=8,mixout=0.5"]
 )

@@ -81,6 +81,7 @@ def train(made: inlay.Host, steps: int, first: int = 0) -> torch.Tensor:
     return torch.stack(losses)
 
 
+@pytest.mark.full
 def test_kernels_give_what_segments_give():
     plain, fast = host(ALL, False), host(ALL, True)
     close(answers(fast), answers(plain))
@@ -103,6 +104,7 @@ def test_a_batch_that_fills_its_bucket():
     close(found, expected)
 
 
+@pytest.mark.full
 def test_rows_too_long_for_short_attention():
     plain, fast = host(FEW[:2], False), host(FEW[:2], True)
     close(answers(fast, longest=139), answers(plain, longest=139))

@@ -174,6 +174,7 @@ def test_several_runs_stopped_anywhere(several, tmp_path, steps):
     assert_all_identical(with_stops(SEVERAL, tmp_path / "at", [Stop(n) for n in steps]), several)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("event", "n"), [("begin", 3), ("eval", 1), ("eval", 6), ("stage", 1), ("stage", 2), ("done", 2)]
 )
@@ -181,6 +182,7 @@ def test_several_runs_stopped_at_other_events(several, tmp_path, event, n):
     assert_all_identical(with_stops(SEVERAL, tmp_path / "at", [Stop(n, event)]), several)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("steps", [[4], [19], [33], [38], [3, 5, 7, 11, 13]])
 def test_a_queue(queue, tmp_path, steps):
     assert_all_identical(with_stops(QUEUE, tmp_path / "at", [Stop(n) for n in steps], slots=3), queue)
@@ -226,6 +228,7 @@ def orders(folder: Path, stop_after: int | None) -> dict[tuple[int, int], list[s
     raise AssertionError("it makes no progress")
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("stop_after", [2, 4, 7])
 def test_rows_of_a_resumed_queue_run_in_the_order_they_would_have_had(tmp_path, stop_after):
     """Rounding depends on the order of rows; on a model this small it may not show, so the order itself is compared."""
