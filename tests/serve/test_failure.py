@@ -111,17 +111,18 @@ def test_one_batch_that_fails_ends_nothing(engine: Engine, monkeypatch: pytest.M
 
 def test_a_service_whose_engine_has_failed_ends_with_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine, "start", lambda: None)  # it runs
-    running = Running(Service(engine, Catalogue(engine, engine.library)))
-    with take_port("127.0.0.1", 0) as taken:
 
-        def break_it() -> None:
-            monkeypatch.setattr(engine._runner, "works", lambda: False)
-            monkeypatch.setattr(engine._pager, "load_some", fail)
-            until(lambda: has_stopped(engine))  # the turn under way may still answer
+    def break_it() -> None:
+        monkeypatch.setattr(engine._runner, "works", lambda: False)
+        monkeypatch.setattr(engine._pager, "load_some", fail)
+        until(lambda: has_stopped(engine))  # the turn under way may still answer
 
-        threading.Timer(0.5, break_it).start()
-        with pytest.raises(RunError, match="the engine has failed: CUDA error"):
-            run(running, [taken])
+    def started() -> None:
+        threading.Thread(target=break_it).start()
+
+    running = Running(Service(engine, Catalogue(engine, engine.library)), started=started)
+    with take_port("127.0.0.1", 0) as taken, pytest.raises(RunError, match="the engine has failed: CUDA error"):
+        run(running, [taken])
 
 
 def test_health_says_that_the_engine_has_failed():

@@ -118,8 +118,19 @@ def run(running: Running, taken: Sequence[socket.socket]) -> None:
             failures.append(RunError(f"the engine has failed: {error}"))
             ended.set()
 
-        running.service.engine.on_failure = failed
-        thread = threading.Thread(target=server.run, args=(taken, ended.set), name="inlay-http", daemon=True)
+        def listen() -> None:
+            try:
+                server.run(taken)
+            except BaseException as error:
+                failures.append(RunError(f"the HTTP server has failed: {error!r}"))
+            finally:
+                ended.set()
+
+        engine = running.service.engine
+        engine.on_failure = failed
+        if engine.failed is not None:
+            failed(engine.failed)
+        thread = threading.Thread(target=listen, name="inlay-http", daemon=True)
         thread.start()
         try:
             ended.wait()

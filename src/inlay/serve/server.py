@@ -62,17 +62,9 @@ class Server:
         """Whether it listens."""
         return self._server.started
 
-    def run(self, sockets: Sequence[socket.socket], then: Callable[[], None] | None = None) -> None:
-        """Serve until `end` is called.
-
-        Args:
-            then: called when it is over.
-        """
-        try:
-            self._server.run(list(sockets))
-        finally:
-            if then is not None:
-                then()
+    def run(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve until `end` is called."""
+        self._server.run(list(sockets))
 
     def end(self) -> None:
         """Listen no more, answer what is on its way, and end; for any thread, and does not wait."""
