@@ -55,9 +55,7 @@ def export(
         ),
     ] = "inlay",
     dtype: Dtype = None,
-    without_head: Annotated[
-        bool, options.option(OUTPUT, "--without-head", None, "For peft and adapterhub: write the adapter alone.")
-    ] = False,
+    without_head: options.WithoutHead = False,
     force: options.Overwrite = False,
     base: options.TrainedBase = None,
     library: options.Library = None,

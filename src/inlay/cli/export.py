@@ -86,7 +86,7 @@ def onnx(
 def merged(
     name: options.Adapter,
     out: Annotated[Path, options.option(OUTPUT, "--out", "FOLDER", "A new folder.")],
-    without_head: Annotated[bool, options.option(OUTPUT, "--without-head", None, "Write the encoder alone.")] = False,
+    without_head: options.WithoutHead = False,
     tokenizer: Tokenizer = True,
     base: options.TrainedBase = None,
     library: options.Library = None,

@@ -142,6 +142,7 @@ Store = Annotated[
 Csv = Annotated[Path | None, option(OUTPUT, "--csv", "FILE", "Write every result to a CSV file.")]
 Latex = Annotated[Path | None, option(OUTPUT, "--latex", "FILE", "Write the table to a LaTeX file.")]
 Plot = Annotated[Path | None, option(OUTPUT, "--plot", "FILE", "Draw the results: .png, .pdf or .svg.")]
+WithoutHead = Annotated[bool, option(OUTPUT, "--without-head", None, "Leave out the head.")]
 Overwrite = Annotated[bool, option(OUTPUT, "--overwrite", None, "Replace what is there already.")]
 
 
