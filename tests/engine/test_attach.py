@@ -152,6 +152,7 @@ def assert_the_host_agrees(model: Any, adapter: inlay.Adapter) -> None:
         assert not torch.allclose(host.hidden(batch, [None] * 3).rows()[0], expected[0], atol=1e-3)
 
 
+@pytest.mark.thin(10)
 @pytest.mark.parametrize("finish", [False, True])
 @pytest.mark.parametrize("spec", SLOTS + WEIGHTS + NOISY)
 def test_a_snapshot_gives_the_same_hidden_states_in_a_host(spec, finish):
@@ -191,6 +192,7 @@ def gradients(spec: str, checkpointing: bool, passes: int) -> dict[str, Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("passes", [1, 2], ids=["one pass", "another pass in between"])
 @pytest.mark.parametrize("spec", SLOTS + WEIGHTS + NOISY)
 def test_gradient_checkpointing_gives_the_same_gradients(spec, passes):

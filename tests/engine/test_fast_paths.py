@@ -122,6 +122,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
     return counter
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_layers_are_compiled_once(compiled):
     plain, fast = host(FEW, False), host(FEW, True)

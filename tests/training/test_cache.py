@@ -57,6 +57,7 @@ def test_the_losses_are_the_same(monkeypatch, specs, layers):
         assert mine == pytest.approx(theirs, abs=1e-5)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "specs", [["houlsby:size=4"], ["frozen"], ["norms"], ["finetune"], ["houlsby:layers=top1", "bitfit"]]
 )

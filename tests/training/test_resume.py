@@ -167,14 +167,14 @@ def test_the_runs_have_stages_and_stop_early(several):
     assert len(several[4].losses) < 6 * 4
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("steps", [[1], [7], [23], [41], [2, 2, 2, 2], [5, 18, 11, 9]])
 def test_several_runs_stopped_anywhere(several, tmp_path, steps):
     """Steps are counted over all runs, so most of these stop while the runs of a batch are being told."""
     assert_all_identical(with_stops(SEVERAL, tmp_path / "at", [Stop(n) for n in steps]), several)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(
     ("event", "n"), [("begin", 3), ("eval", 1), ("eval", 6), ("stage", 1), ("stage", 2), ("done", 2)]
 )
@@ -198,6 +198,7 @@ def test_patience_goes_on_where_it_was(tmp_path):
     work.assert_identical(with_stops(run, tmp_path / "at", stops), expected)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("steps", [[3], [9, 5], [14]])
 def test_runs_that_keep_what_lower_layers_give(tmp_path, steps):
     runs = [

@@ -95,6 +95,7 @@ def test_a_run_among_others_follows_the_run_alone(alone, together, index):
     assert_follows(together[index], alone[index])
 
 
+@pytest.mark.full
 def test_with_a_queue_for_three_slots(alone):
     events: list[dict[str, Any]] = []
     queued = inlay.train(work.host(), RUNS, slots=3, callbacks=[events.append])
