@@ -300,7 +300,9 @@ def test_an_unknown_slot_is_an_error_that_names_the_loaded_ones():
 
 def gate_sum(tensors: dict[str, Tensor]) -> Tensor:
     """E[L0] of an adapter's gates, each tensor once."""
-    return torch.stack([HardConcrete().expected_l0(t).sum() for n, t in tensors.items() if n.endswith("gate")]).sum()
+    return torch.stack(
+        [HardConcrete(-0.1, 1.1, 2 / 3).expected_l0(t).sum() for n, t in tensors.items() if n.endswith("gate")]
+    ).sum()
 
 
 @pytest.mark.parametrize(("share", "gates"), [("none", 3), ("v", 3), ("alpha", 1), ("both", 1)])
@@ -322,7 +324,10 @@ def test_penalties_are_each_slots_own():
     for slot in (shared, own, low):
         tensors = bank.read(slot)
         strengths = {name.removesuffix("strength"): t for name, t in tensors.items() if name.endswith("strength")}
-        parts = [HardConcrete().expected_l0(tensors[f"{row}gate"]).sum() * s[0] for row, s in strengths.items()]
+        parts = [
+            HardConcrete(-0.1, 1.1, 2 / 3).expected_l0(tensors[f"{row}gate"]).sum() * s[0]
+            for row, s in strengths.items()
+        ]
         torch.testing.assert_close(found[slot], torch.stack(parts).sum())
     found[low].backward()
     name = "layers.0.ffn.out.gate"

@@ -66,10 +66,10 @@ def test_an_export_for_peft_without_the_head_is_the_adapter(tmp_path):
     library = Library(tmp_path / "library")
     library.put(host.adapter("a"), "a", base_name=base)
     common = ["library", "export", "a", str(tmp_path / "out"), "--library", str(tmp_path / "library")]
-    refused = CliRunner().invoke(app, [*common, "--format", "peft"])
+    refused = CliRunner().invoke(app, [*common, "--as", "peft"])
     assert refused.exit_code != 0
     assert not (tmp_path / "out").exists()
-    done = CliRunner().invoke(app, [*common, "--format", "peft", "--without-head"])
+    done = CliRunner().invoke(app, [*common, "--as", "peft", "--without-head"])
     assert done.exit_code == 0, done.output
     from peft import PeftModel
 

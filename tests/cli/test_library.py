@@ -166,7 +166,7 @@ def test_show(place: Place):
         f"{entry.card['parameters']['adapter']:,} trained parameters",
         entry.sha256,
         entry.card["data"],
-        "settings  lr 0.01, max_steps 3; everything else by default",
+        "max_steps 3; everything else by default",
         "versions  1 @prod, [2]",
         '$ inlay predict tone "a text"',
     ):

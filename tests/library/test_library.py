@@ -278,11 +278,11 @@ BAD = ["", ".", "..", ".hidden", "-rf", "a/b", "../a", "/etc/passwd", "a b", "a\
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_names(library, name):
-    with pytest.raises(LibraryError, match="a name has letters"):
+    with pytest.raises(LibraryError, match="is not a valid name"):
         library.put(adapter(), name)
     assert not library.local.exists()
     if "@" not in name:
-        with pytest.raises(LibraryError, match="a name has letters"):
+        with pytest.raises(LibraryError, match="is not a valid name"):
             library.get(name)
 
 

@@ -134,9 +134,9 @@ def test_what_is_not_there(library):
         library.restore("tone@2")
     with pytest.raises(LibraryError, match="topic is not in the trash: valid: none"):
         library.restore("topic")
-    with pytest.raises(LibraryError, match="a name has letters"):
+    with pytest.raises(LibraryError, match="is not a valid name"):
         library.restore("../tone")
-    with pytest.raises(LibraryError, match="a name has letters"):
+    with pytest.raises(LibraryError, match="is not a valid name"):
         library.remove("../tone")
 
 

@@ -486,7 +486,7 @@ class TestVersions:
             put(own, other, "foreign", "tone", 0)
             with pytest.raises(AdapterError, match="belongs to the base"):
                 engine.serve("foreign", "foreign")
-            with pytest.raises(LibraryError, match="a name has letters"):
+            with pytest.raises(LibraryError, match="is not a valid name"):
                 engine.serve("../x", "foreign")
             assert engine.tasks() == []
 

@@ -207,11 +207,11 @@ def test_another_default_is_another_run(host, monkeypatch):
     from library.test_defaults import change
 
     stored = {row.id for row in read_rows(GOLDEN / "sweep.db")}
-    change(monkeypatch, inlay.registry.methods.find("adapterbias"), temperature=0.5)
+    change(monkeypatch, inlay.registry.methods.find("adapterbias"), share="v")
     assert ids(host, runs.Run, lr=1e-3) not in stored
-    assert ids(host, runs.Run, lr=1e-3, method="adapterbias:temperature=1") in stored
-    monkeypatch.setattr(defaults, "CHANGED_OPTIONS", {"adapterbias": frozenset({"temperature"})})
-    assert read_rows(GOLDEN / "sweep.db")[0].config["method"] == "adapterbias:temperature=1"
+    assert ids(host, runs.Run, lr=1e-3, method="adapterbias:share=none") in stored
+    monkeypatch.setattr(defaults, "CHANGED_OPTIONS", {"adapterbias": frozenset({"share"})})
+    assert read_rows(GOLDEN / "sweep.db")[0].config["method"] == "adapterbias:share=none"
 
 
 def test_the_control(host):

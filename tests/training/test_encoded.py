@@ -117,7 +117,7 @@ def test_runs_with_the_same_data_have_the_same_rows(monkeypatch):
     encode = Classification.encode
     monkeypatch.setattr(Classification, "encode", lambda self, *a: calls.append(1) or encode(self, *a))
     test = [{**row, "label": "pos"} for row in work.texts(12, 5)]
-    monkeypatch.setattr("inlay.training.prepare.open_source", lambda *_, **__: prepare_rows(test))
+    monkeypatch.setattr("inlay.training.inputs.open_source", lambda *_, **__: prepare_rows(test))
     runs = [prepared(method=m, lr=lr, test="t.csv") for m, lr in (("bitfit", 1e-3), ("lora:rank=2", 1e-4))]
     for split in ("train", "validation", "test"):
         assert getattr(runs[0], split).rows is getattr(runs[1], split).rows, split
@@ -125,7 +125,7 @@ def test_runs_with_the_same_data_have_the_same_rows(monkeypatch):
 
 
 def prepare_rows(rows: list[dict[str, Any]]) -> Any:
-    from inlay.training.prepare import _Rows
+    from inlay.training.inputs import _Rows
 
     return _Rows("test", rows)
 

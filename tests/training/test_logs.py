@@ -473,12 +473,12 @@ class TestMake:
         assert (tmp_path / "log.jsonl").is_file()
 
     def test_unknown(self):
-        with pytest.raises(RunError, match=r"no log 'tensorbord': did you mean tensorboard\?.* tensorboard:DIR"):
+        with pytest.raises(RunError, match=r"no log 'tensorbord': did you mean tensorboard\?.* tensorboard:FOLDER"):
             make("tensorbord:x")
 
     @pytest.mark.parametrize("spec", ["wandb", "wandb:", "wandb: "])
     def test_no_place(self, spec):
-        with pytest.raises(RunError, match="it is wandb:PROJECT"):
+        with pytest.raises(RunError, match="write wandb:PROJECT"):
             make(spec)
 
 

@@ -151,7 +151,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("inlay.training.adamw.AdamW.step", press)  # in the middle of a step
+    monkeypatch.setattr("inlay.training.adamw.AdamW.prepare", press)  # in the middle of a step
     with pytest.raises(KeyboardInterrupt):
         inlay.train(host, run, checkpoint=tmp_path / "at")
     assert not (tmp_path / "at").exists()

@@ -92,10 +92,11 @@ def _fill_as(
     format: str, store: Library, entry: Entry, dtype: str | None, base: str | None, headless: bool
 ) -> Callable[[Path], None]:
     """Writing a peer's folder; its README says how the peer loads it."""
-    from inlay.interop.exchange import without_head
     from inlay.library.readme import readme
 
     named = base_of(base, [entry])
+    from inlay.interop.exchange import without_head
+
     adapter, loaded = store.read(entry), _load(named)
     adapter = adapter if dtype is None else adapter.to(dtype)
     adapter = without_head(adapter) if headless else adapter

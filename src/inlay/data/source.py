@@ -78,7 +78,7 @@ class Source:
 
 
 def open_source(path: str | os.PathLike[str], *, format: str | None = None, encoding: str | None = None) -> Source:
-    """Open one file; format and encoding are found out where they are not given."""
+    """Open one file; format and encoding are detected where they are not given."""
     name, file = os.fspath(path), Path(path)
     if format is not None and format not in FORMATS:
         raise DataError(f"{name}: there is no format {format!r}: {suggest(format, FORMATS)}")

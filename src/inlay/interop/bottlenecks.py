@@ -16,7 +16,7 @@ from inlay.errors import AdapterError
 from inlay.interop.exchange import layers_text
 from inlay.interop.files import Keys
 from inlay.interop.settings import number, refuse
-from inlay.methods.houlsby import Bottleneck, Houlsby
+from inlay.methods.houlsby import Bottleneck, Houlsby, NormedBottleneck
 
 _BERT = {"attn": "attention.output", "ffn": "output"}
 PLACES = {
@@ -114,7 +114,7 @@ def from_inlay(
     found: dict[str, Tensor] = {}
     chosen = set()
     for part in method.parts(sites):
-        if type(part.delta) is not Bottleneck:
+        if type(part.delta) not in (Bottleneck, NormedBottleneck):
             _refuse_norms(part, tensors)
             continue
         assert part.site.layer is not None

@@ -178,9 +178,10 @@ def _silent(spec: str) -> list[str]:
         name, given = config.split_spec(spec)
     except SpecError:  # whoever runs it will say so
         return []
-    if name == "adapterbias" and given.get("l0", "0") in ("0", "0.0"):
-        return []  # without L0 there are no gates
-    return [key for key in METHODS.get(name, {}) if key in CHANGED_OPTIONS.get(name, ()) and key not in given]
+    gated = name != "adapterbias" or given.get("l0", "0") not in ("0", "0.0")
+    moot = () if gated else (*_GATES, "gate_lr")  # as AdapterBias.moot has it, which needs torch
+    changed = CHANGED_OPTIONS.get(name, frozenset()).difference(moot)
+    return [key for key in METHODS.get(name, {}) if key in changed and key not in given]
 
 
 def _read(registry: Registry, spec: str, first: bool = False) -> Any:

@@ -26,7 +26,7 @@ def what_it_is(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "method", one_line(card["method"])
     yield "task", one_line(card["task"])
     if card.get("head"):
-        yield "head", f"{card['head']} over {card['pool']}" if card.get("pool") else str(card["head"])
+        yield "head", f"{card['head']}, {card['pool']} pooling" if card.get("pool") else str(card["head"])
     count = card.get("base_parameters")
     large = f", {count:,} parameters" if isinstance(count, int) else ""
     yield "base", f"{one_line(about.base_name(card))}{large} ({about.short(card.get('base'))})"

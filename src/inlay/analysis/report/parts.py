@@ -1,4 +1,4 @@
-"""What was found out, as sections of the page."""
+"""The findings, as sections of the page."""
 
 from __future__ import annotations
 
