@@ -165,7 +165,8 @@ def test_attach_equals_the_host_and_detach_restores(name, spec):
     host = tiny.host(name)
     host.load(attached.adapter(), "a")
     adapted = model(input_ids=ids).last_hidden_state
-    tiny.assert_close(adapted[0], host.hidden(batch, ["a"]).states)
+    found = host.hidden(batch, ["a"]).states[: len(batch.ids)]  # on CUDA there is padding after them
+    tiny.assert_close(adapted[0], found)
     assert (adapted - before).abs().max() > 1e-3
     trained = {n for n, p in model.named_parameters() if p.requires_grad}
     assert trained
