@@ -15,7 +15,7 @@ import inlay
 from inlay.errors import InlayError, RunError
 from inlay.sweeps.store import Store
 from inlay.tasks.classification import Classification
-from inlay.training import prepare as preparing
+from inlay.training import inputs
 
 GRID = {"method": "houlsby,adapterbias", "size": [4, 8], "lr": [1e-3, 1e-2]}
 
@@ -114,7 +114,7 @@ def test_ninety_trials_read_and_encode_the_data_once_per_seed(tmp_path: Path, mo
     file = tmp_path / "rows.tsv"
     file.write_text(f"text\tlabel\n{rows}\n")
     counts: Counter[str] = Counter()
-    opened, encoded = preparing.open_splits, Classification.encode
+    opened, encoded = inputs.open_splits, Classification.encode
 
     def count_open(*a: Any, **k: Any) -> Any:
         counts["open"] += 1
@@ -124,7 +124,7 @@ def test_ninety_trials_read_and_encode_the_data_once_per_seed(tmp_path: Path, mo
         counts["encode"] += len(examples)
         return encoded(self, tokenizer, examples, *a)
 
-    monkeypatch.setattr(preparing, "open_splits", count_open)
+    monkeypatch.setattr(inputs, "open_splits", count_open)
     monkeypatch.setattr(Classification, "encode", count_encode)
     grid = {"lr": [1e-3, 2e-3, 3e-3], "size": [2, 4, 8], "warmup": [0.0, 0.1]}
     given = inlay.Run(data=str(file), max_steps=1, val_size=9)

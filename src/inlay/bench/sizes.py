@@ -66,7 +66,7 @@ def sizes_of(method: Method, sites: Sites, labels: int, epochs: int) -> Sizes:
     tensors = _stored(method, sites) | {name: (p.numel, _FLOAT) for name, p in params_of(head).items()}
     own = sum(n * size for n, size in _stored(method, sites).values()) if isinstance(method, WeightMethod) else 0
     adapter = _typical(method, labels, epochs)
-    text = json.dumps({"format": FORMAT, **_said(adapter)})
+    text = json.dumps({"format": FORMAT, **_said(adapter), "full": adapter.full})
     file, half = (_file_bytes(tensors, text, size) for size in (4, 2))
     card = len(cards.encode(cards.make(adapter, "0" * 64, file, _MORE, None), adapter.name, 1))
     return Sizes(_entry_bytes(parts), own, file, half, card)
@@ -115,7 +115,9 @@ def _typical(method: Method, labels: int, epochs: int) -> Adapter:
         "metric": "accuracy",
         "best": {"step": 1000, "epoch": 1.0},
         "data": "0" * 32,
-        "config": {"data": "training.csv", "name": "task-0000", "method": method.spec},
+        "files": {"train": {"bytes": 1_000_000, "sha256": "0" * 64}},
+        "scored_on": {"validation": "0" * 32},
+        "config": {"data": "training.csv", "name": "task-0000", "method": method.spec, "epochs": 5},
         "columns": {"text": "text", "label": "label"},
         "history": [one] * epochs,
     }

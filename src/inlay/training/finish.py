@@ -38,7 +38,7 @@ def measured(
         "columns": by_option(data.task.kind, data.columns),
         "history": job.history,
     }
-    about |= {"gates": adapter.about["gates"]} if "gates" in adapter.about else {}
+    about |= {"gates": gates} if (gates := adapter.about.get("gates") or job.gates) else {}
     about |= {"weights": host.base.form} if host.base.form else {}
     return replace(adapter, name=job.name, task=task.spec, about=about)
 

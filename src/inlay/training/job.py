@@ -63,6 +63,8 @@ class Job:
     """Trained on so far; a token that comes again counts again."""
     problem: str = ""
     result: dict[str, Any] | None = None
+    gates: dict[str, Any] = field(default_factory=dict)
+    """How shut they were when they were dropped, if training went on after that."""
     _order: tuple[tuple[int, int], list[int]] = ((-1, -1), [])
 
     def __post_init__(self) -> None:
@@ -234,5 +236,6 @@ STATE = (
     "tokens",
     "problem",
     "result",
+    "gates",
 )
 """What a checkpoint keeps of a job beside tensors."""

@@ -348,6 +348,7 @@ class Loop:
         finished = None
         if job.stage.kind == "again":
             finished = self._with_room(job, lambda: self.host.adapter(slot_name(job), finish=True))
+            job.gates = finished.about.get("gates", {})
         with contextlib.suppress(torch.OutOfMemoryError):
             self.slots.enter_stage(job, finished)
             return
