@@ -8,7 +8,7 @@ import pytest
 import tiny
 from analysis import wished
 
-from inlay.analysis.words import words
+from inlay.analysis.words import _halves, words
 from inlay.errors import AdapterError, DataError, RunError
 
 SOME = wished.examples(
@@ -171,3 +171,9 @@ def test_an_adapter_that_never_trained_alpha_has_nothing_to_show():
     made.write("a", {n: t * 0 for n, t in made.read("a").items() if n.endswith((".w", ".b"))})
     with pytest.raises(DataError, match="a: there is no word whose alpha over all layers is not exactly 0"):
         words(made, "a", SOME)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 6, 7])
+def test_every_layer_is_in_one_half(depth):
+    found, layers = _halves(depth, None), list(range(depth))
+    assert layers[found["lower"]] + layers[found["upper"]] == layers[found["all"]] == layers

@@ -6,6 +6,7 @@ import csv
 import json
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import inlay
 from inlay.errors import RunError
 from inlay.recipes import find
 from inlay.recipes.api import run
-from inlay.recipes.beside import Beside, Line
+from inlay.recipes.beside import Beside, Line, _best
 from inlay.recipes.folder import look
 from inlay.recipes.plan import Changes, choose
 
@@ -278,3 +279,18 @@ def test_files_that_are_not_recipes(tmp_path: Path, change: tuple[str, str], sai
 def test_a_file_that_is_not_there(tmp_path: Path):
     with pytest.raises(RunError, match="cannot be read"):
         find(tmp_path / "no.toml")
+
+
+def test_the_best_run_by_validation_is_reported_by_its_test_score():
+    def ran(seed: int, value: float, test: float) -> Any:
+        metrics = {"validation": {"accuracy": value}, "test": {"accuracy": test}}
+        parameters = {"adapter": 1, "share_of_base": 0.1}
+        label, setting = f"a lora seed={seed}", {"method": "lora"}
+        more = {"label": label, "setting": setting, "seed": seed, "state": "done", "position": seed}
+        return SimpleNamespace(value=value, metrics=metrics, parameters=parameters, **more)
+
+    about = SimpleNamespace(name="a", split="test", metric="accuracy")
+    found: Any = SimpleNamespace(datasets=[about], rows=[ran(0, 0.6, 0.9), ran(1, 0.8, 0.7)])
+    told = _best(found, SimpleNamespace(methods=("lora",)), "a")  # type: ignore[arg-type]
+    assert told is not None
+    assert (told["ours"], told["setting"]) == (70.0, {"seed": 1})
