@@ -193,7 +193,8 @@ def test_a_stream_has_the_same_answers_a_line_each(place: Place):
     response = post(place, {"requests": items}, "/v1/predict/stream")
     assert response.headers["content-type"] == "application/x-ndjson"
     *lines, last = [json.loads(line) for line in response.text.splitlines()]
-    assert (last["done"], last["answers"], last["batch"]) == (True, 4, 2)
+    assert (last["done"], last["answers"]) == (True, 4)
+    assert last["batch"] in (1, 2)  # both in one batch, unless the first began before the second came
     found: dict[Any, Any] = {(line["index"], line.get("task")): line["result"] for line in lines}
     same(found[0, None], whole[0])
     same(found[1, "topic"], whole[1]["results"]["topic"])
