@@ -1,121 +1,167 @@
 """The bank: the parameters of all loaded adapters, stacked by group.
 
-A group is a bucketed delta. For each row of parameters (say `layers.0.attn.out.down`) it has one stack
-[capacity, ...], and every slot in the group has one entry, the same in all its stacks. Entry 0 is zeros and
-stands for "not in this group". A *mount* is a group's presence at a site: which stacks it reads there, and for
-which slots. Sharing is two mounts that read the same stack; gradients add up by themselves.
+A group is every adapter with the same bucketed delta at the same sites, whatever their true sizes. For each row of
+parameters (say `layers.0.attn.out.down`) it has one stack [capacity, ...], and every slot in the group has one entry, the
+same in all its stacks. Entry 0 is zeros and means "not in this group". A *mount* is a group at a site: which stacks it
+reads there. Sharing is two mounts that read the same stack; gradients add up by themselves.
 
-Slots come and go by writing one entry in place. Capacity doubles when it is full, so neither compiled code nor
-memory is touched for every new task.
+Slots come and go by writing one entry in place. Capacity doubles when it is full, so neither compiled code nor memory is
+touched for every new task. A weight-level adapter has tensors of its own beside the stacks; only the forward pass needs
+to know which of the two a slot has.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import heapq
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from inlay.bank.delta import Delta, Method, Param, Part, params_of, penalty_of
+from inlay.bank.delta import Delta, Method, Param, Part, WeightMethod, params_of, penalty_of
+from inlay.bank.records import Array
+from inlay.bank.weights import WeightSlot
 from inlay.base.sites import Site
 from inlay.errors import AdapterError, SlotError
 
 BASE = 0
 """The slot of rows that go through the bare base."""
+STAGES = ("layers", "rows", "tokens")
+"""Where a group acts: inside the model, on pooled rows, on the last states of all tokens."""
+_LAST = 2**62
+"""The rank of slots that have nothing in the bank."""
+
+Names = tuple[tuple[str, str], ...]
+"""(the delta's tensor name, the stack's), for every tensor of a mount."""
+GroupKey = tuple[Delta, tuple[tuple[str, Names], ...]]
+"""A bucketed delta, and the stacks that it reads at every site."""
+
+
+class Place(NamedTuple):
+    """Where a tensor of a slot is, at its true size."""
+
+    stack: Tensor
+    index: tuple[Any, ...]
+
+    @property
+    def tensor(self) -> Tensor:
+        """A view."""
+        return self.stack[self.index]
+
+
+class Trained(NamedTuple):
+    """Tensors that train together."""
+
+    tensors: dict[str, nn.Parameter]
+    entries: list[int] | None
+    """Which of their entries belong to `slots`; None where all of every tensor is one slot's."""
+    slots: list[int]
+    are_gates: bool
 
 
 class Group:
-    """All adapters of one bucketed delta."""
+    """All adapters of one bucketed delta at the same sites."""
 
-    def __init__(self, delta: Delta, device: torch.device, number: int = 0):
-        self.delta = delta
+    def __init__(self, key: GroupKey, parts: Sequence[Part], device: torch.device, number: int):
+        self.key = key
+        self.delta = key[0]
         self.number = number
-        self.device = device
+        """Later groups have larger ones; no number comes again."""
+        self.row = -1
+        """In the bank's table of entries."""
+        self.version = 0
+        """Changes when the stacks move: what was recorded before no longer holds."""
         self.capacity = 2
         self.entry_of: dict[int, int] = {}
+        self.free = [1]
+        """Entries that no slot has, as a heap."""
         self.stacks: dict[str, nn.Parameter] = {}
         self.gates: set[str] = set()
         """The stacks that hold gates."""
+        self.shared: set[str] = set()
+        """Those with one entry for all."""
+        self.mounts = [Mount(part.site, self, part.names()) for part in parts]
+        for part in parts:
+            padded = self.delta.params(part.site)
+            for name, full in part.names().items():
+                self._add_stack(full, padded[name], device)
 
-    def enter(self, slot: int) -> bool:
-        """Give a slot an entry; True if that took new stacks."""
-        taken = set(self.entry_of.values())
-        free = next((e for e in range(1, self.capacity) if e not in taken), None)
-        grows = free is None
-        if free is None:
-            free = self.capacity
+    @property
+    def state(self) -> tuple[int, int]:
+        """What a recording of work with this group depends on."""
+        return self.number, self.version
+
+    def enter(self, slot: int) -> None:
+        """Give a slot an entry."""
+        if not self.free:
             self.grow()
-        self.entry_of[slot] = free
-        return grows
+        self.entry_of[slot] = heapq.heappop(self.free)
 
     def leave(self, slot: int) -> None:
         """Take a slot's entry back and clear it."""
         entry = self.entry_of.pop(slot)
+        heapq.heappush(self.free, entry)
         with torch.no_grad():
-            for stack in self.stacks.values():
+            for stack in (stack for name, stack in self.stacks.items() if name not in self.shared):
                 stack[entry].zero_()
                 if stack.grad is not None:
                     stack.grad[entry].zero_()
 
-    def stack(self, name: str, shape: tuple[int, ...], trained: bool) -> nn.Parameter:
-        """The stack of one row, made when first asked for."""
-        if name not in self.stacks:
-            zeros = torch.zeros(self.capacity, *shape, dtype=torch.float32, device=self.device)
-            self.stacks[name] = nn.Parameter(zeros, requires_grad=trained)
-        return self.stacks[name]
-
     def grow(self) -> None:
-        """Double the capacity: all stacks, or none if memory runs out. The bank's version must count it."""
-        grown = {}
-        for name, stack in self.stacks.items():
-            grown[name] = _doubled(stack.data), None if stack.grad is None else _doubled(stack.grad)
+        """Double the capacity: all stacks, or none if memory runs out."""
+        own = {name: stack for name, stack in self.stacks.items() if name not in self.shared}
+        grown = {n: (_doubled(s.data), None if s.grad is None else _doubled(s.grad)) for n, s in own.items()}
         for name, (data, grad) in grown.items():
             stack = self.stacks[name]
             stack.grad, stack.data = None, data
             stack.grad = grad
+        self.free += range(self.capacity, 2 * self.capacity)  # still a heap: they are the largest
         self.capacity *= 2
+        self.version += 1
+
+    def entry(self, slot: int, name: str) -> int:
+        """A slot's entry in one of the stacks."""
+        return 0 if name in self.shared else self.entry_of[slot]
+
+    def _add_stack(self, name: str, param: Param, device: torch.device) -> None:
+        if name not in self.stacks:
+            entries = 1 if param.role == "shared" else self.capacity
+            zeros = torch.zeros(entries, *param.shape, dtype=torch.float32, device=device)
+            self.stacks[name] = nn.Parameter(zeros, requires_grad=param.role in ("trained", "gate"))
+            self.gates |= {name} if param.role == "gate" else set()
+            self.shared |= {name} if param.role == "shared" else set()
 
 
 def _doubled(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, torch.zeros_like(tensor)])
 
 
-@dataclass
+@dataclass(eq=False)
 class Mount:
-    """A group's presence at a site."""
+    """A group at a site."""
 
     site: Site
     group: Group
     names: dict[str, str]
     """The delta's tensor name -> the stack's."""
-    number: int = 0
-    slots: set[int] = field(default_factory=set)
 
-    @property
-    def entry_of(self) -> Mapping[int, int]:
-        """The entries of the slots that are present here."""
-        if self.is_whole:
-            return self.group.entry_of
-        return {slot: self.group.entry_of[slot] for slot in self.slots}
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every slot of the group is present here, as is usual."""
-        return len(self.slots) == len(self.group.entry_of)
-
-    @property
-    def route(self) -> str:
-        """The name of its route in a pass: mounts of one group share it, unless one has fewer slots."""
-        return f"route {self.group.number}" if self.is_whole else f"route {self.group.number} at {self.number}"
-
+    @functools.cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The stacks under the delta's own names."""
+        """The stacks under the delta's own names. They are the same objects for as long as the group lives."""
         return {name: self.group.stacks[full] for name, full in self.names.items()}
 
+    @property
+    def slots(self) -> Collection[int]:
+        """Those of the group: all of them are here."""
+        return self.group.entry_of.keys()
 
-@dataclass
+
+@dataclass(eq=False)
 class Slot:
     """What the bank remembers of one loaded adapter."""
 
@@ -123,13 +169,21 @@ class Slot:
     params: dict[str, Param]
     groups: dict[str, Group]
     """tensor name -> the group whose stack holds it."""
+    column: int
+    """In the bank's table of entries."""
     method: Method | None = None
     start: dict[str, Tensor] = field(default_factory=dict)
     """Where mixout falls back to; empty without it."""
+    weights: WeightSlot | None = None
+    """Its own tensors, where it changes the base's weights."""
+    alone: bool = False
+    """Whether its rows cannot share a pass."""
 
     @functools.cached_property
-    def gated(self) -> bool:
-        """Whether any of its deltas has gates."""
+    def has_gates(self) -> bool:
+        """Whether any of its tensors are gates."""
+        if self.weights is not None:
+            return any(map(is_gate, self.weights.tensors))
         return any(part.delta.gated for part in self.parts)
 
     @functools.cached_property
@@ -137,18 +191,40 @@ class Slot:
         """Which optional signals its deltas read."""
         return frozenset().union(*(part.delta.wants for part in self.parts))
 
+    @property
+    def draws(self) -> bool:
+        """Whether a pass in training draws numbers for its parameters, and so differs from any other."""
+        return bool(self.start) or (self.weights is not None and self.weights.method.draws(self.weights.tensors))
+
+    @functools.cached_property
+    def without_dropout(self) -> bool:
+        """Mixout takes the place of dropout."""
+        return self.method is not None and bool(self.method.mixout)
+
 
 class Bank:
     """Slots, groups and mounts."""
 
-    def __init__(self, device: torch.device | str = "cpu"):
+    def __init__(self, device: torch.device | str = "cpu", single_slot: Collection[str] = ()):
+        """
+        Args:
+            single_slot: kinds of sites that serve one slot at a time.
+        """
         self.device = torch.device(device)
         self.slots: dict[int, Slot] = {}
-        self.groups: dict[Delta, Group] = {}
+        self.groups: dict[GroupKey, Group] = {}
         self.mounts: dict[str, list[Mount]] = {}
-        self.version = 0
-        """Changes when tensors move or mounts come and go: what was recorded before no longer holds."""
-        self._next = BASE + 1
+        self.changes = 0
+        """How often something came, went or moved."""
+        self._single_slot = frozenset(single_slot)
+        self._next = itertools.count(BASE + 1)
+        self._next_group = itertools.count(1)
+        self._free_rows: list[int] = []
+        self._free_columns: list[int] = []
+        self._entries = np.zeros((0, 1), dtype=np.int32)
+        """[rows of groups, columns of slots] the entry of every slot in every group; 0 where it is not in it."""
+        self._stages = np.zeros((len(STAGES), 0), dtype=bool)
+        """[stages, rows of groups] where a group acts."""
 
     def load(
         self,
@@ -160,26 +236,33 @@ class Bank:
         """Give an adapter a slot and copy its tensors in. If that fails, there is no trace of it but a larger capacity.
 
         Not between a forward and its backward: a stack may grow.
+
+        Args:
+            parts: what is stacked: of a weight-level method its head alone.
+            start: where mixout falls back to.
         """
         params = params_of(parts)
         for name, param in params.items():
             if name not in tensors or tuple(tensors[name].shape) != param.shape:
                 found = tuple(tensors[name].shape) if name in tensors else "missing"
                 raise AdapterError(f"the tensor {name} must be {param.shape}, it is {found}")
-        slot, self._next = self._next, self._next + 1
-        stacks = {id(group): set(group.stacks) for group in self.groups.values()}
+        weights = None
+        if isinstance(method, WeightMethod):
+            own = {name: tensor for name, tensor in tensors.items() if name not in params}
+            weights = WeightSlot.load(method, own, self.device)
+        slot = next(self._next)
+        alone = weights is not None or any(part.site.kind in self._single_slot for part in parts)
         try:
-            homes: dict[str, Group] = {}
-            for part in parts:
-                homes |= self._enter(slot, part)
-            self.slots[slot] = Slot(parts, params, homes, method, dict(start or {}))
-            self.write(slot, tensors)
+            homes = self._enter(slot, parts)
+            column = self._free_column()
+            self.slots[slot] = Slot(parts, params, homes, column, method, dict(start or {}), weights, alone)
+            for group in homes.values():
+                self._entries[group.row, column] = group.entry_of[slot]
+            self.write(slot, {name: tensors[name] for name in params})
         except BaseException:
-            for group in self.groups.values():
-                for name in group.stacks.keys() - stacks.get(id(group), set()):
-                    del group.stacks[name]
             self._forget(slot)
             raise
+        self.changes += 1
         return slot
 
     def unload(self, slot: int) -> None:
@@ -187,99 +270,205 @@ class Bank:
         self.slot(slot)
         self._forget(slot)
 
-    def _enter(self, slot: int, part: Part) -> dict[str, Group]:
-        """Give a slot its places for one part: tensor name -> group."""
-        delta = part.delta.bucketed()
-        group = self.groups.get(delta)
-        if group is None:
-            self.version += 1
-            group = self.groups[delta] = Group(delta, self.device, self.version)
-        if slot not in group.entry_of and group.enter(slot):
-            self.version += 1
-        padded = delta.params(part.site)
-        for name, full in part.names().items():
-            group.stack(full, padded[name].shape, padded[name].role != "constant")
-            group.gates |= {full} if padded[name].role == "gate" else set()
-        self._mount(part.site, group, part.names()).slots.add(slot)
-        return dict.fromkeys(part.names().values(), group)
-
-    def _forget(self, slot: int) -> None:
-        """Take a slot out of wherever it is, even if it has only half come in."""
-        self.slots.pop(slot, None)
-        for group in list(self.groups.values()):
-            if slot in group.entry_of:
-                group.leave(slot)
-            if not group.entry_of:
-                self.version += 1
-                del self.groups[group.delta]
-        for site, mounts in self.mounts.items():
-            for mount in mounts:
-                mount.slots.discard(slot)
-            kept = [mount for mount in mounts if mount.slots]
-            self.version += len(kept) < len(mounts)
-            self.mounts[site] = kept
-
     def slot(self, slot: int) -> Slot:
         """The record of a slot."""
         if slot not in self.slots:
             raise SlotError(f"there is no slot {slot}; loaded: {', '.join(map(str, self.slots)) or 'none'}")
         return self.slots[slot]
 
-    def entry(self, slot: int, name: str) -> tuple[nn.Parameter, tuple[int | slice, ...]]:
-        """The stack that holds a tensor, and the index of the tensor in it, at its true size."""
+    def place(self, slot: int, name: str) -> Place:
+        """Where a tensor of a slot is."""
+        return self._place(slot, self.slot(slot), name)
+
+    def places(self, slot: int) -> dict[str, Place]:
+        """Where all tensors of a slot are."""
         record = self.slot(slot)
-        group = record.groups[name]
-        true_size: list[int | slice] = [slice(0, n) for n in record.params[name].shape]
-        index = (group.entry_of[slot], *true_size)
-        return group.stacks[name], index
+        found = {name: self._place(slot, record, name) for name in record.params}
+        if record.weights is not None:
+            found |= {name: Place(tensor, (...,)) for name, tensor in record.weights.tensors.items()}
+        return found
 
     def write(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite an adapter's tensors in place; those that are not given stay."""
+        places = self.places(slot)
+        unknown = sorted(tensors.keys() - places.keys())
+        if unknown:
+            raise SlotError(f"there is no tensor {unknown[0]!r} in slot {slot}")
         with torch.no_grad():
-            for name in self.slot(slot).params.keys() & tensors.keys():
-                stack, index = self.entry(slot, name)
+            for name in places.keys() & tensors.keys():
+                stack, index = places[name]
                 stack[index] = tensors[name].to(stack.device, stack.dtype)
 
     def read(self, slot: int, device: str | None = None) -> dict[str, Tensor]:
         """A copy of an adapter's tensors at their true sizes, where they are or on a device."""
-        places = {name: self.entry(slot, name) for name in self.slot(slot).params}
-        return {name: stack[index].detach().to(device, copy=True) for name, (stack, index) in places.items()}
+        return {name: place.tensor.detach().to(device, copy=True) for name, place in self.places(slot).items()}
 
     def gradients(self, slot: int) -> dict[str, Tensor | None]:
         """An adapter's gradients at their true sizes; None where a stack has none."""
-        out: dict[str, Tensor | None] = {}
-        for name, param in self.slot(slot).params.items():
-            stack, index = self.entry(slot, name)
-            if param.role != "constant":
-                out[name] = None if stack.grad is None else stack.grad[index].clone()
-        return out
+        return {
+            name: None if stack.grad is None else stack.grad[index].clone()
+            for name, (stack, index) in self.places(slot).items()
+            if stack.requires_grad
+        }
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Every trained stack."""
+        """Everything that trains: stacks, and the tensors of weight-level adapters."""
         for group in self.groups.values():
             yield from (stack for stack in group.stacks.values() if stack.requires_grad)
+        for slot in self.slots.values():
+            if slot.weights is not None:
+                yield from slot.weights.parameters()
+
+    def trained(self, slots: Collection[int]) -> list[Trained]:
+        """Everything of these slots that trains, in an order that depends on nothing else."""
+        found: list[Trained] = []
+        for group in self.groups.values():
+            mine = sorted((entry, slot) for slot, entry in group.entry_of.items() if slot in slots)
+            for gates in (False, True):
+                own = {n: s for n, s in group.stacks.items() if s.requires_grad and (n in group.gates) == gates}
+                if mine and own:
+                    found.append(Trained(own, [entry for entry, _ in mine], [slot for _, slot in mine], gates))
+        for slot in sorted(slots):
+            weights = self.slot(slot).weights
+            for gates in (False, True) if weights is not None else ():
+                trained = {n: t for n, t in weights.tensors.items() if isinstance(t, nn.Parameter)}
+                own = {n: t for n, t in trained.items() if is_gate(n) == gates}
+                if own:
+                    found.append(Trained(own, None, [slot], gates))
+        return found
 
     def penalty(self, slot: int) -> Tensor | None:
         """What gates add to a slot's loss; shared gates count once. None without gates."""
         record = self.slot(slot)
-        if not any(part.delta.gated for part in record.parts):
+        if record.weights is not None:
+            return record.weights.method.penalty(record.weights.tensors)
+        if not record.has_gates:
             return None
-        return penalty_of(record.parts, {n: s[i] for n in record.params for s, i in (self.entry(slot, n),)})
+        return penalty_of(record.parts, {name: place.tensor for name, place in self.places(slot).items()})
 
-    def order(self, slot: int) -> tuple[int, int]:
-        """Sort key of a slot: its main group's adapters together, in the order of their entries."""
+    def rank(self, slot: int) -> int:
+        """Rows are sorted by this: a group's adapters together, in the order of their entries."""
         if slot == BASE:
-            return (-1, 0)
+            return -1
         first = next(iter(self.slot(slot).groups.values()), None)
         if first is None:  # a weight-level adapter without a head has nothing here
-            return (len(self.groups), slot)
-        return (list(self.groups.values()).index(first), first.entry_of[slot])
+            return _LAST + slot
+        return (first.number << 32) + first.entry_of[slot]
 
-    def _mount(self, site: Site, group: Group, names: dict[str, str]) -> Mount:
-        mounts = self.mounts.setdefault(site.name, [])
-        for mount in mounts:
-            if mount.group is group and mount.names == names:
-                return mount
-        self.version += 1
-        mounts.append(Mount(site, group, names, self.version))
-        return mounts[-1]
+    def entries(self, slots: Sequence[int], stage: str) -> tuple[list[Group], Array]:
+        """The groups of these slots that act at a stage, and [groups, slots] the slots' entries in them."""
+        columns = [self.slots[slot].column if slot != BASE else 0 for slot in slots]
+        found = self._entries[:, columns]
+        rows = np.flatnonzero(found.any(1) & self._stages[STAGES.index(stage)])
+        of_row = {group.row: group for group in self.groups.values()} if len(rows) else {}
+        return [of_row[row] for row in rows.tolist()], found[rows]
+
+    def places_in_groups(self, slot: int) -> list[tuple[Group, int]]:
+        """A slot's groups, and its entry in each."""
+        groups = {id(g): g for g in self.slot(slot).groups.values()}.values()
+        return [(group, group.entry_of[slot]) for group in groups]
+
+    def move(self, wanted: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+        """Put slots back where `places_in_groups` found them; other slots make way.
+
+        Args:
+            wanted: slot -> for each of its groups (the group's rank among all, the slot's entry).
+        """
+        ranks: dict[int, int] = {}
+        entries: dict[int, dict[int, int]] = {}
+        for slot, places in wanted.items():
+            for (group, _), (rank, entry) in zip(self.places_in_groups(slot), places, strict=True):
+                ranks[group.row] = rank
+                entries.setdefault(group.row, {})[slot] = entry
+        last = len(self.groups) + max(ranks.values(), default=0)
+        self.groups = dict(sorted(self.groups.items(), key=lambda item: ranks.get(item[1].row, last)))
+        for group in self.groups.values():
+            group.number = next(self._next_group)
+            if group.row in entries:
+                self._move(group, entries[group.row])
+        self.changes += 1
+
+    def _move(self, group: Group, entries: Mapping[int, int]) -> None:
+        before = dict(group.entry_of)
+        while group.capacity <= max(entries.values()):
+            group.grow()
+        taken = set(entries.values())
+        group.free = [entry for entry in range(1, group.capacity) if entry not in taken]
+        group.entry_of = {s: entries[s] if s in entries else heapq.heappop(group.free) for s in before}
+        with torch.no_grad():
+            for stack in (stack for name, stack in group.stacks.items() if name not in group.shared):
+                moved = torch.zeros_like(stack)
+                moved[list(group.entry_of.values())] = stack[list(before.values())]
+                stack.copy_(moved)
+        for slot, entry in group.entry_of.items():
+            self._entries[group.row, self.slots[slot].column] = entry
+
+    def _place(self, slot: int, record: Slot, name: str) -> Place:
+        group = record.groups[name]
+        true_size = [slice(0, n) for n in record.params[name].shape]
+        return Place(group.stacks[name], (group.entry(slot, name), *true_size))
+
+    def _enter(self, slot: int, parts: Sequence[Part]) -> dict[str, Group]:
+        """Give a slot its entries: tensor name -> group."""
+        by_delta: dict[Delta, list[Part]] = {}
+        for part in parts:
+            by_delta.setdefault(part.delta.bucketed(), []).append(part)
+        homes: dict[str, Group] = {}
+        for delta, own in by_delta.items():
+            key = delta, tuple((part.site.name, tuple(part.names().items())) for part in own)
+            group = self.groups.get(key)
+            if group is None:
+                group = Group(key, own, self.device, next(self._next_group))
+                self._add(group)
+            group.enter(slot)
+            homes |= {full: group for part in own for full in part.names().values()}
+        return {name: homes[name] for name in params_of(parts)}
+
+    def _add(self, group: Group) -> None:
+        self.groups[group.key], group.row = group, self._free_row()
+        stages = {stage for mount in group.mounts for stage in _stages_of(mount.site.kind)}
+        self._stages[:, group.row] = [stage in stages for stage in STAGES]
+        for mount in group.mounts:
+            self.mounts.setdefault(mount.site.name, []).append(mount)
+
+    def _forget(self, slot: int) -> None:
+        """Take a slot out of wherever it is, even if it has only half come in."""
+        self.changes += 1
+        record = self.slots.pop(slot, None)
+        if record is not None:
+            self._entries[:, record.column] = 0
+            heapq.heappush(self._free_columns, record.column)
+        for group in [group for group in self.groups.values() if slot in group.entry_of]:
+            group.leave(slot)
+        for key, group in [(key, group) for key, group in self.groups.items() if not group.entry_of]:
+            del self.groups[key]
+            self._stages[:, group.row] = False
+            heapq.heappush(self._free_rows, group.row)
+            for site in {mount.site.name for mount in group.mounts}:
+                self.mounts[site] = [mount for mount in self.mounts[site] if mount.group is not group]
+
+    def _free_column(self) -> int:
+        """A column that no slot has; column 0 is the base's."""
+        if not self._free_columns:
+            count = self._entries.shape[1]
+            self._free_columns += range(count, 2 * count)
+            self._entries = np.pad(self._entries, ((0, 0), (0, count)))
+        return heapq.heappop(self._free_columns)
+
+    def _free_row(self) -> int:
+        if not self._free_rows:
+            count = len(self._entries)
+            self._free_rows += range(count, 2 * count + 4)
+            self._entries = np.pad(self._entries, ((0, count + 4), (0, 0)))
+            self._stages = np.pad(self._stages, ((0, 0), (0, count + 4)))
+        return heapq.heappop(self._free_rows)
+
+
+def is_gate(name: str) -> bool:
+    """Whether a weight-level adapter's tensor is a gate."""
+    return name.endswith(".gate")
+
+
+def _stages_of(kind: str) -> tuple[str, ...]:
+    """Where a kind of site acts; an adapter that is alone in its pass changes the model's own pooler."""
+    return {"head": ("rows",), "head.tokens": ("tokens",), "pooler": ("layers", "rows")}.get(kind, ("layers",))

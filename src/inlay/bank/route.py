@@ -1,80 +1,111 @@
-"""Who uses which entry: segments of a batch, and the route a method sees.
+"""The route a method sees: every token's entry in one group's stacks, and the two primitives on it.
 
-`Segments` knows the batch: rows sorted by slot, so every slot owns one run of tokens. `Route` is what one
-group of adapters sees of it: the same tokens, with entries of its own stacks in place of slots. A method gets
-a `Route` and the two primitives on it, and never learns about slots.
-
-On CUDA the same is said in tensors (`kernel_route.py`).
+A method never learns about slots. On the CPU a route is segments of tokens, one product each; on CUDA it is tensors for
+kernels of our own, and nothing in it depends on the numbers of a batch, only on its size: one compiled layer or recorded
+graph serves all batches of a size, whoever is in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, groupby
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, final
 
 import torch
 from torch import Tensor
 
 from inlay.bank import ops
 from inlay.bank.ops import Segment
-from inlay.data.batch import repeated
+from inlay.bank.plan import Tiles
 
 Act = Callable[[Tensor], Tensor]
+Layer = tuple[Tensor, Tensor | None]
+"""weight [E, in, out] and bias [E, out], if there is one."""
 
 
-class Route:
+class Route(ABC):
     """The entry of each token in one group's stacks."""
 
-    def __init__(self, segments: Sequence[Segment], tokens: int, start: int = 0):
-        self.segments = list(segments)
-        self.tokens = tokens
-        self.span: tuple[int, int] | None = (start, start + tokens)
-        """The tokens of the batch that the route is about; None for all."""
-        self._tiles: ops.Tiles | None = None
-        self._chopped: ops.Chopped | Literal[False] | None = False
-        """False until it is known whether it pays."""
+    span: tuple[int, int] | None = None
+    """The tokens of the batch that the route is about; None for all."""
 
-    @classmethod
-    def uniform(cls, entry: int) -> Route:
-        """Every token of any batch uses this entry, which may be entry 0 of a stack without a zero entry."""
-        route = cls([(0, -1, entry)], tokens=-1)
-        route.span = None
-        return route
-
+    @abstractmethod
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Every token times its own entry's matrix: x [n, in], weight [E, in, out], bias [E, out] -> [n, out]."""
-        if self.span is None:
-            entry = self.segments[0][2]
-            out = x @ weight[entry].to(x.dtype)
-            return out if bias is None else out + bias[entry].to(x.dtype)
-        segments = self._cover(x.shape[0])
-        if _takes_grouped(x, weight):
-            return ops.linear_grouped(x, weight, bias, self._tiled(x.device))
-        if not torch.is_grad_enabled() and (chopped := self._chops(x.device)) is not None:
-            return ops.linear_chopped(x, weight, bias, chopped)
-        return ops.SegmentLinear.apply(x, weight, bias, segments)  # type: ignore[no-untyped-call, no-any-return]
 
+    @abstractmethod
     def vector(self, p: Tensor, like: Tensor) -> Tensor:
         """Every token's own entry's vector, in the dtype of `like` [n, ...]: p [E, d] -> [n, d] or [1, d]."""
-        if self.span is None:
-            return p[self.segments[0][2]].to(like.dtype).unsqueeze(0)
-        segments = self._cover(like.shape[0])
-        if p.is_cuda:
-            return ops.vector_grouped(p, self._tiled(p.device), like.dtype)
-        if not torch.is_grad_enabled() and (chopped := self._chops(p.device)) is not None:
-            return ops.vector_chopped(p, chopped, like.dtype)
-        return ops.SegmentVector.apply(p, segments, like.shape[0], like.dtype)  # type: ignore[no-untyped-call, no-any-return]
 
     def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str, scale: Tensor | None = None) -> Tensor:
         """Linear, activation, linear.
 
         Args:
-            name: the activation's, for back ends that do all three at once.
+            name: the activation's, for routes that do all three at once.
             scale: [E, 1] a constant that what goes into the activation is multiplied with.
         """
+        return self._apart(x, down, up, act, scale)
+
+    def _apart(self, x: Tensor, down: Layer, up: Layer, act: Act, scale: Tensor | None) -> Tensor:
         h = self.linear(x, *down)
         return self.linear(act(h if scale is None else h * self.vector(scale, x)), *up)
+
+
+@final
+class UniformRoute(Route):
+    """Every token of any batch uses one entry, which may be entry 0 of a stack without a zero entry."""
+
+    def __init__(self, entry: int):
+        self.entry = entry
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """A plain product."""
+        out = x @ weight[self.entry].to(x.dtype)
+        return out if bias is None else out + bias[self.entry].to(x.dtype)
+
+    def vector(self, p: Tensor, like: Tensor) -> Tensor:
+        """[1, d]."""
+        return p[self.entry].to(like.dtype).unsqueeze(0)
+
+
+@final
+class SegmentRoute(Route):
+    """Stretches of tokens, each with one entry."""
+
+    def __init__(self, segments: Sequence[Segment], tokens: int, start: int = 0):
+        self.segments = list(segments)
+        self.tokens = tokens
+        self.span = (start, start + tokens)
+        self._tiles: ops.Tiles | None = None
+        self._chopped: ops.Chopped | Literal[False] | None = False
+        """False until it is known whether it pays."""
+
+    @classmethod
+    def of(cls, bounds: Sequence[int], entries: Sequence[int]) -> SegmentRoute:
+        """From the first member of a group to its last; `entries` has that of every run, 0 for strangers."""
+        runs = zip(bounds[:-1], bounds[1:], entries, strict=True)
+        mine = [(start, end, entry) for start, end, entry in runs if entry]
+        first, last = mine[0][0], mine[-1][1]
+        return cls([(start - first, end - first, entry) for start, end, entry in mine], last - first, first)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """One product per segment; few batched ones where segments are many and short."""
+        self._refuse_other(x.shape[0])
+        if _takes_grouped(x, weight):
+            return ops.linear_grouped(x, weight, bias, self._tiled(x.device))
+        if not torch.is_grad_enabled() and (chopped := self._chops(x.device)) is not None:
+            return ops.linear_chopped(x, weight, bias, chopped)
+        return ops.SegmentLinear.apply(x, weight, bias, self.segments)  # type: ignore[no-untyped-call, no-any-return]
+
+    def vector(self, p: Tensor, like: Tensor) -> Tensor:
+        """[n, d]."""
+        self._refuse_other(like.shape[0])
+        if p.is_cuda:
+            return ops.vector_grouped(p, self._tiled(p.device), like.dtype)
+        if not torch.is_grad_enabled() and (chopped := self._chops(p.device)) is not None:
+            return ops.vector_chopped(p, chopped, like.dtype)
+        return ops.SegmentVector.apply(p, self.segments, like.shape[0], like.dtype)  # type: ignore[no-untyped-call, no-any-return]
 
     def _tiled(self, device: torch.device) -> ops.Tiles:
         if self._tiles is None or self._tiles.entry.device != device:
@@ -87,66 +118,40 @@ class Route:
             self._chopped = ops.Chopped(self.segments, self.tokens, device) if pays else None
         return self._chopped
 
-    def _cover(self, tokens: int) -> Sequence[Segment]:
+    def _refuse_other(self, tokens: int) -> None:
         assert tokens == self.tokens, f"the route has {self.tokens} tokens, the tensor {tokens}"
-        return self.segments
 
 
-Layer = tuple[Tensor, Tensor | None]
-"""weight [E, in, out] and bias [E, out], if there is one."""
+@final
+@dataclass(frozen=True, eq=False)
+class KernelRoute(Route):
+    """The entry of every place of a batch. One kernel does all tokens."""
 
+    entry: Tensor
+    """[places]"""
+    tiles: Tiles[Tensor]
 
-class Segments:
-    """A batch sorted by slot: which tokens belong to which slot."""
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """One kernel."""
+        from inlay.bank import kernel_ops
 
-    def __init__(self, slots: Sequence[int], lengths: Sequence[int]):
-        if len(slots) != len(lengths):
-            raise ValueError(f"there are {len(slots)} slots for {len(lengths)} rows")
-        runs: list[tuple[int, int, int]] = []
-        ends = list(accumulate(lengths, initial=0))
-        row = 0
-        for slot, some in groupby(slots):
-            start, row = ends[row], row + len(list(some))
-            if ends[row] > start and runs and runs[-1][2] == slot:  # nothing but empty rows between
-                runs[-1] = (runs[-1][0], ends[row], slot)
-            elif ends[row] > start:
-                runs.append((start, ends[row], slot))
-        self.runs = runs
-        """(start, end, slot), in order."""
-        self.tokens = ends[-1]
+        t = self.tiles
+        return kernel_ops.linear(x, weight, bias, self.entry, t.tiles, t.bounds, t.block)
 
-    def route(self, entry_of: Mapping[int, int]) -> Route | None:
-        """The route of a group whose slots have these entries; None if none of them is in the batch.
+    def vector(self, p: Tensor, like: Tensor) -> Tensor:
+        """A gather; its gradient is a sum over each place."""
+        from inlay.bank import kernel_ops
 
-        The route spans only the tokens from the group's first to its last member.
-        """
-        mine = [(start, end, entry_of[slot]) for start, end, slot in self.runs if slot in entry_of]
-        if not mine:
-            return None
-        first, last = mine[0][0], mine[-1][1]
-        return Route([(s - first, e - first, entry) for s, e, entry in mine], last - first, first)
+        return kernel_ops.vector(p, self.entry, self.tiles.bounds, self.tiles.place, like.dtype)
 
-    def entries(self, entry_of: Mapping[int, int], places: int) -> Tensor | None:
-        """[places] the entry of every run's slot, 0 for strangers and for places beyond; None if all are strangers."""
-        found = [entry_of.get(slot, 0) for _, _, slot in self.runs]
-        if not any(found):
-            return None
-        return torch.tensor(found + [0] * (places - len(found)), dtype=torch.int32)
+    def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str, scale: Tensor | None = None) -> Tensor:
+        """One kernel, if it knows the activation."""
+        from inlay.bank import kernel_ops
 
-    def tables(self, size: int, places: int, block: int) -> dict[str, Tensor]:
-        """The runs as a `Spread` wants them, with room for more: `size` tokens and `places` runs."""
-        ends = torch.tensor([0] + [end for _, end, _ in self.runs])
-        counts, at = ends.diff(), torch.arange(len(self.runs))
-        bounds = torch.full((places + 1,), self.tokens)
-        bounds[: len(ends)] = ends
-        place = torch.full((size,), -1)
-        place[: self.tokens] = repeated(at, counts)
-        pieces = (counts + block - 1) // block
-        tiles = torch.zeros(size // block + places, 3, dtype=torch.long)
-        owner = repeated(at, pieces)
-        first = ends[owner] + (torch.arange(len(owner)) - (pieces.cumsum(0) - pieces)[owner]) * block
-        tiles[: len(owner)] = torch.stack([first, (ends[owner + 1] - first).clamp(max=block), owner], 1)
-        return {"bounds": bounds, "tiles": tiles, "place": place}
+        t = self.tiles
+        if name not in kernel_ops.FUSED:
+            return self._apart(x, down, up, act, scale)
+        return kernel_ops.bottleneck(x, *down, *up, scale, name, self.entry, t.tiles, t.bounds, t.block)
 
 
 def _takes_grouped(x: Tensor, weight: Tensor) -> bool:

@@ -24,7 +24,7 @@ from inlay.bank.delta import Delta, Signal, Tensors
 from inlay.bank.gelu import half_gelu
 from inlay.bank.joined import FusedProduct
 from inlay.bank.noise import number
-from inlay.bank.passes import Here, Pass, Reached
+from inlay.bank.passes import LayerActions, Pass
 from inlay.bank.route import Route
 from inlay.bank.weights import call_with
 from inlay.base.joint import joint
@@ -159,6 +159,9 @@ class Wiring:
                 y = state.drop(here, place, _p(dropout), dropout.training, y)
             for site in sites:
                 y = change(state, here, site, "sublayer", x, y)
+            if state.observer is not None:
+                for site in sites:
+                    state.observer.leaf(site, y)
             return y
 
         return forward
@@ -204,8 +207,6 @@ class Wiring:
             if state is None:
                 return plain(*args, **kwargs)
             depth, state.depth = state.depth, state.depth + 1
-            if state.stop == depth:
-                raise Reached(args[0] if args else kwargs["hidden_states"])
             if state.begin is not None and depth <= state.begin[0]:
                 if depth < state.begin[0]:
                     return args[0] if args else kwargs["hidden_states"]
@@ -213,8 +214,11 @@ class Wiring:
                     args = (state.begin[1], *args[1:])
                 else:
                     kwargs["hidden_states"] = state.begin[1]
+            states = args[0] if args else kwargs["hidden_states"]
             if "hidden" in state.wants:
-                state.hidden.append(args[0] if args else kwargs["hidden_states"])
+                state.hidden.append(states)
+            if state.observer is not None:
+                state.observer.layer(depth, states)
             state.here = state.look(sites, self._places.get((path, depth), {}))
             if state.compiled:
                 return compiled_layer(plain, args, kwargs)
@@ -245,11 +249,15 @@ class Wiring:
         def forward(*args: Any, **kwargs: Any) -> Any:
             out = plain(*args, **kwargs)
             state = self.current
-            if state is None or "hidden" not in state.wants:
+            if state is None or not ("hidden" in state.wants or state.observer is not None):
                 return out
             last = out if isinstance(out, Tensor) else out[0]
-            state.hidden.append(last)
-            mixed = change(state, state.look([site], {}), site, "projection", last, last)
+            mixed = last
+            if "hidden" in state.wants:
+                state.hidden.append(last)
+                mixed = change(state, state.look([site], {}), site, "projection", last, last)
+            if state.observer is not None:
+                state.observer.layer(state.depth, mixed)
             if isinstance(out, Tensor):
                 return mixed
             if isinstance(out, tuple):
@@ -262,7 +270,7 @@ class Wiring:
         return forward
 
 
-def change(state: Pass, here: Here, site: Site, stage: str, x: Tensor, y: Tensor) -> Tensor:
+def change(state: Pass, here: LayerActions, site: Site, stage: str, x: Tensor, y: Tensor) -> Tensor:
     """Add every delta of a stage at a site."""
     for delta, tensors, route in here.actions.get(site.kind, ()):
         if delta.stage == stage:
@@ -283,6 +291,8 @@ def _add(state: Pass, site: Site, delta: Delta, tensors: Tensors, route: Route, 
     hidden = [mine(h) for h in state.hidden] if "hidden" in delta.wants else []
     here = flat if route.span is None and site.columns is None else flat[start:end, first:last]
     signal = Signal(site, mine(x), here, None if below is None else mine(below), hidden)
+    if state.observer is not None:
+        state.observer.delta(state.depth - 1, delta, route, tensors, signal)
     added = here + delta.difference(route, tensors, signal)
     if here is flat or added.shape == flat.shape:
         flat = added

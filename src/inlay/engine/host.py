@@ -27,18 +27,18 @@ from torch import Tensor, nn
 from inlay.bank import sparse
 from inlay.bank.bank import BASE
 from inlay.bank.delta import Method, SlotMethod, WeightMethod, params_of, parse
-from inlay.bank.forward import Forward, Hidden, in_order
-from inlay.bank.inputs import longest_row
+from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys
-from inlay.bank.weights import WeightSlot
+from inlay.bank.planning import longest_row
+from inlay.bank.records import Record
 from inlay.base.load import Base, keep_as, load, load_tokenizer, ready
 from inlay.data.batch import Batch
-from inlay.engine.answer import Output, by_row
-from inlay.engine.graphs import Graphs, Run
+from inlay.engine import run
+from inlay.engine.graphs import Graphs, Run, Shape
 from inlay.engine.loaded import Loaded, label_names
 from inlay.engine.predict import Request, predict
 from inlay.engine.translate import Translator
-from inlay.engine.work import Work, hidden_of, outputs_of, plan_work, states_of
+from inlay.engine.run import Hidden
 from inlay.errors import AdapterError, BaseError, InlayError, SlotError, suggest
 from inlay.heads.pool import choose
 from inlay.library.adapter import Adapter
@@ -103,6 +103,7 @@ class Host:
         self.lock = threading.RLock()
         """Held by whoever uses the model or moves tensors."""
         self._loaded: dict[str, Loaded] = {}
+        self._changes = 0
 
     @property
     def names(self) -> list[str]:
@@ -142,7 +143,7 @@ class Host:
             pool = "tokens"
         kept = choose(pool, self.base) if names else "auto"
         kind = (made.head if made is not None and made.head else head) if names else None
-        record = Loaded(0, method, method.spec, seed, kind, kept, names, made)
+        record = Loaded(0, 0, method, method.spec, seed, kind, kept, names, made)
         self.enter(name, record, record.initial(self.base))
 
     def load(self, adapter: Adapter, name: str | None = None) -> None:
@@ -163,7 +164,7 @@ class Host:
         pruned = frozenset(n.removesuffix(sparse.INDEX) for n in adapter.tensors if n.endswith(sparse.INDEX))
         task = parse_task(adapter.task) if adapter.task else None
         given = (adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels))
-        record = Loaded(0, method, *given, task, pruned, adapter.about)
+        record = Loaded(0, 0, method, *given, task, pruned, adapter.about)
         return record, record.fit(self.base, adapter.tensors)
 
     def refuse_other_base(self, base: str, said: object = None) -> None:
@@ -190,20 +191,12 @@ class Host:
             parts = method.parts(sites) + parts
             start = method.start(sites, record.seed)
         slot = self.forward.bank.load(parts, tensors, method, start)
-        if isinstance(method, WeightMethod):
-            head = params_of(record.head_parts(self.base))
-            own = {n: t for n, t in tensors.items() if n not in head}
-            try:
-                self.forward.weights[slot] = WeightSlot.load(method, own, self.base.device)
-            except BaseException:
-                self.forward.bank.unload(slot)
-                raise
-        self._loaded[name] = replace(record, slot=slot)
+        self._loaded[name] = replace(record, slot=slot, width=0 if record.head is None else record.outputs(self.base))
 
     @_alone
     def adapter(self, name: str, finish: bool = False) -> Adapter:
         """A snapshot; `finish` also applies and drops what only training needs (gates), and notes how shut they are."""
-        record = self._record(name)
+        record = self.loaded(name)
         tensors, about = self.read(name, None if finish else "cpu"), dict(record.about)
         constants = {n for n, p in record.params(self.base).items() if p.role == "constant"}
         if finish:
@@ -221,31 +214,23 @@ class Host:
     @_alone
     def read(self, name: str, device: str | None = None) -> dict[str, Tensor]:
         """A copy of all of an adapter's tensors, on its device or on another."""
-        slot = self._record(name).slot
-        weights = self.forward.weights.get(slot)
-        return self.forward.bank.read(slot, device) | ({} if weights is None else weights.read(device))
+        return self.forward.bank.read(self.slot(name), device)
 
     @_alone
     def write(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite tensors of an adapter in place; those that are not given stay."""
-        slot = self._record(name).slot
-        weights = self.forward.weights.get(slot)
-        own = {} if weights is None else weights.tensors
-        unknown = sorted(tensors.keys() - own.keys() - self.forward.bank.slot(slot).params.keys())
+        slot = self.slot(name)
+        unknown = sorted(tensors.keys() - self.forward.bank.places(slot).keys())
         if unknown:
             raise SlotError(f"{name!r} has no tensor {unknown[0]!r}")
         self.forward.bank.write(slot, tensors)
-        with torch.no_grad():
-            for key in own.keys() & tensors.keys():
-                own[key].copy_(tensors[key])
 
     @_alone
     def unload(self, name: str) -> None:
         """Forget an adapter."""
-        slot = self._record(name).slot
+        slot = self.slot(name)
         del self._loaded[name]
         self.forward.bank.unload(slot)
-        self.forward.weights.pop(slot, None)
 
     @_alone
     def close(self) -> None:
@@ -256,7 +241,7 @@ class Host:
 
     def slot(self, name: str | None) -> int:
         """The slot of a name; None is the bare base."""
-        return BASE if name is None else self._record(name).slot
+        return BASE if name is None else self.loaded(name).slot
 
     def keys(self, steps: Mapping[str, tuple[int, int]], without_dropout: Iterable[str] = ()) -> Keys:
         """Training mode for these adapters: name -> (seed, step)."""
@@ -268,26 +253,26 @@ class Host:
 
     def task(self, name: str) -> Task:
         """What an adapter's answers mean."""
-        task = self._record(name).task
+        task = self.loaded(name).task
         if task is None:
             raise SlotError(f"{name!r} has no task; add it with labels, and a task if it is not classification")
         return task
 
     def labels(self, name: str) -> tuple[str, ...]:
         """The names of an adapter's outputs."""
-        return self._record(name).labels
+        return self.loaded(name).labels
 
     def head(self, name: str) -> str | None:
         """The kind of an adapter's head; None if it has none."""
-        return self._record(name).head
+        return self.loaded(name).head
 
     def pool(self, name: str) -> str:
         """How an adapter's head pools rows."""
-        return self._record(name).pool
+        return self.loaded(name).pool
 
     def translator(self, name: str) -> Translator:
         """How an adapter is asked, and how it answers."""
-        return Translator(name, self.task(name), self.labels(name), self._record(name).about.get("columns") or {})
+        return Translator(name, self.task(name), self.labels(name), self.loaded(name).about.get("columns") or {})
 
     @_alone
     def predict(
@@ -321,25 +306,18 @@ class Host:
     @_alone
     def penalty(self, name: str) -> Tensor | None:
         """What an adapter's gates add to its loss (L0, diff pruning); None without gates."""
-        slot = self._record(name).slot
-        weights = self.forward.weights.get(slot)
-        return self.forward.bank.penalty(slot) if weights is None else weights.method.penalty(weights.tensors)
+        return self.forward.bank.penalty(self.slot(name))
 
     def parameters(self) -> list[nn.Parameter]:
         """Everything that trains. A stack holds all adapters of a group, so a plain optimiser over these must not
         decay weights (it would decay the neighbours too), and is made anew when adapters come or go.
         """
-        return [*self.forward.bank.parameters(), *(p for w in self.forward.weights.values() for p in w.parameters())]
+        return list(self.forward.bank.parameters())
 
     @_alone
     def gradients(self, name: str) -> dict[str, Tensor | None]:
         """One adapter's own gradients at their true sizes."""
-        slot = self._record(name).slot
-        found = self.forward.bank.gradients(slot)
-        if slot in self.forward.weights:
-            tensors = self.forward.weights[slot].tensors
-            found |= {n: t.grad for n, t in tensors.items() if isinstance(t, nn.Parameter)}
-        return found
+        return self.forward.bank.gradients(self.slot(name))
 
     @_alone
     def batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Batch:
@@ -359,63 +337,36 @@ class Host:
         self, batch: Batch, names: Sequence[str | None], keys: Keys | None = None, packed: bool | None = None
     ) -> Hidden:
         """The last hidden states; names[i] is the adapter of row i, None the bare base."""
-        self._refuse_closed()
-        work = plan_work(self.forward, batch, [self.slot(name) for name in names], None, keys, packed)
-        states: Tensor = self._run(work, functools.partial(states_of, self.forward, work))
-        return hidden_of(work, states if torch.is_grad_enabled() else states.clone())
+        return run.hidden(self, batch, names, keys, packed)
 
+    @_alone
     def logits(
         self, batch: Batch, names: Sequence[str | None], keys: Keys | None = None, packed: bool | None = None
     ) -> list[Tensor]:
         """One tensor per row: [labels], or [tokens, labels] where the adapter answers for every token."""
-        return self._logits(batch, names, keys, packed, self.base.device)
+        return run.logits(self, batch, names, keys, packed)
 
+    @_alone
     def logits_on_cpu(self, batch: Batch, names: Sequence[str | None]) -> list[Tensor]:
         """As `logits`, without gradients and on the CPU: one copy from the device, not one per row."""
-        with torch.no_grad():
-            return self._logits(batch, names, None, None, torch.device("cpu"))
-
-    def work(self, batch: Batch, names: Sequence[str | None], keys: Keys | None, **how: Any) -> Work:
-        """Plan a batch whose rows all have a head."""
-        self._refuse_closed()
-        slots: dict[str | None, int] = {}
-        pools: dict[int, str] = {}
-        for name in dict.fromkeys(names):  # many rows, few names
-            if name is None:
-                raise SlotError(f"row {names.index(name)} is for the bare base, which has no head")
-            record = self._record(name)
-            if record.head is None:
-                raise SlotError(f"{name!r} has no head; add it with labels")
-            slots[name], pools[record.slot] = record.slot, record.pool
-        return plan_work(self.forward, batch, [slots[name] for name in names], pools, keys, **how)
+        return run.logits_on_cpu(self, batch, names)
 
     def width(self, name: str) -> int:
         """How many outputs an adapter's head has."""
-        return self._record(name).outputs(self.base)
+        return self.loaded(name).width
 
-    @_alone
-    def _logits(
-        self, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None, device: torch.device
-    ) -> list[Tensor]:
-        work = self.work(batch, names, keys, packed=packed)
-        assert work.heads is not None
-        found: list[Output] = self._run(work, functools.partial(outputs_of, self.forward, work))
-        if not torch.is_grad_enabled():  # a recording's own results are overwritten by the next run
-            found = [replace(one, values=one.values.to(device, copy=True)) for one in found]
-        width = {self.slot(name): self.width(name) for name in set(names) if name is not None}
-        rows = by_row(found, work.heads, width)
-        return in_order(rows, work.order)
+    def run_recorded(
+        self, plan: Record, shape: Shape | None, work: Run, before: Callable[[], None] | None = None
+    ) -> Any:
+        """Run work on a plan, from a recording where there is one; see `Graphs.run`."""
+        bank = self.forward.bank
+        if bank.changes != self._changes:
+            self._changes = bank.changes
+            self.graphs.keep([group.state for group in bank.groups.values()])
+        return self.graphs.run(plan, shape, work, before)
 
-    def _run(self, work: Work, run: Run) -> Any:
-        shape = None if torch.is_grad_enabled() else work.shape(self.forward)
-        kind = "states" if work.heads is None else "outputs"
-        return self.graphs.run(self.forward.bank.version, shape and (kind, shape), work.tables, run)
-
-    def _refuse_closed(self) -> None:
-        if self.forward.wiring.removed:
-            raise InlayError("this host is closed")
-
-    def _record(self, name: str) -> Loaded:
+    def loaded(self, name: str) -> Loaded:
+        """What is known of an adapter."""
         if name not in self._loaded:
             raise SlotError(f"no adapter named {name!r} is loaded: {suggest(name, self._loaded)}")
         return self._loaded[name]

@@ -24,6 +24,8 @@ class Loaded:
     """One adapter in a host."""
 
     slot: int
+    width: int
+    """How many outputs its head has."""
     method: Method
     spec: str
     seed: int

@@ -11,7 +11,6 @@ and last for decoders.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -43,14 +42,13 @@ def choose(pool: str, base: Base) -> str:
     return "last" if base.sites.arch.decoder else "cls"
 
 
-def pool_rows(states: Tensor, kind: str, tables: Mapping[str, Tensor]) -> Tensor:
+def pool_rows(states: Tensor, way: str, first: Tensor, last: Tensor, counts: Tensor) -> Tensor:
     """states [tokens, d] -> [rows, d]; for `pooler` this is its input, the first token.
 
     Args:
-        tables: `first`, `last` and `counts` [rows] of every row's tokens.
+        first, last, counts: [rows] of every row's tokens.
     """
-    if kind == "mean":
-        counts = tables["counts"]
+    if way == "mean":
         total = torch.segment_reduce(states.float(), "sum", lengths=counts.long(), axis=0, unsafe=True)
         return (total / counts.clamp(min=1).unsqueeze(1)).to(states.dtype)
-    return states[tables["last" if kind == "last" else "first"]]
+    return states[last if way == "last" else first]

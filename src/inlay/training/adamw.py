@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from inlay.bank.bank import Group
+from inlay.bank.bank import Trained
 from inlay.bank.forward import Forward
+from inlay.bank.records import A, Record, host, on_device
+from inlay.data.batch import Array
 
+CHUNK = 4096
+"""Numbers that one kernel program steps."""
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -49,78 +54,83 @@ _Lane = tuple[int, bool]
 """A slot, and whether it stands for its gates, where these have a learning rate of their own."""
 
 
+@dataclass(frozen=True, eq=False)
+class UpdatePlan(Record, Generic[A]):
+    """The numbers of a step."""
+
+    settings: A
+    """[lanes, 4] clip limit, decay factor, root of the second moment's correction, step."""
+    bounds: A | None
+    """[lanes + 1] with kernels: which chunks are a lane's."""
+    where: tuple[Hashable, ...]
+    """What steps: the entries of every lane, or the slot of a weight-level adapter."""
+    of_slot: Mapping[int, Settings] = host()
+
+
 class AdamW:
     """The optimiser of all adapters in a host."""
 
     def __init__(self, forward: Forward):
         self.forward = forward
+        self.bank = forward.bank
         self._moments: dict[int, _Moments] = {}
-        self._bounds: tuple[Any, Tensor] = (None, torch.empty(0))
+        self._known: tuple[Hashable, Array, tuple[Hashable, ...]] = (None, np.zeros(0), ())
         self._room: tuple[Tensor, Tensor] | None = None
 
-    def plan(self, settings: Mapping[int, Settings]) -> dict[str, Tensor]:
-        """The numbers of a step, for the device: settings [slots, 4], and with kernels which chunks are a slot's."""
+    def plan(self, settings: Mapping[int, Settings]) -> UpdatePlan[Array]:
+        """A step of these slots."""
         lanes = self._lanes(settings)
         rows = [(math.inf if one.clip is None else one.clip, *_factors(one)) for one in lanes.values()]
-        tables = {"settings": torch.tensor(rows, dtype=torch.float32)}
-        if self.forward.kernels:
-            key = (self.forward.bank.version, tuple(lanes))
-            if self._bounds[0] != key:
-                counts = [self._count(lane, lanes) for lane in lanes]
-                self._bounds = key, torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32)
-            tables["bounds"] = self._bounds[1]
-        return tables
+        key = (self.bank.changes, tuple(lanes))
+        if self._known[0] != key:
+            self._known = key, *self._places(lanes)
+        _, bounds, where = self._known
+        numbers = np.array(rows, dtype=np.float32)
+        return UpdatePlan(numbers, bounds if self.forward.kernels else None, where, settings)
 
     def make_room(self, settings: Mapping[int, Settings]) -> None:
         """Memory for the next recording of a step, which may not take any while it is made."""
-        lanes = self._lanes(settings)
-        shape = (sum(self._count(lane, lanes) for lane in lanes), 6)
+        shape = (int(self._places(self._lanes(settings))[0][-1]), 6)
         host = torch.empty(shape, dtype=torch.long, pin_memory=True)
-        self._room = host, torch.empty(shape, dtype=torch.long, device=self.forward.bank.device)
+        self._room = host, torch.empty(shape, dtype=torch.long, device=self.bank.device)
 
     @torch.no_grad()
-    def step(self, settings: Mapping[int, Settings], tables: Mapping[str, Tensor] | None = None) -> object:
-        """Step the slots that are named, from the gradients that are there.
+    def step(self, settings: Mapping[int, Settings]) -> object:
+        """Step the slots that are named, from the gradients that are there."""
+        plan: UpdatePlan[Tensor] = on_device(self.plan(settings), self.bank.device)
+        return self.prepare(plan)()
 
-        Args:
-            tables: what `plan` made of the settings, on the device.
-
-        Returns what must be kept as long as a recording of this step.
+    @torch.no_grad()
+    def prepare(self, plan: UpdatePlan[Tensor]) -> Callable[[], object]:
+        """All of a step that takes memory. What it gives makes the step and takes none, so that a step is never half
+        made; the gradients are used up by it. That in turn gives what must be kept as long as a recording of the step.
         """
-        return self.prepare(settings, tables)()
-
-    @torch.no_grad()
-    def prepare(
-        self, settings: Mapping[int, Settings], tables: Mapping[str, Tensor] | None = None
-    ) -> Callable[[], object]:
-        """All of `step` that takes memory. What it gives makes the step and takes none, so that a step is never half
-        made; the gradients are used up by it."""
-        if tables is not None and "bounds" in tables:
-            return self._fused(settings, tables)
-        return self._plain(settings)
+        if plan.bounds is not None:
+            return self._fused(plan.of_slot, plan.bounds, plan.settings)
+        return self._plain(plan.of_slot)
 
     def _plain(self, settings: Mapping[int, Settings]) -> Callable[[], object]:
         updates: list[_Update] = []
-        runs = [_Run(group, low, high, slots) for group, low, high, slots in self._runs(settings)]
-        lanes = self._lanes(settings)
-        scale = self._clipping(lanes, runs)
-        for run, gates in itertools.product(runs, (False, True)):
-            stacks = [s for n, s in run.group.stacks.items() if s.grad is not None and (n in run.group.gates) == gates]
-            if stacks:
-                own = [lanes[_lane(slot, gates, lanes)] for slot in run.slots]
-                numbers = [scale.place[_lane(slot, gates, lanes)] for slot in run.slots]
-                places = torch.tensor(numbers, device=scale.of.device)
-                updates.append(_of_stacks(self._views(stacks, run.low, run.high), own, scale.of[places]))
         decays: list[tuple[dict[str, nn.Parameter], Settings]] = []
-        for slot, parameters in self._weights(settings):
-            by_lane: dict[_Lane, dict[str, nn.Parameter]] = {}
-            for name, p in parameters.items():
-                if p.grad is not None:
-                    by_lane.setdefault(_lane(slot, _is_gate(name), lanes), {})[name] = p
-            for lane, named in by_lane.items():
-                views = self._views(list(named.values()))
-                updates += _of_tensors(views, lanes[lane], scale.of[scale.place[lane]])
-                decays.append((named, lanes[lane]))
+        lanes = self._lanes(settings)
+        trained = self.bank.trained(settings)
+        number = {lane: i for i, lane in enumerate(lanes)}
+        scale = self._clipping(lanes, trained)
+        for one in trained:
+            of_slot = [_lane(slot, one.are_gates, lanes) for slot in one.slots]
+            with_grad = {name: t for name, t in one.tensors.items() if t.grad is not None}
+            if not with_grad:
+                continue
+            if one.entries is None:
+                (lane,) = of_slot
+                updates += _of_tensors(self._views(list(with_grad.values())), lanes[lane], scale[number[lane]])
+                decays.append((with_grad, lanes[lane]))
+                continue
+            for low, high, start in _stretches(one.entries):
+                own = of_slot[start : start + high - low]
+                places = torch.tensor([number[lane] for lane in own], device=scale.device)
+                views = self._views(list(with_grad.values()), low, high)
+                updates.append(_of_stacks(views, [lanes[lane] for lane in own], scale[places]))
 
         @torch.no_grad()
         def apply() -> None:
@@ -131,39 +141,38 @@ class AdamW:
 
         return apply
 
-    def _fused(self, settings: Mapping[int, Settings], tables: Mapping[str, Tensor]) -> Callable[[], object]:
+    def _fused(self, settings: Mapping[int, Settings], bounds: Tensor, numbers: Tensor) -> Callable[[], object]:
         from inlay.training import fused
 
-        parts = []
         lanes = self._lanes(settings)
         number = {lane: i for i, lane in enumerate(lanes)}
-        for group in self.forward.bank.groups.values():
-            mine = [(slot, entry) for slot, entry in group.entry_of.items() if slot in settings]
-            for name, stack in group.stacks.items():
-                if mine and stack.requires_grad:
-                    numbers = [number[_lane(slot, name in group.gates, lanes)] for slot, _ in mine]
-                    parts.append(fused.rows(self._four(stack), [entry for _, entry in mine], numbers))
-        for slot, parameters in self._weights(settings):
-            for name, p in parameters.items():
-                own = number[_lane(slot, _is_gate(name), lanes)]
-                parts.append(fused.rows([t.unsqueeze(0) for t in self._four(p)], [0], [own]))
+        parts, decays = [], []
+        for one in self.bank.trained(settings):
+            own = [number[_lane(slot, one.are_gates, lanes)] for slot in one.slots]
+            for tensor in one.tensors.values():
+                four = self._four(tensor)
+                if one.entries is None:
+                    parts.append(fused.rows([t.unsqueeze(0) for t in four], [0], own))
+                else:
+                    parts.append(fused.rows(four, one.entries, own))
+            if one.entries is None:
+                decays.append((one.tensors, lanes[_lane(one.slots[0], one.are_gates, lanes)]))
         chunks = torch.cat(parts)
         chunks = chunks[torch.argsort(chunks[:, -1], stable=True)]
         if self._room is None or not torch.cuda.is_current_stream_capturing():
             self._room = None
-            device = chunks.to(self.forward.bank.device)
+            device = chunks.to(self.bank.device)
         else:
             (room, device), self._room = self._room, None
             chunks = room.copy_(chunks)
             device.copy_(chunks, non_blocking=True)
-        run = fused.prepare(device, tables["bounds"], tables["settings"], (BETA1, BETA2), EPSILON)
+        run = fused.prepare(device, bounds, numbers, (BETA1, BETA2), EPSILON)
 
         @torch.no_grad()
         def apply() -> object:
             run()
-            for slot, parameters in self._weights(settings):
-                plain = {n: p for n, p in parameters.items() if not _is_gate(n) or (slot, True) not in lanes}
-                self._decay_base(plain, settings[slot])
+            for named, one in decays:
+                self._decay_base(named, one)
             return chunks, device
 
         return apply
@@ -180,25 +189,23 @@ class AdamW:
         lanes: dict[_Lane, Settings] = {}
         for slot, one in settings.items():
             lanes[slot, False] = one
-            if one.gate_lr is not None and self._has_gates(slot):
+            if one.gate_lr is not None and self.bank.slot(slot).has_gates:
                 lanes[slot, True] = replace(one, lr=one.gate_lr, weight_decay=0.0, decay_weights=False)
         return lanes
 
-    def _has_gates(self, slot: int) -> bool:
-        weights = self.forward.weights.get(slot)
-        record = self.forward.bank.slot(slot)
-        return record.gated if weights is None else any(map(_is_gate, weights.tensors))
-
-    def _count(self, lane: _Lane, lanes: Mapping[_Lane, Settings]) -> int:
-        from inlay.training.fused import chunks_of
-
-        slot, bank = lane[0], self.forward.bank
-        groups = {id(g): g for g in bank.slot(slot).groups.values()}.values()
-        stacks = [(n in g.gates, s[0]) for g in groups for n, s in g.stacks.items() if s.requires_grad]
-        if slot in self.forward.weights:
-            tensors = self.forward.weights[slot].tensors
-            stacks += [(_is_gate(n), t) for n, t in tensors.items() if isinstance(t, nn.Parameter)]
-        return sum(chunks_of(s.numel()) for gate, s in stacks if _lane(slot, gate, lanes) == lane)
+    def _places(self, lanes: Mapping[_Lane, Settings]) -> tuple[Array, tuple[Hashable, ...]]:
+        """[lanes + 1] which chunks are a lane's, and where every lane's numbers are."""
+        counts = dict.fromkeys(lanes, 0)
+        where: dict[_Lane, list[Hashable]] = {lane: [] for lane in lanes}
+        for one in self.bank.trained({slot for slot, _ in lanes}):
+            sizes = [t.numel() if one.entries is None else t[0].numel() for t in one.tensors.values()]
+            for i, slot in enumerate(one.slots):
+                lane = _lane(slot, one.are_gates, lanes)
+                counts[lane] += sum(-(-size // CHUNK) for size in sizes)
+                home = slot if one.entries is None else (id(next(iter(one.tensors.values()))), one.entries[i])
+                where[lane].append(home)
+        bounds = np.array([0, *itertools.accumulate(counts.values())])
+        return bounds, tuple(map(tuple, where.values()))
 
     def _decay_base(self, parameters: Mapping[str, Tensor], one: Settings) -> None:
         """The difference has decayed; with `decay_weights` the base's own part decays too."""
@@ -214,8 +221,7 @@ class AdamW:
 
     def drop_unused(self) -> None:
         """Let go of the moments of stacks that no longer exist."""
-        alive = {id(s) for g in self.forward.bank.groups.values() for s in g.stacks.values()}
-        alive |= {id(p) for w in self.forward.weights.values() for p in w.parameters()}
+        alive = {id(p) for p in self.bank.parameters()}
         self._moments = {key: moments for key, moments in self._moments.items() if key in alive}
 
     def read(self, slot: int, device: str | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -233,48 +239,25 @@ class AdamW:
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        for group in self.forward.bank.groups.values():
-            for stack in group.stacks.values():
-                stack.grad = None
-        for weights in self.forward.weights.values():
-            for p in weights.parameters():
-                p.grad = None
+        for p in self.bank.parameters():
+            p.grad = None
 
-    def _clipping(self, lanes: Mapping[_Lane, Settings], runs: Sequence[_Run]) -> _Scale:
-        """What to multiply each lane's gradients with: 1 unless their norm is larger than its limit."""
-        place = {lane: i for i, lane in enumerate(lanes)}
-        device = self.forward.bank.device
-        squares = torch.zeros(len(place), dtype=torch.float32, device=device)
-        for run, gates in itertools.product(runs, (False, True)):
-            mine = [s for n, s in run.group.stacks.items() if (n in run.group.gates) == gates]
-            grads = [s.grad[run.low : run.high] for s in mine if s.grad is not None]
-            if grads:
-                sums = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).square().sum(0)
-                numbers = [place[_lane(slot, gates, lanes)] for slot in run.slots]
-                squares[torch.tensor(numbers, device=device)] += sums
-        for slot, parameters in self._weights(dict.fromkeys(slot for slot, _ in lanes)):
-            for gates in (False, True):
-                grads = [p.grad for n, p in parameters.items() if p.grad is not None and _is_gate(n) == gates]
-                if grads:
-                    squares[place[_lane(slot, gates, lanes)]] += torch.stack(torch._foreach_norm(grads)).square().sum()
+    def _clipping(self, lanes: Mapping[_Lane, Settings], trained: Sequence[Trained]) -> Tensor:
+        """[lanes] what to multiply each one's gradients with: 1 unless their norm is larger than its limit."""
+        number = {lane: i for i, lane in enumerate(lanes)}
+        device = self.bank.device
+        squares = torch.zeros(len(number), dtype=torch.float32, device=device)
+        for one in trained:
+            own = [number[_lane(slot, one.are_gates, lanes)] for slot in one.slots]
+            grads = [t.grad for t in one.tensors.values() if t.grad is not None]
+            if grads and one.entries is None:
+                squares[own[0]] += torch.stack(torch._foreach_norm(grads)).square().sum()
+            elif grads and one.entries is not None:
+                for low, high, start in _stretches(one.entries):
+                    sums = torch.stack([g[low:high].flatten(1).norm(dim=1) for g in grads]).square().sum(0)
+                    squares[torch.tensor(own[start : start + high - low], device=device)] += sums
         limits = squares.new_tensor([math.inf if one.clip is None else one.clip for one in lanes.values()])
-        return _Scale(place, (limits / (squares.sqrt() + 1e-6)).clamp(max=1.0))
-
-    def _runs(self, settings: Mapping[int, Settings]) -> Iterator[tuple[Group, int, int, list[int]]]:
-        """(group, first entry, last entry + 1, slots): stretches of neighbouring entries that all step."""
-        for group in self.forward.bank.groups.values():
-            active = sorted((entry, slot) for slot, entry in group.entry_of.items() if slot in settings)
-            start = 0
-            for i in range(1, len(active) + 1):
-                if i == len(active) or active[i][0] != active[i - 1][0] + 1:
-                    yield group, active[start][0], active[i - 1][0] + 1, [slot for _, slot in active[start:i]]
-                    start = i
-
-    def _weights(self, settings: Mapping[int, object]) -> Iterator[tuple[int, dict[str, nn.Parameter]]]:
-        for slot in settings:
-            if slot in self.forward.weights:
-                tensors = self.forward.weights[slot].tensors
-                yield slot, {n: t for n, t in tensors.items() if isinstance(t, nn.Parameter)}
+        return (limits / (squares.sqrt() + 1e-6)).clamp(max=1.0)
 
     def _views(self, stacks: Sequence[Tensor], low: int | None = None, high: int | None = None) -> _Views:
         """Values, gradients and moments, of a stretch of entries or whole."""
@@ -299,43 +282,23 @@ class AdamW:
             found.first, found.second = first, second
         return found
 
-    def _entries(self, slot: int) -> dict[str, tuple[_Moments, tuple[int | slice, ...]]]:
-        bank = self.forward.bank
-        found: dict[str, tuple[_Moments, tuple[int | slice, ...]]] = {}
-        for name, param in bank.slot(slot).params.items():
-            if param.role != "constant":
-                stack, index = bank.entry(slot, name)
-                found[name] = (self._of(stack), index)
-        if slot in self.forward.weights:
-            for name, p in self.forward.weights[slot].tensors.items():
-                if isinstance(p, nn.Parameter):
-                    found[name] = (self._of(p), (slice(None),))
-        return found
+    def _entries(self, slot: int) -> dict[str, tuple[_Moments, tuple[Any, ...]]]:
+        places = self.bank.places(slot).items()
+        return {name: (self._of(stack), index) for name, (stack, index) in places if stack.requires_grad}
+
+
+def _stretches(entries: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(first entry, last entry + 1, where they begin) of neighbouring entries, which are sorted."""
+    start = 0
+    for i in range(1, len(entries) + 1):
+        if i == len(entries) or entries[i] != entries[i - 1] + 1:
+            yield entries[start], entries[i - 1] + 1, start
+            start = i
 
 
 def _lane(slot: int, gate: bool, lanes: Mapping[_Lane, Settings]) -> _Lane:
     """Where a slot's tensor steps."""
     return (slot, True) if gate and (slot, True) in lanes else (slot, False)
-
-
-def _is_gate(name: str) -> bool:
-    """Of a weight-level adapter's tensor."""
-    return name.endswith(".gate")
-
-
-class _Run(NamedTuple):
-    """Neighbouring entries of a group that all step."""
-
-    group: Group
-    low: int
-    high: int
-    slots: list[int]
-
-
-class _Scale(NamedTuple):
-    place: dict[_Lane, int]
-    of: Tensor
-    """[slots]"""
 
 
 class _Views(NamedTuple):

@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHUNK = 4096
+from inlay.training.adamw import CHUNK
+
 COLUMNS = 6
 """value, gradient, first moment, second moment, count, slot."""
 

@@ -1,0 +1,113 @@
+"""Records of arrays: built on the host, packed into one buffer, copied to the device once, the same record there.
+
+A record is a frozen dataclass of type `Record`. Its arrays travel; its other records are part of it; `host` fields stay behind; anything
+else is a mode. What a recording depends on (`shape_of`) is the modes and the arrays' shapes, never the numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inlay.data.batch import Array
+
+
+A = TypeVar("A", Array, Tensor)
+"""What a record's numbers are: arrays on the host, tensors on a device."""
+_ALIGNED = 32
+"""Numbers; every array starts at a multiple of 128 bytes."""
+
+
+class Record:
+    """A frozen dataclass of arrays, other records, and modes."""
+
+
+def host(**options: Any) -> Any:
+    """A field that stays on the host, and that no recording depends on."""
+    return dataclasses.field(**options, metadata={"host": True})
+
+
+def shape_of(record: Any) -> Hashable:
+    """Everything that a recording of work on this record depends on."""
+    if isinstance(record, np.ndarray):
+        return record.shape, record.dtype.char
+    if type(record) is tuple:
+        return tuple(map(shape_of, record))
+    if names := _travelling(type(record)):
+        return tuple([shape_of(getattr(record, name)) for name in names])
+    return record  # type: ignore[no-any-return]
+
+
+def pack(record: Any) -> Tensor:
+    """All numbers of a record in one int32 buffer, in page-locked memory where a GPU will read it."""
+    arrays = list(_arrays(record))
+    buffer = torch.empty(sum(_room(a.size) for a in arrays), dtype=torch.int32, pin_memory=torch.cuda.is_available())
+    flat, at = buffer.numpy(), 0
+    for array in arrays:
+        flat[at : at + array.size] = _narrow(array).reshape(-1).view(np.int32)
+        at += _room(array.size)
+    return buffer
+
+
+def unpack(record: Any, buffer: Tensor) -> Any:
+    """The same record, its arrays now views of a buffer that `pack` has filled."""
+    at = 0
+
+    def view(array: Array) -> Tensor:
+        nonlocal at
+        found = buffer[at : at + array.size]
+        at += _room(array.size)
+        return (found.view(torch.float32) if array.dtype.kind == "f" else found).view(array.shape)
+
+    return _replaced(record, view)
+
+
+def on_device(record: Any, device: torch.device) -> Any:
+    """The same record of tensors on a device: one copy to a GPU, none to the CPU."""
+    if device.type == "cpu":
+        return _replaced(record, lambda array: torch.from_numpy(_narrow(array)))
+    with torch.cuda.device(device):  # page-locked memory belongs to the current device
+        return unpack(record, pack(record).to(device, non_blocking=True))
+
+
+def _replaced(record: Any, make: Callable[[Array], Tensor]) -> Any:
+    if isinstance(record, np.ndarray):
+        return make(record)
+    if type(record) is tuple:
+        return tuple([_replaced(one, make) for one in record])
+    names = _travelling(type(record))
+    changes = {n: v for n in names if isinstance(v := getattr(record, n), np.ndarray | tuple) or _travelling(type(v))}
+    return dataclasses.replace(record, **{n: _replaced(v, make) for n, v in changes.items()}) if changes else record
+
+
+def _arrays(record: Any) -> Iterator[Array]:
+    if isinstance(record, np.ndarray):
+        yield record
+    elif type(record) is tuple:
+        for one in record:
+            yield from _arrays(one)
+    else:
+        for name in _travelling(type(record)):
+            yield from _arrays(getattr(record, name))
+
+
+@functools.cache
+def _travelling(kind: type) -> tuple[str, ...]:
+    """The fields of a record but those of the host; none of what is no record."""
+    if not issubclass(kind, Record):
+        return ()
+    return tuple(f.name for f in dataclasses.fields(kind) if not f.metadata.get("host"))
+
+
+def _narrow(array: Array) -> Array:
+    return np.ascontiguousarray(array, dtype=np.float32 if array.dtype.kind == "f" else np.int32)
+
+
+def _room(n: int) -> int:
+    return -(-n // _ALIGNED) * _ALIGNED

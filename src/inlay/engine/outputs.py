@@ -1,0 +1,222 @@
+"""From hidden states to logits: every row pooled as its adapter wants, every head on its own rows.
+
+As a forward pass, this is planned on the host (`plan_heads`) and run on tensors alone (`apply_heads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inlay.bank.delta import Signal
+from inlay.bank.forward import Forward
+from inlay.bank.noise import Keys, keyed_dropout
+from inlay.bank.passes import BankPass
+from inlay.bank.plan import Noise, Runs
+from inlay.bank.planning import plan_noise, plan_runs, rounded
+from inlay.bank.records import A, Record, host
+from inlay.bank.weights import call_with
+from inlay.base.load import Base
+from inlay.base.sites import config_of
+from inlay.data.batch import Array
+from inlay.heads.head import ROWS, TOKENS
+from inlay.heads.pool import POOLS, pool_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Place(Record, Generic[A]):
+    """Where heads answer: pooled rows, or the states of all tokens."""
+
+    site: str
+    runs: Runs[A]
+    noise: Noise[A] | None
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPlan(Record, Generic[A]):
+    """What is to be answered, for rows in the order they run; there may be padding behind them."""
+
+    first: A
+    """[rows] every row's first token."""
+    last: A
+    counts: A
+    """[rows] how many tokens it has."""
+    pool: A
+    """[rows] the number of its way of pooling."""
+    ways: tuple[str, ...]
+    """The ways of pooling that there are."""
+    rows: Place[A] | None
+    """None if every row answers for its tokens."""
+    tokens: Place[A] | None
+    """None if no row does."""
+    keys: Keys | None = host()
+    slots: Array = host()
+    lengths: Array = host()
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the heads of one group give."""
+
+    values: Tensor
+    """[rows or tokens, width]"""
+    start: int
+    """The number of the first of them, in the order they run."""
+    group: int
+    """The group's number."""
+    per_token: bool
+    """Whether tokens are answered for, not rows."""
+
+
+@dataclass(frozen=True)
+class RunOutput:
+    """The logits of one adapter's rows in a batch."""
+
+    slot: int
+    rows: Array
+    """Which rows of the batch."""
+    values: Tensor
+    """[rows, labels], or [tokens, labels] of all of them."""
+    lengths: Array | None
+    """Of the rows, where tokens are answered for."""
+
+    def by_row(self) -> Sequence[Tensor]:
+        """[labels] or [tokens, labels] of every row."""
+        return self.values.unbind() if self.lengths is None else torch.split(self.values, self.lengths.tolist())
+
+
+def plan_heads(
+    forward: Forward, slots: Array, lengths: Array, tokens: int, pools: Mapping[int, str], keys: Keys | None
+) -> HeadPlan[Array]:
+    """
+    Args:
+        slots, lengths: of the rows, in the order they run.
+        tokens: how many hidden states there will be, padding included.
+        pools: how each slot pools.
+    """
+    n = len(slots)
+    size = rounded(n, 8) if forward.kernels else n
+    counts = np.zeros(size, dtype=np.int32)
+    counts[:n] = lengths
+    first = np.where(counts > 0, counts.cumsum() - counts, 0)  # of a row of padding: any token that there is
+    ones = np.ones(n, dtype=np.int64)
+    starts = np.flatnonzero(np.diff(slots, prepend=-1))
+    of_run = [pools[slot] for slot in slots[starts].tolist()]
+    pool = np.zeros(size, dtype=np.int32)
+    pool[:n] = np.repeat([POOLS.index(way) for way in of_run], np.diff(np.append(starts, n)))
+    ways = set(of_run)
+    rows = None
+    if ways != {"tokens"}:
+        rows = _place(forward, ROWS, slots, ones, size, None if keys is None else keys.for_rows())
+    by_token = _place(forward, TOKENS, slots, lengths, tokens, keys) if "tokens" in ways else None
+    last = np.maximum(first + counts - 1, 0)
+    return HeadPlan(
+        first, last, counts, pool, tuple(sorted(ways - {"tokens"})), rows, by_token, keys, slots, lengths
+    )
+
+
+def _place(
+    forward: Forward, site: str, slots: Array, counts: Array, size: int, keys: Keys | None
+) -> Place[Array]:
+    bank = forward.bank
+    runs = plan_runs(bank, slots, counts, "rows" if site == ROWS else "tokens", size if forward.kernels else None)
+    noise = None if keys is None else plan_noise(bank, runs.slots, runs.bounds, keys, keys.tokens_before, size)
+    return Place(site, runs, noise)
+
+
+def apply_heads(forward: Forward, heads: HeadPlan[Tensor], states: Tensor) -> list[Output]:
+    """The logits of every head; `states` are [tokens, d] in the order of the rows."""
+    found: list[Output] = []
+    if heads.rows is not None:
+        found += _answers(forward, heads, heads.rows, _pooled(forward, heads, heads.rows, states))
+    if heads.tokens is not None:
+        found += _answers(forward, heads, heads.tokens, states)
+    return found
+
+
+def by_run(
+    outputs: Sequence[Output], heads: HeadPlan[Array], order: Array, widths: Mapping[int, int]
+) -> list[RunOutput]:
+    """The logits of every run of rows.
+
+    Args:
+        order: which row of the batch each row is.
+        widths: how many outputs every slot's head has.
+    """
+    found: list[RunOutput] = []
+    ends = np.append(np.flatnonzero(np.diff(heads.slots, prepend=-1)), len(heads.slots)).tolist()
+    for place in (place for place in (heads.rows, heads.tokens) if place is not None):
+        of_group = {out.group: out for out in outputs if out.per_token == (place.site == TOKENS)}
+        rows = [row for row, (number, _) in enumerate(place.runs.groups) if number in of_group]
+        outs = [of_group[place.runs.groups[row][0]] for row in rows]
+        entries, bounds = place.runs.entries[rows], place.runs.bounds.tolist()
+        which, here = entries.argmax(0).tolist(), entries.any(0).tolist()
+        for run, slot in enumerate(place.runs.slots):
+            if here[run]:
+                out, mine = outs[which[run]], slice(ends[run], ends[run + 1])
+                values = out.values[bounds[run] - out.start : bounds[run + 1] - out.start, : widths[slot]]
+                found.append(RunOutput(slot, order[mine], values, heads.lengths[mine] if out.per_token else None))
+    return found
+
+
+def head_dropout(base: Base) -> float:
+    """The dropout in front of a head: what the checkpoint's own head would have."""
+    config = config_of(base.model)
+    for name in ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob", "resid_pdrop"):
+        if isinstance(p := getattr(config, name, None), float):
+            return p
+    return 0.0
+
+
+def _pooled(forward: Forward, heads: HeadPlan[Tensor], place: Place[Tensor], states: Tensor) -> Tensor:
+    """[rows, d], each row pooled as its adapter wants; `tokens` rows are not used."""
+    by_way = {way: pool_rows(states, way, heads.first, heads.last, heads.counts) for way in heads.ways}
+    if "pooler" in by_way:
+        by_way["pooler"] = _pooler(forward, heads, place, by_way["pooler"])
+    (_, pooled), *others = by_way.items()
+    for way, rows in others:
+        pooled = torch.where((heads.pool == POOLS.index(way)).unsqueeze(1), rows, pooled)
+    return pooled
+
+
+def _pooler(forward: Forward, heads: HeadPlan[Tensor], place: Place[Tensor], first: Tensor) -> Tensor:
+    """The checkpoint's pooler on [rows, d], with whatever adapters have changed in it."""
+    site = forward.base.sites.at("pooler")
+    assert site is not None
+    model, bank = forward.base.model, forward.bank
+    leaf = model.get_submodule(site.path)
+    activation = model.get_submodule(forward.base.sites.arch.pooler_activation)
+    with forward.wiring.running(BankPass(bank, place.runs, place.noise, heads.keys, pooler=True)):
+        pooled: Tensor = leaf(first)
+    bounds = place.runs.bounds.tolist()
+    for run, slot in enumerate(place.runs.slots):
+        weights = bank.slots[slot].weights if slot in bank.slots else None
+        if weights is not None:
+            changed = weights.effective(forward.base, slot, heads.keys, within=f"{site.path}.")
+            own = {name.removeprefix(f"{site.path}."): weight for name, weight in changed.items()}
+            rows = first[bounds[run] : bounds[run + 1]] if len(bounds) > 2 else first  # alone: those of padding too
+            mine = call_with(own, leaf, leaf.forward, (rows,), {})
+            pooled = mine if len(bounds) == 2 else pooled.slice_scatter(mine, 0, bounds[run], bounds[run + 1])
+    return activation(pooled)  # type: ignore[no-any-return]
+
+
+def _answers(forward: Forward, heads: HeadPlan[Tensor], place: Place[Tensor], x: Tensor) -> list[Output]:
+    p = head_dropout(forward.base)
+    if place.noise is not None and p:
+        x = keyed_dropout(x, place.noise.key, place.noise.local, forward.wiring.head_place, p)
+    state = BankPass(forward.bank, place.runs, place.noise, heads.keys)
+    found: list[Output] = []
+    present = {number for number, _ in place.runs.groups}
+    for mount in forward.bank.mounts.get(place.site, ()):
+        if mount.group.number in present:
+            route = state.route(mount.group)
+            start, end = route.span or (0, len(x))
+            mine = x[start:end]
+            values = mount.group.delta.difference(route, mount.tensors, Signal(mount.site, mine, mine))
+            found.append(Output(values, start, mount.group.number, place.site == TOKENS))
+    return found

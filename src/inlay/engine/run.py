@@ -1,0 +1,128 @@
+"""A batch through a host: plan, run, and give every row what is its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inlay.bank.noise import Keys
+from inlay.data.batch import Array, Batch
+from inlay.engine.batch_plan import BatchPlan, plan_batch, run_batch, run_passes
+from inlay.engine.outputs import Output, RunOutput, by_run
+from inlay.errors import InlayError, SlotError
+
+if TYPE_CHECKING:
+    from inlay.engine.host import Host
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The last hidden states of a batch, in the order the rows were run."""
+
+    states: Tensor
+    """[tokens, d]; there may be more tokens at the end, which belong to no row."""
+    lengths: Array
+    slots: Array
+    order: Array
+    """Which row of the batch each row is."""
+
+    def rows(self) -> list[Tensor]:
+        """[length, d] of every row, in the batch's own order."""
+        return in_order(torch.split(self.states[: int(self.lengths.sum())], self.lengths.tolist()), self.order.tolist())
+
+
+def in_order(rows: Sequence[Tensor], order: Sequence[int]) -> list[Tensor]:
+    """Put rows back to where they came from."""
+    out = list(rows)
+    for row, place in zip(rows, order, strict=True):
+        out[place] = row
+    return out
+
+
+def hidden(host: Host, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None) -> Hidden:
+    """The last hidden states; see `Host.hidden`."""
+    refuse_closed(host)
+    plan = plan_batch(host.forward, batch, slots_of(host, names), None, keys, packed)
+    states: Tensor = _run(host, plan, "states", functools.partial(run_passes, host.forward))
+    return Hidden(states if torch.is_grad_enabled() else states.clone(), plan.lengths, plan.slots, plan.order)
+
+
+def logits(
+    host: Host, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None
+) -> list[Tensor]:
+    """[labels] of every row, or [tokens, labels]; see `Host.logits`."""
+    return _rows(outputs(host, batch, names, keys, packed, host.base.device), len(names))
+
+
+def logits_on_cpu(host: Host, batch: Batch, names: Sequence[str | None]) -> list[Tensor]:
+    """As `logits`, without gradients and on the CPU: one copy from the device, not one per row."""
+    with torch.no_grad():
+        return _rows(outputs(host, batch, names, None, None, torch.device("cpu")), len(names))
+
+
+def outputs(
+    host: Host,
+    batch: Batch,
+    names: Sequence[str | None],
+    keys: Keys | None,
+    packed: bool | None,
+    device: torch.device,
+) -> list[RunOutput]:
+    """The logits of every adapter's rows, on a device."""
+    plan, widths = plan_with_heads(host, batch, names, keys, packed)
+    assert plan.heads is not None
+    found: list[Output] = _run(host, plan, "outputs", functools.partial(run_batch, host.forward))
+    if not torch.is_grad_enabled():  # a recording's own results are overwritten by the next run
+        found = [replace(one, values=one.values.to(device, copy=True)) for one in found]
+    return by_run(found, plan.heads, plan.order, widths)
+
+
+def plan_with_heads(
+    host: Host, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None = None
+) -> tuple[BatchPlan[Array], dict[int, int]]:
+    """The plan of a batch whose rows all have a head, and how wide the head of every slot is."""
+    refuse_closed(host)
+    slots: dict[str | None, int] = {}
+    pools: dict[int, str] = {}
+    widths: dict[int, int] = {}
+    for name in dict.fromkeys(names):  # many rows, few names
+        if name is None:
+            raise SlotError(f"row {names.index(name)} is for the bare base, which has no head")
+        record = host.loaded(name)
+        if record.head is None:
+            raise SlotError(f"{name!r} has no head; add it with labels")
+        slots[name] = slot = record.slot
+        pools[slot], widths[slot] = record.pool, record.width
+    of_row = np.fromiter(map(slots.__getitem__, names), dtype=np.int64, count=len(names))
+    return plan_batch(host.forward, batch, of_row, pools, keys, packed), widths
+
+
+def slots_of(host: Host, names: Sequence[str | None]) -> Array:
+    """The slot of every row; None is the bare base."""
+    slots = {name: host.slot(name) for name in dict.fromkeys(names)}
+    return np.fromiter(map(slots.__getitem__, names), dtype=np.int64, count=len(names))
+
+
+def refuse_closed(host: Host) -> None:
+    """An error if the host is closed."""
+    if host.forward.wiring.removed:
+        raise InlayError("this host is closed")
+
+
+def _run(host: Host, plan: BatchPlan[Array], what: str, run: Callable[[Any], Any]) -> Any:
+    records = not torch.is_grad_enabled() and not host.forward.wiring.checkpointing
+    return host.run_recorded(plan, plan.shape(what) if records else None, run)
+
+
+def _rows(found: Sequence[RunOutput], count: int) -> list[Tensor]:
+    rows: list[Tensor] = [torch.empty(0)] * count
+    for one in found:
+        for place, row in zip(one.rows.tolist(), one.by_row(), strict=True):
+            rows[place] = row
+    return rows
