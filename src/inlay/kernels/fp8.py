@@ -1,4 +1,4 @@
-"""Rows made fp8 by one kernel that reads them once; the numbers are those of `fp8.py`. Importing it needs triton."""
+"""Rows made fp8 by one kernel that reads them once, to the numbers of `inlay.base.fp8`. Importing it needs triton."""
 
 # ruff: noqa: N803 (compile-time arguments are capitals)
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-untyped-def, no-untyped-call"
@@ -10,11 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inlay.base.fp8 import LARGEST, TINY
-from inlay.base.joint import side_by_side
+from inlay.kernels.shared import FP8_LARGEST, FP8_TINY, side_by_side
 
-_LARGEST = tl.constexpr(LARGEST)
-_TINY = tl.constexpr(TINY)
+_LARGEST = tl.constexpr(FP8_LARGEST)
+_TINY = tl.constexpr(FP8_TINY)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Keyed dropout as one kernel: the bits of `noise.keep_lanes`, in eager mode on CUDA.
+"""Keyed dropout as one kernel: the bits of `inlay.bank.noise.keep_lanes`, in eager mode on CUDA.
 
 One hash serves two neighbouring columns, so a block is split into its even and odd columns and joined again; both
 stay in the same thread's registers. Gradients go through the same kernel: nothing is kept for the backward pass but
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inlay.bank.noise import COLUMN_STRIDE, MULTIPLIERS, TOKEN_STRIDE, keep_scale, lane_cut
+from inlay.kernels.shared import COLUMN_STRIDE, MULTIPLIERS, TOKEN_STRIDE, keep_scale, lane_cut
 
 _FIRST = tl.constexpr(MULTIPLIERS[0])
 _SECOND = tl.constexpr(MULTIPLIERS[1])

@@ -1,4 +1,4 @@
-"""The routed primitives as registered operators over Triton kernels; the tables are those of `inlay.bank.kernels`.
+"""The routed primitives as registered operators over Triton kernels; the tables are those of `inlay.kernels.routed`.
 
     linear(x [T, in], weight [E, in, out], bias [E, out]) -> [T, out]    every token times its own entry's matrix
     bottleneck(x [T, in], down, down_bias, up, up_bias) -> [T, out]      act(x down + b) up + b in one kernel
@@ -22,8 +22,8 @@ import torch
 import triton
 from torch import Tensor
 
-from inlay.bank import kernels
-from inlay.bank.activations import ACTIVATIONS
+from inlay.kernels import routed
+from inlay.kernels.activations import ACTIVATIONS
 
 FUSED = ("gelu", "relu", "tanh", "swish", "leaky_relu", "identity")
 """Activations that `bottleneck` has in its kernel."""
@@ -57,7 +57,7 @@ def linear_forward(
     block_out = _fit(d_out, 128 if half else 64)
     block_in = _fit(d_in, (128 if block_out <= 32 else 64) if half else 32)
     with _device(x):
-        kernels.linear_kernel[(_programs(tokens, tiles, block) * triton.cdiv(d_out, block_out),)](
+        routed.linear_kernel[(_programs(tokens, tiles, block) * triton.cdiv(d_out, block_out),)](
             x,
             weight,
             bias,
@@ -225,7 +225,7 @@ def _through(
     out, mid = (_empty((tokens, width), x.dtype, x.device) for width in (d_out, m))
     half = x.element_size() == 2
     with _device(x):
-        kernels.bottleneck_kernel[(_programs(tokens, tiles, block),)](
+        routed.bottleneck_kernel[(_programs(tokens, tiles, block),)](
             x,
             first,
             first_bias,
@@ -311,7 +311,7 @@ def weight_grad(
     dbias = _empty((capacity if wants_bias else 0, d_out), dtype, x.device)
     parts = _parts(d_in * d_out + wants_bias * d_out, tokens, chunk, x.device)
     with _device(x):
-        kernels.weight_kernel[(blocks, places + capacity, max(1, triton.cdiv(tokens, chunk)))](
+        routed.weight_kernel[(blocks, places + capacity, max(1, triton.cdiv(tokens, chunk)))](
             x,
             grad,
             dweight,
@@ -362,7 +362,7 @@ def segment_sum(grad: Tensor, entry: Tensor, bounds: Tensor, capacity: int) -> T
     out = _empty((capacity, width), torch.float32, grad.device)
     parts = _parts(width, tokens, chunk, grad.device)
     with _device(grad):
-        kernels.sum_kernel[(blocks, places + capacity, max(1, triton.cdiv(tokens, chunk)))](
+        routed.sum_kernel[(blocks, places + capacity, max(1, triton.cdiv(tokens, chunk)))](
             grad,
             out,
             parts,
@@ -461,4 +461,4 @@ def _total(parts: Tensor, out: Tensor, more: Tensor | None, entry: Tensor, bound
     if parts.shape[0]:
         size, rest = out[0].numel(), 0 if more is None else more.shape[1]
         grid = (triton.cdiv(size + rest, 1024), entry.shape[0])
-        kernels.total_kernel[grid](parts, out, more, entry, bounds, chunk, size, rest, BLOCK=1024, num_warps=4)
+        routed.total_kernel[grid](parts, out, more, entry, bounds, chunk, size, rest, BLOCK=1024, num_warps=4)
