@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from inlay.kernels import launch, routed
 from inlay.kernels.activations import ACTIVATIONS
+from inlay.kernels.operators import fake, gradient, operator
 from inlay.kernels.routed_linear import linear
 from inlay.kernels.routed_sums import weight_grad
 
@@ -46,7 +46,7 @@ def bottleneck(
     return linear(h, up, up_bias, entry, tiles, bounds, block)
 
 
-@torch.library.custom_op("inlay::bottleneck", mutates_args=())
+@operator("bottleneck", has_gradient=True)
 def bottleneck_forward(
     x: Tensor,
     down: Tensor,
@@ -65,7 +65,7 @@ def bottleneck_forward(
     return _through(x, down, biases[0], up, biases[1], scale, None, activation, entry, tiles, bounds, block)
 
 
-@bottleneck_forward.register_fake
+@fake(bottleneck_forward)
 def _(
     x: Tensor,
     down: Tensor,
@@ -82,7 +82,7 @@ def _(
     return x.new_empty((x.shape[0], up.shape[2])), x.new_empty((x.shape[0], down.shape[2]))
 
 
-@torch.library.custom_op("inlay::bottleneck_backward", mutates_args=())
+@operator("bottleneck_backward", has_gradient=False)
 def bottleneck_backward(
     grad: Tensor,
     h: Tensor,
@@ -100,7 +100,7 @@ def bottleneck_backward(
     return _through(grad, first, None, second, None, scale, h, activation, entry, tiles, bounds, block)
 
 
-@bottleneck_backward.register_fake
+@fake(bottleneck_backward)
 def _(
     grad: Tensor,
     h: Tensor,
@@ -197,4 +197,4 @@ def _bottleneck_backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tens
     return dx, ddown, ddown_bias, dup, dup_bias, *(None,) * 6
 
 
-bottleneck_forward.register_autograd(_bottleneck_backward, setup_context=_keep_bottleneck)
+gradient(bottleneck_forward, _bottleneck_backward, keep=_keep_bottleneck)

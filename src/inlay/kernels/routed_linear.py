@@ -19,6 +19,7 @@ import triton
 from torch import Tensor
 
 from inlay.kernels import launch, routed
+from inlay.kernels.operators import fake, gradient, operator
 from inlay.kernels.routed_sums import segment_sum, weight_grad
 
 
@@ -30,7 +31,7 @@ def linear(
     return out
 
 
-@torch.library.custom_op("inlay::linear", mutates_args=())
+@operator("linear", has_gradient=True)
 def linear_forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, entry: Tensor, tiles: Tensor, bounds: Tensor, block: int
 ) -> Tensor:
@@ -63,7 +64,7 @@ def linear_forward(
     return out
 
 
-@linear_forward.register_fake
+@fake(linear_forward)
 def _(
     x: Tensor, weight: Tensor, bias: Tensor | None, entry: Tensor, tiles: Tensor, bounds: Tensor, block: int
 ) -> Tensor:
@@ -89,7 +90,7 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return dx, dweight, dbias.to(ctx.bias_dtype) if wants_bias and dbias is not None else None, None, None, None, None
 
 
-linear_forward.register_autograd(_linear_backward, setup_context=_keep_linear)
+gradient(linear_forward, _linear_backward, keep=_keep_linear)
 
 
 def vector(p: Tensor, entry: Tensor, bounds: Tensor, slot_of_token: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from inlay.kernels import launch, routed
+from inlay.kernels.operators import fake, operator
 
 _PROGRAMS = 256
 """A long sum is cut until about so many programs work on it: two for each multiprocessor."""
@@ -22,7 +23,7 @@ _PART = 128
 """Tokens under which a part is not worth its own program."""
 
 
-@torch.library.custom_op("inlay::weight_grad", mutates_args=())
+@operator("weight_grad", has_gradient=False)
 def weight_grad(
     x: Tensor,
     grad: Tensor,
@@ -69,7 +70,7 @@ def weight_grad(
     return dweight, dbias
 
 
-@weight_grad.register_fake
+@fake(weight_grad)
 def _(
     x: Tensor,
     grad: Tensor,
@@ -84,7 +85,7 @@ def _(
     return x.new_empty((capacity, d_in, d_out), dtype=dtype), dbias
 
 
-@torch.library.custom_op("inlay::segment_sum", mutates_args=())
+@operator("segment_sum", has_gradient=False)
 def segment_sum(grad: Tensor, entry: Tensor, bounds: Tensor, capacity: int) -> Tensor:
     """Column sums [capacity, d], fp32, over each place's tokens, at its entry; zeros for the others."""
     grad = launch.rows(grad)
@@ -113,7 +114,7 @@ def segment_sum(grad: Tensor, entry: Tensor, bounds: Tensor, capacity: int) -> T
     return out
 
 
-@segment_sum.register_fake
+@fake(segment_sum)
 def _(grad: Tensor, entry: Tensor, bounds: Tensor, capacity: int) -> Tensor:
     return grad.new_empty((capacity, grad.shape[1]), dtype=torch.float32)
 
