@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from inlay.bank import kernel_ops
 from inlay.bank.route import Act, Layer, Route
+from inlay.kernels.routed_bottleneck import FUSED, bottleneck
+from inlay.kernels.routed_linear import linear, vector
 
 
 def block_for(tokens: int) -> int:
@@ -50,15 +51,15 @@ class KernelRoute(Route):
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """One kernel."""
         s = self.spread
-        return kernel_ops.linear(x, weight, bias, self.entry, s.tiles, s.bounds, s.block)
+        return linear(x, weight, bias, self.entry, s.tiles, s.bounds, s.block)
 
     def vector(self, p: Tensor, like: Tensor) -> Tensor:
         """A gather; its gradient is a sum over each place."""
-        return kernel_ops.vector(p, self.entry, self.spread.bounds, self.spread.place, like.dtype)
+        return vector(p, self.entry, self.spread.bounds, self.spread.place, like.dtype)
 
     def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str, scale: Tensor | None = None) -> Tensor:
         """One kernel, if it knows the activation."""
         s = self.spread
-        if name not in kernel_ops.FUSED:
+        if name not in FUSED:
             return super().bottleneck(x, down, up, act, name, scale)
-        return kernel_ops.bottleneck(x, *down, *up, scale, name, self.entry, s.tiles, s.bounds, s.block)
+        return bottleneck(x, *down, *up, scale, name, self.entry, s.tiles, s.bounds, s.block)

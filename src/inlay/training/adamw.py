@@ -132,7 +132,7 @@ class AdamW:
         return apply
 
     def _fused(self, settings: Mapping[int, Settings], tables: Mapping[str, Tensor]) -> Callable[[], object]:
-        from inlay.training import fused
+        from inlay.kernels import adamw as fused
 
         parts = []
         lanes = self._lanes(settings)
@@ -190,7 +190,7 @@ class AdamW:
         return record.gated if weights is None else any(map(_is_gate, weights.tensors))
 
     def _count(self, lane: _Lane, lanes: Mapping[_Lane, Settings]) -> int:
-        from inlay.training.fused import chunks_of
+        from inlay.kernels.adamw import chunks_of
 
         slot, bank = lane[0], self.forward.bank
         groups = {id(g): g for g in bank.slot(slot).groups.values()}.values()
