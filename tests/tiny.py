@@ -149,12 +149,22 @@ def batch(rows: int, seed: int = 0, longest: int = 12) -> Batch:
     return Batch.of([torch.randint(5, VOCABULARY, (n,), generator=random).tolist() for n in lengths])
 
 
+def ids_of(batch: inlay.Batch) -> torch.Tensor:
+    """[tokens], as a model takes them."""
+    return torch.from_numpy(batch.ids).long()
+
+
+def rows_of(batch: inlay.Batch) -> list[torch.Tensor]:
+    """The ids of every row."""
+    return list(torch.split(ids_of(batch), batch.lengths.tolist()))
+
+
 def shake(host: inlay.Host, name: str, seed: int = 0, scale: float = 0.3) -> None:
     """Give an adapter random values, so that every part of it acts."""
     slot = host.slot(name)
     random = torch.Generator().manual_seed(seed)
-    bank, weights = host.forward.bank, host.forward.weights
-    tensors = bank.read(slot)
+    bank, weights = host.forward.bank, host.forward.bank.slot(slot).weights
+    tensors = {n: t for n, t in bank.read(slot).items() if n in bank.slot(slot).params}
     constant = {n for n, p in bank.slot(slot).params.items() if p.role == "constant"}
 
     def move(name: str, value: torch.Tensor, scale: float) -> torch.Tensor:
@@ -162,8 +172,8 @@ def shake(host: inlay.Host, name: str, seed: int = 0, scale: float = 0.3) -> Non
         return 0.8 + 0.3 * noise if name.endswith(".gate") else value + noise  # half open: gradients flow
 
     bank.write(slot, {n: v if n in constant else move(n, v, scale) for n, v in tensors.items()})
-    if slot in weights:
+    if weights is not None:
         with torch.no_grad():
-            for n, v in weights[slot].tensors.items():
+            for n, v in weights.tensors.items():
                 if v.is_floating_point():
                     v.copy_(move(n, v, scale / 3))

@@ -48,7 +48,7 @@ def oracle(made, name, arch, batch):
         leaf = model.get_submodule(sites.at(kind, sites.layers - 1).path)
         leaf.register_forward_hook(lambda m, args, out, kind=kind: heard.__setitem__(kind, out[0]))
     found = []
-    for ids in torch.split(batch.ids, list(batch.lengths)):
+    for ids in tiny.rows_of(batch):
         with torch.no_grad():
             model(input_ids=ids[None])
         found.append(tuple(heard[kind] for kind in NORMS))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -14,10 +17,12 @@ from torch import Tensor
 
 from inlay.bank import ops
 from inlay.bank.bank import BASE, Bank
-from inlay.bank.delta import SlotMethod, parse
+from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, parse
 from inlay.bank.gates import HardConcrete
 from inlay.bank.passes import BankPass
-from inlay.bank.route import Segments
+from inlay.bank.plan import Runs
+from inlay.bank.planning import plan_runs
+from inlay.bank.route import Route
 from inlay.base import arch
 from inlay.base.sites import Site, Sites, resolve
 from inlay.errors import SlotError
@@ -73,14 +78,18 @@ def assert_tidy(bank: Bank) -> None:
     assert all(mount.slots for mounts in bank.mounts.values() for mount in mounts)
 
 
-def routes(bank: Bank, segments: Segments) -> list[list[list[int]]]:
+def runs_of(bank: Bank, slots: list[int], counts: list[int]) -> Runs[Any]:
+    return plan_runs(bank, np.array(slots), np.array(counts), "layers", None)
+
+
+def routes(bank: Bank, slots: list[int], counts: list[int]) -> list[list[list[int]]]:
     """At `ffn.out` of each layer, in one pass: for each group that acts there, the entry of every token."""
-    state, out = BankPass(bank, segments, None), []
+    state, out = BankPass(bank, runs_of(bank, slots, counts)), []
     for layer in range(3):
         found = [route for _, _, route in state.at(site(f"layers.{layer}.ffn.out"))]
         inside = [ops.entries(route.segments, route.tokens, bank.device).tolist() for route in found]
         spans = [route.span for route in found]
-        out.append([[0] * a + row + [0] * (segments.tokens - b) for (a, b), row in zip(spans, inside, strict=True)])
+        out.append([[0] * a + row + [0] * (sum(counts) - b) for (a, b), row in zip(spans, inside, strict=True)])
     return out
 
 
@@ -163,12 +172,23 @@ def test_a_freed_entry_is_cleared_and_used_again():
     entry = group.entry_of[slots[1]]
     bank.unload(slots[1])
     assert not any(stack[entry].any() for stack in group.stacks.values())
-    new = load(bank, "bitfit:layers=0", seed=9)
+    new = load(bank, "bitfit", seed=9)
     assert new not in slots
     assert group.entry_of[new] == entry
     assert group.capacity == 4
-    assert not group.stacks["layers.1.attn.q.bias"][entry].any()  # the one before was in this layer too
-    assert_holds(bank, new, "bitfit:layers=0", seed=9)
+    assert_holds(bank, new, "bitfit", seed=9)
+
+
+def test_adapters_of_other_layers_get_no_rows_that_they_do_not_have():
+    bank = Bank()
+    for seed in range(5):
+        load(bank, "bitfit:layers=0", seed)
+    before = sum(stack.numel() for stack in bank.parameters())
+    load(bank, "bitfit", 9)  # one unusual neighbour
+    small, large = bank.groups.values()
+    assert sum(stack.numel() for stack in small.stacks.values()) == before
+    assert {name.split(".")[1] for name in small.stacks} == {"0"}
+    assert large.capacity == 2
 
 
 def test_a_group_and_its_mounts_go_with_the_last_adapter():
@@ -177,7 +197,7 @@ def test_a_group_and_its_mounts_go_with_the_last_adapter():
     bank.unload(first)
     assert len(bank.groups) == 2
     bank.unload(second)
-    assert [type(delta).__name__ for delta in bank.groups] == ["LowRank"]
+    assert [type(delta).__name__ for delta, _ in bank.groups] == ["LowRank"]
     assert {name for name, mounts in bank.mounts.items() if mounts} == {
         f"layers.{i}.attn.{kind}" for i in range(3) for kind in "qv"
     }
@@ -190,21 +210,48 @@ def test_a_group_and_its_mounts_go_with_the_last_adapter():
 def test_a_slot_is_routed_only_at_the_sites_it_adapts():
     bank = Bank()
     whole, top, low = load(bank, "bitfit"), load(bank, "bitfit:layers=2"), load(bank, "bitfit:layers=0")
-    assert len(bank.groups) == 1
-    entry = next(iter(bank.groups.values())).entry_of
-    segments = Segments([BASE, low, whole, top], [1, 2, 3, 1])
-    a, b, c = entry[low], entry[whole], entry[top]
-    assert sorted([a, b, c]) == [1, 2, 3]
-    assert routes(bank, segments) == [[[0, a, a, b, b, b, 0]], [[0, 0, 0, b, b, b, 0]], [[0, 0, 0, b, b, b, c]]]
+    other = load(bank, "bitfit")
+    a, b = [0, 0, 0, 1, 1, 1, 2, 0], [0, 1, 1, 0, 0, 0, 0, 0]
+    slots = [BASE, low, whole, other, top]
+    assert routes(bank, slots, [1, 2, 3, 1, 1]) == [[a, b], [a], [a, [0] * 7 + [1]]]
     bank.unload(whole)
-    assert routes(bank, Segments([top, low], [2, 2])) == [[[0, 0, a, a]], [], [[c, c, 0, 0]]]
+    assert routes(bank, [top, low], [2, 2]) == [[[0, 0, 1, 1]], [], [[1, 1, 0, 0]]]
+
+
+def test_a_shared_tensor_has_one_copy_for_all_adapters_of_a_group():
+    bank = Bank()
+    part = [Part(site("layers.0.ffn.out"), Projected(), "layers.0.ffn.out")]
+    slots = []
+    for seed in range(3):
+        random = torch.Generator().manual_seed(seed)
+        shapes = {name: param.shape for name, param in Projected().params(part[0].site).items()}
+        values = {"basis": torch.ones(shapes["basis"]), "scale": torch.randn(shapes["scale"], generator=random)}
+        slots.append(bank.load(part, {f"layers.0.ffn.out.{name}": value for name, value in values.items()}))
+    (group,) = bank.groups.values()
+    assert group.capacity == 4
+    assert len(group.stacks["layers.0.ffn.out.basis"]) == 1
+    assert not group.stacks["layers.0.ffn.out.basis"].requires_grad
+    bank.unload(slots[0])
+    assert bank.read(slots[1])["layers.0.ffn.out.basis"].eq(1).all()
+    assert "layers.0.ffn.out.basis" not in bank.gradients(slots[1])
+
+
+@dataclass(frozen=True)
+class Projected(Delta):
+    """A trained vector times a random basis that all adapters share."""
+
+    def params(self, site: Site) -> dict[str, Param]:
+        return {"basis": Param((site.d_in, site.d_out), "shared"), "scale": Param((site.d_out,))}
+
+    def difference(self, route: Route, p: Any, at: Signal) -> Tensor:
+        return (at.x @ p["basis"][0]) * route.vector(p["scale"], at.x)
 
 
 def test_sites_that_share_a_row_read_one_stack():
     bank = Bank()
     slot = load(bank, "houlsby:size=8,share=2", seed=1)
     actions = {
-        name: next(iter(BankPass(bank, Segments([slot], [2]), None).at(site(name))))
+        name: next(iter(BankPass(bank, runs_of(bank, [slot], [2])).at(site(name))))
         for name in ("layers.0.attn.out", "layers.1.ffn.out", "layers.2.ffn.out")
     }
     stacks = {name: tensors["down"] for name, (_, tensors, _) in actions.items()}
@@ -217,8 +264,8 @@ def test_gradients_are_a_slots_own_at_their_true_sizes():
     first, second = load(bank, "lora:rank=3", seed=1), load(bank, "lora:rank=5", seed=2)
     assert set(bank.gradients(first).values()) == {None}
     name = "layers.1.attn.q.down"
-    stack, index = bank.entry(first, name)
-    stack[index].square().sum().backward()
+    stack, at = bank.place(first, name)
+    stack[at].square().sum().backward()
     found = bank.gradients(first)
     assert torch.equal(found[name], 2 * values("lora:rank=3", 1)[name])
     assert not bank.gradients(second)[name].any()
@@ -231,7 +278,7 @@ def test_a_new_adapter_does_not_inherit_the_gradient_of_the_one_before():
     bank = Bank()
     stays, goes = load(bank, "bitfit", seed=1), load(bank, "bitfit", seed=2)
     name = "layers.0.ffn.out.bias"
-    stack, _ = bank.entry(stays, name)
+    stack, _ = bank.place(stays, name)
     stack.square().sum().backward()
     kept = bank.gradients(stays)[name]
     bank.unload(goes)
@@ -245,7 +292,7 @@ def test_growing_keeps_the_gradients_of_the_others():
     bank = Bank()
     first = load(bank, "bitfit", seed=1)
     name = "layers.0.ffn.out.bias"
-    bank.entry(first, name)[0].square().sum().backward()
+    bank.place(first, name)[0].square().sum().backward()
     expected = bank.gradients(first)[name]
     load(bank, "bitfit", seed=2)
     found = bank.gradients(first)[name]
@@ -266,16 +313,16 @@ def test_only_trained_stacks_are_parameters():
 def test_the_order_puts_the_base_first_and_a_groups_adapters_together_by_entry():
     bank = Bank()
     a, b, c, d = (load(bank, spec) for spec in ("bitfit", "lora", "bitfit", "lora:rank=2"))
-    assert sorted([d, c, BASE, b, a], key=bank.order) == [BASE, a, c, b, d]
+    assert sorted([d, c, BASE, b, a], key=bank.rank) == [BASE, a, c, b, d]
     bank.unload(a)
     new = load(bank, "bitfit")  # takes the first entry
-    assert sorted([d, c, BASE, b, new], key=bank.order) == [BASE, new, c, b, d]
+    assert sorted([d, c, BASE, b, new], key=bank.rank) == [BASE, new, c, b, d]
 
 
 def test_an_adapter_without_tensors_in_the_bank_has_an_order_too():
     bank = Bank()  # a weight-level adapter without a head
     empty, other = bank.load([], {}), load(bank, "bitfit")
-    ordered = sorted([other, empty, BASE], key=bank.order)
+    ordered = sorted([other, empty, BASE], key=bank.rank)
     assert ordered.index(BASE) < ordered.index(other)
 
 
@@ -286,13 +333,13 @@ def test_an_unknown_slot_is_an_error_that_names_the_loaded_ones():
     first, gone = load(bank, "bitfit"), load(bank, "bitfit")
     bank.unload(gone)
     name = "layers.0.ffn.out.bias"
-    for use in (bank.slot, bank.read, bank.gradients, bank.order, bank.unload):
+    for use in (bank.slot, bank.read, bank.gradients, bank.rank, bank.unload):
         with pytest.raises(SlotError, match=f"no slot {gone}; loaded: {first}$"):
             use(gone)
     with pytest.raises(SlotError):
         bank.write(gone, values("bitfit", 0))
     with pytest.raises(SlotError):
-        bank.entry(gone, name)
+        bank.place(gone, name)
     load(bank, "bitfit", seed=5)  # a number is never given twice
     with pytest.raises(SlotError):
         bank.read(gone)
@@ -319,6 +366,7 @@ def test_penalties_are_each_slots_own():
     bank = Bank()
     plain, shared = load(bank, "bitfit"), load(bank, "adapterbias:l0=1,share=alpha", seed=1)
     own, low = load(bank, "adapterbias:l0=1", seed=2), load(bank, "adapterbias:l0=1,layers=0", seed=3)
+    near = load(bank, "adapterbias:l0=1,layers=0", seed=4)
     assert bank.penalty(plain) is None
     found = {slot: bank.penalty(slot) for slot in (shared, own, low)}
     for slot in (shared, own, low):
@@ -332,7 +380,8 @@ def test_penalties_are_each_slots_own():
     found[low].backward()
     name = "layers.0.ffn.out.gate"
     assert bank.gradients(low)[name].all()
-    assert not bank.gradients(own)[name].any()
+    assert not bank.gradients(near)[name].any()
+    assert bank.gradients(own)[name] is None
 
 
 def test_a_shared_gate_is_charged_to_slots_of_different_layers():

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from inlay.bank.joined import FusedProduct
-from inlay.base.joint import side_by_side
+from inlay.kernels.shared import side_by_side
 
 
 def modules() -> dict[str, nn.Linear]:

@@ -185,7 +185,7 @@ def test_a_bad_hash_would_be_noticed(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_kernel_gives_the_same_bits(dtype: torch.dtype, shape: tuple[int, int], p: float):
     pytest.importorskip("triton")
-    from inlay.bank.dropout_kernel import dropout
+    from inlay.kernels.dropout import dropout
 
     x, key, local, place = batch(*shape, dtype)
     found = []
@@ -203,7 +203,7 @@ def test_the_kernel_gives_the_same_bits(dtype: torch.dtype, shape: tuple[int, in
 
 def test_the_kernel_takes_views():
     pytest.importorskip("triton")
-    from inlay.bank.dropout_kernel import dropout
+    from inlay.kernels.dropout import dropout
 
     x, key, local, place = batch(20, 64)
     for view in (x[:, 10:43], x.t().contiguous().t(), x[:, :1].expand(20, 33)):
@@ -212,7 +212,7 @@ def test_the_kernel_takes_views():
 
 def test_the_operator_is_registered_as_torch_wants_it():
     pytest.importorskip("triton")
-    import inlay.bank.dropout_kernel  # noqa: F401
+    import inlay.kernels.dropout  # noqa: F401
 
     x, key, local, place = batch(5, 9)
     torch.library.opcheck(torch.ops.inlay.dropout.default, (x.requires_grad_(), key, local, place, 0.3))
@@ -220,7 +220,7 @@ def test_the_operator_is_registered_as_torch_wants_it():
 
 def test_the_kernel_in_a_compiled_function():
     pytest.importorskip("triton")
-    from inlay.bank.dropout_kernel import dropout
+    from inlay.kernels.dropout import dropout
 
     compiled = torch.compile(dropout, fullgraph=True, dynamic=True, backend="aot_eager")
     for shape in ((5, 9), (7, 12)):

@@ -16,7 +16,7 @@ def _padding(host: inlay.Host, name: str) -> list[torch.Tensor]:
     bank, slot = host.forward.bank, host.slot(name)
     out = []
     for tensor in bank.slot(slot).params:
-        stack, index = bank.entry(slot, tensor)
+        stack, index = bank.place(slot, tensor)
         outside = torch.ones_like(stack[index[0]], dtype=torch.bool)
         outside[index[1:]] = False
         out.append(stack[index[0]][outside])
@@ -46,7 +46,7 @@ def test_zero_padding_is_exact_over_50_optimiser_steps(spec):
     options = {"lr": 1e-2, "weight_decay": 0.1}
     ours = torch.optim.AdamW(host.parameters(), **options)
     theirs = torch.optim.AdamW([*plain.values(), *head.values()], **options)
-    rows = torch.split(batch.ids, list(batch.lengths))
+    rows = tiny.rows_of(batch)
     for _ in range(50):
         ours.zero_grad()
         loss = _loss(target, host.logits(batch, ["a"] * 8))

@@ -61,7 +61,7 @@ def test_one_row_is_all_a_new_architecture_needs():
     assert "camembert" in arch.names()
     model, batch = camembert(), tiny.batch(3)
     with torch.no_grad():
-        ids = batch.ids.split(list(batch.lengths))
+        ids = tiny.rows_of(batch)
         expected = [model(row.unsqueeze(0)).last_hidden_state[0] for row in ids]
         host = inlay.Host(model)
         host.add("a", "houlsby:size=4", seed=1)

@@ -154,11 +154,11 @@ MODELS: list[Any] = [
 
 def by_transformers(model: Any, batch: Batch) -> list[Tensor]:
     """The padded batch through the model alone."""
-    rows = torch.split(batch.ids, list(batch.lengths))
+    rows = tiny.rows_of(batch)
     # not zero: RoBERTa takes positions from where ids are its padding
     padding = getattr(model.config, "pad_token_id", None) or 0
     ids = nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=padding)
-    mask = (torch.arange(ids.shape[1]) < torch.tensor(batch.lengths).unsqueeze(1)).long()
+    mask = (torch.arange(ids.shape[1]) < torch.from_numpy(batch.lengths).unsqueeze(1)).long()
     with torch.no_grad():
         states = model(input_ids=ids, attention_mask=mask).last_hidden_state
     return [row[:n] for row, n in zip(states, batch.lengths, strict=True)]

@@ -137,7 +137,7 @@ def test_on_cuda_it_is_what_the_same_numbers_say_in_fp32(monkeypatch, shape, bia
 @on_cuda
 @pytest.mark.parametrize("widths", [(3072,), (768, 768, 768), (100,)])
 def test_the_kernel_makes_the_same_numbers(widths):
-    from inlay.base.fp8_kernel import scaled_rows
+    from inlay.kernels.fp8 import scaled_rows
 
     whole = numbers(37, sum(widths)).cuda().bfloat16()
     whole[3] = 0

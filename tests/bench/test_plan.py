@@ -36,7 +36,8 @@ SMALL = {"rows": 4, "lengths": "short", "repeats": 1, "steps": 1, "warmup": 1}
 def bank_bytes(host: inlay.Host) -> int:
     groups = host.forward.bank.groups.values()
     stacks = [stack for group in groups for stack in group.stacks.values()]
-    own = [t for slot in host.forward.weights.values() for t in slot.tensors.values()]
+    weights = [slot.weights for slot in host.forward.bank.slots.values() if slot.weights is not None]
+    own = [tensor for one in weights for tensor in one.tensors.values()]
     return sum(t.numel() * t.element_size() for t in (*stacks, *own))
 
 

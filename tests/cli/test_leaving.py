@@ -76,6 +76,6 @@ def test_an_export_for_peft_without_the_head_is_the_adapter(tmp_path):
     theirs = PeftModel.from_pretrained(transformers.AutoModel.from_pretrained(base), str(tmp_path / "out")).eval()
     batch = host.batch(["a good film"])
     with torch.no_grad():
-        found = theirs(input_ids=batch.ids.unsqueeze(0)).last_hidden_state[0]
+        found = theirs(input_ids=tiny.ids_of(batch).unsqueeze(0)).last_hidden_state[0]
     tiny.assert_close(found, host.hidden(batch, ["a"]).rows()[0])
     assert CliRunner().invoke(app, [*common, "--without-head"]).exit_code != 0

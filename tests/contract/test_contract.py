@@ -31,7 +31,7 @@ def test_refused(name, spec):
 def test_the_base_is_untouched_by_wiring(name):
     model, batch = tiny.model(name), tiny.batch(4)
     rows = tiny.host(name).hidden(batch, [None] * 4).rows()
-    for ids, row in zip(torch.split(batch.ids, list(batch.lengths)), rows, strict=True):
+    for ids, row in zip(tiny.rows_of(batch), rows, strict=True):
         with torch.no_grad():
             alone = model(input_ids=ids[None].to(tiny.DEVICE)).last_hidden_state[0]
         tiny.assert_close(row, alone)
@@ -110,8 +110,8 @@ def test_packed_equals_padded(name, specs):
 @side_by_side
 def test_gradients_side_by_side_equal_gradients_alone(name, specs):
     batch = tiny.batch(2 * len(specs))
-    target = torch.randn(sum(batch.lengths), 16, generator=torch.Generator().manual_seed(1)).to(tiny.DEVICE)
-    targets = torch.split(target, list(batch.lengths))
+    target = torch.randn(len(batch.ids), 16, generator=torch.Generator().manual_seed(1)).to(tiny.DEVICE)
+    targets = torch.split(target, batch.lengths.tolist())
     together, alone = host_of(name, specs), host_of(name, specs)
     keys = {spec: (i, 5) for i, spec in enumerate(specs)}
     rows = together.hidden(batch, specs * 2, together.keys(keys)).rows()
@@ -151,7 +151,7 @@ def test_save_and_load_are_bit_exact(name, spec, tmp_path):
 @both
 def test_attach_equals_the_host_and_detach_restores(name, spec):
     model, batch = tiny.model(name), tiny.batch(1)
-    ids = batch.ids[None].to(tiny.DEVICE)
+    ids = tiny.ids_of(batch)[None].to(tiny.DEVICE)
     before, print_before, keys_before = (
         model(input_ids=ids).last_hidden_state,
         fingerprints(model),
@@ -215,9 +215,9 @@ def test_every_parameter_receives_a_gradient(name, spec):
 @every_arch
 def test_closing_the_host_restores_the_model(name):
     model, batch = tiny.model(name), tiny.batch(1)
-    before = model(input_ids=batch.ids[None].to(tiny.DEVICE)).last_hidden_state
+    before = model(input_ids=tiny.ids_of(batch)[None].to(tiny.DEVICE)).last_hidden_state
     host = inlay.Host(model)
     host.add("a", "houlsby")
     host.close()
-    assert torch.equal(model(input_ids=batch.ids[None].to(tiny.DEVICE)).last_hidden_state, before)
+    assert torch.equal(model(input_ids=tiny.ids_of(batch)[None].to(tiny.DEVICE)).last_hidden_state, before)
     assert all(p.requires_grad for p in model.parameters())

@@ -28,7 +28,7 @@ def host_with(name: str, *specs: str) -> inlay.Host:
 
 def oracle(host: inlay.Host, name: str, arch: str, batch: inlay.Batch) -> list[torch.Tensor]:
     """[calls of a layer, tokens] of every row: the plain model with one adapter in it, row by row."""
-    model, method, tensors = tiny.model(arch), inlay.parse_method(host._record(name).spec), host.read(name)
+    model, method, tensors = tiny.model(arch), inlay.parse_method(host.loaded(name).spec), host.read(name)
     heard: list[torch.Tensor] = []
 
     def row(site: str, tensor: str) -> torch.Tensor | None:
@@ -60,7 +60,7 @@ def oracle(host: inlay.Host, name: str, arch: str, batch: inlay.Batch) -> list[t
                 if norm.bias:
                     own.bias += tensors[f"{norm.name}.beta"].to(own.bias.dtype)
     found = []
-    for ids in torch.split(batch.ids, list(batch.lengths)):
+    for ids in tiny.rows_of(batch):
         heard.clear()
         with torch.no_grad():
             model(input_ids=ids[None].to(tiny.DEVICE))

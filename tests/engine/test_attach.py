@@ -362,7 +362,8 @@ def test_an_adapter_trained_without_a_pooler_fits_a_base_with_one(tmp_path):
     host, batch = inlay.Host(tmp_path / "base", device="cpu"), tiny.batch(1)
     host.load(attached.adapter(), "a")
     ours = host.hidden(batch, ["a"]).states
-    torch.testing.assert_close(ours, tagger.bert(input_ids=batch.ids[None]).last_hidden_state[0], atol=1e-5, rtol=1e-5)
+    expected = tagger.bert(input_ids=tiny.ids_of(batch)[None]).last_hidden_state[0]
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
     # but what uses the pooler is bound to it
     host.add("p", "lora", labels=2, pool="pooler")
     bound = host.adapter("p")
@@ -384,7 +385,7 @@ def test_weights_tied_to_the_head_are_not_changed_in_one_place_only():
 @pytest.mark.parametrize("name", ["llama", "modernbert", "bert"])
 def test_mixout_takes_the_place_of_attention_dropout_too(name):
     rate = {"attention_probs_dropout_prob": 0.5} if name == "bert" else {"attention_dropout": 0.5}
-    model, ids = tiny.model(name, **rate).train(), tiny.batch(1).ids[None].to(tiny.DEVICE)
+    model, ids = tiny.model(name, **rate).train(), tiny.ids_of(tiny.batch(1))[None].to(tiny.DEVICE)
     attached = inlay.attach(model, "lora:mixout=0.5")
     first, second = (model(input_ids=ids).last_hidden_state for _ in range(2))
     assert torch.equal(first, second)  # lora starts at zero, so mixout itself has nothing to drop

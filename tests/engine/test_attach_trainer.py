@@ -126,7 +126,7 @@ def test_heads_of_other_classes_come_along(name, kind, how, task, tmp_path):
     host.load(adapter)
     batch = host.batch(["a good film"])
     with torch.no_grad():
-        out = model.eval()(input_ids=batch.ids.unsqueeze(0))
+        out = model.eval()(input_ids=tiny.ids_of(batch).unsqueeze(0))
     wanted = torch.stack([out.start_logits[0], out.end_logits[0]], -1) if task == "qa" else out.logits[0]
     tiny.assert_close(host.logits(batch, ["a"])[0], wanted)
 

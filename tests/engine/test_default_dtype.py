@@ -14,7 +14,7 @@ import inlay
 from inlay.engine.predict import batch_of
 from inlay.tasks import Row
 from inlay.training.adamw import AdamW, Settings
-from inlay.training.step import Part, Step
+from inlay.training.step import RunStep, Step
 
 SPECS = [
     "houlsby:size=4,mixout=0.3",
@@ -52,7 +52,7 @@ def trained(spec: str, task: str, dtype: torch.dtype) -> dict[str, Tensor]:
         host.add("a", spec, labels=labels, task=task, seed=3)
         made = host.task("a")
         rows = [Row(list(range(5, 5 + n)), target=target) for n in (3, 5)]
-        part = Part("a", made, rows, Settings(1, 1e-2, 0.01, 1.0), (1, 2))
+        part = RunStep("a", made, rows, Settings(1, 1e-2, 0.01, 1.0), (1, 2))
         loss = Step(host, AdamW(host.forward))([part], batch_of(rows))
         own = made.loss(host.logits_on_cpu(batch_of(rows), ["a", "a"]), rows, host.base)
         logits = torch.cat([one.flatten() for one in host.logits_on_cpu(batch_of(rows), ["a", "a"])])

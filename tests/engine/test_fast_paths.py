@@ -17,9 +17,10 @@ from interpreted import CUDA, DEVICE
 import inlay
 from inlay.bank import compiled as compiling
 from inlay.engine.predict import batch_of
+from inlay.engine.run import plan_with_heads
 from inlay.tasks import Row, parse
 from inlay.training.adamw import AdamW, Settings
-from inlay.training.step import Part, Step
+from inlay.training.step import RunStep, Step
 
 ALL = [
     "houlsby:size=16", "lora:rank=4", "adapterbias", "bitfit", "norms", "houlsby:parallel=true,size=8",
@@ -73,9 +74,9 @@ def train(made: inlay.Host, steps: int, first: int = 0) -> torch.Tensor:
     losses = []
     for t in range(first, first + steps):
         parts = [
-            Part(name, task, rows(2, 100 * t + i), Settings(t + 1, 1e-2, 0.01, 1.0), (i, t), dropout=i != 1)
+            RunStep(name, task, rows(2, 100 * t + i), Settings(t + 1, 1e-2, 0.01, 1.0), (i, t), dropout=i != 1)
             for i, name in enumerate(made.names)
-            if made._record(name).pool != "tokens"
+            if made.loaded(name).pool != "tokens"
         ]
         losses.append(step(parts, batch_of([row for p in parts for row in p.rows])).cpu().clone())
     return torch.stack(losses)
@@ -162,16 +163,17 @@ def test_what_a_recording_of_changed_weights_depends_on():
 
     def shape(name: str, count: int = 3, training: bool = True) -> Any:
         keys = made.keys({name: (0, 0)}) if training else None
-        return made.work(batch_of([Row([5, 6, 7])] * count), [name] * count, keys).shape(made.forward)
+        plan, _ = plan_with_heads(made, batch_of([Row([5, 6, 7])] * count), [name] * count, keys)
+        return plan.shape("step")
 
     shapes = [shape(name, count) for name in ("a0", "a1") for count in (3, 4)]
     assert None not in shapes
-    assert len(set(shapes)) == 4  # a slot has weights of its own, and its rows are counted on the host
+    assert len(set(shapes)) == 2  # a slot has weights of its own; how many rows it has are numbers
     for name in ("a2", "a3"):  # gates and masks are drawn anew for every step
         assert shape(name) is None
         assert shape(name, training=False) is not None
-    both = made.work(batch_of([Row([5, 6])] * 2), ["a0", "a1"], None)
-    assert both.shape(made.forward) is None
+    both, _ = plan_with_heads(made, batch_of([Row([5, 6])] * 2), ["a0", "a1"], None)
+    assert both.shape("step") is None
 
 
 @pytest.mark.gpu
@@ -191,7 +193,7 @@ def test_recordings_of_changed_weights_give_what_was_recorded(method, pool):
         for t in range(6):
             for i in range(2):
                 some = rows(8 - t % 2, 100 * t + i)
-                part = Part(f"a{i}", task, some, Settings(t + 1, 1e-3, 0.01, 1.0), (i, t))
+                part = RunStep(f"a{i}", task, some, Settings(t + 1, 1e-3, 0.01, 1.0), (i, t))
                 losses[recorded].append(step([part], batch_of(some)).cpu().clone())
     assert sum(1 for one in made[True].graphs._seen.values() if one) >= 4, "nothing was recorded"
     close(torch.stack(losses[True]), torch.stack(losses[False]))

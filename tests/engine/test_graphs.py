@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from inlay.bank.tables import Tables
+from inlay.bank.records import Record, pack, unpack
 from inlay.engine import graphs as module
-from inlay.engine.graphs import Graphs
+from inlay.engine.graphs import Graphs, Shape
 
 
 class Fake(Graphs):
@@ -22,24 +24,34 @@ class Fake(Graphs):
         self.on = True
         self.recorded = 0
 
-    def _capture(self, tables: Tables, run: Any) -> Any:
-        buffer = tables.pack()
-        found = run(tables.unpack(buffer))
+    def _capture(self, plan: Any, run: Any) -> Any:
+        buffer = pack(plan)
+        found = run(unpack(plan, buffer))
         self.recorded += 1
 
         class Graph:
             def replay(self) -> None:
-                found.copy_(run(tables.unpack(buffer)))
+                found.copy_(run(unpack(plan, buffer)))
 
         return module._Recording(buffer, Graph(), found)  # type: ignore[arg-type]
 
 
-def double(tables: dict[str, Tensor]) -> Tensor:
-    return tables["x"] * 2
+@dataclass(frozen=True, eq=False)
+class Numbers(Record):
+    x: Any
 
 
-def ask(graphs: Graphs, numbers: list[int], version: int = 0, shape: Any = "a", run: Any = double) -> list[int]:
-    return graphs.run(version, shape, Tables({"x": torch.tensor(numbers)}), run).tolist()
+def plan(*numbers: int) -> Numbers:
+    return Numbers(np.array(numbers))
+
+
+def double(plan: Numbers) -> Tensor:
+    return plan.x * 2
+
+
+def ask(graphs: Graphs, numbers: list[int], group: int = 0, shape: Any = "a", run: Any = double) -> list[int]:
+    whole = None if shape is None else Shape(shape, frozenset({(group, 0)}))
+    return graphs.run(plan(*numbers), whole, run).tolist()
 
 
 def test_the_second_time_is_recorded_and_later_ones_are_replayed_with_their_own_numbers():
@@ -52,15 +64,26 @@ def test_the_second_time_is_recorded_and_later_ones_are_replayed_with_their_own_
     assert graphs.recorded == 1
 
 
-def test_another_version_forgets_and_no_shape_is_never_recorded():
+def test_what_used_a_group_that_is_gone_is_forgotten_and_nothing_else():
+    graphs = Fake()
+    for group in (1, 1, 2, 2):
+        ask(graphs, [1], group)
+    assert graphs.recorded == 2
+    graphs.keep([(2, 0), (3, 0)])
+    assert ask(graphs, [4], 2, run=None) == [8]
+    assert ask(graphs, [4], 1) == [8]
+    assert graphs.recorded == 2
+    graphs.keep([(2, 1)])  # its stacks have grown
+    assert ask(graphs, [4], 2) == [8]
+    assert graphs.recorded == 2
+
+
+def test_without_a_shape_nothing_is_recorded():
     graphs = Fake()
     for _ in range(3):
         ask(graphs, [1])
         ask(graphs, [1], shape=None)
     assert graphs.recorded == 1
-    for _ in range(2):
-        assert ask(graphs, [4], version=1) == [8]
-    assert graphs.recorded == 2
     off = Fake()
     off.on = False
     assert [ask(off, [1]) for _ in range(3)] == [[2]] * 3
@@ -75,11 +98,11 @@ def test_work_that_cannot_be_recorded_runs_without(monkeypatch):
         raise RuntimeError("operation not permitted when stream is capturing\nand so on")
 
     monkeypatch.setattr(graphs, "_capture", fails)
-    tables = Tables({"x": torch.tensor([2])})
-    assert graphs.run(0, "a", tables, double).tolist() == [4]
+    two, shape = plan(2), Shape("a")
+    assert graphs.run(two, shape, double).tolist() == [4]
     with pytest.warns(UserWarning, match="step by step: operation not permitted when stream is capturing$"):
-        assert graphs.run(0, "a", tables, double, lambda: ready.append(1)).tolist() == [4]
-    assert graphs.run(0, "a", tables, double, lambda: ready.append(1)).tolist() == [4]
+        assert graphs.run(two, shape, double, lambda: ready.append(1)).tolist() == [4]
+    assert graphs.run(two, shape, double, lambda: ready.append(1)).tolist() == [4]
     assert (tried, ready) == ([1], [1])
 
 
@@ -137,11 +160,11 @@ def test_recordings_are_made_and_replayed_on_their_own_device(monkeypatch):
     for name, fake in {**fakes, "synchronize": lambda device: seen.append(("wait", device.index))}.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     graphs = Graphs(torch.device("cuda:1"))
-    monkeypatch.setattr(Tables, "pack", lambda tables: Packed(tables.parts["x"]))
-    monkeypatch.setattr(Tables, "to", lambda tables, device: dict(tables.parts))
-    monkeypatch.setattr(Tables, "unpack", lambda tables, buffer: dict(tables.parts))
+    monkeypatch.setattr(module, "pack", lambda plan: Packed(plan.x))
+    monkeypatch.setattr(module, "on_device", lambda plan, device: plan)
+    monkeypatch.setattr(module, "unpack", lambda plan, buffer: plan)
     for _ in range(3):
-        graphs.run(0, "a", Tables({"x": torch.tensor([1])}), lambda tables: seen.append(("run", current[0])))
+        graphs.run(plan(1), Shape("a"), lambda plan: seen.append(("run", current[0])))
     recorded = [("wait", 1), ("record", 1, "stream of cuda:1"), ("run", 1), ("replay", 1)]
     assert seen == [("run", 1), *recorded, ("replay", 1)]
     assert current == [0]

@@ -64,7 +64,7 @@ def shuffled(names: list[Any], seed: int = 0) -> list[Any]:
 
 
 def rows_of(batch: Batch) -> list[Tensor]:
-    return list(torch.split(batch.ids, list(batch.lengths)))
+    return list(tiny.rows_of(batch))
 
 
 # --- any mix in one batch -----------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ import pytest
 import tiny
 import torch
 
-from inlay.engine.states import layer_states
+from inlay.engine.watch import layer_states
 
 
 @pytest.mark.parametrize("name", list(tiny.CONFIGS))
 def test_the_base_as_transformers_has_it(name: str) -> None:
     model = tiny.model(name)
     batch = tiny.batch(4)
-    rows = torch.split(batch.ids, list(batch.lengths))
+    rows = tiny.rows_of(batch)
     with torch.no_grad():
         expected = [model(input_ids=row.view(1, -1).to(tiny.DEVICE), output_hidden_states=True) for row in rows]
     host = tiny.host(name)

@@ -10,7 +10,7 @@ import torch
 
 import inlay
 from inlay.engine.alpha import alphas
-from inlay.engine.states import layer_states
+from inlay.engine.watch import layer_states
 
 TEXTS = ["a good film", "bad soup and late parcel", "ana meets bob in lima", "the refund never came"]
 SPECS = {"a": "houlsby:size=4", "b": "houlsby:size=3", "c": "bitfit", "d": "finetune:top=1", "e": "adapterbias"}

@@ -22,7 +22,7 @@ from inlay.errors import AdapterError
 from inlay.interop import adapterhub, peft
 from inlay.interop.bottlenecks import _reduction
 
-ROWS = [row.tolist() for row in torch.split(tiny.batch(4, seed=3).ids, list(tiny.batch(4, seed=3).lengths))]
+ROWS = [row.tolist() for row in tiny.rows_of(tiny.batch(4, seed=3))]
 ARCHS = ["bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "deberta-v2"]
 NAMES = {"0": "no", "1": "yes", "2": "perhaps"}
 LINEAR = {"type": "classification", "num_labels": 3, "layers": 1, "id2label": NAMES}

@@ -26,7 +26,7 @@ from inlay.interop.exchange import without_head
 
 peft = pytest.importorskip("peft")
 
-ROWS = [row.tolist() for row in torch.split(tiny.batch(4, seed=3).ids, list(tiny.batch(4, seed=3).lengths))]
+ROWS = [row.tolist() for row in tiny.rows_of(tiny.batch(4, seed=3))]
 CLASSES = {
     None: t.AutoModel,
     "SEQ_CLS": t.AutoModelForSequenceClassification,

@@ -64,9 +64,9 @@ def ours(theirs):
 
 
 def run_theirs(model, names: list[str]) -> list[Tensor]:
-    rows = torch.split(BATCH.ids, list(BATCH.lengths))
+    rows = tiny.rows_of(BATCH)
     ids = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
-    mask = (torch.arange(ids.shape[1]) < torch.tensor(BATCH.lengths).unsqueeze(1)).long()
+    mask = (torch.arange(ids.shape[1]) < torch.from_numpy(BATCH.lengths).unsqueeze(1)).long()
     with torch.no_grad():
         states = model(input_ids=ids, attention_mask=mask, adapter_names=names).last_hidden_state
     return [state[:length] for state, length in zip(states, BATCH.lengths, strict=True)]

@@ -38,9 +38,9 @@ def randomised(spec: str, name: str = "a", host: inlay.Host | None = None, seed:
     bank, slot = host.forward.bank, host.slot(name)
     tensors = {n: torch.randn(t.shape, generator=random) for n, t in bank.read(slot).items()}
     bank.write(slot, bank.read(slot) | {n: t for n, t in tensors.items() if not n.endswith("strength")})
-    if slot in host.forward.weights:
+    if (weights := bank.slot(slot).weights) is not None:
         with torch.no_grad():
-            for n, t in host.forward.weights[slot].tensors.items():
+            for n, t in weights.tensors.items():
                 t.copy_(torch.randn(t.shape, generator=random) * (1.0 if n.endswith(".gate") else 0.1))
     return host
 
@@ -94,7 +94,7 @@ def test_noise_follows_the_key_and_the_formula():
         u = keys.uniform(slot, f"gate {name}", tuple(log_a.shape), log_a.device)
         tensors[name.removesuffix("gate") + "w"] *= sampled(log_a, u)
     host.add("oracle", "adapterbias")
-    host.forward.bank.write(host.slot("oracle"), tensors)
+    host.write("oracle", {name: tensor for name, tensor in tensors.items() if not name.endswith(".gate")})
     torch.testing.assert_close(first, run(host, "oracle"), atol=1e-5, rtol=1e-5)
 
 
@@ -157,7 +157,7 @@ def with_differences(differences: dict[str, Tensor]) -> Tensor:
     with torch.no_grad():
         for name, p in model.named_parameters():
             p += differences.get(name, 0.0)
-        rows = torch.split(BATCH.ids, list(BATCH.lengths))
+        rows = tiny.rows_of(BATCH)
         return torch.cat([model(input_ids=ids[None]).last_hidden_state[0] for ids in rows])
 
 
@@ -194,7 +194,7 @@ def test_diff_prunings_noise_follows_the_formula():
 
 def test_diff_prunings_penalty_counts_every_gate_of_the_base():
     host = randomised(f"diffprune:l0=0.25,{GATE}")
-    weights = host.forward.weights[host.slot("a")]
+    weights = host.forward.bank.slot(host.slot("a")).weights
     log_a = torch.cat([t.flatten() for t in gates(host).values()])
     assert len(log_a) == host.base.sites.size
     is_open = torch.sigmoid(log_a - TEMPERATURE * math.log(-LOW / HIGH))
@@ -228,7 +228,7 @@ def test_a_pruned_adapter_is_the_base_with_a_sparse_difference(pruned):
     torch.testing.assert_close(run(host, "a"), with_differences(differences), atol=1e-5, rtol=1e-5)
     assert not torch.allclose(run(host, "a"), with_differences({}), atol=1e-2)
     assert torch.equal(run(host, "a", (1, 0)), run(host, "a"))  # no gates, no noise
-    assert host.forward.weights[host.slot("a")].method.penalty(host.adapter("a").tensors) is None
+    assert host.forward.bank.slot(host.slot("a")).weights.method.penalty(host.adapter("a").tensors) is None
 
 
 @pytest.mark.parametrize("finish", [False, True])
@@ -272,8 +272,8 @@ def test_an_attached_adapter_finishes_to_what_it_computed(spec):
         for n, t in attached.tensors.items():
             if t.requires_grad:
                 t.copy_(torch.randn(t.shape, generator=random) * (1.0 if n.endswith("gate") else 0.1))
-        expected = [model(input_ids=ids[None]).last_hidden_state[0] for ids in torch.split(BATCH.ids, [5, 3])]
-        noisy = [model.train()(input_ids=BATCH.ids[None, :5]).last_hidden_state[0] for _ in range(2)]
+        expected = [model(input_ids=ids[None]).last_hidden_state[0] for ids in tiny.rows_of(BATCH)]
+        noisy = [model.train()(input_ids=tiny.ids_of(BATCH)[None, :5]).last_hidden_state[0] for _ in range(2)]
     assert not torch.allclose(*noisy, atol=1e-4)
     assert not torch.allclose(noisy[0], expected[0], atol=1e-4)
     finished = attached.adapter(finish=True)

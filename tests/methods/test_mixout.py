@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 import inlay
 from inlay.bank.noise import Keys
 from inlay.bank.passes import BankPass
-from inlay.bank.route import Segments
+from inlay.bank.planning import plan_runs
 
 P = 0.4
 BANKED = ["houlsby:size=5,init=0.3", "adapterbias", "lora:rank=3", "bitfit", "norms"]
@@ -35,13 +36,12 @@ def mixed(host: inlay.Host, name: str, keys: Keys) -> tuple[Tensors, Tensors, Te
     For weight-level adapters these are the base's weights with the difference; theta_0 is the base.
     """
     slot, base = host.slot(name), host.base
-    if slot in host.forward.weights:
-        weights = host.forward.weights[slot]
+    if (weights := host.forward.bank.slot(slot).weights) is not None:
         start = {n: p.detach().clone() for n, p in base.model.named_parameters() if n in weights.tensors}
         now = {n: start[n] + difference.detach() for n, difference in weights.tensors.items()}
         return {n: t.detach() for n, t in weights.effective(base, slot, keys).items()}, now, start
     bank, seen = host.forward.bank, {}
-    state = BankPass(bank, Segments([slot], [4]), keys, pooler=True)
+    state = BankPass(bank, plan_runs(bank, np.array([slot]), np.array([4]), "layers", None), None, keys, pooler=True)
     for part in bank.slot(slot).parts:
         for delta, tensors, route in state.at(part.site):
             if delta == part.delta.bucketed():
@@ -122,9 +122,9 @@ def test_a_training_pass_runs_with_the_mixed_parameters_and_without_dropout(spec
     keys = host.keys({"a": (1, 0)})
     seen, _, start = mixed(host, "a", keys)
     slot = host.slot("plain")
-    if slot in host.forward.weights:
+    if (weights := host.forward.bank.slot(slot).weights) is not None:
         with torch.no_grad():
-            for name, tensor in host.forward.weights[slot].tensors.items():
+            for name, tensor in weights.tensors.items():
                 tensor.copy_(seen[name] - start[name])
     else:
         host.forward.bank.write(slot, host.forward.bank.read(slot) | seen)

@@ -31,7 +31,7 @@ def test_it_reads_the_norm_and_is_added_before_it(where, places):
 
             norm.register_forward_pre_hook(moved)
     states = host.hidden(batch, ["a"] * 3).rows()
-    for ids, state in zip(torch.split(batch.ids, list(batch.lengths)), states, strict=True):
+    for ids, state in zip(tiny.rows_of(batch), states, strict=True):
         with torch.no_grad():
             expected = model(input_ids=ids[None]).last_hidden_state[0]
         tiny.assert_close(state, expected)

@@ -263,8 +263,7 @@ class Bench:
             tiny.shake(self.host, name, seed)
 
     def tensors(self, name: str) -> Weights:
-        slot, forward = self.host.slot(name), self.host.forward
-        return forward.bank.read(slot) | (forward.weights[slot].read() if slot in forward.weights else {})
+        return self.host.read(name)
 
     def run(self, training: bool, packed: bool | None = None) -> list[Tensor]:
         """Only `a` trains; `b` and the base in the same batch are evaluated."""

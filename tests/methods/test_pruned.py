@@ -28,7 +28,7 @@ def test_a_pass_checks_no_positions(monkeypatch):
     monkeypatch.setattr(sparse, "decode", None)
     assert host.predict([("b", "a good film")]) == wanted
     host.logits(host.batch(["a good film"]), ["b"])[0].sum().backward()
-    trained = host.forward.weights[host.slot("b")].parameters()
+    trained = host.forward.bank.slot(host.slot("b")).weights.parameters()
     assert any(p.grad is not None and p.grad.abs().max() > 0 for p in trained)
 
 

@@ -61,7 +61,7 @@ def test_gates_step_as_plain_adamw_of_their_own():
     host.add("a", "diffprune:layers=0")
     tiny.shake(host, "a")
     slot, optimiser = host.slot("a"), AdamW(host.forward)
-    mine = {n: p for n, p in host.forward.weights[slot].tensors.items() if isinstance(p, torch.nn.Parameter)}
+    mine = {n: p for n, p in host.forward.bank.slot(slot).weights.tensors.items() if isinstance(p, torch.nn.Parameter)}
     theirs = {n: torch.nn.Parameter(p.detach().clone()) for n, p in mine.items()}
     gates = [p for n, p in theirs.items() if n.endswith(".gate")]
     rest = [p for n, p in theirs.items() if not n.endswith(".gate")]

@@ -64,7 +64,7 @@ def furthest(folder: Any, model: Any) -> float:
     worst = 0.0
     with torch.no_grad():
         states = host.logits(batch, ["m"] * 5)
-        for ids, state in zip(torch.split(batch.ids, list(batch.lengths)), states, strict=True):
+        for ids, state in zip(tiny.rows_of(batch), states, strict=True):
             own = state @ words.T + (0 if bias is None else bias)
             worst = max(worst, (own - model(input_ids=ids[None]).logits[0]).abs().max().item())
     return worst

@@ -26,7 +26,7 @@ from training import work  # noqa: E402
 
 import inlay  # noqa: E402
 from inlay.bank.bank import Bank  # noqa: E402
-from inlay.bank.tables import Tables  # noqa: E402
+from inlay.engine import graphs  # noqa: E402
 from inlay.errors import InlayError  # noqa: E402
 from inlay.methods.diffprune import DiffPrune  # noqa: E402
 from inlay.training import finish, parallel  # noqa: E402
@@ -105,10 +105,10 @@ def short_of_memory(ranks: Ranks, folder: Path) -> Told:
     """The second process has no memory for two runs at once."""
     plain = Step.backward
 
-    def backward(self: Step, parts: Any, *arguments: Any) -> Any:
-        if ranks.rank == 1 and len(parts) > 1:
+    def backward(self: Step, plan: Any) -> Any:
+        if ranks.rank == 1 and plan.runs > 1:
             raise torch.OutOfMemoryError("too much")
-        return plain(self, parts, *arguments)
+        return plain(self, plan)
 
     Step.backward = backward  # type: ignore[method-assign]
     slots: list[int] = []
@@ -159,7 +159,7 @@ SHORT: dict[str, tuple[int, Scene]] = {
     "few alone": (1, lambda ranks, _: trained(FEW, ranks)),
     "in a step": (2, short_at((AdamW, "prepare", 2))),
     "before the exchange": (2, short_at((Ranks, "adding", 3))),
-    "where a batch is sent": (2, short_at((Tables, "to", 1))),
+    "where a batch is sent": (2, short_at((graphs, "on_device", 1))),
     "at begins and ends": (2, short_at((Bank, "load", 3), (finish, "measured", 1), (DiffPrune, "finish", 1))),
     "in an evaluation": (2, short_at((parallel, "outputs_of", 1))),
 }

@@ -180,7 +180,7 @@ def test_slots_come_and_go_and_stacks_grow():
     assert {references[n].steps for n in ("b", "c", "more 0")} == {9, 6, 3}
     slot = host.slot("c")
     for name in host.forward.bank.slot(slot).params:
-        stack, (entry, *true_size) = host.forward.bank.entry(slot, name)
+        stack, (entry, *true_size) = host.forward.bank.place(slot, name)
         rest = stack[entry].detach().clone()
         rest[tuple(true_size)] = 0
         assert not rest.any(), f"the padding of {name} moved"
@@ -233,7 +233,7 @@ def test_writing_moments_clears_what_a_wider_adapter_left():
     slot = host.slot("narrow")
     ours.write(slot, *({n: torch.ones_like(t) for n, t in part.items()} for part in ours.read(slot)))
     for name in ("layers.0.attn.out.down", "layers.0.attn.out.up"):
-        stack, (entry, *_) = host.forward.bank.entry(slot, name)
+        stack, (entry, *_) = host.forward.bank.place(slot, name)
         assert ours._of(stack).first[entry].sum() == 5 * 16
 
 
@@ -243,11 +243,11 @@ def test_decay_pulls_to_the_base_or_to_zero(weights):
     host = filled(["finetune"])
     slot, lr, decay = host.slot("finetune"), 0.1, 0.5
     before = host.read("finetune")
-    for p in host.forward.weights[slot].parameters():
+    for p in host.forward.bank.slot(slot).weights.parameters():
         p.grad = torch.zeros_like(p)
     AdamW(host.forward).step({slot: Settings(1, lr, decay, None, weights)})
     frozen: dict[str, Tensor] = dict(host.base.model.named_parameters())
-    for name, value in host.forward.weights[slot].tensors.items():
+    for name, value in host.forward.bank.slot(slot).weights.tensors.items():
         whole = frozen[name] + before[name]
         expected = whole * (1 - lr * decay) - frozen[name] if weights else before[name] * (1 - lr * decay)
         torch.testing.assert_close(value.detach(), expected, atol=1e-6, rtol=1e-5)

@@ -9,8 +9,8 @@ import tiny
 import torch
 
 import inlay
-from inlay.bank.forward import Forward
 from inlay.data.batch import Batch
+from inlay.engine.watch import states_below
 from inlay.errors import SlotError
 from inlay.training import cache as caching
 
@@ -73,8 +73,7 @@ def test_a_stale_state_would_be_noticed(monkeypatch):
     """Positive control: states of other rows give other losses."""
     spec = ["houlsby:size=4,layers=top1"]
     right, _ = losses(monkeypatch, spec, True)
-    below = Forward.below
-    monkeypatch.setattr(Forward, "below", lambda self, batch, layer: below(self, batch, layer).roll(1, 0))
+    monkeypatch.setattr(caching, "states_below", lambda *given: states_below(*given).roll(1, 0))
     wrong, _ = losses(monkeypatch, spec, True)
     assert wrong[0] != pytest.approx(right[0], abs=1e-4)
 
@@ -87,7 +86,7 @@ def test_a_batch_may_begin_at_any_layer(name):
     batch = tiny.batch(5)
     whole = host.logits(batch, ["a"] * 5)
     for layer in (1, 2):
-        begun = replace(batch, states=host.forward.below(batch, layer), layer=layer)
+        begun = replace(batch, states=states_below(host.forward, batch, layer), layer=layer)
         order = [3, 0, 1, 4, 2]
         for mine, i in zip(host.logits(begun.take(order), ["a"] * 5), order, strict=True):
             tiny.assert_close(mine, whole[i])
@@ -97,7 +96,7 @@ def test_an_adapter_below_is_refused():
     host = tiny.host()
     host.add("low", "lora:rank=2,layers=1", labels=2)
     batch = tiny.batch(2)
-    begun = Batch(batch.ids, batch.lengths, None, host.forward.below(batch, 2), 2)
+    begun = Batch(batch.ids, batch.lengths, None, states_below(host.forward, batch, 2), 2)
     with pytest.raises(SlotError, match="changes a lower one"):
         host.logits(begun, ["low", "low"])
     with torch.no_grad(), pytest.raises(inlay.InlayError, match="packed"):

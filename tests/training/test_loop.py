@@ -200,9 +200,9 @@ def test_memory_that_runs_out_halves_the_slots_and_changes_nothing_else(monkeypa
     expected, _ = train(runs)
     real, calls = Step.backward, []
 
-    def backward(self: Step, parts: Any, *rest: Any) -> Any:
-        calls.append(len(parts))
-        losses = real(self, parts, *rest)  # with gradients already there, as it would be
+    def backward(self: Step, plan: Any) -> Any:
+        calls.append(plan.runs)
+        losses = real(self, plan)  # with gradients already there, as it would be
         if len(calls) in (1, 4):  # before the first step, and right after an evaluation
             raise torch.OutOfMemoryError("so full")
         return losses
@@ -226,9 +226,9 @@ def test_memory_that_runs_out_for_a_run_alone_leaves_those_that_stepped(monkeypa
     expected, _ = train(runs)
     real, calls = Step.backward, []
 
-    def backward(self: Step, parts: Any, *rest: Any) -> Any:
-        calls.append(len(parts))
-        losses = real(self, parts, *rest)
+    def backward(self: Step, plan: Any) -> Any:
+        calls.append(plan.runs)
+        losses = real(self, plan)
         if len(calls) == when:
             raise torch.OutOfMemoryError("so full")
         return losses
@@ -265,10 +265,10 @@ def test_room_is_made_when_the_failed_batch_is_gone(monkeypatch):
 def test_one_run_that_does_not_fit_fails_alone(monkeypatch):
     real = Step.backward
 
-    def backward(self: Step, parts: Any, *rest: Any) -> Any:
-        if " run 1" in [p.name for p in parts]:
+    def backward(self: Step, plan: Any) -> Any:
+        if " run 1" in self.host and self.host.slot(" run 1") in plan.slots:
             raise torch.OutOfMemoryError("too large")
-        return real(self, parts, *rest)
+        return real(self, plan)
 
     monkeypatch.setattr(Step, "backward", backward)
     results, _ = train([work.run(seed=i) for i in range(3)])
@@ -292,12 +292,13 @@ def test_a_run_that_diverges_fails_alone(monkeypatch, how):
     else:
         real = Step.backward
 
-        def backward(self: Step, parts: Any, *rest: Any) -> Any:
-            if any(p.name == " run 1" and p.key[1] == 2 for p in parts):
-                slot = self.host.slot(" run 1")
-                stack, index = self.host.forward.bank.entry(slot, "layers.0.attn.out.down")
-                stack.data[index] = torch.nan
-            return real(self, parts, *rest)
+        def backward(self: Step, plan: Any) -> Any:
+            slot = self.host.slot(" run 1") if " run 1" in self.host else None
+            keys = plan.batch.passes[0].keys
+            if slot in plan.slots and keys.of_slot[slot][1] == 2:
+                stack, at = self.host.forward.bank.place(slot, "layers.0.attn.out.down")
+                stack.data[at] = torch.nan
+            return real(self, plan)
 
         monkeypatch.setattr(Step, "backward", backward)
     results, events = train(runs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from inlay.base.sites import Sites
 from inlay.data.batch import Batch
 from inlay.engine.host import Host
 from inlay.engine.predict import batch_of, budget, chunks
-from inlay.engine.states import layer_states
+from inlay.engine.watch import layer_states
 from inlay.errors import RunError
 from inlay.methods.norms import NormShift
 from inlay.tasks import Row
@@ -185,8 +186,9 @@ def _room(host: Host) -> int:
 def _states(host: Host, name: str, batch: Batch) -> Tensor:
     """[depth + 1, tokens, d] of a batch under the whole adapter."""
     found: list[Tensor] = [torch.empty(0)] * len(batch.lengths)
-    for chunk in chunks(batch.lengths, budget(host)):
-        for row, states in zip(chunk, layer_states(host, batch.take(chunk), [name] * len(chunk)), strict=True):
+    for chunk in chunks(batch.lengths.tolist(), budget(host)):
+        some = layer_states(host, batch.take(np.array(chunk)), [name] * len(chunk))
+        for row, states in zip(chunk, some, strict=True):
             found[row] = states
     return torch.cat(found, dim=1)
 
@@ -203,9 +205,9 @@ def _side_by_side(host: Host, batch: Batch, names: Sequence[str]) -> list[list[T
     count = len(batch.lengths)
     out: list[list[Tensor]] = [[torch.empty(0)] * count for _ in names]
     each = [(which, row) for which in range(len(names)) for row in range(count)]
-    for chunk in chunks([batch.lengths[row] for _, row in each], budget(host)):
+    for chunk in chunks([int(batch.lengths[row]) for _, row in each], budget(host)):
         some = [each[i] for i in chunk]
-        logits = host.logits_on_cpu(batch.take([row for _, row in some]), [names[which] for which, _ in some])
+        logits = host.logits_on_cpu(batch.take(np.array([row for _, row in some])), [names[which] for which, _ in some])
         for (which, row), one in zip(some, logits, strict=True):
             out[which][row] = one
     return out

@@ -20,7 +20,7 @@ from inlay.analysis.finding import Finding
 from inlay.base.load import load_tokenizer
 from inlay.engine.host import Host
 from inlay.engine.predict import batch_of, budget, chunks, limit_of
-from inlay.engine.states import layer_states
+from inlay.engine.watch import layer_states
 from inlay.errors import DataError, RunError
 from inlay.tasks import Example, Row
 

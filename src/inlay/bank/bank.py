@@ -1,13 +1,13 @@
 """The bank: the parameters of all loaded adapters, stacked by group.
 
 A group is every adapter with the same bucketed delta at the same sites, whatever their true sizes. For each row of
-parameters (say `layers.0.attn.out.down`) it has one stack [capacity, ...], and every slot in the group has one entry, the
-same in all its stacks. Entry 0 is zeros and means "not in this group". A *mount* is a group at a site: which stacks it
-reads there. Sharing is two mounts that read the same stack; gradients add up by themselves.
+parameters (say `layers.0.attn.out.down`) it has one stack [capacity, ...], and every slot in the group has one entry,
+the same in all its stacks. Entry 0 is zeros and means "not in this group". A *mount* is a group at a site: which stacks
+it reads there. Sharing is two mounts that read the same stack; gradients add up by themselves.
 
-Slots come and go by writing one entry in place. Capacity doubles when it is full, so neither compiled code nor memory is
-touched for every new task. A weight-level adapter has tensors of its own beside the stacks; only the forward pass needs
-to know which of the two a slot has.
+Slots come and go by writing one entry in place. Capacity doubles when it is full, so neither compiled code nor memory
+is touched for every new task. A weight-level adapter has tensors of its own beside the stacks; only the forward pass
+needs to know which of the two a slot has.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from inlay.bank.delta import Delta, Method, Param, Part, WeightMethod, params_of, penalty_of
-from inlay.bank.records import Array
 from inlay.bank.weights import WeightSlot
 from inlay.base.sites import Site
+from inlay.data.batch import Array
 from inlay.errors import AdapterError, SlotError
 
 BASE = 0
@@ -46,12 +46,12 @@ class Place(NamedTuple):
     """Where a tensor of a slot is, at its true size."""
 
     stack: Tensor
-    index: tuple[Any, ...]
+    at: tuple[Any, ...]
 
     @property
     def tensor(self) -> Tensor:
         """A view."""
-        return self.stack[self.index]
+        return self.stack[self.at]
 
 
 class Trained(NamedTuple):
@@ -187,6 +187,11 @@ class Slot:
         return any(part.delta.gated for part in self.parts)
 
     @functools.cached_property
+    def head(self) -> Group | None:
+        """The group of its head; None without one."""
+        return next((self.groups[next(iter(p.names().values()))] for p in self.parts if is_head(p.site.kind)), None)
+
+    @functools.cached_property
     def wants(self) -> frozenset[str]:
         """Which optional signals its deltas read."""
         return frozenset().union(*(part.delta.wants for part in self.parts))
@@ -296,8 +301,8 @@ class Bank:
             raise SlotError(f"there is no tensor {unknown[0]!r} in slot {slot}")
         with torch.no_grad():
             for name in places.keys() & tensors.keys():
-                stack, index = places[name]
-                stack[index] = tensors[name].to(stack.device, stack.dtype)
+                stack, at = places[name]
+                stack[at] = tensors[name].to(stack.device, stack.dtype)
 
     def read(self, slot: int, device: str | None = None) -> dict[str, Tensor]:
         """A copy of an adapter's tensors at their true sizes, where they are or on a device."""
@@ -306,8 +311,8 @@ class Bank:
     def gradients(self, slot: int) -> dict[str, Tensor | None]:
         """An adapter's gradients at their true sizes; None where a stack has none."""
         return {
-            name: None if stack.grad is None else stack.grad[index].clone()
-            for name, (stack, index) in self.places(slot).items()
+            name: None if stack.grad is None else stack.grad[at].clone()
+            for name, (stack, at) in self.places(slot).items()
             if stack.requires_grad
         }
 
@@ -330,7 +335,9 @@ class Bank:
                     found.append(Trained(own, [entry for entry, _ in mine], [slot for _, slot in mine], gates))
         for slot in sorted(slots):
             weights = self.slot(slot).weights
-            for gates in (False, True) if weights is not None else ():
+            if weights is None:
+                continue
+            for gates in (False, True):
                 trained = {n: t for n, t in weights.tensors.items() if isinstance(t, nn.Parameter)}
                 own = {n: t for n, t in trained.items() if is_gate(n) == gates}
                 if own:
@@ -467,6 +474,11 @@ class Bank:
 def is_gate(name: str) -> bool:
     """Whether a weight-level adapter's tensor is a gate."""
     return name.endswith(".gate")
+
+
+def is_head(kind: str) -> bool:
+    """Whether a kind of site is that of a head."""
+    return kind in ("head", "head.tokens")
 
 
 def _stages_of(kind: str) -> tuple[str, ...]:

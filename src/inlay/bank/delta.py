@@ -41,8 +41,8 @@ class Param:
 
     shape: tuple[int, ...]
     role: Literal["trained", "gate", "constant", "shared"] = "trained"
-    """A gate is trained but dropped at the end; a constant follows from the options and is never trained. A shared one is
-    a constant that follows from the delta alone: a group has one copy, [1, ...], for all its adapters."""
+    """A gate is trained but dropped at the end; a constant follows from the options and is never trained. A shared one
+    is a constant that follows from the delta alone: a group has one copy, [1, ...], for all its adapters."""
 
     @property
     def numel(self) -> int:

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.base.joint import joint_bias, side_by_side
+from inlay.base.joint import joint_bias
 from inlay.base.products import Product
+from inlay.kernels.shared import side_by_side
 
 
 class _Joint(torch.autograd.Function):

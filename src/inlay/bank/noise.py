@@ -20,10 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MULTIPLIERS = (0x7FEB352D, 0x846CA68B - 2**32)
-"""Of the hash lowbias32 (Wellons, 2018), as signed 32-bit numbers; so are the next two."""
-TOKEN_STRIDE = 0x9E3779B1 - 2**32
-COLUMN_STRIDE = 0x85EBCA6B - 2**32
+from inlay.kernels.shared import COLUMN_STRIDE, MULTIPLIERS, TOKEN_STRIDE, keep_scale, lane_cut
 
 
 def generator(*key: object, device: torch.device | str = "cpu") -> torch.Generator:
@@ -111,16 +108,6 @@ def keyed_dropout(x: Tensor, key: Tensor, local: Tensor, place: Tensor, p: float
     return dropped
 
 
-def lane_cut(p: float) -> int:
-    """An element is kept if its lane is not below this; 32768, beyond every lane, drops all."""
-    return round(p * 65536) - 32768
-
-
-def keep_scale(p: float) -> float:
-    """What an element that is kept is multiplied with."""
-    return 1 / (1 - p) if p < 1 else 0.0
-
-
 def _dropped(x: Tensor, key: Tensor, local: Tensor, place: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """[tokens, width] whether an element is dropped, and [tokens, 1] the factor of those that are not."""
     cut = lane_cut(p)
@@ -157,7 +144,7 @@ class _KeyedDropout(torch.autograd.Function):
 @functools.cache
 def _dropout_kernel() -> Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor] | None:
     try:
-        from inlay.bank.dropout_kernel import dropout
+        from inlay.kernels.dropout import dropout
     except ImportError:  # no triton
         return None
     return dropout

@@ -9,7 +9,7 @@ gradient, whatever (finite) numbers are stored there. Back ends, all equal to `r
     reference  gathers each token's own matrix; short and slow, the oracle of the tests
     segments   one product per segment; the CPU's path
     chopped    few batched products over many short segments; the CPU's without gradients
-    kernels    CUDA with Triton (kernel_ops.py)
+    kernels    CUDA with Triton (inlay.kernels)
     grouped    one grouped product over all segments; CUDA in half precision without Triton, where fp32 takes segments
 
 Parameters may be kept in a wider dtype than the activations: products run in the dtype of x, gradients come

@@ -20,22 +20,22 @@ from inlay.bank.delta import Delta, Method, Signal, Tensors
 from inlay.bank.mixout import keep_mask, mix
 from inlay.bank.noise import Keys, keyed_dropout
 from inlay.bank.plan import Noise, Runs
-from inlay.bank.route import KernelRoute, Route, SegmentRoute, UniformRoute
+from inlay.bank.route import Route, SegmentRoute, UniformRoute
 from inlay.base.sites import Site
 
 Action = tuple[Delta, Tensors, Route]
 
 
-class Observer(ABC):
+class Observer:
     """Told what a pass does, while it does it. A pass that is observed runs no compiled code."""
 
-    def layer(self, depth: int, states: Tensor) -> None:  # noqa: B027 - not everybody wants to hear everything
+    def layer(self, depth: int, states: Tensor) -> None:
         """What goes into a layer; after the last one, the model's last hidden state."""
 
-    def leaf(self, site: Site, out: Tensor) -> None:  # noqa: B027
+    def leaf(self, site: Site, out: Tensor) -> None:
         """What a projection or a norm gives, deltas included."""
 
-    def delta(self, depth: int, delta: Delta, route: Route, tensors: Tensors, at: Signal) -> None:  # noqa: B027
+    def delta(self, depth: int, delta: Delta, route: Route, tensors: Tensors, at: Signal) -> None:
         """A delta that is about to act, in the layer at this depth."""
 
 
@@ -161,6 +161,8 @@ class BankPass(Pass):
     def _make(self, row: int) -> Route:
         runs = self.runs
         if runs.tiles is not None:
+            from inlay.bank.kernel_route import KernelRoute
+
             entry = runs.tiles.entries[row]
             if self.compiled:
                 torch._dynamo.mark_dynamic(entry, 0)

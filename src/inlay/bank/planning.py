@@ -1,11 +1,11 @@
 """Plans a forward pass, on the host and by array operations, before anything runs.
 
-Rows are sorted by slot, so every slot owns one run of tokens. All rows of the bank and of the bare base share a pass; an
-adapter that must be alone in its pass (weight-level ones, DeBERTa's shared keys) has one of its own. The model is given
-packed tokens where its attention allows it, else padded rows; results are the same.
+Rows are sorted by slot, so every slot owns one run of tokens. All rows of the bank and of the bare base share a pass;
+an adapter that must be alone in its pass (weight-level ones, DeBERTa's shared keys) has one of its own. The model is
+given packed tokens where its attention allows it, else padded rows; results are the same.
 
-With kernels, sizes are rounded up (`rounded`), and the padding forms rows of its own: it costs a little, changes nothing,
-and batches of about one size have one shape.
+With kernels, sizes are rounded up (`rounded`), and the padding forms rows of its own: it costs a little, changes
+nothing, and batches of about one size have one shape.
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ def _is_quiet(bank: Bank, slot: int, keys: Keys) -> bool:
 
 def _bounds(slots: Array, counts: Array) -> Array:
     """[runs + 1] where the runs of rows that are sorted by slot begin and end."""
-    ends = np.concatenate(([0], counts.cumsum()))
-    return ends[np.append(np.flatnonzero(np.diff(slots, prepend=-1)), len(slots))]
+    ends: Array = np.concatenate(([0], counts.cumsum()))
+    found: Array = ends[np.append(np.flatnonzero(np.diff(slots, prepend=-1)), len(slots))]
+    return found
 
 
 def block_for(tokens: int) -> int:
@@ -187,9 +188,7 @@ def padded_tokens(base: Base, batch: Batch) -> Tokens[Array]:
     if types is not None and batch.types is not None:
         types[valid] = batch.types
     positions = np.tile(np.arange(longest) + first_position(base), rows)
-    return Tokens(
-        ids, positions, types, None, mask, valid, mask.size, rows, longest, "buckets", np.full(rows, longest)
-    )
+    return Tokens(ids, positions, types, None, mask, valid, mask.size, rows, longest, "buckets", np.full(rows, longest))
 
 
 def model_inputs(base: Base, tokens: Tokens[Tensor]) -> dict[str, Any]:

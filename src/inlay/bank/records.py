@@ -1,13 +1,13 @@
 """Records of arrays: built on the host, packed into one buffer, copied to the device once, the same record there.
 
-A record is a frozen dataclass of type `Record`. Its arrays travel; its other records are part of it; `host` fields stay behind; anything
-else is a mode. What a recording depends on (`shape_of`) is the modes and the arrays' shapes, never the numbers.
+A record is a frozen dataclass of type `Record`. Its arrays travel, those of records in it too; `host` fields stay
+behind; anything else is a mode. What a recording depends on (`shape_of`) is the modes and the arrays' shapes, never the
+numbers.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from inlay.data.batch import Array
 
-
 A = TypeVar("A", Array, Tensor)
 """What a record's numbers are: arrays on the host, tensors on a device."""
+_FIELDS: dict[type, tuple[str, ...]] = {}
 _ALIGNED = 32
 """Numbers; every array starts at a multiple of 128 bytes."""
 
@@ -97,12 +97,13 @@ def _arrays(record: Any) -> Iterator[Array]:
             yield from _arrays(getattr(record, name))
 
 
-@functools.cache
 def _travelling(kind: type) -> tuple[str, ...]:
     """The fields of a record but those of the host; none of what is no record."""
-    if not issubclass(kind, Record):
-        return ()
-    return tuple(f.name for f in dataclasses.fields(kind) if not f.metadata.get("host"))
+    found = _FIELDS.get(kind)
+    if found is None:
+        fields = dataclasses.fields(kind) if issubclass(kind, Record) else ()  # type: ignore[arg-type]
+        found = _FIELDS[kind] = tuple(f.name for f in fields if not f.metadata.get("host"))
+    return found
 
 
 def _narrow(array: Array) -> Array:

@@ -1,15 +1,13 @@
 """The route a method sees: every token's entry in one group's stacks, and the two primitives on it.
 
 A method never learns about slots. On the CPU a route is segments of tokens, one product each; on CUDA it is tensors for
-kernels of our own, and nothing in it depends on the numbers of a batch, only on its size: one compiled layer or recorded
-graph serves all batches of a size, whoever is in them.
+kernels of our own (`kernel_route.py`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
@@ -17,7 +15,6 @@ from torch import Tensor
 
 from inlay.bank import ops
 from inlay.bank.ops import Segment
-from inlay.bank.plan import Tiles
 
 Act = Callable[[Tensor], Tensor]
 Layer = tuple[Tensor, Tensor | None]
@@ -120,38 +117,6 @@ class SegmentRoute(Route):
 
     def _refuse_other(self, tokens: int) -> None:
         assert tokens == self.tokens, f"the route has {self.tokens} tokens, the tensor {tokens}"
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class KernelRoute(Route):
-    """The entry of every place of a batch. One kernel does all tokens."""
-
-    entry: Tensor
-    """[places]"""
-    tiles: Tiles[Tensor]
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """One kernel."""
-        from inlay.bank import kernel_ops
-
-        t = self.tiles
-        return kernel_ops.linear(x, weight, bias, self.entry, t.tiles, t.bounds, t.block)
-
-    def vector(self, p: Tensor, like: Tensor) -> Tensor:
-        """A gather; its gradient is a sum over each place."""
-        from inlay.bank import kernel_ops
-
-        return kernel_ops.vector(p, self.entry, self.tiles.bounds, self.tiles.place, like.dtype)
-
-    def bottleneck(self, x: Tensor, down: Layer, up: Layer, act: Act, name: str, scale: Tensor | None = None) -> Tensor:
-        """One kernel, if it knows the activation."""
-        from inlay.bank import kernel_ops
-
-        t = self.tiles
-        if name not in kernel_ops.FUSED:
-            return self._apart(x, down, up, act, scale)
-        return kernel_ops.bottleneck(x, *down, *up, scale, name, self.entry, t.tiles, t.bounds, t.block)
 
 
 def _takes_grouped(x: Tensor, weight: Tensor) -> bool:

@@ -152,7 +152,7 @@ def back_end(model: Any, longest: int, kernels: bool) -> BackEnd:
     q = torch.empty(1, heads, d, device="meta", dtype=parameter.dtype)
     k = q[:, : getattr(config, "num_key_value_heads", None) or heads]
     if kernels and q.shape == k.shape:
-        from inlay.base.short_attention import takes
+        from inlay.kernels.short_attention import takes
 
         if takes(q, longest):
             return "short"

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from inlay.base.products import Product
 from inlay.errors import BaseError
+from inlay.kernels.shared import FP8_LARGEST, FP8_TINY
 
 if TYPE_CHECKING:
     from inlay.base.load import Base
 
-TINY = 1e-12
-LARGEST = 448.0
 _OLDEST = (8, 9)
 _STEP = 16
 """What the sizes of an fp8 product are multiples of."""
@@ -40,7 +39,7 @@ class Fp8(Product):
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__(weight, bias)
         if _HAS_TRITON:
-            importlib.import_module("inlay.base.fp8_kernel")  # registers its operator
+            importlib.import_module("inlay.kernels.fp8")  # registers its operator
         self._forward = _scaled(weight)
         self._backward = _scaled(weight.T)
 
@@ -112,5 +111,5 @@ def _scaled(*parts: Tensor) -> tuple[Tensor, Tensor]:
     if _HAS_TRITON and parts[0].is_cuda and sum(part.shape[1] for part in parts) > _WIDE:
         return torch.ops.inlay.scaled_rows(list(parts))  # type: ignore[no-any-return]
     x = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
-    top = x.abs().amax(1, keepdim=True).float().clamp(min=TINY)
-    return (x.float() * (LARGEST / top)).to(torch.float8_e4m3fn).contiguous(), top / LARGEST
+    top = x.abs().amax(1, keepdim=True).float().clamp(min=FP8_TINY)
+    return (x.float() * (FP8_LARGEST / top)).to(torch.float8_e4m3fn).contiguous(), top / FP8_LARGEST

@@ -31,18 +31,3 @@ def joint_bias(biases: Sequence[Tensor | None], weights: Sequence[Tensor]) -> Te
         return None
     pairs = zip(biases, weights, strict=True)
     return torch.cat([weight.new_zeros(len(weight)) if bias is None else bias for bias, weight in pairs])
-
-
-def side_by_side(parts: list[Tensor]) -> Tensor:
-    """What `torch.cat` along the last dimension gives; no copy if they lie so already, as attention's gradients do.
-
-    For code that sees real tensors: within an operator, not within what is compiled.
-    """
-    first = parts[0]
-    at = first.storage_offset()
-    for part in parts:
-        there = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        if not there or part.storage_offset() != at or part.stride() != first.stride() or part.stride(-1) != 1:
-            return torch.cat(parts, -1)
-        at += part.shape[-1]
-    return first.as_strided((*first.shape[:-1], at - first.storage_offset()), first.stride())

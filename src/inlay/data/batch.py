@@ -54,7 +54,8 @@ def ramp(lengths: Array, starts: Array | int = 0) -> Array:
     """0, 1 ... n - 1 for every length n, one after the other; or counted from each one's start."""
     ends = lengths.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    found: Array = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    return found
 
 
 def _lengths(rows: Sequence[Sequence[int]]) -> Array:

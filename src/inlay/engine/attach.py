@@ -26,7 +26,7 @@ from inlay.bank.compiled import Call
 from inlay.bank.delta import Method, SlotMethod, WeightMethod, parse, penalty_of
 from inlay.bank.noise import Keys
 from inlay.bank.passes import Action, UniformPass, drawn
-from inlay.bank.route import Route
+from inlay.bank.route import UniformRoute
 from inlay.bank.weights import WeightSlot, call_with
 from inlay.bank.wiring import Wiring
 from inlay.base import arch
@@ -206,7 +206,7 @@ class Attached:
             names = part.names()
             own = {n: tensors[full] for n, full in names.items()}
             stacked = drawn(part.delta, names, own, method, self._start, keys, _SLOT)
-            actions.setdefault(part.site.name, []).append((part.delta, stacked, Route.uniform(0)))
+            actions.setdefault(part.site.name, []).append((part.delta, stacked, UniformRoute(0)))
             wants |= part.delta.wants
         return actions, not method.mixout, wants
 

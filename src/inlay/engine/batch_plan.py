@@ -55,8 +55,9 @@ class BatchPlan(Record, Generic[A]):
     @property
     def groups(self) -> frozenset[GroupState]:
         """The groups that take part."""
-        places = [] if self.heads is None else [self.heads.rows, self.heads.tokens]
-        runs = [one.runs for one in (*self.passes, *places) if one is not None]
+        runs = [one.runs for one in self.passes]
+        if self.heads is not None:
+            runs += [place.runs for place in (self.heads.rows, self.heads.tokens) if place is not None]
         return frozenset(state for one in runs for state in one.groups)
 
     def shape(self, what: str) -> Shape | None:

@@ -37,8 +37,8 @@ from inlay.engine import run
 from inlay.engine.graphs import Graphs, Run, Shape
 from inlay.engine.loaded import Loaded, label_names
 from inlay.engine.predict import Request, predict
-from inlay.engine.translate import Translator
 from inlay.engine.run import Hidden
+from inlay.engine.translate import Translator
 from inlay.errors import AdapterError, BaseError, InlayError, SlotError, suggest
 from inlay.heads.pool import choose
 from inlay.library.adapter import Adapter
@@ -143,7 +143,7 @@ class Host:
             pool = "tokens"
         kept = choose(pool, self.base) if names else "auto"
         kind = (made.head if made is not None and made.head else head) if names else None
-        record = Loaded(0, 0, method, method.spec, seed, kind, kept, names, made)
+        record = Loaded(0, method, method.spec, seed, kind, kept, names, made)
         self.enter(name, record, record.initial(self.base))
 
     def load(self, adapter: Adapter, name: str | None = None) -> None:
@@ -164,7 +164,7 @@ class Host:
         pruned = frozenset(n.removesuffix(sparse.INDEX) for n in adapter.tensors if n.endswith(sparse.INDEX))
         task = parse_task(adapter.task) if adapter.task else None
         given = (adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels))
-        record = Loaded(0, 0, method, *given, task, pruned, adapter.about)
+        record = Loaded(0, method, *given, task, pruned, adapter.about)
         return record, record.fit(self.base, adapter.tensors)
 
     def refuse_other_base(self, base: str, said: object = None) -> None:

@@ -24,8 +24,6 @@ class Loaded:
     """One adapter in a host."""
 
     slot: int
-    width: int
-    """How many outputs its head has."""
     method: Method
     spec: str
     seed: int
@@ -36,6 +34,8 @@ class Loaded:
     sparse: frozenset[str] = frozenset()
     """Tensors that came pruned, and are saved sparse again."""
     about: Mapping[str, Any] = field(default_factory=dict)
+    width: int = 0
+    """How many outputs its head has."""
 
     def head_parts(self, base: Base) -> list[Part]:
         """Its head as a part of the bank; none without labels."""

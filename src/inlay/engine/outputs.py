@@ -29,7 +29,7 @@ from inlay.heads.pool import POOLS, pool_rows
 
 
 @dataclass(frozen=True, eq=False)
-class Place(Record, Generic[A]):
+class HeadPlace(Record, Generic[A]):
     """Where heads answer: pooled rows, or the states of all tokens."""
 
     site: str
@@ -50,9 +50,9 @@ class HeadPlan(Record, Generic[A]):
     """[rows] the number of its way of pooling."""
     ways: tuple[str, ...]
     """The ways of pooling that there are."""
-    rows: Place[A] | None
+    rows: HeadPlace[A] | None
     """None if every row answers for its tokens."""
-    tokens: Place[A] | None
+    tokens: HeadPlace[A] | None
     """None if no row does."""
     keys: Keys | None = host()
     slots: Array = host()
@@ -115,18 +115,14 @@ def plan_heads(
         rows = _place(forward, ROWS, slots, ones, size, None if keys is None else keys.for_rows())
     by_token = _place(forward, TOKENS, slots, lengths, tokens, keys) if "tokens" in ways else None
     last = np.maximum(first + counts - 1, 0)
-    return HeadPlan(
-        first, last, counts, pool, tuple(sorted(ways - {"tokens"})), rows, by_token, keys, slots, lengths
-    )
+    return HeadPlan(first, last, counts, pool, tuple(sorted(ways - {"tokens"})), rows, by_token, keys, slots, lengths)
 
 
-def _place(
-    forward: Forward, site: str, slots: Array, counts: Array, size: int, keys: Keys | None
-) -> Place[Array]:
+def _place(forward: Forward, site: str, slots: Array, counts: Array, size: int, keys: Keys | None) -> HeadPlace[Array]:
     bank = forward.bank
     runs = plan_runs(bank, slots, counts, "rows" if site == ROWS else "tokens", size if forward.kernels else None)
     noise = None if keys is None else plan_noise(bank, runs.slots, runs.bounds, keys, keys.tokens_before, size)
-    return Place(site, runs, noise)
+    return HeadPlace(site, runs, noise)
 
 
 def apply_heads(forward: Forward, heads: HeadPlan[Tensor], states: Tensor) -> list[Output]:
@@ -155,7 +151,7 @@ def by_run(
         rows = [row for row, (number, _) in enumerate(place.runs.groups) if number in of_group]
         outs = [of_group[place.runs.groups[row][0]] for row in rows]
         entries, bounds = place.runs.entries[rows], place.runs.bounds.tolist()
-        which, here = entries.argmax(0).tolist(), entries.any(0).tolist()
+        which, here = entries.argmax(0).tolist(), (entries != 0).any(0).tolist()
         for run, slot in enumerate(place.runs.slots):
             if here[run]:
                 out, mine = outs[which[run]], slice(ends[run], ends[run + 1])
@@ -173,7 +169,7 @@ def head_dropout(base: Base) -> float:
     return 0.0
 
 
-def _pooled(forward: Forward, heads: HeadPlan[Tensor], place: Place[Tensor], states: Tensor) -> Tensor:
+def _pooled(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor], states: Tensor) -> Tensor:
     """[rows, d], each row pooled as its adapter wants; `tokens` rows are not used."""
     by_way = {way: pool_rows(states, way, heads.first, heads.last, heads.counts) for way in heads.ways}
     if "pooler" in by_way:
@@ -184,7 +180,7 @@ def _pooled(forward: Forward, heads: HeadPlan[Tensor], place: Place[Tensor], sta
     return pooled
 
 
-def _pooler(forward: Forward, heads: HeadPlan[Tensor], place: Place[Tensor], first: Tensor) -> Tensor:
+def _pooler(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor], first: Tensor) -> Tensor:
     """The checkpoint's pooler on [rows, d], with whatever adapters have changed in it."""
     site = forward.base.sites.at("pooler")
     assert site is not None
@@ -205,7 +201,7 @@ def _pooler(forward: Forward, heads: HeadPlan[Tensor], place: Place[Tensor], fir
     return activation(pooled)  # type: ignore[no-any-return]
 
 
-def _answers(forward: Forward, heads: HeadPlan[Tensor], place: Place[Tensor], x: Tensor) -> list[Output]:
+def _answers(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor], x: Tensor) -> list[Output]:
     p = head_dropout(forward.base)
     if place.noise is not None and p:
         x = keyed_dropout(x, place.noise.key, place.noise.local, forward.wiring.head_place, p)

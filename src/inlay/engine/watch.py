@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from inlay.engine.host import Host
 
 
-class Watcher(Observer):
+class Watcher(Observer, ABC):
     """An observer that notes numbers about every token."""
 
     @abstractmethod
@@ -31,9 +31,7 @@ class Watcher(Observer):
 
 
 @torch.no_grad()
-def watch(
-    host: Host, batch: Batch, names: Sequence[str | None], watcher: Callable[[int], Watcher]
-) -> list[Tensor]:
+def watch(host: Host, batch: Batch, names: Sequence[str | None], watcher: Callable[[int], Watcher]) -> list[Tensor]:
     """[k, tokens, ...] of every row: what a watcher has noted about it.
 
     Args:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from inlay.bank.inputs import longest_row
+from inlay.bank.planning import longest_row
 from inlay.base.load import Base, load_tokenizer
 from inlay.base.sites import config_of
 from inlay.data.batch import Batch
@@ -42,17 +43,19 @@ def rows_to_check(host: Host) -> Batch:
     except BaseError:
         return _any_rows(host.base)
     single = host.batch(TEXTS)
-    types = [b.types if b.types is not None else torch.zeros_like(b.ids) for b in (single, batch)]
-    return Batch(torch.cat([single.ids, batch.ids]), single.lengths + batch.lengths, torch.cat(types))
+    types = [b.types if b.types is not None else np.zeros_like(b.ids) for b in (single, batch)]
+    lengths = np.concatenate([single.lengths, batch.lengths])
+    return Batch(np.concatenate([single.ids, batch.ids]), lengths, np.concatenate(types))
 
 
 def padded(batch: Batch) -> dict[str, Tensor]:
     """A batch as a tokenizer gives it: ids, mask and types [rows, longest]."""
-    mask = torch.arange(max(batch.lengths)) < torch.tensor(batch.lengths).unsqueeze(1)
-    types = torch.zeros_like(batch.ids) if batch.types is None else batch.types
+    lengths = torch.from_numpy(batch.lengths).unsqueeze(1)
+    mask = torch.arange(int(lengths.max())) < lengths
+    types = np.zeros_like(batch.ids) if batch.types is None else batch.types
     found = {"attention_mask": mask.long()}
     for name, values in (("input_ids", batch.ids), ("token_type_ids", types)):
-        found[name] = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(mask, values)
+        found[name] = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(mask, torch.from_numpy(values).long())
     return found
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from inlay.bank.bank import Mount
 from inlay.bank.delta import Delta, Signal
-from inlay.bank.inputs import first_position
-from inlay.bank.passes import Action, Here, Pass
+from inlay.bank.passes import Action, LayerActions, Pass
+from inlay.bank.planning import first_position
 from inlay.bank.route import Route
 from inlay.base.load import Base
 from inlay.base.sites import Site, config_of
@@ -37,8 +37,6 @@ class RowRoute(Route):
             entry: [rows]; any for a row that is not in the group.
             inside: [rows] whether it is; None if all are.
         """
-        super().__init__([], 0)
-        self.span = None
         self.entry = entry
         self.inside = None if inside is None else inside.view(-1, 1, 1)
         self.length = length
@@ -104,7 +102,7 @@ class GraphPass(Pass):
         tensors = {name: self.graph.tensor(own) for name, own in one.tensors.items()}
         return one.delta, tensors, self._routes[one.entries]
 
-    def drop(self, here: Here, place: str, p: float, training: bool, y: Tensor) -> Tensor:
+    def drop(self, here: LayerActions, place: str, p: float, training: bool, y: Tensor) -> Tensor:
         """Nothing: a graph answers."""
         return y
 
@@ -124,7 +122,7 @@ class Graph(nn.Module):
         self._routes: dict[tuple[Any, ...], int] = {}
         self.mounted: dict[str, list[Mounted]] = {}
         for site, mounts in host.forward.bank.mounts.items():
-            found = [self._mount(mount) for mount in mounts if mount.slots & set(self._slots)]
+            found = [self._mount(mount) for mount in mounts if set(mount.slots) & set(self._slots)]
             self.mounted |= {site: found} if found else {}
         widths = [len(host.labels(name)) for name in names]
         self._keep("task_widths", torch.tensor(widths))
@@ -206,7 +204,7 @@ class Graph(nn.Module):
         group = mount.group
         mine = self._together(mount)
         index = torch.tensor([group.entry_of[slot] for slot in mine])
-        stacks = {name: stack.detach().index_select(0, index) for name, stack in mount.tensors().items()}
+        stacks = {name: stack.detach().index_select(0, index) for name, stack in mount.tensors.items()}
         prefix = f"{type(group.delta).__name__}{group.number}"
         names = {
             name: self._keep(f"{prefix} {mount.names[name]}", stack)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -100,9 +101,9 @@ def merged_weights(host: Host, name: str) -> dict[str, Tensor]:
     """The base's parameters with an adapter merged into them; those it does not change are the base's own."""
     base, slot = host.base, host.slot(name)
     weights = {key: tensor.detach() for key, tensor in base.model.state_dict().items()}
-    if slot in host.forward.weights:
-        return weights | host.forward.weights[slot].effective(base, slot, None)
     record, tensors = host.forward.bank.slot(slot), host.read(name)
+    if record.weights is not None:
+        return weights | record.weights.effective(base, slot, None)
     head = ("head", "head.tokens")
     for part in (part for part in record.parts if part.site.kind not in head):
         rule = _RULES.get(type(part.delta))
@@ -212,7 +213,7 @@ def _compare(host: Host, name: str, head: HeadParts | None, folder: Path) -> tup
             raise InlayError(f"transformers does not find the merged weights again: {report}")
         factor, shift = (1.0, 0.0) if head is None else answered(host.task(name))
         expected = host.hidden(batch, names).rows() if head is None else host.logits(batch, names)
-        found = [_run(model.eval(), batch.take([row])) for row in range(len(names))]
+        found = [_run(model.eval(), batch.take(np.array([row]))) for row in range(len(names))]
     return type(model).__name__, max(
         largest(got, want * factor + shift) for got, want in zip(found, expected, strict=True)
     )

@@ -26,10 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from inlay.bank.inputs import longest_row
+from inlay.bank.planning import longest_row
 from inlay.data.batch import Batch
 from inlay.engine.host import Host
 from inlay.engine.predict import limit_of
@@ -123,7 +124,7 @@ def compare(host: Host, names: Sequence[str], path: str | os.PathLike[str]) -> f
     work = [((task + i) % texts, task) for i in range(each) for task in range(len(names))]
     worst = 0.0
     for at in range(0, len(work), _ROWS):
-        rows = batch.take([row for row, _ in work[at : at + _ROWS]])
+        rows = batch.take(np.array([row for row, _ in work[at : at + _ROWS]]))
         ids = [task for _, task in work[at : at + _ROWS]]
         found = run(session, rows, ids)
         for i, want in enumerate(host.logits_on_cpu(rows, [names[task] for task in ids])):
@@ -153,8 +154,8 @@ def _check(host: Host, names: Sequence[str], path: Path, overwrite: bool) -> Non
         if task.kind == "mlm":
             raise AdapterError(f"{name!r} cannot be asked: it predicts masked words, and has no labels")
         slot, special = host.slot(name), host.base.sites.single_slot
-        if slot in host.forward.weights:
-            spec = host.forward.weights[slot].method.spec
+        if (weights := host.forward.bank.slot(slot).weights) is not None:
+            spec = weights.method.spec
             raise AdapterError(
                 f"{name!r} ({spec}) changes the base's own weights, so it cannot share them with other tasks in one "
                 "graph; make a model of its own: inlay export merged"

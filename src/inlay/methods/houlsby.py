@@ -23,12 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.bank.activations import ACTIVATIONS
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Stage, Tensors, bucket
 from inlay.bank.route import Route
 from inlay.base.sites import Site, Sites
 from inlay.config import option
 from inlay.errors import SpecError, suggest
+from inlay.kernels.activations import ACTIVATIONS
 from inlay.methods.norms import layer_norms
 from inlay.registry import methods
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from inlay.bank.activations import ACTIVATIONS
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors, bucket
 from inlay.bank.route import Route
 from inlay.base.sites import Site, Sites
 from inlay.config import option
 from inlay.errors import SpecError
+from inlay.kernels.activations import ACTIVATIONS
 from inlay.registry import methods
 
 

@@ -22,9 +22,8 @@ from inlay.bank.bank import Trained
 from inlay.bank.forward import Forward
 from inlay.bank.records import A, Record, host, on_device
 from inlay.data.batch import Array
+from inlay.kernels.shared import ADAMW_CHUNK
 
-CHUNK = 4096
-"""Numbers that one kernel program steps."""
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -85,7 +84,8 @@ class AdamW:
         if self._known[0] != key:
             self._known = key, *self._places(lanes)
         _, bounds, where = self._known
-        numbers = np.array(rows, dtype=np.float32)
+        with np.errstate(over="ignore"):  # of a run that diverges
+            numbers = np.array(rows).astype(np.float32)
         return UpdatePlan(numbers, bounds if self.forward.kernels else None, where, settings)
 
     def make_room(self, settings: Mapping[int, Settings]) -> None:
@@ -142,7 +142,7 @@ class AdamW:
         return apply
 
     def _fused(self, settings: Mapping[int, Settings], bounds: Tensor, numbers: Tensor) -> Callable[[], object]:
-        from inlay.training import fused
+        from inlay.kernels import adamw as fused
 
         lanes = self._lanes(settings)
         number = {lane: i for i, lane in enumerate(lanes)}
@@ -201,7 +201,7 @@ class AdamW:
             sizes = [t.numel() if one.entries is None else t[0].numel() for t in one.tensors.values()]
             for i, slot in enumerate(one.slots):
                 lane = _lane(slot, one.are_gates, lanes)
-                counts[lane] += sum(-(-size // CHUNK) for size in sizes)
+                counts[lane] += sum(-(-size // ADAMW_CHUNK) for size in sizes)
                 home = slot if one.entries is None else (id(next(iter(one.tensors.values()))), one.entries[i])
                 where[lane].append(home)
         bounds = np.array([0, *itertools.accumulate(counts.values())])

@@ -15,6 +15,7 @@ from torch import Tensor
 from inlay.data.batch import Batch
 from inlay.engine.host import Host
 from inlay.engine.predict import batch_of, chunks
+from inlay.engine.watch import states_below
 from inlay.tasks import Row
 from inlay.training.job import Job
 
@@ -64,14 +65,14 @@ class Cache:
         """The layer at which all of these runs can begin; 0 if one of them cannot, or if there is no room."""
         if not self._room or not self.host.base.sites.arch.packable or not all(_is_still(job) for job, _, _ in some):
             return 0
-        return min(self.host.forward.lowest(slot) for _, slot, _ in some)
+        return min(self.host.forward.first_adapted_layer(slot) for _, slot, _ in some)
 
     def _compute(self, rows: Sequence[Row], layer: int) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
         for chunk in chunks([len(row.ids) for row in rows], _TOKENS):
             some = [rows[i] for i in chunk]
             with self.host.lock:
-                states = self.host.forward.below(batch_of(some), layer)
+                states = states_below(self.host.forward, batch_of(some), layer)
             parts = torch.split(states, [len(row.ids) for row in some])
             found |= {id(row): part for row, part in zip(some, parts, strict=True)}
         return found

@@ -33,7 +33,7 @@ from inlay.training.job import Job
 from inlay.training.memory import slots_for
 from inlay.training.parallel import ALONE, Ranks
 from inlay.training.slots import Slots, slot_name
-from inlay.training.step import Part
+from inlay.training.step import RunStep
 from inlay.training.taken import Taken
 
 Event = dict[str, Any]
@@ -269,10 +269,11 @@ class Loop:
             self._free()
         return self._cache.batch(mine)
 
-    def _part(self, job: Job, rows: Sequence[Row]) -> Part:
+    def _part(self, job: Job, rows: Sequence[Row]) -> RunStep:
         run, share = job.data.run, self.ranks.share(rows)
         settings = Settings(job.step + 1, job.lr, run.weight_decay, run.clip, run.decay == "weights", job.gate_lr)
-        return Part(slot_name(job), job.stage.task, rows, settings, (run.seed, job.at), run.dropout, job.weights, share)
+        key = run.seed, job.at
+        return RunStep(slot_name(job), job.stage.task, rows, settings, key, run.dropout, job.weights, share)
 
     def _settle(self) -> None:
         """Wait for the losses of the newest step."""

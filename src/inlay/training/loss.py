@@ -1,133 +1,126 @@
 """The losses of all runs in a batch, few calls for all of them: runs of one kind of task and head share one.
 
-As everything in a step, this is planned on the host (`plan_losses`: targets in tables) and run on tensors alone.
+As everything in a step, this is planned on the host (`plan_losses`) and run on tensors alone (`loss_per_run`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Generic
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.bank.route import Segments
-from inlay.bank.tables import bucket
+from inlay.bank.planning import rounded
+from inlay.bank.records import A, Record, host
 from inlay.base.load import Base
-from inlay.data.batch import repeated
-from inlay.engine.answer import Output
-from inlay.engine.work import Work, part
-from inlay.tasks import NOTHING, Row, Targets, Task, at_units
-from inlay.training.share import Share
+from inlay.data.batch import Array
+from inlay.engine.outputs import Output
+from inlay.tasks import NOTHING, Targets, Task, at_units
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One run's part of a batch."""
+class RunTargets:
+    """What one run's rows are compared with."""
 
-    slot: int
     task: Task
-    rows: Sequence[Row]
+    head: int
+    """The number of its head's group: runs with the same one have their logits in one tensor."""
     labels: int
     """How wide its head is."""
-    head: str
-    """The route of its head: runs with the same one have their logits in one tensor."""
-    weights: Sequence[float] | None = None
-    share: Share | None = None
-    """Which of the rows are in this batch; None for all."""
+    first: int
+    """The number of its first row in the batch as it runs, or of its first token where it answers for tokens."""
+    targets: Targets
 
 
-@dataclass(frozen=True)
-class Losses:
-    """All runs' targets."""
+@dataclass(frozen=True, eq=False)
+class LossPlan(Record, Generic[A]):
+    """The units of all runs with one kind of task and one kind of head, one run after the other."""
 
-    groups: Sequence[tuple[Task, str]]
-    """Task and head of each group of runs."""
-    runs: int
-    tables: Mapping[str, Tensor]
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """What a recording depends on beside the tables."""
-        return (self.runs, tuple((task.loss_key, head) for task, head in self.groups))
-
-    def run(self, outputs: Sequence[Output], tables: Mapping[str, Tensor], base: Base) -> Tensor:
-        """[runs] the loss of every run, from the tables of this plan on the device."""
-        total = torch.zeros(self.runs, dtype=torch.float32, device=base.device)
-        for i, (task, head) in enumerate(self.groups):
-            own = part(tables, str(i))
-            output = next(o for o in outputs if o.mount.route == head and o.per_token == task.per_token)
-            units = at_units(output.values, torch.where(own["at"] < 0, -1, own["at"] - output.start).long())
-            beyond = torch.arange(units.shape[-1], device=base.device) >= own["labels"].unsqueeze(-1)
-            units = units.masked_fill(beyond if units.dim() == 2 else beyond.unsqueeze(1), NOTHING)
-            value = own["value"] if own["value"].is_floating_point() else own["value"].long()
-            losses = task.losses(units, value, base) * own["weight"]
-            # not index_add, whose order varies; nor a product: a NaN stays its own run's
-            mine = own["run"] == torch.arange(self.runs, device=base.device).unsqueeze(1)
-            total = total + torch.where(mine, losses, 0.0).sum(1)
-        return total
+    at: A
+    """[units] or [units, k] which outputs a unit looks at; -1: nothing there."""
+    value: A
+    """[units, ...] what is right."""
+    weight: A
+    """[units]"""
+    run: A
+    """[units] whose it is; -1 for padding."""
+    labels: A
+    """[units] how wide its head is."""
+    head: int
+    per_token: bool
+    loss: Hashable
+    """What the task's losses depend on."""
+    task: Task = host()
 
 
-def plan_losses(asked: Sequence[Asked], work: Work, roomy: bool) -> Losses:
+def plan_losses(runs: Sequence[RunTargets], roomy: bool) -> tuple[LossPlan[Array], ...]:
     """
     Args:
         roomy: round sizes up, so that other batches have the same.
     """
-    place: dict[int, tuple[int, int]] = {}
-    """Slot -> its first row, and its first token."""
-    row = 0
-    counts = Counter(work.slots)
-    for start, _, slot in Segments(work.slots, work.lengths).runs:
-        place[slot] = (row, start)
-        row += counts[slot]
-    groups: dict[tuple[object, str], list[int]] = {}
-    for i, one in enumerate(asked):
-        groups.setdefault((one.task.loss_key, one.head), []).append(i)
-    tables: dict[str, Tensor] = {}
-    for number, members in enumerate(groups.values()):
-        found = []
-        for i in members:
-            one = asked[i]
-            targets = one.task.targets(one.rows, one.weights)
-            if one.share is not None:
-                targets = one.share.of(targets, one.task)
-            found.append((i, one, targets, place[one.slot][one.task.per_token]))
-        tables |= {f"{number} {name}": table for name, table in _joined(found, roomy).items()}
-    firsts = [asked[members[0]] for members in groups.values()]
-    return Losses([(one.task, one.head) for one in firsts], len(asked), tables)
+    alike: dict[tuple[Hashable, int], list[int]] = {}
+    for number, run in enumerate(runs):
+        alike.setdefault((run.task.loss_key, run.head), []).append(number)
+    return tuple([_plan([runs[i] for i in numbers], numbers, roomy) for numbers in alike.values()])
 
 
-def _joined(found: Sequence[tuple[int, Asked, Targets, int]], roomy: bool) -> dict[str, Tensor]:
-    """The units of all runs of a group, one after the other; a run has the number of its first output with it."""
-    targets = [own for _, _, own, _ in found]
-    counts = torch.tensor([len(own.at) for own in targets])
-    units = int(counts.sum())
-    size = bucket(max(1, units), 8) if roomy else units
-    at = _stacked([own.at for own in targets], size, -1, roomy)
-    columns = [(i, one.labels, first) for i, one, _, first in found]
-    each = repeated(torch.tensor(columns), counts)
-    run, labels, firsts = F.pad(each, (0, 0, 0, size - units)).unbind(1)
-    return {
-        "at": torch.where(at < 0, -1, at + firsts.view(-1, *[1] * (at.dim() - 1))),
-        "value": _stacked([own.value for own in targets], size, 0, False),
-        "weight": _stacked([own.weight for own in targets], size, 0, False),
-        "run": run.index_fill(0, torch.arange(units, size), -1),
-        "labels": labels,
-    }
+def loss_per_run(plans: Sequence[LossPlan[Tensor]], outputs: Sequence[Output], count: int, base: Base) -> Tensor:
+    """[count] the loss of every run."""
+    total = torch.zeros(count, dtype=torch.float32, device=base.device)
+    of_head = {(out.group, out.per_token): out for out in outputs}
+    for plan in plans:
+        output = of_head[plan.head, plan.per_token]
+        units = at_units(output.values, torch.where(plan.at < 0, -1, plan.at - output.start).long())
+        beyond = torch.arange(units.shape[-1], device=base.device) >= plan.labels.unsqueeze(-1)
+        units = units.masked_fill(beyond if units.dim() == 2 else beyond.unsqueeze(1), NOTHING)
+        value = plan.value if plan.value.is_floating_point() else plan.value.long()
+        losses = plan.task.losses(units, value, base) * plan.weight
+        # not index_add, whose order varies; nor a product: a NaN stays its own run's
+        mine = plan.run == torch.arange(count, device=base.device).unsqueeze(1)
+        total = total + torch.where(mine, losses, 0.0).sum(1)
+    return total
 
 
-def _stacked(parts: Sequence[Tensor], size: int, rest: int, roomy: bool) -> Tensor:
-    """Tensors one after the other, all as wide as the widest, in one of `size`."""
-    if parts[0].dim() == 1:
-        joined = torch.cat(list(parts))
-        return F.pad(joined, (0, size - len(joined)), value=rest)
-    width = max(p.shape[1] for p in parts)
-    width = max(16, 1 << (width - 1).bit_length()) if roomy else width
-    out = parts[0].new_full((size, width, *parts[0].shape[2:]), rest)
+def _plan(runs: Sequence[RunTargets], numbers: Sequence[int], roomy: bool) -> LossPlan[Array]:
+    counts = [len(run.targets.at) for run in runs]
+    units, task = sum(counts), runs[0].task
+    size = rounded(max(1, units), 8) if roomy else units
+
+    def each(values: Sequence[int], rest: int) -> Array:
+        found = np.full(size, rest, dtype=np.int32)
+        found[:units] = np.repeat(np.array(values, dtype=np.int32), counts)
+        return found
+
+    at = _joined([run.targets.at for run in runs], size, -1, roomy)
+    first = each([run.first for run in runs], 0).reshape(-1, *[1] * (at.ndim - 1))
+    return LossPlan(
+        np.where(at < 0, -1, at + first),
+        _joined([run.targets.value for run in runs], size, 0, False),
+        _joined([run.targets.weight for run in runs], size, 0, False),
+        each(numbers, -1),
+        each([run.labels for run in runs], 0),
+        runs[0].head,
+        task.per_token,
+        task.loss_key,
+        task,
+    )
+
+
+def _joined(parts: Sequence[Tensor], size: int, rest: int, roomy: bool) -> Array:
+    """Tensors one after the other, all as wide as the widest, in an array of `size`."""
+    arrays = [part.numpy() for part in parts]
+    wide = arrays[0].ndim > 1
+    width = max(a.shape[1] for a in arrays) if wide else 0
+    width = max(16, 1 << (width - 1).bit_length()) if wide and roomy else width
+    out = np.full((size, width, *arrays[0].shape[2:]) if wide else size, rest, dtype=arrays[0].dtype)
     at = 0
-    for p in parts:
-        out[at : at + len(p), : p.shape[1]] = p
-        at += len(p)
+    for a in arrays:
+        if wide:
+            out[at : at + len(a), : a.shape[1]] = a
+        else:
+            out[at : at + len(a)] = a
+        at += len(a)
     return out

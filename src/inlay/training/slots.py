@@ -51,9 +51,9 @@ class Slots:
         """
         forward = self.host.forward
         slots = {job.index: self.host.slot(slot_name(job)) for job in self.active}
-        ordered = sorted(self.active, key=lambda job: forward.bank.order(slots[job.index]))
-        together = [job for job in ordered if slots[job.index] not in forward.weights]
-        alone = [[job] for job in ordered if slots[job.index] in forward.weights]
+        ordered = sorted(self.active, key=lambda job: forward.bank.rank(slots[job.index]))
+        together = [job for job in ordered if forward.bank.slot(slots[job.index]).weights is None]
+        alone = [[job] for job in ordered if forward.bank.slot(slots[job.index]).weights is not None]
         return [together, *alone] if together else alone
 
     def begin(self, job: Job) -> None:

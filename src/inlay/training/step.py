@@ -1,34 +1,36 @@
-"""One step of all active runs: forward, losses, backward, clipping, AdamW. On CUDA all of it is one recording.
+"""One step of all active runs, as one batch. Read `Step` downwards: plan, forward, losses, backward, update.
 
-Planned on the host and run on tensors alone, as everything below it. The losses are on the device, and hold until the
-next step.
+Everything is planned on the host, copied to the device at once and run on tensors alone, so that on CUDA a whole step
+is one recording. The losses are on the device, and hold until the next step.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inlay.bank.noise import Keys
-from inlay.bank.tables import Tables
-from inlay.data.batch import Batch
+from inlay.bank.records import A, Record, host, shape_of
+from inlay.data.batch import Array, Batch
+from inlay.engine.batch_plan import BatchPlan, run_batch
+from inlay.engine.graphs import Shape
 from inlay.engine.host import Host
-from inlay.engine.work import Work, outputs_of, part
-from inlay.heads.head import ROWS, TOKENS
+from inlay.engine.run import plan_with_heads
 from inlay.tasks import Row, Task
-from inlay.training.adamw import AdamW, Settings
-from inlay.training.loss import Asked, Losses, plan_losses
+from inlay.training.adamw import AdamW, Settings, UpdatePlan
+from inlay.training.loss import LossPlan, RunTargets, loss_per_run, plan_losses
 from inlay.training.parallel import ALONE, Ranks
 from inlay.training.share import Share
 
 
 @dataclass(frozen=True)
-class Part:
+class RunStep:
     """What one run brings to a step."""
 
     name: str
@@ -50,6 +52,17 @@ class Part:
         return self.rows if self.share is None else self.share.rows_of(self.rows)
 
 
+@dataclass(frozen=True, eq=False)
+class StepPlan(Record, Generic[A]):
+    """All numbers of a step."""
+
+    batch: BatchPlan[A]
+    losses: tuple[LossPlan[A], ...]
+    update: UpdatePlan[A]
+    runs: int
+    slots: tuple[int, ...] = host()
+
+
 class Step:
     """Steps of the adapters in a host."""
 
@@ -58,91 +71,92 @@ class Step:
         self.optimiser = optimiser
         self.ranks = ranks
 
-    def __call__(self, parts: Sequence[Part], batch: Batch) -> Tensor:
-        """[runs] the losses before the step, without the gates' penalties; `batch` has the rows of all parts.
+    def __call__(self, runs: Sequence[RunStep], batch: Batch) -> Tensor:
+        """[runs] the losses before the step, without the gates' penalties; `batch` has the rows of all runs.
 
         Of several processes each has a batch of its own rows, and all get the losses of all rows.
         """
         with self.host.lock:
-            return self._one(parts, batch)
+            # 1. Who goes where, as arrays: rows sorted by slot, tokens packed, noise, targets, every run's settings.
+            plan = self.plan(runs, batch)
+            # 2. To the device in one copy; on CUDA, from the second step of a shape on, as one recording.
+            shape, before = self._shape(plan), functools.partial(self.optimiser.make_room, plan.update.of_slot)
+            losses: Tensor = self.host.run_recorded(plan, shape, self._on_device, before)[0]
+            return losses
 
-    def _one(self, parts: Sequence[Part], batch: Batch) -> Tensor:
+    def plan(self, runs: Sequence[RunStep], batch: Batch) -> StepPlan[Array]:
+        """The numbers of a step."""
         host = self.host
-        work = host.work(batch, [p.name for p in parts for _ in p.mine], self._keys(parts))
-        shape = work.shape(host.forward) if self.ranks.size == 1 else None  # an exchange cannot be recorded
-        losses = plan_losses([self._asked(p) for p in parts], work, shape is not None)
-        settings = {host.slot(p.name): p.settings for p in parts}
-        more = {"loss " + name: table for name, table in losses.tables.items()}
-        more |= {"step " + name: table for name, table in self.optimiser.plan(settings).items()}
-        work = replace(work, tables=Tables(work.tables.parts | more))
-        if self.ranks.size > 1:
-            with host.graphs.here():
-                return self._run(parts, settings, work, losses, None)[0]
-        if shape is not None:
-            shape = ("step", id(self.optimiser), work.shape(host.forward), losses.shape, tuple(settings))
+        names = [run.name for run in runs for _ in run.mine]
+        rows, _ = plan_with_heads(host, batch, names, self._keys(runs))
+        slots = tuple([host.slot(run.name) for run in runs])
+        records = rows.is_fixed and self.ranks.size == 1
+        losses = plan_losses(list(self._targets(runs, slots, rows)), roomy=records)
+        update = self.optimiser.plan(dict(zip(slots, [run.settings for run in runs], strict=True)))
+        return StepPlan(rows, losses, update, len(runs), slots)
 
-        def run(tables: dict[str, Tensor]) -> tuple[Tensor, object]:
-            return self._run(parts, settings, work, losses, tables)
-
-        version = host.forward.bank.version
-        before = functools.partial(self.optimiser.make_room, settings)
-        found: Tensor = host.graphs.run(version, shape, work.tables, run, before)[0]
-        return found
-
-    def _run(
-        self,
-        parts: Sequence[Part],
-        settings: Mapping[int, Settings],
-        work: Work,
-        losses: Losses,
-        tables: Mapping[str, Tensor] | None,
-    ) -> tuple[Tensor, object]:
+    def _on_device(self, plan: StepPlan[Tensor]) -> tuple[Tensor, object]:
         """Memory may run out before the update, which then has changed nothing; the update itself takes none."""
         self.optimiser.zero_grad()  # a recording that failed may have left some
         with self.ranks.agreeing():
-            if tables is None:
-                tables = work.tables.to(self.host.base.device)
-            found = self.backward(parts, work, losses, tables)
-            exchange = self.ranks.adding(itertools.chain([found], self._gradients(settings)))
+            # 3. to 5.
+            losses = self.backward(plan)
+            exchange = self.ranks.adding(self._exchanged(losses, plan.slots))
         exchange()
+        # 6. Clip and update every slot with its own rate.
         with self.ranks.agreeing():
-            update = self.optimiser.prepare(settings, part(tables, "step"))
+            update = self.optimiser.prepare(plan.update)
         kept = update()
         self.optimiser.zero_grad()
-        return found, (self.optimiser, kept)  # a recording writes to the moments of this optimiser
+        return losses, (self.optimiser, kept)  # a recording writes to the moments of this optimiser
 
-    def backward(self, parts: Sequence[Part], work: Work, losses: Losses, tables: Mapping[str, Tensor]) -> Tensor:
+    def backward(self, plan: StepPlan[Tensor]) -> Tensor:
         """[runs] the losses; their gradients are then in the bank. Nothing else has changed."""
+        forward, bank = self.host.forward, self.host.forward.bank
         with torch.enable_grad():
-            found = losses.run(outputs_of(self.host.forward, work, tables), part(tables, "loss"), self.host.base)
-            penalties = [p for one in parts if (p := self.host.penalty(one.name)) is not None]
-            total = found.sum() + sum(penalties) / self.ranks.size
+            # 3. Through the frozen base, where adapters act along their routes, and through the heads.
+            outputs = run_batch(forward, plan.batch)
+            # 4. One loss per run, one call for every kind of task and head.
+            losses = loss_per_run(plan.losses, outputs, plan.runs, self.host.base)
+            penalties = [p for slot in plan.slots if (p := bank.penalty(slot)) is not None]
+            # 5. All gradients at once: the runs' parameters are disjoint.
+            total = losses.sum() + sum(penalties) / self.ranks.size
             total.backward()  # type: ignore[no-untyped-call]
-        return found.detach()
+        return losses.detach()
 
-    def _asked(self, p: Part) -> Asked:
-        slot, place = self.host.slot(p.name), TOKENS if p.task.per_token else ROWS
-        mounts = self.host.forward.bank.mounts[place]
-        head = next(mount.route for mount in mounts if slot in mount.slots)
-        return Asked(slot, p.task, p.rows, self.host.width(p.name), head, p.weights, p.share)
+    def _shape(self, plan: StepPlan[Array]) -> Shape | None:
+        recordable = plan.batch.is_fixed and self.ranks.size == 1  # an exchange cannot be recorded
+        if not recordable or self.host.forward.wiring.checkpointing:
+            return None
+        return Shape(("step", id(self.optimiser), shape_of(plan)), plan.batch.groups)
 
-    def _keys(self, parts: Sequence[Part]) -> Keys:
-        keys = self.host.keys({p.name: p.key for p in parts}, [p.name for p in parts if not p.dropout])
-        shares = {self.host.slot(p.name): p.share for p in parts if p.share is not None}
+    def _targets(self, runs: Sequence[RunStep], slots: Sequence[int], plan: BatchPlan[Array]) -> Iterator[RunTargets]:
+        heads = plan.heads
+        assert heads is not None
+        starts = np.flatnonzero(np.diff(heads.slots, prepend=-1)).tolist()
+        tokens = (heads.lengths.cumsum() - heads.lengths)[starts].tolist()
+        row = dict(zip(heads.slots[starts].tolist(), starts, strict=True))
+        token = dict(zip(row, tokens, strict=True))
+        for run, slot in zip(runs, slots, strict=True):
+            targets = run.task.targets(run.rows, run.weights)
+            if run.share is not None:
+                targets = run.share.of(targets, run.task)
+            group = self.host.forward.bank.slot(slot).head
+            assert group is not None
+            first = token[slot] if run.task.per_token else row[slot]
+            yield RunTargets(run.task, group.number, self.host.width(run.name), first, targets)
+
+    def _keys(self, runs: Sequence[RunStep]) -> Keys:
+        keys = self.host.keys({run.name: run.key for run in runs}, [run.name for run in runs if not run.dropout])
+        shares = {self.host.slot(run.name): run.share for run in runs if run.share is not None}
         before = {slot: share.tokens[0] for slot, share in shares.items()}
         return replace(keys, tokens_before=before, rows_before={slot: s.rows[0] for slot, s in shares.items()})
 
-    def _gradients(self, slots: Iterable[int]) -> Iterator[Tensor]:
-        """Views of the gradients of these slots, in an order that is the same in every process."""
-        forward, mine = self.host.forward, set(slots)
-        for group in forward.bank.groups.values():
-            entries = [entry for slot, entry in group.entry_of.items() if slot in mine]
-            for stack in group.stacks.values():
-                if stack.grad is not None:
-                    stack.grad = stack.grad.contiguous()
-                    yield from (stack.grad[entry] for entry in entries)
-        for slot in sorted(mine & forward.weights.keys()):
-            for p in forward.weights[slot].parameters():
-                if p.grad is not None:
-                    p.grad = p.grad.contiguous()
-                    yield p.grad
+    def _exchanged(self, losses: Tensor, slots: Iterable[int]) -> Iterator[Tensor]:
+        """The losses, and views of the gradients of these slots, in an order that is the same in every process."""
+        yield losses
+        for one in self.host.forward.bank.trained(frozenset(slots)):
+            for tensor in one.tensors.values():
+                if tensor.grad is not None:
+                    tensor.grad = grad = tensor.grad.contiguous()
+                    yield from [grad] if one.entries is None else (grad[entry] for entry in one.entries)

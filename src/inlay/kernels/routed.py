@@ -1,4 +1,4 @@
-"""Triton kernels of the routed primitives; `inlay.bank.kernel_ops` chooses their blocks and launches them.
+"""Triton kernels of the routed primitives; `routed_linear`, `routed_bottleneck` and `routed_sums` launch them.
 
 A batch is sorted by slot; the slots present are numbered ("places"), and each owns one run of tokens.
 

@@ -1,4 +1,4 @@
-"""Keyed dropout as one kernel: the bits of `noise.keep_lanes`, in eager mode on CUDA.
+"""Keyed dropout as one kernel: the bits of `inlay.bank.noise.keep_lanes`, in eager mode on CUDA.
 
 One hash serves two neighbouring columns, so a block is split into its even and odd columns and joined again; both
 stay in the same thread's registers. Gradients go through the same kernel: nothing is kept for the backward pass but
@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inlay.bank.noise import COLUMN_STRIDE, MULTIPLIERS, TOKEN_STRIDE, keep_scale, lane_cut
+from inlay.kernels.operators import fake, gradient, operator
+from inlay.kernels.shared import COLUMN_STRIDE, MULTIPLIERS, TOKEN_STRIDE, keep_scale, lane_cut
 
 _FIRST = tl.constexpr(MULTIPLIERS[0])
 _SECOND = tl.constexpr(MULTIPLIERS[1])
@@ -57,7 +58,7 @@ def _dropout(x, out, key, local, place, tokens, width, stride, cut, scale, TOKEN
     tl.store(out + row * width + column[None, :], dropped.to(out.dtype.element_ty), mask=mask)
 
 
-@torch.library.custom_op("inlay::dropout", mutates_args=())
+@operator("dropout", has_gradient=True)
 def _op(x: Tensor, key: Tensor, local: Tensor, place: Tensor, p: float) -> Tensor:
     tokens, width = x.shape
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -84,7 +85,7 @@ def _op(x: Tensor, key: Tensor, local: Tensor, place: Tensor, p: float) -> Tenso
     return out
 
 
-@_op.register_fake
+@fake(_op)
 def _(x: Tensor, key: Tensor, local: Tensor, place: Tensor, p: float) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -98,7 +99,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
     return _op(grad, *ctx.saved_tensors, ctx.p), None, None, None, None
 
 
-_op.register_autograd(_backward, setup_context=_setup)
+gradient(_op, _backward, keep=_setup)
 
 
 def dropout(x: Tensor, key: Tensor, local: Tensor, place: Tensor, p: float) -> Tensor:

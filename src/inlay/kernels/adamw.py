@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inlay.training.adamw import CHUNK
+from inlay.kernels.shared import ADAMW_CHUNK as CHUNK
 
 COLUMNS = 6
 """value, gradient, first moment, second moment, count, slot."""
@@ -108,8 +108,3 @@ def rows(stacks: Sequence[Tensor], entries: Sequence[int], slots: Sequence[int])
     columns = [tensor.data_ptr() + 4 * places for tensor in stacks]
     columns += [(size - starts).clamp(max=CHUNK).expand_as(places), torch.tensor(slots).unsqueeze(1).expand_as(places)]
     return torch.stack(columns, -1).flatten(0, 1)
-
-
-def chunks_of(numbers: int) -> int:
-    """How many chunks an entry of so many numbers makes."""
-    return -(-numbers // CHUNK)

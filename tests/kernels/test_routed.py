@@ -14,7 +14,10 @@ import torch.nn.functional as F
 from interpreted import CUDA, DEVICE
 from torch import Tensor
 
-from inlay.bank import kernel_ops
+from inlay.kernels import launch, routed_bottleneck, routed_sums
+from inlay.kernels.routed_bottleneck import bottleneck, bottleneck_backward, bottleneck_forward
+from inlay.kernels.routed_linear import linear, linear_forward, vector
+from inlay.kernels.routed_sums import segment_sum, weight_grad
 
 INTERPRETED = not CUDA
 HALF = torch.float16 if INTERPRETED else torch.bfloat16  # the interpreter multiplies bf16 as if it were integers
@@ -151,7 +154,7 @@ class TestKernels:
             filled.append(1)
             return torch.full(shape, float("nan"), dtype=dtype, device=device)
 
-        monkeypatch.setattr(kernel_ops, "_empty", empty)
+        monkeypatch.setattr(launch, "empty", empty)
         return filled
 
     @pytest.mark.thin(4)
@@ -161,7 +164,7 @@ class TestKernels:
         entry, tiles, bounds = batch.tables
         inputs = [_input(batch.tokens, d_in, torch.float32), *_stacks((6, d_in, d_out), (6, d_out))]
         grad = _random(batch.tokens, d_out, seed=5)
-        found = _gradients(lambda x, w, b: kernel_ops.linear(x, w, b, entry, tiles, bounds, batch.block), inputs, grad)
+        found = _gradients(lambda x, w, b: linear(x, w, b, entry, tiles, bounds, batch.block), inputs, grad)
         assert poisoned
         _compare(found, _exact(_linear_oracle(batch.by_token), inputs, grad), 1e-5)
 
@@ -172,7 +175,7 @@ class TestKernels:
         entry, tiles, bounds = batch.tables
         inputs = [_input(batch.tokens, 48, HALF), *_stacks((6, 48, 20), (6, 20), dtype=parameters)]
         grad = _random(batch.tokens, 20, seed=5).to(HALF)
-        found = _gradients(lambda x, w, b: kernel_ops.linear(x, w, b, entry, tiles, bounds, 16), inputs, grad)
+        found = _gradients(lambda x, w, b: linear(x, w, b, entry, tiles, bounds, 16), inputs, grad)
         assert [t.dtype for t in found] == [HALF, HALF, parameters, parameters]
         exact = _exact(_linear_oracle(batch.by_token), inputs, grad)
         _compare(found, exact, TOLERANCE[HALF])
@@ -184,9 +187,9 @@ class TestKernels:
         entry, tiles, bounds = batch.tables
         x, weight, bias = _input(batch.tokens, 24, torch.float32), *_stacks((6, 24, 17), (6, 17))
         grad, oracle = _random(batch.tokens, 17, seed=5), _linear_oracle(batch.by_token)
-        bare = _gradients(lambda x, w: kernel_ops.linear(x, w, None, entry, tiles, bounds, 16), [x, weight], grad)
+        bare = _gradients(lambda x, w: linear(x, w, None, entry, tiles, bounds, 16), [x, weight], grad)
         _compare(bare, _exact(oracle, [x, weight], grad), 1e-5)
-        frozen = _gradients(lambda x, b: kernel_ops.linear(x, weight, b, entry, tiles, bounds, 16), [x, bias], grad)
+        frozen = _gradients(lambda x, b: linear(x, weight, b, entry, tiles, bounds, 16), [x, bias], grad)
         exact = _exact(oracle, [x, weight, bias], grad)
         _compare(frozen, [exact[0], exact[1], exact[3]], 1e-5)
 
@@ -197,7 +200,7 @@ class TestKernels:
         entry[2] = 4
         inputs = [_input(batch.tokens, 24, torch.float32), *_stacks((6, 24, 8), (6, 8))]
         grad = _random(batch.tokens, 8, seed=5)
-        found = _gradients(lambda x, w, b: kernel_ops.linear(x, w, b, entry, tiles, bounds, 16), inputs, grad)
+        found = _gradients(lambda x, w, b: linear(x, w, b, entry, tiles, bounds, 16), inputs, grad)
         exact = _exact(_linear_oracle(batch.by_token), inputs, grad)
         for index in (0, 1, 2, 3):
             with pytest.raises(AssertionError):
@@ -208,7 +211,7 @@ class TestKernels:
         batch = BATCHES["one"]
         entry, tiles, bounds = batch.tables
         x, weight = _input(batch.tokens, 24, torch.float32), *_stacks((6, 24, 8))
-        assert kernel_ops.linear(x, weight, None, entry, tiles[:-1].contiguous(), bounds, 16).isnan().any()
+        assert linear(x, weight, None, entry, tiles[:-1].contiguous(), bounds, 16).isnan().any()
 
     @pytest.mark.thin(3)
     @everywhere
@@ -223,33 +226,31 @@ class TestKernels:
         self._check_bottleneck(BATCHES["several"], 48, 16, activation, HALF)
 
     def test_a_bottleneck_too_wide_for_the_kernel(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(kernel_ops, "WIDEST", 16)
+        monkeypatch.setattr(routed_bottleneck, "WIDEST", 16)
         self._check_bottleneck(BATCHES["lead"], 32, 24, "gelu", torch.float32)
 
     def _check_bottleneck(self, batch: Batch, d: int, m: int, activation: str, dtype: torch.dtype) -> None:
         entry, tiles, bounds = batch.tables
         inputs = [_input(batch.tokens, d, dtype), *_stacks((6, d, m), (6, m), (6, m, d), (6, d))]
         grad = _random(batch.tokens, d, seed=5).to(dtype)
-        found = _gradients(
-            lambda *p: kernel_ops.bottleneck(*p, None, activation, entry, tiles, bounds, batch.block), inputs, grad
-        )
+        found = _gradients(lambda *p: bottleneck(*p, None, activation, entry, tiles, bounds, batch.block), inputs, grad)
         assert [t.dtype for t in found[:3]] == [dtype, dtype, torch.float32]
         exact = _exact(_bottleneck_oracle(batch.by_token, ACTIVATIONS[activation]), inputs, grad)
         _compare(found, exact, 3e-5 if dtype == torch.float32 else 2 * TOLERANCE[dtype])
 
     @pytest.mark.thin(3)
     @everywhere
-    @pytest.mark.parametrize("widest", [kernel_ops.WIDEST, 4])
+    @pytest.mark.parametrize("widest", [routed_bottleneck.WIDEST, 4])
     def test_low_rank(self, batch: Batch, widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """No biases, a scale of each entry, and another width out than in; with and without the fused kernel."""
-        monkeypatch.setattr(kernel_ops, "WIDEST", widest)
+        monkeypatch.setattr(routed_bottleneck, "WIDEST", widest)
         entry, tiles, bounds = batch.tables
         x, (down, up) = _input(batch.tokens, 40, torch.float32), _stacks((6, 40, 8), (6, 8, 72))
         scale, grad = 0.5 + torch.arange(6.0)[:, None], _random(batch.tokens, 72, seed=5)
         on = scale.to(DEVICE)
 
         def run(x: Tensor, down: Tensor, up: Tensor) -> Tensor:
-            return kernel_ops.bottleneck(x, down, None, up, None, on, "identity", entry, tiles, bounds, batch.block)
+            return bottleneck(x, down, None, up, None, on, "identity", entry, tiles, bounds, batch.block)
 
         linear, own = _linear_oracle(batch.by_token), scale.double()[batch.by_token]
         exact = _exact(lambda x, down, up: linear(linear(x, down) * own, up), [x, down, up], grad)
@@ -260,7 +261,7 @@ class TestKernels:
     def test_segment_sum(self, batch: Batch, width: int) -> None:
         entry, _, bounds = batch.tables
         g, own = _input(batch.tokens, width, HALF), batch.by_token
-        found = kernel_ops.segment_sum(g, entry, bounds, 6)
+        found = segment_sum(g, entry, bounds, 6)
         exact = torch.zeros(6, width, dtype=torch.float64).index_add(0, own, g.cpu().double())
         exact[0] = 0
         assert found.dtype == torch.float32
@@ -272,7 +273,7 @@ class TestKernels:
         entry, _, bounds = batch.tables
         (p,), own = _stacks((6, width)), batch.by_token
         grad = _random(batch.tokens, width, seed=5).to(HALF)
-        found = _gradients(lambda p: kernel_ops.vector(p, entry, bounds, batch.place, HALF), [p], grad)
+        found = _gradients(lambda p: vector(p, entry, bounds, batch.place, HALF), [p], grad)
         assert [t.dtype for t in found] == [HALF, torch.float32]
         exact = _exact(lambda p: torch.where((own > 0)[:, None], p[own], 0.0), [p], grad)
         _compare(found, exact, 1e-6)
@@ -282,11 +283,11 @@ class TestKernels:
     @pytest.mark.parametrize("lead", [0, 7])
     def test_sums_in_parts(self, lengths: tuple[int, ...], lead: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Long places are cut, short ones are not, and no part is written over another."""
-        monkeypatch.setattr(kernel_ops, "_chunk", lambda *_: 16)
+        monkeypatch.setattr(routed_sums, "_chunk", lambda *_: 16)
         batch = Batch(lengths, (2, 1, 4, 5)[: len(lengths)], lead=lead, tail=3, padded=1)
         entry, _, bounds = batch.tables
         x, g = _input(batch.tokens, 20, torch.float32), _random(batch.tokens, 70, seed=5).to(DEVICE)
-        found = kernel_ops.weight_grad(x, g, entry, bounds, 6, True, torch.float32)
+        found = weight_grad(x, g, entry, bounds, 6, True, torch.float32)
         inside = F.one_hot(batch.by_token, 6).double()
         inside[:, 0] = 0
         wide = (x.cpu().double(), g.cpu().double())
@@ -298,7 +299,7 @@ class TestKernels:
         ("tokens", "places", "blocks"), [(1000, 1, 12), (65536, 64, 12), (8192, 16, 12), (9, 0, 1)]
     )
     def test_how_sums_are_cut(self, tokens: int, places: int, blocks: int) -> None:
-        parts = -(-tokens // kernel_ops._chunk(tokens, places, blocks))
+        parts = -(-tokens // routed_sums._chunk(tokens, places, blocks))
         assert parts * blocks >= 50 or places > 16 or tokens < 128
         assert parts * blocks * places <= 5000
 
@@ -309,8 +310,8 @@ class TestKernels:
             _input(batch.tokens, 24, HALF),
             _stacks((6, 24, 8), (6, 8), (6, 8, 24), (6, 24)),
         )
-        out, h = kernel_ops.bottleneck_forward(x, down, down_bias, up, up_bias, None, "gelu", *tables)
-        dx, dh = kernel_ops.bottleneck_backward(x, h, down, up, None, "gelu", *tables)
+        out, h = bottleneck_forward(x, down, down_bias, up, up_bias, None, "gelu", *tables)
+        dx, dh = bottleneck_backward(x, h, down, up, None, "gelu", *tables)
         assert not any(t.isnan().any() for t in (out, h, dx, dh))
         assert not any(t[batch.by_token == 0].any() for t in (out, h, dx, dh))
 
@@ -319,20 +320,20 @@ class TestKernels:
         batch = BATCHES["one"]
         entry, tiles, bounds = batch.tables
         x, weight = (t.requires_grad_() for t in (_input(33, 20, torch.float32), *_stacks((6, 20, 8))))
-        kernel_ops.linear(x, weight, None, entry, tiles, bounds, 16).sum().backward()
+        linear(x, weight, None, entry, tiles, bounds, 16).sum().backward()
         _compare([weight.grad[1]], [x.detach().cpu().double().sum(0)[:, None].expand(20, 8)], 1e-5)
 
     @pytest.mark.full
     def test_twice_the_same_bits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(kernel_ops, "_chunk", lambda *_: 16)
+        monkeypatch.setattr(routed_sums, "_chunk", lambda *_: 16)
         batch = Batch((40, 60), (2, 1), tail=3)
         entry, tiles, bounds = batch.tables
         inputs = [_input(batch.tokens, 32, HALF), *_stacks((6, 32, 8), (6, 8), (6, 8, 32), (6, 32))]
         grad = _random(batch.tokens, 32, seed=5).to(HALF)
 
         def run(*p: Tensor) -> Tensor:
-            out = kernel_ops.bottleneck(*p, None, "gelu", entry, tiles, bounds, 16)
-            return out + kernel_ops.vector(p[4], entry, bounds, batch.place, HALF)
+            out = bottleneck(*p, None, "gelu", entry, tiles, bounds, 16)
+            return out + vector(p[4], entry, bounds, batch.place, HALF)
 
         first, second = _gradients(run, inputs, grad), _gradients(run, inputs, grad)
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -340,11 +341,8 @@ class TestKernels:
     def test_nothing_to_do(self) -> None:
         entry, tiles, bounds = _table([0]), _table([]).view(0, 3), _table([0, 0])
         (weight,) = _stacks((6, 20, 8))
-        assert kernel_ops.linear(torch.zeros(0, 20, device=DEVICE), weight, None, entry, tiles, bounds, 16).shape == (
-            0,
-            8,
-        )
-        assert not kernel_ops.linear(torch.ones(5, 20, device=DEVICE), weight, None, entry, tiles, bounds, 16).any()
+        assert linear(torch.zeros(0, 20, device=DEVICE), weight, None, entry, tiles, bounds, 16).shape == (0, 8)
+        assert not linear(torch.ones(5, 20, device=DEVICE), weight, None, entry, tiles, bounds, 16).any()
 
 
 class TestCompiler:
@@ -358,15 +356,15 @@ class TestCompiler:
             for t in (_input(batch.tokens, 20, torch.float32), *_stacks((6, 20, 8), (6, 8), (6, 8, 20), (6, 20)))
         )
         check, scale = torch.library.opcheck, torch.rand(6, 1, device=DEVICE)
-        check(kernel_ops.linear_forward, (x, weight, bias, entry, tiles, bounds, 16))
-        check(kernel_ops.linear_forward, (x, weight, None, entry, tiles, bounds, 16))
-        check(kernel_ops.bottleneck_forward, (x, weight, bias, up, up_bias, None, "gelu", entry, tiles, bounds, 16))
-        check(kernel_ops.bottleneck_forward, (x, weight, None, up, None, scale, "identity", entry, tiles, bounds, 16))
+        check(linear_forward, (x, weight, bias, entry, tiles, bounds, 16))
+        check(linear_forward, (x, weight, None, entry, tiles, bounds, 16))
+        check(bottleneck_forward, (x, weight, bias, up, up_bias, None, "gelu", entry, tiles, bounds, 16))
+        check(bottleneck_forward, (x, weight, None, up, None, scale, "identity", entry, tiles, bounds, 16))
         x, h, weight, up = (t.detach() for t in (x, x[:, :8].contiguous(), weight, up))
-        check(kernel_ops.segment_sum, (x, entry, bounds, 6))
-        check(kernel_ops.weight_grad, (x, h, entry, bounds, 6, True, torch.float32))
-        check(kernel_ops.weight_grad, (x, h, entry, bounds, 6, False, torch.float32))
-        check(kernel_ops.bottleneck_backward, (x, h, weight, up, scale, "gelu", entry, tiles, bounds, 16))
+        check(segment_sum, (x, entry, bounds, 6))
+        check(weight_grad, (x, h, entry, bounds, 6, True, torch.float32))
+        check(weight_grad, (x, h, entry, bounds, 6, False, torch.float32))
+        check(bottleneck_backward, (x, h, weight, up, scale, "gelu", entry, tiles, bounds, 16))
 
     @pytest.mark.full
     def test_one_graph_for_all_sizes(self) -> None:
@@ -375,9 +373,9 @@ class TestCompiler:
         def run(x: Tensor, down: Tensor, down_bias: Tensor, up: Tensor, up_bias: Tensor, *tables: Tensor) -> Tensor:
             place, *rest = tables
             entry, _, bounds = rest
-            h = kernel_ops.bottleneck(x, down, down_bias, up, up_bias, None, "gelu", *rest, 16)
-            h = h * kernel_ops.vector(up_bias, entry, bounds, place, x.dtype)
-            return h + kernel_ops.linear(x, up.transpose(1, 2) @ up, up_bias, *rest, 16)
+            h = bottleneck(x, down, down_bias, up, up_bias, None, "gelu", *rest, 16)
+            h = h * vector(up_bias, entry, bounds, place, x.dtype)
+            return h + linear(x, up.transpose(1, 2) @ up, up_bias, *rest, 16)
 
         backend = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(run, fullgraph=True, dynamic=True, backend=backend)
@@ -406,7 +404,7 @@ def test_a_captured_graph_serves_other_batches_of_its_size() -> None:
     grad, static = _random(70, 64, seed=5).to("cuda", HALF), [t.clone() for t in tables[0]]
 
     def step(now: list[Tensor]) -> list[Tensor]:
-        out = kernel_ops.bottleneck(x, down, down_bias, up, up_bias, None, "gelu", *now, 16)
+        out = bottleneck(x, down, down_bias, up, up_bias, None, "gelu", *now, 16)
         return [out, *torch.autograd.grad(out, (x, down, down_bias, up, up_bias), grad)]
 
     expected = [[t.detach().clone() for t in step(table)] for table in tables]  # no graph from before may be alive

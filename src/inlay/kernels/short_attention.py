@@ -23,6 +23,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inlay.kernels.operators import fake, gradient, operator
+
 LONGEST = 128
 _FEW = 2112
 """Programs: sixteen for each multiprocessor of a large GPU."""
@@ -238,7 +240,7 @@ def _rowwise(x: Tensor) -> Tensor:
     return x if x.stride(2) == 1 else x.contiguous()
 
 
-@torch.library.custom_op("inlay::short_attention", mutates_args=())
+@operator("short_attention", has_gradient=True)
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int
 ) -> tuple[Tensor, Tensor]:
@@ -260,13 +262,13 @@ def _forward(
     return out, lse
 
 
-@_forward.register_fake
+@fake(_forward)
 def _(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     return out, q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 
 
-@torch.library.custom_op("inlay::short_attention_backward", mutates_args=())
+@operator("short_attention_backward", has_gradient=False)
 def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
     scale: float, causal: bool, window: int,
@@ -286,7 +288,7 @@ def _backward(
     return found
 
 
-@_backward.register_fake
+@fake(_backward)
 def _(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
     scale: float, causal: bool, window: int,
@@ -304,4 +306,4 @@ def _gradients(ctx: Any, grad: Tensor, of_lse: Tensor | None) -> tuple[Tensor | 
     return (*found.unbind(1), None, None, None, None)
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
+gradient(_forward, _gradients, keep=_save)

@@ -1,4 +1,4 @@
-"""Rows made fp8 by one kernel that reads them once; the numbers are those of `fp8.py`. Importing it needs triton."""
+"""Rows made fp8 by one kernel that reads them once, to the numbers of `inlay.base.fp8`. Importing it needs triton."""
 
 # ruff: noqa: N803 (compile-time arguments are capitals)
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-untyped-def, no-untyped-call"
@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inlay.base.fp8 import LARGEST, TINY
-from inlay.base.joint import side_by_side
+from inlay.kernels.operators import fake, operator
+from inlay.kernels.shared import FP8_LARGEST, FP8_TINY, side_by_side
 
-_LARGEST = tl.constexpr(LARGEST)
-_TINY = tl.constexpr(TINY)
+_LARGEST = tl.constexpr(FP8_LARGEST)
+_TINY = tl.constexpr(FP8_TINY)
 
 
 @triton.jit
@@ -27,7 +27,7 @@ def _scale(x_ptr, out_ptr, scale_ptr, x_row, width, WIDTH: tl.constexpr):
     tl.store(scale_ptr + row, tl.div_rn(top, _LARGEST))
 
 
-@torch.library.custom_op("inlay::scaled_rows", mutates_args=())
+@operator("scaled_rows", has_gradient=False)
 def scaled_rows(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Parts [n, some], side by side, as fp8 [n, all], and each row's scale [n, 1]."""
     x = side_by_side(parts)
@@ -39,7 +39,7 @@ def scaled_rows(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     return out, scale
 
 
-@scaled_rows.register_fake
+@fake(scaled_rows)
 def _(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     rows, width = parts[0].shape[0], sum(part.shape[1] for part in parts)
     first = parts[0]

@@ -9,8 +9,8 @@ import torch
 from interpreted import CUDA, DEVICE
 from torch import Tensor
 
-from inlay.base import short_attention
-from inlay.base.short_attention import attention, takes
+from inlay.kernels import short_attention
+from inlay.kernels.short_attention import attention, takes
 
 # the interpreter multiplies bf16 as if it were integers
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 3e-3} | ({torch.bfloat16: 2e-2} if CUDA else {})
