@@ -99,11 +99,11 @@ def test_mistakes(place: Place):
     assert "there is no sweep 'mein'" in (said := fails("size", "mein"))
     assert "there are" in said
     assert "mine" in said
-    assert "there is no adapter 'mein'" in fails("curves", "mein")
+    assert "no adapter 'mein'" in fails("curves", "mein")
     assert "is not the file of a sweep" in fails("size", place.data)
     assert "no method in this sweep has the option init" not in fails("init", "mine")  # houlsby has it
     assert "all runs have init=0.01" in fails("init", "mine")
     assert "there is no DATA" in fails("size", "mine", "--lr", "1", code=2)
     assert "--store does not go with a figure" in fails("size", "new", place.data, "--store", "x", code=2)
     assert "No such option" in fails("size", "new", place.data, "--sise", "3", code=2)
-    assert "there is nothing to vary called 'sise'" in fails("size", "new", place.data, "--grid", "sise=3")
+    assert "no setting or option 'sise' to vary" in fails("size", "new", place.data, "--grid", "sise=3")

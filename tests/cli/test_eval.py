@@ -283,11 +283,11 @@ def test_mistakes_are_one_clear_line(place: Place, tmp_path: Path):
     empty.write_text("")
     bare = write(tmp_path / "bare.jsonl", [{"text": "film"}] * 3)
     for arguments, said in (
-        (["clasification", file], "did you mean classification?"),
+        (["clasification", file], "Did you mean classification?"),
         (["classification", tmp_path / "none.csv"], "there is no such file"),
         (["classification", empty], "the file is empty"),
         (["classification", bare], "no column looks like the label"),
-        (["classification", file, "--label", "y"], "there is no column 'y' (--label)"),
+        (["classification", file, "--label", "y"], "no column 'y' (--label)"),
         (["classification", file, "--base", tmp_path], "config.json"),
     ):
         assert said in place.fails(*arguments), arguments

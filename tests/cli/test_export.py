@@ -142,7 +142,7 @@ def test_fine_tuning_is_merged_not_traced(place, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("onnx", "--tasks", "sms,nobody", "--out", "x.onnx"), "there is no adapter 'nobody'"),
+        (("onnx", "--tasks", "sms,nobody", "--out", "x.onnx"), "no adapter 'nobody'"),
         (("onnx", "--tasks", "sms,sms", "--out", "x.onnx"), "sms is asked for twice"),
         (("onnx", "--tasks", "sms", "--out", "no/x.onnx"), "there is no folder no"),
         (("merged", "sms", "--out", "model"), "houlsby:size=8 has an activation between two matrices"),

@@ -99,7 +99,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(library: Library
     ("options", "said"),
     [
         (["--key-file", "/none"], "the key file /none cannot be read"),
-        (["--tasks", "no"], "there is no adapter 'no'"),
+        (["--tasks", "no"], "no adapter 'no'"),
         (["--tasks", "sms@9"], "sms has no version '9'"),
         (["--tasks", "sms,sms"], "--tasks names sms twice"),
         (["--library", "/no/such/folder"], "--library /no/such/folder: there is no such folder"),

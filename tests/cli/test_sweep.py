@@ -186,7 +186,7 @@ def test_everything_wrong_with_a_file_is_said_together(place: Place):
     )
     said = place.fails("--manifest", place.folder / "sweep.toml")
     for part in (
-        "'seedz': did you mean seeds",
+        "'seedz'. Did you mean seeds",
         "seeds=0",
         "epochz",
         "lr has no values",
@@ -268,12 +268,12 @@ def test_a_bad_grid_is_reported_as_a_whole_before_anything_starts(place: Place):
         return place.fails(place.data, "--name", "mine", *[word for one in grid for word in ("--grid", one)])
 
     said = fails("method=houlsby,houlsbi", "head=lineer", "epochs=2", "epochs=3", "lr")
-    assert "'houlsbi': did you mean houlsby" in said
-    assert "'lineer': did you mean linear" in said
+    assert "'houlsbi'. Did you mean houlsby" in said
+    assert "'lineer'. Did you mean linear" in said
     assert "epochs is given twice" in said
     assert "'lr' is not key=a,b,c" in said
     said = fails("lrr=1", "lr=", "epochs=x", "depth=", "size=0,8")
-    assert "'lrr': did you mean lr" in said
+    assert "'lrr'. Did you mean lr" in said
     assert "lr has no values" in said
     assert "epochs='x'" in said
     assert "depth has no values" in said

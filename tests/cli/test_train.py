@@ -375,13 +375,13 @@ def test_a_run_that_fails_leaves_nothing_behind(place: Place):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--metric", "acuracy"], "there is no metric 'acuracy': did you mean accuracy?"),
-        (["--method", "hulsby"], "there is no method 'hulsby': did you mean houlsby?"),
-        (["--task", "clasification"], "did you mean classification?"),
-        (["--head", "tanh"], "there is no head 'tanh': did you mean tanh2?"),
-        (["--pool", "max"], "there is no pooling 'max'"),
-        (["--format", "cvs"], "did you mean csv?"),
-        (["--weights", "int4"], "did you mean int8?"),
+        (["--metric", "acuracy"], "unknown metric 'acuracy'. Did you mean accuracy?"),
+        (["--method", "hulsby"], "unknown method 'hulsby'. Did you mean houlsby?"),
+        (["--task", "clasification"], "Did you mean classification?"),
+        (["--head", "tanh"], "unknown head 'tanh'. Did you mean tanh2?"),
+        (["--pool", "max"], "unknown pooling 'max'"),
+        (["--format", "cvs"], "Did you mean csv?"),
+        (["--weights", "int4"], "Did you mean int8?"),
         (["--name", "résumé"], "'résumé'"),
         (["--name", "-x"], "'-x'"),
         (["--name", "a/b"], "'a/b'"),
@@ -400,7 +400,7 @@ def test_a_run_that_fails_leaves_nothing_behind(place: Place):
 )
 def test_a_wrong_value_is_2_and_names_the_option(place: Place, arguments: list[str], said: str):
     message = place.fails(place.write(work.texts()), *arguments, code=2)
-    assert f"Invalid value for '{arguments[0]}': " in message
+    assert f"error: {arguments[0]}: " in message
     assert said in message
     assert place.library.names() == []
 
@@ -408,7 +408,7 @@ def test_a_wrong_value_is_2_and_names_the_option(place: Place, arguments: list[s
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--metric", "pearson"], "there is no metric 'pearson' for this classification task"),
+        (["--metric", "pearson"], "unknown metric 'pearson' for this classification task"),
         (["--train-size", "24"], "leaves none for validation"),
         (["--val-size", "900"], "900"),
         (["--max-length", "900"], "max_length=900 is more than"),
@@ -416,7 +416,7 @@ def test_a_wrong_value_is_2_and_names_the_option(place: Place, arguments: list[s
         (["--task", "regression", "--class-weights"], "holds 'pos'; expected a number"),
         (["--task", "mlm", "--class-weights"], "class weights are for classes"),
         (["--text", "label", "--label", "label"], "each needs its own"),
-        (["--text", "nosuch"], "there is no column 'nosuch'"),
+        (["--text", "nosuch"], "no column 'nosuch'"),
         (["--val", "none.csv"], "none.csv: there is no such file"),
         (["--test", "none.csv"], "none.csv: there is no such file"),
         (["--base", "nowhere/at-all/here"], "nowhere/at-all/here"),
@@ -430,7 +430,7 @@ def test_what_does_not_fit_is_1(place: Place, arguments: list[str], said: str):
 
 def test_data_that_is_not_there(place: Place):
     place.write(work.texts())
-    assert "did you mean rows.jsonl?" in place.fails(place.folder / "row.jsonl")
+    assert "Did you mean rows.jsonl?" in place.fails(place.folder / "row.jsonl")
     assert "there is no file or folder" in place.fails(place.folder / "nothing" / "here")
     (place.folder / "empty").mkdir()
     assert "no file named train, dev or test" in place.fails(place.folder / "empty")

@@ -165,7 +165,7 @@ def test_an_alias_can_be_removed_and_made_again(three):
     three.alias("tone", "prod", 2)
     three.alias("tone", "prod", None)
     assert three.aliases("tone") == {}
-    with pytest.raises(LibraryError, match="tone has no version 'prod'; valid: 1, 2, 3"):
+    with pytest.raises(LibraryError, match="tone has no version 'prod'. Valid: 1, 2, 3"):
         three.get("tone@prod")
     three.alias("tone", "prod", 3)
     assert three.aliases("tone") == {"prod": 3}
@@ -198,9 +198,9 @@ def test_an_alias_to_a_version_that_is_not_there(three, version):
 
 def test_aliases_that_are_not_there(three):
     three.alias("tone", "prod", 1)
-    with pytest.raises(LibraryError, match=r"no alias 'prd': did you mean prod\?"):
+    with pytest.raises(LibraryError, match=r"no alias 'prd'. Did you mean prod\?"):
         three.alias("tone", "prd", None)
-    with pytest.raises(LibraryError, match=r"no alias 'prd': did you mean prod\?"):
+    with pytest.raises(LibraryError, match=r"no alias 'prd'. Did you mean prod\?"):
         three.alias_history("tone", "prd")
     with pytest.raises(LibraryError, match="no adapter 'tune'"):
         three.alias("tune", "prod", 1)
@@ -295,5 +295,5 @@ def test_versions_that_are_not_there(library, version):
 
 def test_an_unknown_name_is_told_with_its_neighbours(library):
     library.put(adapter())
-    with pytest.raises(LibraryError, match=r"no adapter 'tune' in .*did you mean tone\?"):
+    with pytest.raises(LibraryError, match=r"no adapter 'tune' in .*Did you mean tone\?"):
         library.get("tune")

@@ -170,7 +170,7 @@ def test_one_request_alone_is_answered_with_a_list_of_one():
     for content, said in (
         (b'{"task": "sms"}', "give one of text"),
         (b'{"task": "sms", "text": 3}', "text: "),
-        (b'{"task": "sms", "text": "a", "txt": "b"}', "did you mean text"),
+        (b'{"task": "sms", "text": "a", "txt": "b"}', "Did you mean text"),
         (b'{"task": "sms", "text": "a", "requests": []}', "task"),
         (b'{"items": []}', "requests is missing"),
         (b"{}", "requests is missing"),

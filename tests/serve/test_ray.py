@@ -120,7 +120,7 @@ def test_bad_options_are_refused_before_anything_is_loaded():
 
     result = CliRunner().invoke(app, ["serve", "--engine", "rya"])
     assert result.exit_code == 2
-    assert "there is no engine 'rya'" in result.output
+    assert "unknown engine 'rya'" in result.output
     result = CliRunner().invoke(app, ["serve", "--replicas", "2"])
     assert result.exit_code in (1, 2)
     assert "--replicas is for --engine ray" in result.output

@@ -104,10 +104,10 @@ def test_all_mistakes_are_told_together(tmp_path):
     )
     where = f"{tmp_path / 'tasks.toml'} "
     assert f"{where}[defaults]: batch_size=0 is not valid" in said
-    assert "there is no setting 'epoch': did you mean epochs" in said
+    assert "unknown setting 'epoch'. Did you mean epochs" in said
     assert said.count("[defaults]") == said.count("'epoch'") == 1  # not again for every task
     assert f"{where}[tasks.bad]: lr=-1 is not valid" in said
-    assert "there is no setting 'sed': did you mean seed" in said
+    assert "unknown setting 'sed'. Did you mean seed" in said
     assert f"{where}[tasks.worse]: 'data' is missing; epochs='many' is not valid" in said
     assert "[tasks.good]" not in said
 

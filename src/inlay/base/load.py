@@ -157,7 +157,7 @@ def ready(base: Base) -> None:
 def check_form(weights: str | None) -> None:
     """Refuse a form of weights that there is not, before anything is read."""
     if weights is not None and weights not in ("plain", *FORMS):
-        raise BaseError(f"weights cannot be kept as {weights!r}: {suggest(weights, ['plain', *FORMS])}")
+        raise BaseError(f"unknown form of weights {weights!r}. {suggest(weights, ['plain', *FORMS])}")
 
 
 def keep_as(base: Base, weights: str | None, release: bool = False) -> None:

@@ -49,7 +49,7 @@ def info(
         found = {"name": name, **_task(name)}
         _show_task(screen, found)
     else:
-        raise SpecError(f"there is no method or task {name!r}: {suggest(name, methods.names() + tasks.names())}")
+        raise SpecError(f"unknown method or task {name!r}. {suggest(name, methods.names() + tasks.names())}")
     if as_json:
         output.document(found)
 

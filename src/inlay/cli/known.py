@@ -27,7 +27,7 @@ def one_of(kind: str, names: Collection[str]) -> Callable[[str], None]:
 
     def check(name: str) -> None:
         if name not in names:
-            raise SpecError(f"there is no {kind} {name!r}: {suggest(name, names)}")
+            raise SpecError(f"unknown {kind} {name!r}. {suggest(name, names)}")
 
     return check
 

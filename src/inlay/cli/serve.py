@@ -191,7 +191,7 @@ def _check_engine(engine: str, address: str | None, replicas: int | None, gpus: 
     from inlay import cluster
     from inlay.errors import RunError, suggest
 
-    found = [] if engine in _ENGINES else [f"there is no engine {engine!r}: {suggest(engine, _ENGINES)}"]
+    found = [] if engine in _ENGINES else [f"unknown engine {engine!r}. {suggest(engine, _ENGINES)}"]
     given = {"--address": address, "--replicas": replicas, "--gpus": gpus}
     if engine == "ray":
         found += cluster.problems(address)

@@ -173,7 +173,7 @@ def of_file(
             raise DataError(bad.first[0])
     unknown = next((name for name in keep or () if name not in source.columns), None)
     if unknown is not None:
-        raise DataError(f"{path}: there is no column {unknown!r} (--keep): {suggest(unknown, source.columns)}")
+        raise DataError(f"{path}: no column {unknown!r} (--keep). {suggest(unknown, source.columns)}")
     chosen: dict[str, tuple[Columns, str]] = {}
     for name, kind in kinds.items():
         known = as_trained(about[name], source.columns, _used(given, kinds, kind))

@@ -148,4 +148,4 @@ def _told(values: Any) -> str:
 
 
 def _unknown(kind: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
-    return [f"there is no {kind} {name!r}: {suggest(name, known)}" for name in given if name not in known]
+    return [f"unknown {kind} {name!r}. {suggest(name, known)}" for name in given if name not in known]

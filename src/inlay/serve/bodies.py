@@ -288,7 +288,7 @@ def _item(one: Any, limits: Limits) -> Item | Refused:
         return Refused(422, "invalid", 'a request is an object such as {"task": "sms", "text": "you won a prize"}')
     unknown = next((key for key in one if key not in _FIELDS), None)
     if unknown is not None:  # before pydantic, which would list every such key
-        return Refused(422, "invalid", f"there is no field {unknown[:100]!r}: {suggest(unknown[:100], _FIELDS)}")
+        return Refused(422, "invalid", f"unknown field {unknown[:100]!r}. {suggest(unknown[:100], _FIELDS)}")
     try:
         item = Item.model_validate(one)
     except ValidationError as error:

@@ -194,7 +194,7 @@ class Engine:
         try:
             yield
         except Unknown as error:
-            raise SlotError(f"{error}: {near(task[:100], tuple(self._roster.served))}") from None
+            raise SlotError(f"{error}. {near(task[:100], tuple(self._roster.served))}") from None
 
     def _admit(self, version: Version) -> None:
         if not self.ready:

@@ -54,7 +54,7 @@ def read_engine(
     """Where to run (None: here), and what is wrong with these words."""
     found = []
     if engine not in ENGINES:
-        found.append(f"there is no engine {engine!r}: {suggest(engine, ENGINES)}")
+        found.append(f"unknown engine {engine!r}. {suggest(engine, ENGINES)}")
     if workers is not None and workers < 1:
         found.append(f"workers={workers} is not valid: expected 1 or more")
     if engine == "local" and (address is not None or workers is not None):

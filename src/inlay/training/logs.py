@@ -244,7 +244,7 @@ def split_log(spec: str) -> tuple[str, str]:
     kind, _, place = (part.strip() for part in spec.partition(":"))
     if kind not in KINDS:
         forms = ", ".join(f"{name}:{what}" for name, what in KINDS.items())
-        raise RunError(f"there is no log {kind!r}: {suggest(kind, KINDS)}; a log is one of {forms}")
+        raise RunError(f"unknown log {kind!r}. {suggest(kind, KINDS)}. A log is one of {forms}")
     if not place:
         raise RunError(f"{spec!r} does not say where to log: write {kind}:{KINDS[kind]}")
     return kind, place

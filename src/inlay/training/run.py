@@ -151,8 +151,8 @@ def _problem(one: Any) -> str:
     key = ".".join(str(part) for part in one["loc"][:1])
     if one["type"] == "extra_forbidden":
         if key.lower() in ELSEWHERE:
-            return f"there is no setting {key!r}: did you mean {ELSEWHERE[key.lower()]}?"
-        return f"there is no setting {key!r}: {suggest(key, Run.model_fields)}"
+            return f"unknown setting {key!r}. Did you mean {ELSEWHERE[key.lower()]}?"
+        return f"unknown setting {key!r}. {suggest(key, Run.model_fields)}"
     if one["type"] == "missing":
         return f"{key!r} is missing"
     given = repr(one["input"])
