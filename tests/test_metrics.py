@@ -341,7 +341,9 @@ def test_the_metric_that_decides():
     available = ["accuracy", "f1_macro", "loss"]
     assert metrics.choose(available, None, "classification") == "accuracy"
     assert metrics.choose(available, "loss", "classification") == "loss"
-    with pytest.raises(SpecError, match=r"unknown metric 'f1_marco' for this classification task. Did you mean f1_macro"):
+    with pytest.raises(
+        SpecError, match=r"unknown metric 'f1_marco' for this classification task. Did you mean f1_macro"
+    ):
         metrics.choose(available, "f1_marco", "classification")
     with pytest.raises(SpecError, match=r"unknown metric 'f1' for this tagging task. Valid: accuracy"):
         metrics.choose(["accuracy"], "f1", "tagging")

@@ -87,7 +87,10 @@ def test_bad_usage_is_2(arguments: list[str]):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["params", "--labels", "0"], "error: --labels: must be greater than or equal to 1\nhelp: inlay params --help\n"),
+        (
+            ["params", "--labels", "0"],
+            "error: --labels: must be greater than or equal to 1\nhelp: inlay params --help\n",
+        ),
         (["eval"], "error: missing argument 'NAME'\nhelp: inlay eval --help\n"),
         (["--nonsense"], "error: no such option: --nonsense\nhelp: inlay --help\n"),
     ],

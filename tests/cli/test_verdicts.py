@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import inlay
 from inlay.cli.main import app
 from inlay.cli.verdicts import majority, nothing_learned, worse
-from inlay.engine.evaluate import commonest
+from inlay.comparison import baselines
 from inlay.library.library import Library
 from inlay.tasks import Example, parse
 from inlay.training.api import keep
@@ -53,11 +53,11 @@ def test_the_majority_of_classes_tags_and_labels(host: inlay.Host, data: Prepare
 
 def test_the_majority_of_rows_that_are_evaluated():
     task, rows = parse("classification"), [Example("x", target=label) for label in ("b", "b", "a")]
-    label, scores = commonest(task, rows, ("a", "b")) or ("", {})
+    label, scores = baselines.majority(task, rows, ("a", "b")) or ("", {})
     assert (label, scores["accuracy"]) == ("b", 2 / 3)
     tagged = [Example(words=("x", "y", "z"), target=("O", "O", "B-A"))]
-    assert (commonest(parse("tagging"), tagged, ("B-A", "O")) or ("", {}))[1]["accuracy"] == 2 / 3
-    assert commonest(parse("regression"), [Example("x", target=1.0)], ("value",)) is None
+    assert (baselines.majority(parse("tagging"), tagged, ("B-A", "O")) or ("", {}))[1]["accuracy"] == 2 / 3
+    assert baselines.majority(parse("regression"), [Example("x", target=1.0)], ("value",)) is None
 
 
 def test_a_matthews_near_zero_draws_a_warning(data: Prepared):

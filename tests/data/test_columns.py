@@ -329,7 +329,7 @@ def test_no_label_names_the_columns_and_the_option():
 
 
 def test_no_such_task():
-    with pytest.raises(SpecError, match="unknown task 'clasification'. Did you mean classification"):
+    with pytest.raises(SpecError, match=r"unknown task 'clasification'\. Did you mean classification"):
         pick(GUESSES["plain"][0], "clasification")
 
 

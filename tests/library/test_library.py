@@ -165,7 +165,7 @@ def test_an_alias_can_be_removed_and_made_again(three):
     three.alias("tone", "prod", 2)
     three.alias("tone", "prod", None)
     assert three.aliases("tone") == {}
-    with pytest.raises(LibraryError, match="tone has no version 'prod'. Valid: 1, 2, 3"):
+    with pytest.raises(LibraryError, match=r"tone has no version 'prod'\. Valid: 1, 2, 3"):
         three.get("tone@prod")
     three.alias("tone", "prod", 3)
     assert three.aliases("tone") == {"prod": 3}

@@ -132,7 +132,7 @@ def test_what_is_not_there(library):
         library.remove("tone@1")
     with pytest.raises(LibraryError, match=r"tone@2 is not in the trash. .*Valid: tone@1"):
         library.restore("tone@2")
-    with pytest.raises(LibraryError, match="topic is not in the trash. Valid: none"):
+    with pytest.raises(LibraryError, match=r"topic is not in the trash\. Valid: none"):
         library.restore("topic")
     with pytest.raises(LibraryError, match="is not a valid name"):
         library.restore("../tone")

@@ -239,7 +239,7 @@ def test_nothing_there_is_an_error_that_says_what_was_looked_for(tmp_path: Path)
 
 
 def test_unknown_names(tmp_path: Path):
-    with pytest.raises(RunError, match="unknown recipe 'houlsby-glu'. Did you mean houlsby-glue"):
+    with pytest.raises(RunError, match=r"unknown recipe 'houlsby-glu'\. Did you mean houlsby-glue"):
         find("houlsby-glu")
     with pytest.raises(RunError, match=r"dataset 'Cola'. Did you mean CoLA.*; unknown row 'adapter'. Did you mean"):
         choose(find("houlsby-glue"), str(tmp_path), Changes(only=["Cola"], rows=["adapter"]))

@@ -74,7 +74,7 @@ def test_one_answer_or_an_error(running: Any):
     same({**answer, "version": 0}, {**host.predict([("ask", PAIR)])[0], "version": 0})
     with (
         Client(url) as client,
-        pytest.raises(ServiceError, match="no task 'smss' is served. Did you mean sms") as caught,
+        pytest.raises(ServiceError, match=r"no task 'smss' is served\. Did you mean sms") as caught,
     ):
         client.ask("smss", TEXT)
     assert caught.value.kind == "unknown_task"

@@ -294,7 +294,7 @@ def test_all_that_is_wrong_is_said_before_anything_starts(base: str, monkeypatch
     host = inlay.Host(base)
     with pytest.raises(RunError, match="'nowhere' is not an address of a Ray cluster"):
         inlay.sweep(host, run(), {}, engine="ray", address="nowhere")
-    with pytest.raises(RunError, match="unknown engine 'rya'. Did you mean ray"):
+    with pytest.raises(RunError, match=r"unknown engine 'rya'\. Did you mean ray"):
         inlay.sweep(host, run(), {}, engine="rya")
     with pytest.raises(RunError, match="address is for the engine ray"):
         inlay.sweep(host, run(), {}, address="auto")

@@ -473,7 +473,9 @@ class TestMake:
         assert (tmp_path / "log.jsonl").is_file()
 
     def test_unknown(self):
-        with pytest.raises(RunError, match=r"unknown log 'tensorbord'. Did you mean tensorboard\?.* tensorboard:FOLDER"):
+        with pytest.raises(
+            RunError, match=r"unknown log 'tensorbord'. Did you mean tensorboard\?.* tensorboard:FOLDER"
+        ):
             make("tensorbord:x")
 
     @pytest.mark.parametrize("spec", ["wandb", "wandb:", "wandb: "])

@@ -89,7 +89,8 @@ def _sources(
 def _evaluate(
     host: Host, name: str, adapter: Adapter, source: Source, given: Mapping[str, str], bad: Bad, screen: Console
 ) -> dict[str, Any]:
-    from inlay.engine.evaluate import commonest, measure
+    from inlay.comparison.baselines import majority
+    from inlay.engine.evaluate import measure
 
     examples = measured.examples_of(host, name, adapter.about, source, given, bad, screen)
     metrics, unknown = measure(host, name, examples)
@@ -97,9 +98,9 @@ def _evaluate(
         labels = ", ".join(sorted(unknown)[:5])
         said = f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}"
         screen.print(said, style="yellow", soft_wrap=True)
-    guess = commonest(host.task(name), examples, host.labels(name))
-    majority = {} if guess is None else {"majority": {"label": guess[0], "metrics": guess[1]}}
-    return {"rows": len(examples), "metrics": metrics, **majority}
+    guess = majority(host.task(name), examples, host.labels(name))
+    baseline = {} if guess is None else {"majority": {"label": guess[0], "metrics": guess[1]}}
+    return {"rows": len(examples), "metrics": metrics, **baseline}
 
 
 def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:

@@ -25,7 +25,7 @@ def majority(data: Prepared) -> tuple[str, dict[str, float]]:
 
     if data.task.kind not in ("classification", "multilabel", "tagging"):
         return "", {}
-    answer = commonest(data)
+    answer = commonest(data.task, data.train.examples, data.labels)
     scores = measure(data, answer)
     (one,) = answer(data.validation.examples[:1])
     given = one["label"] if "label" in one else one["tags"][0]

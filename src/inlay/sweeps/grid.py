@@ -219,9 +219,7 @@ def _key_problem(
         having = [name for name, own in all_options.items() if key in own]
         if having:
             return f"{key} is an option of {', '.join(having)}, and no method here has it"
-        return (
-            f"no setting or option {key!r} to vary. {suggest(key, {*Run.model_fields, *options} - FIXED - {'seed'})}"
-        )
+        return f"no setting or option {key!r} to vary. {suggest(key, {*Run.model_fields, *options} - FIXED - {'seed'})}"
     if key in given and key in Run.model_fields:
         return f"{key} is both set to {shown(given[key])} and in the grid"
     return ""
