@@ -91,7 +91,7 @@ def place(trained: Place, tmp_path: Path) -> Place:
 def test_list(place: Place):
     place.says("alias", "tone", "prod", 1)
     lines = place.says("list", width=120).splitlines()
-    assert lines[0].split() == ["adapter", "alias", "method", "task", "labels", "size", "share", "metric", "when"]
+    assert lines[0].split() == ["adapter", "alias", "method", "task", "labels", "size", "of", "base", "metric", "when"]
     rows = {line.split()[0]: line for line in lines[2:5]}
     assert list(rows) == ["low@1", "small@1", "tone@2"]
     assert "prod=1" in rows["tone@2"]
@@ -101,6 +101,16 @@ def test_list(place: Place):
     every = place.says("list", "--all-versions", width=120)
     assert re.search(r"\ntone@1 +prod +houlsby", every)
     assert "all 4 versions" in every
+    assert lines[-1] == "1 older version is not shown (--all-versions shows all)"
+    assert "not shown" not in every
+
+
+def test_what_a_card_does_not_say_is_a_dash(tmp_path: Path):
+    library = Library(tmp_path / "own")
+    library.put(Adapter("lora", "sha256:0", {"x": torch.zeros(2)}, name="mine"))
+    done = CliRunner().invoke(app, ["library", "list", "--library", str(library.root)], env={"COLUMNS": "120"})
+    row = next(line for line in done.stdout.splitlines() if line.startswith("mine@1"))
+    assert re.fullmatch(r"mine@1 +lora +- +- +\d+ B +- +- +\d{4}-\d\d-\d\d", row)
 
 
 def test_the_list_ends_with_what_everything_costs(place: Place):
@@ -108,14 +118,14 @@ def test_the_list_ends_with_what_everything_costs(place: Place):
     size = inlay.Host(place.base).base.sites.size
     assert {entry.card["base_parameters"] for entry in entries} == {size}
     times = 1 + sum(entry.bytes for entry in entries) / (4 * size)
-    last = place.says("list").splitlines()[-1]
+    last = place.says("list").splitlines()[-2]
     assert re.fullmatch(rf"3 tasks: .+ beside one base of .+ = {times:.2f}x; 3 full models: 3x \(.+\)", last)
 
 
 def test_a_narrow_list_has_fewer_columns_and_no_broken_lines(place: Place):
     for width in (120, 100, 80, 60):
         lines = place.says("list", width=width).splitlines()
-        assert max(map(len, lines[:-1])) <= width
+        assert max(map(len, lines[:-2])) <= width
         assert len([line for line in lines if "@" in line]) == 3
         assert all(column in lines[0] for column in ("adapter", "method", "size", "metric"))
 

@@ -46,10 +46,11 @@ def list_(
 
     screen, store = output.console(as_json), open_library(library)
     problems: list[Problem] = []
-    entries = store.list(all_versions=all_versions, damaged=problems)
+    entries, shelves = store.list(all_versions=all_versions, damaged=problems), read_shelves(store.storage)
     newest = list({entry.name: entry for entry in entries}.values())  # ascending: the last one stays
     if entries:
-        show_list(screen, entries, newest, current_of_all(store.storage, read_shelves(store.storage), []))
+        older = 0 if all_versions else sum(len(shelf.versions[:-1]) for shelf in shelves.values())
+        show_list(screen, entries, newest, current_of_all(store.storage, shelves, []), older)
     elif not problems:
         screen.print(f"no adapters in {store.root} yet; inlay train FILE makes one", soft_wrap=True)
     for problem in problems:
