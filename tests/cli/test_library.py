@@ -110,7 +110,7 @@ def test_what_a_card_does_not_say_is_a_dash(tmp_path: Path):
     library.put(Adapter("lora", "sha256:0", {"x": torch.zeros(2)}, name="mine"))
     done = CliRunner().invoke(app, ["library", "list", "--library", str(library.root)], env={"COLUMNS": "120"})
     row = next(line for line in done.stdout.splitlines() if line.startswith("mine@1"))
-    assert re.fullmatch(r"mine@1 +lora +- +- +\d+ B +- +- +\d{4}-\d\d-\d\d", row)
+    assert re.fullmatch(r"mine@1 +lora +- +- +\d+ bytes +- +- +\d{4}-\d\d-\d\d", row)
 
 
 def test_the_list_ends_with_what_everything_costs(place: Place):

@@ -34,7 +34,7 @@ def compare(
     ] = None,
     manifest: Annotated[
         Path | None,
-        options.option(DATA, "--manifest", "FILE", "A TOML file of datasets with settings of their own."),
+        options.option(DATA, "--manifest", "FILE", "A TOML file that lists datasets, each with its own settings."),
     ] = None,
     methods: Annotated[
         str | None,
@@ -53,18 +53,20 @@ def compare(
             METHOD,
             "--baselines/--no-baselines",
             None,
-            "Include the commonest answer and TF-IDF.  [default: yes]",
+            "Include two baselines: the most common answer and TF-IDF.  [default: yes]",
             show_default=False,
         ),
     ] = True,
     baseline_trials: Annotated[
         int | None,
-        options.option(RARE, "--baseline-trials", "N", "Settings that Optuna tries for TF-IDF.  [default: 20]", min=1),
+        options.option(
+            RARE, "--baseline-trials", "N", "How many settings Optuna tries for TF-IDF.  [default: 20]", min=1
+        ),
     ] = None,
     task_count: Annotated[
         int | None,
         options.option(
-            *(OUTPUT, "--task-count", "N"), "Add up parameters for N tasks.  [default: one per dataset]", min=1
+            *(OUTPUT, "--task-count", "N"), "Show total parameters for N tasks.  [default: one per dataset]", min=1
         ),
     ] = None,
     slots: options.Slots = None,
@@ -75,7 +77,9 @@ def compare(
     engine: options.Engine = "local",
     address: options.Address = None,
     workers: options.Workers = None,
-    name: Annotated[str | None, options.name("The name of the comparison.  [default: made from the datasets]")] = None,
+    name: Annotated[
+        str | None, options.name("The name of the comparison.  [default: derived from the datasets]")
+    ] = None,
     library: options.Library = None,
     store: options.Store = None,
     csv: options.Csv = None,
@@ -86,7 +90,9 @@ def compare(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Compare methods on equal terms: parameters, size, time and quality. If stopped, it continues when run again.
+    """Compare methods on equal terms: parameters, size, time and quality.
+
+    Run it again to continue after an interruption.
 
     Examples:
         inlay compare tickets.csv --methods houlsby,adapterbias,finetune --seeds 3

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     name: options.Adapter,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file or folder.")],
     split: options.Split = None,
     per_language: Annotated[
         bool, options.option(DATA, "--per-language", None, "DATA is a folder with a file per language.")

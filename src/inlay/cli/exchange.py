@@ -28,16 +28,16 @@ FORMATS = ("inlay", "peft", "adapterhub")
 _BASES = ("base_model_name_or_path", "model_name")
 """Where the peers' `adapter_config.json` names the base."""
 
-Name = Annotated[str | None, options.name("The name to keep it under.  [default: the name it comes with]")]
+Name = Annotated[str | None, options.name("The name to save it under.  [default: the name it comes with]")]
 Dtype = Annotated[
     str | None,
     options.option(
         *(OUTPUT, "--dtype", "DTYPE"),
-        "float16 (half the bytes) or float32.  [default: as it is]",
+        "float16 (half the size) or float32.  [default: unchanged]",
         check=known.one_of("dtype", ("float16", "float32")),
     ),
 ]
-Repo = Annotated[str, typer.Argument(metavar="REPO", help="A repository of the hub: owner/name.")]
+Repo = Annotated[str, typer.Argument(metavar="REPO", help="A hub repository: owner/name.")]
 Revision = Annotated[
     str | None, options.option(OUTPUT, "--revision", "REVISION", "A branch, tag or commit.  [default: main]")
 ]
@@ -50,7 +50,7 @@ def export(
         str,
         options.option(
             *(OUTPUT, "--as", "KIND"),
-            f"Who is to load it: {options.either(FORMATS)}.",
+            f"Who will load it: {options.either(FORMATS)}.",
             check=known.one_of("format", FORMATS),
         ),
     ] = "inlay",
@@ -114,12 +114,12 @@ def import_(
     ],
     name: Name = None,
     base: Annotated[
-        str | None, options.option(METHOD, "--base", "BASE", f"{options.BASE}  [default: the one the folder names]")
+        str | None, options.option(METHOD, "--base", "BASE", f"{options.BASE}  [default: the one named in the folder]")
     ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Put an adapter from elsewhere into the library.
+    """Import an adapter into the library.
 
     Examples:
         inlay library import tickets-folder

@@ -33,7 +33,7 @@ def list_(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """List the adapters, and what all of them cost together.
+    """List the adapters, and what they cost together.
 
     Examples:
         inlay library list
@@ -63,7 +63,7 @@ def list_(
 
 @app.command()
 def show(ref: options.Adapter, library: options.Library = None, as_json: output.AsJson = False) -> None:
-    """Show one adapter: what it does, how good it is, how it was trained, how to use it.
+    """Show one adapter: what it does, how good it is, how it was trained, and how to use it.
 
     Examples:
         inlay library show tickets
@@ -88,7 +88,7 @@ def verify(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Check that everything is as it was written, down to the last bit.
+    """Check that every file is intact, down to the last bit.
 
     Examples:
         inlay library verify
@@ -137,12 +137,14 @@ def alias(
     version: Annotated[
         str | None, typer.Argument(metavar="VERSION", help="A version or another alias.  [default: the newest version]")
     ] = None,
-    back: Annotated[bool, options.option(DATA, "--back", None, "Move it back to where it pointed before.")] = False,
-    remove: Annotated[bool, options.option(DATA, "--remove", None, "Remove the alias; the version stays.")] = False,
+    back: Annotated[
+        bool, options.option(DATA, "--back", None, "Point the alias back at its previous version.")
+    ] = False,
+    remove: Annotated[bool, options.option(DATA, "--remove", None, "Remove the alias, but not the version.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Point an alias to a version, in one step.
+    """Point an alias at a version, in one atomic step.
 
     Examples:
         inlay library alias tickets prod 3

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SAMPLE = 200
 Data = Annotated[
     str | None,
-    typer.Argument(metavar="DATA", help="A labelled file, or a folder.  [default: its validation rows]"),
+    typer.Argument(metavar="DATA", help="A labelled file or folder.  [default: the adapter's validation rows]"),
 ]
 
 

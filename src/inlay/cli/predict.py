@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 
 
 def predict(
-    names: Annotated[str, typer.Argument(metavar="NAMES", help="An adapter, or several: sms,topic@2")],
+    names: Annotated[str, typer.Argument(metavar="NAMES", help="One or several adapters: sms, or sms,topic@2.")],
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="The texts.  [default: the lines of stdin]")
     ] = None,
     file: Annotated[
         str | None,
-        options.option(DATA, "--file", "FILE", "A file of texts in any format; - is stdin, as lines or JSON lines."),
+        options.option(
+            DATA, "--file", "FILE", "A file of texts in any format; - reads lines or JSON lines from stdin."
+        ),
     ] = None,
     text: options.Text = None,
     pair: Annotated[
@@ -49,11 +51,15 @@ def predict(
     ] = None,
     label: Annotated[
         str | None,
-        options.option(DATA, "--label", "COLUMN", "The column of labels, so that it is not taken for the text."),
+        options.option(
+            DATA, "--label", "COLUMN", "The column with the labels, so that it is not mistaken for the text."
+        ),
     ] = None,
     keep: Annotated[
         str | None,
-        options.option(DATA, "--keep", "COLUMNS", "Columns of --file to pass on: a,b or none.  [default: all]"),
+        options.option(
+            DATA, "--keep", "COLUMNS", "Columns of --file to copy to the output: a,b or none.  [default: all]"
+        ),
     ] = None,
     format: options.Format = None,
     encoding: options.Encoding = None,
@@ -61,17 +67,18 @@ def predict(
     base: options.TrainedBase = None,
     top_k: Annotated[int | None, options.option(METHOD, "--top-k", "N", "Keep the N best scores.", min=1)] = None,
     threshold: Annotated[
-        float | None, options.option(METHOD, "--threshold", "P", "Give no label below this score.", min=0, max=1)
+        float | None,
+        options.option(METHOD, "--threshold", "P", "Give no label below this score (abstain).", min=0, max=1),
     ] = None,
-    raw: Annotated[bool, options.option(METHOD, "--raw", None, "Give scores without calibration.")] = False,
+    raw: Annotated[bool, options.option(METHOD, "--raw", None, "Give uncalibrated scores.")] = False,
     url: Annotated[
         str | None,
-        options.option(RUNNING, "--url", "URL", "Ask a running service. INLAY_KEY holds its key, if it needs one."),
+        options.option(
+            RUNNING, "--url", "URL", "Send the texts to a running service. INLAY_KEY holds its key, if it needs one."
+        ),
     ] = None,
     weights: options.Weights = None,
-    resume: Annotated[
-        bool, options.option(RUNNING, "--resume", None, "Continue an --out that was not finished.")
-    ] = False,
+    resume: Annotated[bool, options.option(RUNNING, "--resume", None, "Continue an unfinished --out.")] = False,
     out: Annotated[
         Path | None,
         options.option(OUTPUT, "--out", "FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet."),
@@ -79,12 +86,14 @@ def predict(
     overwrite: options.Overwrite = False,
     raw_csv: Annotated[
         bool,
-        options.option(RARE, "--raw-csv", None, "Write CSV cells unchanged, even if a spreadsheet would run them."),
+        options.option(
+            RARE, "--raw-csv", None, "Write CSV cells unchanged, even if a spreadsheet would run them as formulas."
+        ),
     ] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Answer texts with one adapter or with several at once.
+    """Run one or several adapters on texts, and print their answers.
 
     Examples:
         inlay predict tickets,tone "the second box came broken"

@@ -26,14 +26,11 @@ if TYPE_CHECKING:
 
 def retrain(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="The tasks to train: sms, or sms@prod for a version.")
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="The tasks to retrain: sms, or sms@prod for one version."),
     ] = None,
-    every: Annotated[
-        bool, options.option(DATA, "--all", None, "Train every task of the library, in its newest version.")
-    ] = False,
-    skip: Annotated[
-        bool, options.option(DATA, "--skip", None, "Leave out tasks that cannot be trained again.")
-    ] = False,
+    every: Annotated[bool, options.option(DATA, "--all", None, "Retrain the newest version of every task.")] = False,
+    skip: Annotated[bool, options.option(DATA, "--skip", None, "Skip tasks that cannot be retrained.")] = False,
     base: Annotated[
         str | None, options.option(METHOD, "--base", "BASE", "The new pretrained model: a hub name or a folder.")
     ] = None,
@@ -43,14 +40,17 @@ def retrain(
     restart: options.Restart = False,
     save_every: options.SaveEvery = 60,
     switch: Annotated[
-        bool, options.option(OUTPUT, "--switch", None, "Make the new versions the newest ones of the library.")
+        bool, options.option(OUTPUT, "--switch", None, "Make the new adapters the newest versions in the library.")
     ] = False,
     switch_better: Annotated[
-        bool, options.option(OUTPUT, "--switch-better", None, "The same, for tasks that are not worse than before.")
+        bool,
+        options.option(OUTPUT, "--switch-better", None, "Like --switch, but only for tasks that did not get worse."),
     ] = False,
     tolerance: Annotated[
         float | None,
-        options.option(*(OUTPUT, "--tolerance", "X"), "With --switch-better: accept a loss of X.  [default: 0]", min=0),
+        options.option(
+            *(OUTPUT, "--tolerance", "X"), "With --switch-better: accept a drop of up to X.  [default: 0]", min=0
+        ),
     ] = None,
     alias: Annotated[
         list[str] | None, options.alias("With --switch or --switch-better: move this alias as well.")
@@ -58,14 +58,14 @@ def retrain(
     undo: Annotated[bool, options.option(OUTPUT, "--undo", None, "Undo the last switch.")] = False,
     to: Annotated[
         str | None,
-        options.option(OUTPUT, "--to", "LIBRARY", "Where to keep the new adapters.  [default: LIBRARY-BASE]"),
+        options.option(OUTPUT, "--to", "LIBRARY", "Where to save the new adapters.  [default: LIBRARY-BASE]"),
     ] = None,
     library: options.Library = None,
     log: options.Log = None,
     half: options.Half = False,
     as_json: output.AsJson = False,
 ) -> None:
-    """Train the tasks of a library again on another base, and compare. Nothing is switched unless you ask for it.
+    """Retrain the tasks of a library on another base, and compare. Nothing is switched without --switch.
 
     Examples:
         inlay retrain --all --base BAAI/bge-small-en-v1.5

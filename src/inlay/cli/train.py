@@ -39,7 +39,7 @@ def train(
     ] = None,
     manifest: Annotated[
         Path | None,
-        options.option(DATA, "--manifest", "FILE", "A TOML file of many tasks, in place of DATA and settings."),
+        options.option(DATA, "--manifest", "FILE", "A TOML file that lists many tasks; replaces DATA and settings."),
     ] = None,
     base: options.Base = None,
     slots: options.Slots = None,
@@ -48,7 +48,7 @@ def train(
     resume: options.Resume = False,
     restart: options.Restart = False,
     save_every: options.SaveEvery = 60,
-    name: Annotated[str | None, options.name("The adapter's name.  [default: made from DATA]")] = None,
+    name: Annotated[str | None, options.name("The adapter's name.  [default: derived from DATA]")] = None,
     library: options.Library = None,
     log: options.Log = None,
     half: options.Half = False,
@@ -56,7 +56,7 @@ def train(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Train an adapter on a file; or many, side by side, from a manifest.
+    """Train an adapter on a file, or many side by side from a manifest.
 
     Examples:
         inlay train tickets.csv --name tickets --method houlsby:size=64

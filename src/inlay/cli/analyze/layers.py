@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Metric = Annotated[
     str | None,
     options.option(
-        *(METHOD, "--metric", "METRIC"), "The metric.  [default: the one that chose the adapter]", check=known.metric
+        *(METHOD, "--metric", "METRIC"),
+        "The metric.  [default: the one that picked the checkpoint]",
+        check=known.metric,
     ),
 ]
 
@@ -34,7 +36,7 @@ def ablate(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show the metric when the adapters of each span of layers are removed.
+    """Show the metric after removing the adapters from each span of layers.
 
     Examples:
         inlay analyze ablation tickets

@@ -34,10 +34,10 @@ _OURS = ("--name", "--manifest", "--store", "--library", "--json", "--csv", "--l
 MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Of a command that hands options on to `inlay sweep`."""
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A sweep, by name or file; or several, with commas.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A sweep, by name or file, or several separated by commas.")]
 Data = Annotated[
     str | None,
-    typer.Argument(metavar="DATA", help="Run a sweep on this first; it takes the options of `inlay sweep`."),
+    typer.Argument(metavar="DATA", help="Run a sweep on this data first, with the options of `inlay sweep`."),
 ]
 
 
@@ -103,7 +103,9 @@ def robustness(
 
 def curves(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Sweeps or adapters, by name or file, with commas.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Sweeps or adapters, by name or file, separated by commas.")
+    ],
     data: Data = None,
     out: Out = None,
     library: options.Library = None,
