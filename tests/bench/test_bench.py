@@ -320,7 +320,7 @@ def test_everyone_takes_turns_and_the_first_round_does_not_count():
     [
         (["train", "--runs", "none"], "--runs: 'none' is not valid: expected numbers from 1"),
         (["serve", "--batch-size", "0,1"], "--batch-size: '0,1' is not valid"),
-        (["serve", "--peft-path", "somewhere"], "--peft-path is of no use without --peft-python"),
+        (["serve", "--peft-path", "somewhere"], "--peft-path needs --peft-python"),
         (["train", "--shape", "bert-bose"], "--shape: unknown shape 'bert-bose'. Did you mean bert-base"),
         (["train", "--method", "hulsby"], "--method: unknown method 'hulsby'. Did you mean houlsby"),
         (["train", "--method", "houlsby:size=abc"], "--method: houlsby: size=abc is not valid"),

@@ -472,7 +472,11 @@ app(["sms,ner", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {st
 @pytest.mark.usefixtures("small_parts")
 def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file, out = many(tmp_path), tmp_path / "out.csv"
-    for after, said in ((0, "nothing is kept"), (1, "1 finished part is kept in"), (2, "2 finished parts are kept in")):
+    for after, said in (
+        (0, "nothing is kept"),
+        (1, "1 finished part is saved in"),
+        (2, "2 finished parts are saved in"),
+    ):
         with monkeypatch.context() as patch:
             Stop(patch, after, KeyboardInterrupt)
             shutil.rmtree(tmp_path / "out.csv.parts", ignore_errors=True)
@@ -744,7 +748,7 @@ def test_top_k_is_for_labels(place: Place):
     for names in ("ask", "ask,sms", "stars", "ner,stars"):
         done = call(place, names, "who ?", "--pair", CONTEXT, "--top-k", 2)
         assert done.exit_code == 2
-        assert "--top-k keeps the best scores of labels" in " ".join(done.stderr.split())
+        assert "--top-k needs scores of labels" in " ".join(done.stderr.split())
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -788,7 +792,7 @@ def test_mistakes_are_one_clear_line(place: Place, tmp_path: Path):
     for arguments, said in (
         (["smss", "hi"], "Did you mean sms?"),
         (["sms@7", "hi"], "sms has no version '7'"),
-        (["sms,sms", "hi"], "sms is asked for twice"),
+        (["sms,sms", "hi"], "sms is named twice"),
         ([",", "hi"], "names no adapter"),
         (["ask", "who ?"], "pass that text with --pair"),
         (["ner", "hi", "--pair", "x"], "answers for one text"),
@@ -831,8 +835,8 @@ def test_adapters_that_cannot_be_asked(place: Place, tmp_path: Path):
         library.put(host.adapter(name), base_name=place.base)
         host.unload(name)
     library.put(place.host.adapter("sms"), base_name=place.base)
-    assert "bare cannot be asked" in fails(own, "bare", "hi")
-    assert "words cannot be asked" in fails(own, "words", "hi")
+    assert "bare cannot predict" in fails(own, "bare", "hi")
+    assert "words cannot predict" in fails(own, "words", "hi")
     assert "sms and far belong to different bases" in fails(own, "sms,far", "hi")
     assert "name that with --base" in fails(own, "far", "hi")
 

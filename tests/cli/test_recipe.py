@@ -91,7 +91,7 @@ def test_run(base: str, tmp_path: Path):
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 7
     again = call("run", *how, "--json")
     found = json.loads(again.stdout)
-    assert "10 of them are done already, and are not repeated" in again.stderr
+    assert "10 of them are already done and are not repeated" in again.stderr
     assert [row["row"] for row in found["rows"]] == ["tuned", "any", "eight"]
     shown = f"{found['rows'][0]['datasets']['First']['ours']:.1f}"
     assert f"90.0 | {shown} " in lines[at + 2]

@@ -180,7 +180,7 @@ def test_a_file_of_texts_goes_through_a_service(process: Process, library: Libra
     [
         (["nope"], "no task 'nope' is served"),
         (["sms@7"], "'sms' is served at version 2, not at '7'"),
-        (["sms,sms"], "asked for twice"),
+        (["sms,sms"], "named twice"),
     ],
 )
 def test_what_a_service_does_not_have(process: Process, asked: list[str], said: str):

@@ -128,8 +128,8 @@ def test_without_json_people_read_stdout(place: Place):
     assert (done.exit_code, done.stderr) == (0, "")
     assert f"base: {place.base}, " in done.stdout
     assert "mine: step 2/2, loss " in done.stdout
-    assert f"mine@1: best after 2 steps (epoch 0.3), 0:00, kept in {place.library.root}\n" in done.stdout
-    assert 'use it: inlay predict mine "a text"\n' in done.stdout
+    assert f"mine@1: best after 2 steps (epoch 0.3), 0:00, saved to {place.library.root}\n" in done.stdout
+    assert 'Try: inlay predict mine "a text"\n' in done.stdout
 
 
 def test_the_hint_at_the_end_fits_the_task(place: Place):
@@ -139,8 +139,8 @@ def test_the_hint_at_the_end_fits_the_task(place: Place):
         (work.texts(), ["--task", "mlm"], None),
     ):
         out = place.call("train", place.write(rows), "--name", "mine", *QUICK, *more).stdout
-        assert ("use it: " in out) == (said is not None)
-        assert said is None or f"use it: inlay predict mine {said}" in out
+        assert ("Try: " in out) == (said is not None)
+        assert said is None or f"Try: inlay predict mine {said}" in out
 
 
 def test_what_is_said_about_the_data(place: Place):
@@ -248,7 +248,7 @@ def test_bad_rows_are_left_out_when_asked(place: Place):
     assert f"{data}:21: the column 'text' is empty" in place.fails(data, *QUICK)
     done = place.call("train", data, "--skip-bad-rows", *QUICK)
     assert done.exit_code == 0
-    assert f"left out 1 rows that cannot be used; the first: {data}:21: " in done.stdout
+    assert f"skipped 1 rows that cannot be used; the first: {data}:21: " in done.stdout
 
 
 def test_first_on_the_texts_alone(place: Place):
@@ -326,8 +326,8 @@ def test_an_interrupt_finishes_the_step_and_says_how_to_go_on(
     assert done.exit_code == 130
     assert done.stderr == ""
     again = f"  inlay train '{asked[0]}' --name mine --batch-size 4 --epochs 2 --save-every 1e9 --resume\n"
-    assert done.stdout.endswith(f"\nstopped; what is done is saved. To go on:\n{again}")
-    assert "--resume goes on with it, --restart forgets it" in place.fails(*asked)
+    assert done.stdout.endswith(f"\nstopped; finished work is saved. To continue:\n{again}")
+    assert "pass --resume to continue it, or --restart to start over" in place.fails(*asked)
     resumed = place.train(*asked, "--resume")
     assert resumed["history"] == whole["history"]
     assert place.library.find("mine").sha256 == digest
@@ -339,7 +339,7 @@ def test_restart_forgets_what_was_done(place: Place, interrupts: list[int]):
     interrupts.append(5)
     assert place.call("train", *asked).exit_code == 130
     said = place.fails(*asked, "--resume", "--lr", 0.1)
-    assert "mine was begun with another lr; use the same settings to resume, or start over (--restart)" in said
+    assert "mine started with a different lr; use the same settings to resume, or start over (--restart)" in said
     done = place.call("train", *asked, "--restart", "--lr", 0.1, "--log", f"jsonl:{place.folder / 'log'}")
     assert done.exit_code == 0
     steps = [json.loads(line) for line in (place.folder / "log").read_text().splitlines()]
@@ -357,7 +357,7 @@ def test_an_impatient_interrupt_promises_nothing(place: Place, interrupts: list[
     monkeypatch.setattr(Step, "backward", twice)
     done = place.call("train", *arguments(place, place.write(work.texts(30))))
     assert done.exit_code == 130
-    assert "To go on" not in done.stdout
+    assert "To continue" not in done.stdout
     assert done.stdout.endswith("\nstopped before anything could be saved\n")
 
 
@@ -441,18 +441,18 @@ def test_data_that_is_not_there(place: Place):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "give DATA, or --manifest"),
-        (["a.csv", "--resume", "--restart"], "--resume and --restart contradict each other"),
+        ([], "give DATA or --manifest"),
+        (["a.csv", "--resume", "--restart"], "--resume and --restart cannot be combined"),
         (["a.csv", "--epochs", "many"], "--epochs"),
         (["a.csv", "--slots", "0"], "--slots"),
         (["a.csv", "--nonsense"], "--nonsense"),
         (["a.csv", "b.csv"], "b.csv"),
-        (["a.csv", "--manifest", "m.toml"], "DATA does not go with --manifest"),
-        (["--manifest", "m.toml", "--name", "x"], "--name does not go with --manifest"),
-        (["--manifest", "m.toml", "--max-steps", "3"], "--max-steps does not go with --manifest"),
-        (["--manifest", "m.toml", "--no-stratify"], "--no-stratify does not go with --manifest"),
-        (["--manifest", "m.toml", "--no-dropout"], "--no-dropout does not go with --manifest"),
-        (["--manifest", "m.toml", "--skip-bad-rows"], "--skip-bad-rows does not go with --manifest"),
+        (["a.csv", "--manifest", "m.toml"], "DATA cannot be combined with --manifest"),
+        (["--manifest", "m.toml", "--name", "x"], "--name cannot be combined with --manifest"),
+        (["--manifest", "m.toml", "--max-steps", "3"], "--max-steps cannot be combined with --manifest"),
+        (["--manifest", "m.toml", "--no-stratify"], "--no-stratify cannot be combined with --manifest"),
+        (["--manifest", "m.toml", "--no-dropout"], "--no-dropout cannot be combined with --manifest"),
+        (["--manifest", "m.toml", "--skip-bad-rows"], "--skip-bad-rows cannot be combined with --manifest"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

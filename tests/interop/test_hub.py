@@ -206,7 +206,7 @@ def test_a_private_repo(server: FakeHub, library: Library, monkeypatch: pytest.M
 def test_a_public_repo_is_not_taken_for_a_private_one(server: FakeHub, library: Library):
     push(library)
     head = server.repos[REPO].head
-    with pytest.raises(LibraryError, match="is there already, and public"):
+    with pytest.raises(LibraryError, match="already exists and is public"):
         push(library, private=True)
     assert server.repos[REPO].head == head
 

@@ -167,7 +167,7 @@ def test_a_stream_that_is_cut_off_is_noticed():
         thread.start()
         with (
             Client(f"http://127.0.0.1:{server.server_port}") as client,
-            pytest.raises(ServiceError, match="the connection was lost before all answers had come"),
+            pytest.raises(ServiceError, match="the connection was lost before all answers had arrived"),
         ):
             list(client.stream([("sms", "a")]))
         thread.join()

@@ -224,7 +224,7 @@ def test_wide_ranges_are_drawn_by_their_logarithm():
 def test_finite_draws_without_repetition():
     made = space("lr=1,2,3", "epochs=1,2")
     assert sorted(map(str, draw(made, 6, 0))) == sorted(map(str, made.settings()))
-    with pytest.raises(RunError, match="7 different combinations were asked for, and there are only 6"):
+    with pytest.raises(RunError, match="7 different combinations were requested, but there are only 6"):
         draw(made, 7, 0)
     with pytest.raises(RunError, match="only 3"):
         draw(space("epochs=1..3", ranges=True), 4, 0)

@@ -301,7 +301,7 @@ class TestWandB:
             raise ConnectionError("gone")
 
         log._open[0, "run-0"].handle.log = fail
-        with pytest.warns(RuntimeWarning, match="WandB: run-0 is not logged any further: gone"):
+        with pytest.warns(RuntimeWarning, match="WandB: run-0 is no longer logged: gone"):
             log(step(1, 2.0))
         feed(log, [step(2, 1.0), step(1, 3.0, 1)])
         log.close()

@@ -38,7 +38,7 @@ def test_a_training_tells_the_guess_and_how_it_went_on_stderr(tmp_path: Path, ca
     assert lines[-1].startswith(
         f"tone: validation accuracy {result.value:.4f}, best after {result.best_step} steps, 0:0"
     )
-    assert lines[-1].endswith(f"kept in {tmp_path / 'library'} as tone@1")
+    assert lines[-1].endswith(f"saved to {tmp_path / 'library'} as tone@1")
     assert not any("step 4/8" in line for line in lines)  # no terminal: nothing in between
 
 

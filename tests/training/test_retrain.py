@@ -168,7 +168,7 @@ def test_killed_it_goes_on(made, place, monkeypatch, where, name, times):
         patched.setattr(where, name, killed)
         command = ["retrain", "mood", "tags", "--base", str(made / "new"), "--save-every", "0"]
         assert isinstance(CliRunner().invoke(app, command).exception, MemoryError)
-    assert "--resume goes on with it, --restart forgets it" in call(made, "mood", "tags", code=1)
+    assert "pass --resume to continue it, or --restart to start over" in call(made, "mood", "tags", code=1)
     found = call(made, "mood", "tags", "--resume")
     assert found["tasks"] == expected["tasks"]
     whole, mine = Library(place / "whole"), Library(found["candidates"])
@@ -262,7 +262,7 @@ def test_undo_refuses_what_it_cannot_take_back(made, place):
         ([], "give NAMEs, or --all"),
         (["mood", "--all", "--base", "x"], "not both"),
         (["mood"], "--base is missing"),
-        (["mood", "--base", "x", "--switch", "--switch-better"], "exclude each other"),
+        (["mood", "--base", "x", "--switch", "--switch-better"], "cannot be combined"),
         (["mood", "--base", "x", "--tolerance", "1"], "goes with --switch-better"),
         (["mood", "--base", "x", "--alias", "prod"], "goes with --switch"),
         (["mood", "--base", "x", "--undo"], "takes back a switch"),

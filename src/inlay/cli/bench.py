@@ -169,7 +169,7 @@ def _numbers(text: str, option: str) -> list[int]:
         found = []
     if not found or min(found) < 1:
         raise typer.BadParameter(
-            f"{text!r} is not valid: expected numbers from 1, with commas between them", param_hint=f"'{option}'"
+            f"{text!r} is not valid: expected numbers from 1, separated by commas", param_hint=f"'{option}'"
         )
     return found
 
@@ -178,7 +178,7 @@ def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common:
     """Measure every combination of sizes; the file is complete after each."""
     for name in ("peft", "adapters"):
         if getattr(common, f"{name}_path") is not None and getattr(common, f"{name}_python") is None:
-            raise typer.BadParameter(f"--{name}-path is of no use without --{name}-python")
+            raise typer.BadParameter(f"--{name}-path needs --{name}-python")
     if common.data is not None:
         from inlay.data.source import check_file
 

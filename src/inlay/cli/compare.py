@@ -143,9 +143,9 @@ def _runs(data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], 
     if manifest is not None:
         if data or given:
             extra = "DATA" if data else settings.option(next(iter(given)))
-            raise typer.BadParameter(f"{extra} does not go with --manifest; write it there, under [defaults]")
+            raise typer.BadParameter(f"{extra} cannot be combined with --manifest; set it there, under [defaults]")
     elif not data:
-        raise typer.BadParameter("give DATA, or --manifest")
+        raise typer.BadParameter("give DATA or --manifest")
     for key in ("val", "test"):
         if key in given and len(data) > 1:
             raise typer.BadParameter(f"--{key} is for one dataset; give folders with splits, or --manifest")
@@ -183,7 +183,7 @@ def run(work: Work, screen: Console) -> Comparison:
             return work.run()
     except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
-        screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
+        screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)
         raise typer.Exit(train.code_of(stopped)) from None
 
 

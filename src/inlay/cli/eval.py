@@ -63,7 +63,7 @@ def evaluate(
     bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
     found = {key: _evaluate(host, name, adapter, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:
-        said = f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}"
+        said = f"skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}"
         screen.print(said, style="dim", soft_wrap=True)
     trained_on = [key for key, source in sources.items() if _was_trained_on(entry, source, screen)]
     metric = str(entry.card.get("metric") or host.task(name).primary(None, host.labels(name)))
@@ -110,7 +110,7 @@ def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
 
     seen = is_same(source.name, section(entry.card, "files").get("train"))
     if seen:
-        said = f"{source.name} is the file that {entry.name} was trained on: this is not how good it is on new rows"
+        said = f"{entry.name} was trained on {source.name}: expect lower scores on new rows"
         screen.print(said, style="yellow", soft_wrap=True)
     return seen
 
@@ -137,7 +137,7 @@ def _languages(
     shown = ", ".join(f"{group} {decimals(value)}" for group, value in groups.items())
     screen.print(f"\nmeans of {metric}: {shown}")
     if strange := unknown(values):
-        screen.print(f"family not known, counted as not distant: {', '.join(strange)}", style="dim")
+        screen.print(f"unknown language family, counted as not distant: {', '.join(strange)}", style="dim")
     return {"name": name, "metric": metric, "source_language": source, "languages": dict(found), "means": groups}
 
 

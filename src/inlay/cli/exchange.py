@@ -229,7 +229,7 @@ def push(
     message = f"{entry.ref}: {entry.card['method']}, {entry.card['task']}"
     place = hub.push(files, repo, private=private, revision=revision, message=message)
     screen.print(f"{entry.ref} is at {place.url} (commit {place.commit[:12]})", soft_wrap=True)
-    screen.print(f"to get it: inlay library pull {repo}", style="dim", soft_wrap=True)
+    screen.print(f"to download it: inlay library pull {repo}", style="dim", soft_wrap=True)
     if as_json:
         output.document({"ref": entry.ref, "repo": repo, "commit": place.commit, "url": place.url})
 

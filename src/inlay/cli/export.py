@@ -54,7 +54,7 @@ def onnx(
     """
     names = [name for name in (part.strip() for part in tasks.split(",")) if name]
     if not names:
-        raise typer.BadParameter("--tasks names no adapter; expected one such as sms, or several: sms,topic@2")
+        raise typer.BadParameter("--tasks names no adapter; expected one or several, such as sms or sms,topic@2")
     screen = output.console(as_json)
     host = _host(names, base, library)
     from inlay.interop.onnx import export
@@ -117,7 +117,7 @@ def _host(names: list[str], base: str | None, library: str | None) -> Host:
 
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise AdapterError(f"{twice} is asked for twice")
+        raise AdapterError(f"{twice} is named twice")
     store = open_library(library)
     entries = {name: store.find(name) for name in names}
     base_of(base, list(entries.values()))

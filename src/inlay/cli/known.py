@@ -43,7 +43,7 @@ def method(spec: str) -> None:
 
 
 def methods(specs: str) -> None:
-    """Specs with commas between them."""
+    """Specs separated by commas."""
     from inlay.sweeps.values import split_specs
 
     for spec in split_specs(specs, []):

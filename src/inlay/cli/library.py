@@ -99,7 +99,7 @@ def verify(
     for problem in problems:
         screen.print(f"{problem.ref or problem.path}: {problem.message}", style="red", soft_wrap=True)
     if not problems:
-        screen.print(f"{ref or store.root} is as it was written", soft_wrap=True)
+        screen.print(f"{ref or store.root} is intact", soft_wrap=True)
     if as_json:
         output.document({"ok": not problems, "problems": [_plain(problem) for problem in problems]})
     if problems:
@@ -151,7 +151,7 @@ def alias(
         inlay library alias tickets prod --back
     """
     if [version is not None, back, remove].count(True) > 1:
-        raise typer.BadParameter("VERSION, --back and --remove exclude each other")
+        raise typer.BadParameter("VERSION, --back and --remove cannot be combined")
     screen, store = output.console(as_json), open_library(library)
     before = store.aliases(name, skip_damaged=True).get(alias)  # one that is damaged can be moved
     if remove:
@@ -171,7 +171,7 @@ def _before(moves: list[Any], shown: str) -> int:
     """Where an alias pointed before its last move."""
     version: int | None = moves[-2].version if len(moves) > 1 else None
     if version is None:
-        raise LibraryError(f"{shown} has pointed nowhere else before; give a version")
+        raise LibraryError(f"{shown} has no previous version; give one")
     return version
 
 
@@ -201,7 +201,7 @@ def rm(
             removed.append(entry)
             screen.print(f"{entry.ref} is removed")
     names = shlex.join(refs)
-    screen.print(f"to get back: inlay library restore {names}{in_library(library)}", style="dim", soft_wrap=True)
+    screen.print(f"to restore: inlay library restore {names}{in_library(library)}", style="dim", soft_wrap=True)
     if as_json:
         output.document({"removed": [entry.ref for entry in removed]})
 
@@ -251,7 +251,7 @@ def gc(
     """
     screen, store = output.console(as_json), open_library(library)
     if as_json and not (yes or dry_run):
-        raise typer.BadParameter("--json cannot ask: pass --yes or --dry-run")
+        raise typer.BadParameter("--json cannot prompt: pass --yes or --dry-run")
     gone, freed = [entry.ref for entry in store.removed()], store.gc(dry_run=True)
     if freed.files and not dry_run:
         named = f", and with them for good {', '.join(gone)}" if gone else ""

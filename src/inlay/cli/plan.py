@@ -55,7 +55,7 @@ def plan(
         inlay plan --task-count 1000 --shape bert-base --method lora --measure
     """
     if base is not None and shape is not None:
-        raise typer.BadParameter("--base and --shape exclude each other")
+        raise typer.BadParameter("--base and --shape cannot be combined")
     if device_memory is not None and not 0 < device_memory < 1e9:
         raise typer.BadParameter("expected more than 0 GB", param_hint="'--device-memory'")
     early.check_base(base)
@@ -80,11 +80,11 @@ def plan(
             lambda line: say.print(line, style="dim"),
         )
         if figures.keep(speeds) is None:
-            say.print("not remembered: the cache is off, or cannot be written", style="dim")
+            say.print("not saved for later plans: the cache is off or cannot be written", style="dim")
     found = answer(question, name, sites, speeds)
     found["answer"] = _answer(found)
     if speeds.source != "this machine":
-        other = f"for an {speeds.machine}, as measured in {speeds.source}, not for this machine: --measure measures it"
+        other = f"these are speeds of an {speeds.machine} ({speeds.source}), not of this machine; --measure gets those"
         screen.print(other, style="yellow", soft_wrap=True)
     _show(screen, found)
     if as_json:

@@ -102,9 +102,11 @@ def predict(
     given = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name is not None}
     _check_usage(texts, file, {"--format": format, "--text": text, "--label": label, "--keep": keep})
     if url is not None and any(one is not None for one in (base, weights, library)):
-        raise typer.BadParameter("--base, --weights and --library are the service's own: leave them out with --url")
+        raise typer.BadParameter(
+            "--base, --weights and --library cannot be combined with --url: the service has its own"
+        )
     if out is None and (resume or overwrite or raw_csv):
-        raise typer.BadParameter("--resume, --overwrite and --raw-csv are for --out")
+        raise typer.BadParameter("--resume, --overwrite and --raw-csv need --out")
     from inlay.cli import parts
     from inlay.cli.asking import Asking
 
@@ -157,10 +159,10 @@ def _check_usage(texts: Sequence[str] | None, file: str | None, for_files: Mappi
     if texts and file is not None:
         raise typer.BadParameter("give texts or --file, not both")
     if not texts and file is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise typer.BadParameter("there is no text: give some, or --file, or lines on stdin")
+        raise typer.BadParameter("no text: give one, pass --file, or pipe lines to stdin")
     stray = next((option for option, value in for_files.items() if value is not None), None)
     if file is None and stray:
-        raise typer.BadParameter(f"{stray} is for --file")
+        raise typer.BadParameter(f"{stray} needs --file")
 
 
 def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> None:
@@ -168,7 +170,7 @@ def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> N
 
     parts.check_out(out)
     if resume and from_stdin:
-        raise RunError("stdin cannot be resumed: it may be another one; write the texts to a file and pass --file")
+        raise RunError("stdin cannot be resumed, since it may have changed; write the texts to a file and pass --file")
     if file is not None and out.exists() and os.path.exists(file) and out.samefile(file):
         raise RunError(f"--out {out} is the input; give it another name")
 
@@ -180,7 +182,7 @@ def _check_top_k(top_k: int | None, chosen: Mapping[str, Chosen]) -> None:
     without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
     asking = any(one.kind == "qa" for one in chosen.values())
     if top_k is not None and without and (asking or len(without) == len(chosen)):
-        raise typer.BadParameter(f"--top-k keeps the best scores of labels, and {', '.join(without)} has none")
+        raise typer.BadParameter(f"--top-k needs scores of labels, and {', '.join(without)} has none")
 
 
 def _columns_of(keep: str | None) -> list[str] | None:
@@ -275,4 +277,4 @@ def _kept(store: Parts) -> str:
             store.remove()
         return "nothing is kept" + ("" if resumable else ", since stdin cannot be resumed")
     kept = "1 finished part is" if finished == 1 else f"{finished:,} finished parts are"
-    return f"{kept} kept in {store.folder}: the same command with --resume goes on"
+    return f"{kept} saved in {store.folder}; run the same command with --resume to continue"

@@ -135,10 +135,10 @@ def _chosen(recipe: Any, folder: str, changes: dict[str, Any], grid: list[str]) 
 
 
 def _list(text: str | None) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Names separated by commas."""
     names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
     if text is not None and not names:
-        raise typer.BadParameter("expected names with commas between them")
+        raise typer.BadParameter("expected names separated by commas")
     return names
 
 

@@ -73,7 +73,7 @@ def retrain(
     """
     _check_usage(names, every, base, switch, switch_better, tolerance, alias, undo)
     if resume and restart:
-        raise typer.BadParameter("--resume and --restart contradict each other")
+        raise typer.BadParameter("--resume and --restart cannot be combined")
     from inlay.library.library import Library
 
     screen, store = output.console(as_json), Library(library)
@@ -125,7 +125,7 @@ def _check_usage(
     if not undo and base is None:
         raise typer.BadParameter("--base is missing: the base to train on")
     if switch and switch_better:
-        raise typer.BadParameter("--switch and --switch-better exclude each other")
+        raise typer.BadParameter("--switch and --switch-better cannot be combined")
     if tolerance is not None and not switch_better:
         raise typer.BadParameter("--tolerance goes with --switch-better")
     if alias and not (switch or switch_better):
@@ -234,7 +234,9 @@ def _show(screen: Console, changes: Sequence[Change], store: Library, candidates
     trained = sum(change.new is not None for change in changes)
     worse = sum((change.loss or 0.0) > 0 for change in changes)
     switched = [change for change in changes if change.switched is not None]
-    screen.print(f"{trained} of {len(changes)} tasks trained, {worse} worse; kept in {candidates.root}", soft_wrap=True)
+    screen.print(
+        f"{trained} of {len(changes)} tasks trained, {worse} worse; saved to {candidates.root}", soft_wrap=True
+    )
     if switched:
         refs = ", ".join(change.switched.ref for change in switched if change.switched is not None)
         screen.print(f"switched in {store.root}: {refs}; --undo takes that back", soft_wrap=True)

@@ -199,7 +199,7 @@ def _check_engine(engine: str, address: str | None, replicas: int | None, gpus: 
     if engine == "ray":
         found += cluster.problems(address)
     else:
-        found += [f"{name} is for --engine ray" for name, value in given.items() if value is not None]
+        found += [f"{name} needs --engine ray" for name, value in given.items() if value is not None]
     if found:
         raise RunError("; ".join(found))
 
@@ -301,9 +301,9 @@ def _who(host: str, keys: Keys) -> str:
     """Who may ask, and who may change what is served."""
     asks = "anyone on this machine (or behind a proxy on it)" if _is_local(host) else "anyone who reaches it"
     if keys.open_management:
-        return f"{asks} may ask and change tasks"
+        return f"{asks} may send requests and change tasks"
     through = f"tasks are changed through {keys.socket}" if keys.socket else "tasks cannot be changed over HTTP"
-    return f"{asks} may ask; {through}"
+    return f"{asks} may send requests; {through}"
 
 
 def _is_local(host: str) -> bool:

@@ -151,12 +151,12 @@ def _check_usage(
     choices: Mapping[str, Any],
 ) -> None:
     if manifest is None and data is None:
-        raise typer.BadParameter("give DATA, or --manifest")
+        raise typer.BadParameter("give DATA or --manifest")
     if manifest is not None:
         extra = "DATA" if data is not None else "--name" if name is not None else "--grid" if grid else ""
         extra = extra or next((settings.option(key) for key in (*given, *choices)), "")
         if extra:
-            raise typer.BadParameter(f"{extra} does not go with --manifest; write it there")
+            raise typer.BadParameter(f"{extra} cannot be combined with --manifest; set it there")
 
 
 def _plan(
@@ -198,7 +198,7 @@ def _run(work: Work, screen: Console) -> Sweep:
             return work.run()
     except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
-        screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
+        screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)
         raise typer.Exit(train.code_of(stopped)) from None
 
 

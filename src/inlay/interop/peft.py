@@ -130,7 +130,9 @@ def _refuse(config: Mapping[str, Any], path: Path) -> None:
         )
     task = config.get("task_type")
     if task not in (*_TASKS, *_HEADLESS):
-        raise AdapterError(f"{path}: task_type={task} has a head that Inlay has not. Valid: {', '.join(_TASKS)}")
+        raise AdapterError(
+            f"{path}: task_type={task} has a head that Inlay does not support. Valid: {', '.join(_TASKS)}"
+        )
 
 
 def _changes(keys: Keys, base: Base, config: Mapping[str, Any]) -> dict[str, lowrank.Change]:

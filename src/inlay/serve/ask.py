@@ -160,7 +160,7 @@ class Counts:
     cancelled: int
     refused: int
     hits: int
-    """Asks whose adapter was in the bank."""
+    """Requests whose adapter was in the bank."""
     misses: int
     reads: int
     """Adapters read from the library."""

@@ -145,7 +145,7 @@ def plan(items: Sequence[Item | Refused], served: Callable[[], Sequence[str]], l
         if len(places) + len(tasks) > limits.answers:
             raise Refused(413, "too_large", f"this call asks for more than the {limits.answers:,} answers allowed")
         if size > limits.echoed:
-            much = f"the answers of this call would repeat more than {limits.echoed:,} characters of text"
+            much = f"the answers to this call would repeat more than {limits.echoed:,} characters of text"
             raise Refused(413, "too_large", f"{much}: ask fewer tasks at once, or about shorter texts")
         places += [Place(i, None if item.tasks is None else ask.task, ask) for ask in item.asks(tasks)]
     grouped = [isinstance(item, Item) and item.tasks is not None for item in items]

@@ -56,7 +56,7 @@ class Plan:
         if self.pruner not in PRUNERS:
             found.append(f"unknown pruner {self.pruner!r}. {suggest(str(self.pruner), PRUNERS)}")
         if self.search is not None and self.random is not None:
-            found.append("random draws and a search exclude each other")
+            found.append("random draws and a search cannot be combined")
         if self.search is not None and self.trials is None:
             found.append("a search needs a number of trials")
         if self.search is None and self.trials is not None:

@@ -213,7 +213,7 @@ def _key_problem(
     if key == "seed":
         return "seed is not a key of a grid; --seeds K (seeds=K) runs every combination with K seeds"
     if key in FIXED:
-        return f"{key} cannot vary: it decides what is measured, and results would not compare"
+        return f"{key} cannot vary: it decides what is measured, and results would not be comparable"
     options = {option for own in known for option in own}
     if key not in Run.model_fields and key not in options:
         having = [name for name, own in all_options.items() if key in own]

@@ -58,7 +58,7 @@ def read_engine(
     if workers is not None and workers < 1:
         found.append(f"workers={workers} is not valid: expected 1 or more")
     if engine == "local" and (address is not None or workers is not None):
-        found.append(f"{'address' if address is not None else 'workers'} is for the engine ray (--engine ray)")
+        found.append(f"{'address' if address is not None else 'workers'} needs the engine ray (--engine ray)")
     return (Cluster(address, workers) if engine == "ray" else None), found
 
 

@@ -193,7 +193,7 @@ class RunByRun(ABC):
             do()
         except Exception as error:
             self._open.pop(key, None)
-            message = f"{type(self).__name__}: {key[1]} is not logged any further: {error}"
+            message = f"{type(self).__name__}: {key[1]} is no longer logged: {error}"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 

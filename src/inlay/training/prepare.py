@@ -91,7 +91,7 @@ def prepare(run: Run, host: Host) -> Prepared:
     notes += more
     task = task.fit(train)
     if isinstance(bad, Skipped) and bad.count:
-        notes.append(f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}")
+        notes.append(f"skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}")
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
     encoder = Encoder(task, tokenizer, labels, limit)
     # another seed splits the same examples in another way

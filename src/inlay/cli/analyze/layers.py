@@ -115,7 +115,7 @@ def _open(
     """Adapters of one base on one host, and the first one's entry."""
     asked = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     if not asked:
-        raise LibraryError("expected the name of an adapter, or several with commas between them")
+        raise LibraryError("expected the name of an adapter, or several separated by commas")
     measured.check(asked, library, base, data, split, labelled=labelled)
     host, _, entry = measured.open_adapter(asked[0], library, base)
     for name in asked[1:]:

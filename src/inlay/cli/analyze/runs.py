@@ -157,11 +157,11 @@ def _swept(
         more, data = [data, *more], None
     if data is None:
         if more:
-            raise typer.BadParameter(f"{more[0]} is for a sweep over DATA, and there is no DATA")
+            raise typer.BadParameter(f"{more[0]} is for a sweep over DATA, and no DATA was given")
         return [row for one in name.split(",") for row in _rows(one, library, adapters)]
     taken = [word for word in more if word.partition("=")[0] in _OURS]
     if taken:
-        raise typer.BadParameter(f"{taken[0]} does not go with a figure; NAME says where the sweep is kept")
+        raise typer.BadParameter(f"{taken[0]} cannot be used for a figure; NAME says where the sweep is stored")
     path = _path(name, library)
     words = [data, "--name", Path(_stem(name)).name, "--store", str(path), *_defaults(SWEEPS[kind], more), *more]
     words += [] if library is None else ["--library", library]

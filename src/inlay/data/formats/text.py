@@ -97,7 +97,7 @@ class Text:
 
 
 _NUL = (
-    "a NUL byte, so this is no text in the encoding assumed; "
+    "a NUL byte, so this is not text in the assumed encoding; "
     "pass --encoding utf-16-le or utf-16-be if it is UTF-16 without a mark"
 )
 
