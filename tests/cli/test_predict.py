@@ -473,7 +473,7 @@ app(["sms,ner", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {st
 def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file, out = many(tmp_path), tmp_path / "out.csv"
     for after, said in (
-        (0, "nothing is kept"),
+        (0, "nothing is saved"),
         (1, "1 finished part is saved in"),
         (2, "2 finished parts are saved in"),
     ):
@@ -490,7 +490,7 @@ def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         Stop(patch, 1, KeyboardInterrupt)
         done = call(place, "sms", "--out", tmp_path / "other.csv", stdin="\n".join(TEXTS))
-    assert (done.exit_code, done.stderr) == (130, "interrupted: nothing is kept, since stdin cannot be resumed\n")
+    assert (done.exit_code, done.stderr) == (130, "interrupted: nothing is saved, since stdin cannot be resumed\n")
     assert not (tmp_path / "other.csv.parts").exists()
 
 
@@ -808,7 +808,7 @@ def test_mistakes_are_one_clear_line(place: Place, tmp_path: Path):
         (["sms", "hi", "--out", out], "pass --overwrite to replace it"),
         (["sms", "--file", file, "--out", file, "--overwrite"], "is the input"),
         (["sms", "--out", tmp_path / "new.csv", "--resume"], "stdin cannot be resumed"),
-        (["sms", "--encoding", "hex"], "there is no text encoding 'hex'"),
+        (["sms", "--encoding", "hex"], "unknown text encoding 'hex'"),
         (["sms", "hi", "--base", tmp_path], "config.json"),
     ):
         assert said in fails(place, *arguments), arguments

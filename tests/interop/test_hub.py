@@ -252,7 +252,7 @@ def test_on_the_command_line(server: FakeHub, library: Library):
     done = call(library, "push", "sms", REPO, "--dtype", "float16", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["commit"] == server.repos[REPO].head
-    assert f"sms@1 is at {server.url}/{REPO}" in done.stderr
+    assert f"sms@1 pushed to {server.url}/{REPO}" in done.stderr
     done = call(library, "pull", REPO, "--name", "from-hub")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("from-hub@1 (adapterbias, ")

@@ -219,7 +219,7 @@ def test_a_run_that_kills_its_worker_is_found_and_nobody_else_is_blamed(fake: ty
     fake.deadly = ("lr=0.006",)
     found = inlay.sweep(inlay.Host(base), run(), rates(16), engine="ray")
     problems = {row.label: row.error for row in found.rows}
-    assert "died 4 times, the last time with no other run beside it: SIGSEGV" in problems.pop("lr=0.006")
+    assert "died 4 times, the last time with no other run on it: SIGSEGV" in problems.pop("lr=0.006")
     assert set(problems.values()) == {"made up"}
     sizes = [len(pack) for pack in fake.packs if "lr=0.006" in pack]
     assert sizes == [8, 4, 2, 1], "in packs of half the size"

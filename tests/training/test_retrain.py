@@ -81,11 +81,11 @@ def newest(place: Path) -> dict[str, str]:
 def test_all_that_cannot_be_is_told_before_anything_starts(made, place, monkeypatch):
     monkeypatch.setattr(Loop, "run", lambda self: pytest.fail("it has started"))
     said = call(made, "--all", code=1)
-    assert "made-elsewhere: cannot be trained again: its card does not say how it was trained" in said
+    assert "made-elsewhere: cannot be retrained: its card does not say how it was trained" in said
     assert "rows: cannot be trained again: its data was 24 rows given as objects" in said
     assert "deep: cannot be trained again: " in said
     assert "layers" in said
-    assert "3 tasks cannot be trained again, see above; --skip leaves them out" in said
+    assert "3 tasks cannot be retrained, see above; pass --skip to leave them out" in said
     assert "mood@2: classification, 16 rows, houlsby:size=4" in said
 
 
@@ -263,9 +263,9 @@ def test_undo_refuses_what_it_cannot_take_back(made, place):
         (["mood", "--all", "--base", "x"], "not both"),
         (["mood"], "--base is missing"),
         (["mood", "--base", "x", "--switch", "--switch-better"], "cannot be combined"),
-        (["mood", "--base", "x", "--tolerance", "1"], "goes with --switch-better"),
-        (["mood", "--base", "x", "--alias", "prod"], "goes with --switch"),
-        (["mood", "--base", "x", "--undo"], "takes back a switch"),
+        (["mood", "--base", "x", "--tolerance", "1"], "needs --switch-better"),
+        (["mood", "--base", "x", "--alias", "prod"], "needs --switch"),
+        (["mood", "--base", "x", "--undo"], "can only be combined with NAMEs"),
     ],
 )
 def test_usage(arguments, says):

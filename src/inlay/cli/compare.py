@@ -148,7 +148,7 @@ def _runs(data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], 
         raise typer.BadParameter("give DATA or --manifest")
     for key in ("val", "test"):
         if key in given and len(data) > 1:
-            raise typer.BadParameter(f"--{key} is for one dataset; give folders with splits, or --manifest")
+            raise typer.BadParameter(f"--{key} is for a single dataset; give folders with splits, or use --manifest")
     runs = [make_run({"data": one, **given}) for one in data] if manifest is None else read_manifest(manifest)
     for run in runs:
         problems.check(check, run)

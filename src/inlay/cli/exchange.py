@@ -83,7 +83,7 @@ def export(
     names = exported.write(folder, fill, force)
     sizes = {name: (folder / name).stat().st_size for name in names}
     shown = ", ".join(f"{name} ({size(number)})" for name, number in sizes.items())
-    screen.print(f"{entry.ref} is in {folder}: {shown}", soft_wrap=True)
+    screen.print(f"{entry.ref} exported to {folder}: {shown}", soft_wrap=True)
     if as_json:
         output.document({"ref": entry.ref, "folder": str(folder), "format": format, "files": sizes})
 
@@ -199,7 +199,7 @@ def _kept(entry: Entry, store: Library, as_json: bool) -> None:
     from inlay.library.about import size
 
     screen = output.console(as_json)
-    screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) is in {store.root}", soft_wrap=True)
+    screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) saved to {store.root}", soft_wrap=True)
     if as_json:
         output.document({**entry.card, "aliases": list(entry.aliases)})
 
@@ -228,7 +228,7 @@ def push(
     files = exported.files(store, entry.ref, dtype, repo)
     message = f"{entry.ref}: {entry.card['method']}, {entry.card['task']}"
     place = hub.push(files, repo, private=private, revision=revision, message=message)
-    screen.print(f"{entry.ref} is at {place.url} (commit {place.commit[:12]})", soft_wrap=True)
+    screen.print(f"{entry.ref} pushed to {place.url} (commit {place.commit[:12]})", soft_wrap=True)
     screen.print(f"to download it: inlay library pull {repo}", style="dim", soft_wrap=True)
     if as_json:
         output.document({"ref": entry.ref, "repo": repo, "commit": place.commit, "url": place.url})

@@ -72,7 +72,7 @@ def onnx(
         soft_wrap=True,
     )
     if done.files[1:]:
-        screen.print(f"beside it: {', '.join(done.files[1:])}", style="dim", soft_wrap=True)
+        screen.print(f"also written: {', '.join(done.files[1:])}", style="dim", soft_wrap=True)
     screen.print(f"largest difference from the host in ONNX Runtime: {done.difference:.1e}")
     if as_json:
         sizes = {"bytes": done.bytes, "base_bytes": done.base_bytes, "adapter_bytes": done.adapter_bytes}

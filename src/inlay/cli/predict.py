@@ -275,6 +275,6 @@ def _kept(store: Parts) -> str:
     if not finished or not resumable:
         if store.folder.exists():
             store.remove()
-        return "nothing is kept" + ("" if resumable else ", since stdin cannot be resumed")
+        return "nothing is saved" + ("" if resumable else ", since stdin cannot be resumed")
     kept = "1 finished part is" if finished == 1 else f"{finished:,} finished parts are"
     return f"{kept} saved in {store.folder}; run the same command with --resume to continue"

@@ -88,7 +88,7 @@ def _two(names: list[str], data: str | None, screen: Console, which: Any, place:
     other, _, second = measured.open_adapter(names[1], **place, host=host if same else None)
     rows, why = _rows(host, names[0], entry, data, screen, which)
     if rows is None:
-        raise InlayError(f"two adapters are compared on rows, and there are none: {why}")
+        raise InlayError(f"a comparison needs rows, and there are none: {why}")
     return make(Subject(host, names[0], entry), Subject(other, names[1], second), rows)
 
 

@@ -107,7 +107,7 @@ def of_stdin(encoding: str | None) -> Iterator[Line]:
     try:
         io.TextIOWrapper(io.BytesIO(), encoding=name)  # unlike a lookup, refuses codecs that are not of text
     except LookupError:
-        raise DataError(f"there is no text encoding {name!r}; expected one such as utf-8 or cp1252") from None
+        raise DataError(f"unknown text encoding {name!r}; expected one such as utf-8 or cp1252") from None
     if codecs.lookup(name).name.startswith(("utf-16", "utf-32")):
         raise DataError(f"{_STDIN}: {name} cannot be read by lines; write it to a file and pass --file")
     first = next(sys.stdin.buffer, None)  # that there are none is known before anything is loaded

@@ -151,7 +151,7 @@ def _check(host: Host, names: Sequence[str], path: Path, overwrite: bool) -> Non
     for name in names:
         task = host.task(name)
         if task.kind == "mlm":
-            raise AdapterError(f"{name!r} cannot be asked: it predicts masked words, and has no labels")
+            raise AdapterError(f"{name!r} cannot be exported: it predicts masked words, and has no labels")
         slot, special = host.slot(name), host.base.sites.single_slot
         if slot in host.forward.weights:
             spec = host.forward.weights[slot].method.spec

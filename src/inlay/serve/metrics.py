@@ -41,7 +41,7 @@ _COUNTERS = {
 _GAUGES = {
     "queue_items": ("waiting", "Asks that wait."),
     "resident_adapters": ("resident", "Adapters in the bank."),
-    "remembered_adapters": ("remembered", "Adapters in memory beside those."),
+    "remembered_adapters": ("remembered", "Adapters in main memory, outside the bank."),
 }
 
 
@@ -130,7 +130,7 @@ class _Counted(Collector):
         for name, (field, help) in _GAUGES.items():
             yield GaugeMetricFamily(f"inlay_{name}", help, value=getattr(counts, field))
         yield GaugeMetricFamily("inlay_ready", "Whether it answers.", value=int(self.engine.ready))
-        states = GaugeMetricFamily("inlay_tasks", "Tasks that are served, by where they are.", labels=["state"])
+        states = GaugeMetricFamily("inlay_tasks", "Tasks served, by where their adapter is.", labels=["state"])
         served = self.engine.tasks()
         for state in ("bank", "memory", "disk"):
             states.add_metric([state], sum(one.state == state for one in served))

@@ -178,7 +178,7 @@ class Ray:
                 self._packs[index] = max(1, len(hand) // 2)
             if lost.in_place and len(hand) == 1 and self._deaths[index] > 1:
                 times = "twice" if self._deaths[index] == 2 else f"{self._deaths[index]} times"
-                why = f"its worker died {times}, the last time with no other run beside it: {lost.why}"
+                why = f"its worker died {times}, the last time with no other run on it: {lost.why}"
                 self._end(index, "failed", why)
                 self._tell({"event": "failed", "run": trial.label, "index": index, "problem": why})
                 continue

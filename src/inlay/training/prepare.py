@@ -85,7 +85,7 @@ def prepare(run: Run, host: Host) -> Prepared:
     notes += _drop_unlabelled(run, sources, columns)
     known, held_out, test = (_read(sources.get(split), task, columns, bad) for split in ("train", "validation", "test"))
     if not known:
-        raise DataError(f"{name_of(run)}: there is no row to train on")
+        raise DataError(f"{name_of(run)}: there are no rows to train on")
     labels = task.labels([*known, *held_out])
     train, validation, more = _split(run, task, known, held_out)
     notes += more

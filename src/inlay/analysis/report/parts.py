@@ -140,9 +140,9 @@ def _calibration(asked: Asked) -> str:
     what = {"multilabel": "decisions on labels", "tagging": "words", "qa": "answers"}.get(asked.task.kind, "answers")
     lines = [f"Over {found.count:,} {what}, the expected calibration error is <b>{found.ece:.3f}</b>."]
     if temperature is None:
-        lines.append("This task has no temperature: scores are as the head gives them.")
+        lines.append("This task has no temperature: scores are the head's own.")
     elif asked.raw is asked.decisions or raw == found:
-        lines.append("Its temperature is 1: scores are as the head gives them.")
+        lines.append("Its temperature is 1: scores are the head's own.")
     else:
         way = "less sure" if temperature > 1 else "surer"
         lines.append(

@@ -204,14 +204,14 @@ def _rows(name: str, library: str | None, adapters: bool) -> list[Row]:
     try:
         entry = store.find(name)
     except LibraryError as error:
-        raise RunError(f"there is no sweep {name!r} ({path}), and {error}") from None
+        raise RunError(f"no sweep {name!r} ({path}), and {error}") from None
     return [row_of(store.get(name), entry.card)]
 
 
 def _missing(name: str, path: Path) -> Any:
     there = sorted(file.stem for file in path.parent.glob("*.sqlite")) if path.parent.is_dir() else []
     known = f"; there are {', '.join(there[:8])}" if there else ""
-    raise RunError(f"there is no sweep {name!r}: no file {path}{known}. Run `inlay sweep`, or pass DATA as well")
+    raise RunError(f"no sweep {name!r}: no file {path}{known}. Run `inlay sweep`, or pass DATA as well")
 
 
 def _path(name: str, library: str | None) -> Path:

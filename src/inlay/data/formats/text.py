@@ -184,7 +184,7 @@ def _encoding(name: str, raw: bytes, given: str | None) -> str:
     try:
         io.TextIOWrapper(io.BytesIO(), encoding=given)  # unlike a lookup, refuses codecs that are not of text
     except LookupError:
-        raise DataError(f"{name}: there is no text encoding {given!r}; expected one such as utf-8 or cp1252") from None
+        raise DataError(f"{name}: unknown text encoding {given!r}; expected one such as utf-8 or cp1252") from None
     codec = codecs.lookup(given).name
     marks = [mark for mark, encoding in _MARKS if encoding == codec in ("utf-16", "utf-32")]
     if marks and not raw.startswith(tuple(marks)):
