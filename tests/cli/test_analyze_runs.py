@@ -96,7 +96,7 @@ def test_mistakes(place: Place):
         assert "Traceback" not in done.output
         return " ".join(done.stderr.split())
 
-    assert "there is no sweep 'mein'" in (said := fails("size", "mein"))
+    assert "no sweep 'mein'" in (said := fails("size", "mein"))
     assert "there are" in said
     assert "mine" in said
     assert "no adapter 'mein'" in fails("curves", "mein")

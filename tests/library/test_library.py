@@ -228,7 +228,7 @@ def test_what_an_adapter_says_of_itself_does_not_stand_in_for_its_card(library):
 
 @pytest.mark.parametrize("key", ["sha256", "method", "version", "digest", "created"])
 def test_what_a_card_says_itself_cannot_be_given(library, key):
-    with pytest.raises(LibraryError, match=f"a card says '{key}' itself"):
+    with pytest.raises(LibraryError, match=f"'{key}' is set by the card itself"):
         library.put(adapter(), **{key: "x"})
     assert not library.local.exists()
 

@@ -296,7 +296,7 @@ def test_all_that_is_wrong_is_said_before_anything_starts(base: str, monkeypatch
         inlay.sweep(host, run(), {}, engine="ray", address="nowhere")
     with pytest.raises(RunError, match=r"unknown engine 'rya'\. Did you mean ray"):
         inlay.sweep(host, run(), {}, engine="rya")
-    with pytest.raises(RunError, match="address is for the engine ray"):
+    with pytest.raises(RunError, match="address needs the engine ray"):
         inlay.sweep(host, run(), {}, address="auto")
     with pytest.raises(RunError, match="workers=0 is not valid"):
         inlay.sweep(host, run(), {}, engine="ray", workers=0)

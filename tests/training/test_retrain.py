@@ -82,8 +82,8 @@ def test_all_that_cannot_be_is_told_before_anything_starts(made, place, monkeypa
     monkeypatch.setattr(Loop, "run", lambda self: pytest.fail("it has started"))
     said = call(made, "--all", code=1)
     assert "made-elsewhere: cannot be retrained: its card does not say how it was trained" in said
-    assert "rows: cannot be trained again: its data was 24 rows given as objects" in said
-    assert "deep: cannot be trained again: " in said
+    assert "rows: cannot be retrained: its data was 24 rows given as objects" in said
+    assert "deep: cannot be retrained: " in said
     assert "layers" in said
     assert "3 tasks cannot be retrained, see above; pass --skip to leave them out" in said
     assert "mood@2: classification, 16 rows, houlsby:size=4" in said
@@ -140,10 +140,10 @@ def test_changed_and_missing_data_is_noticed(made, place, monkeypatch):
     try:
         path.write_text(kept.replace("film", "book", 1), encoding="utf-8")
         said = call(made, "mood", "tags", code=1)
-        assert "mood: cannot be trained again: its data has changed since it was trained" in said
+        assert "mood: cannot be retrained: its data has changed since it was trained" in said
         path.unlink()
         said = call(made, "mood", "tags", code=1)
-        assert "mood: cannot be trained again: " in said
+        assert "mood: cannot be retrained: " in said
         assert "there is no such file" in said
         told = call(made, "mood", "tags", "--skip")
         assert [one["name"] for one in told["tasks"]] == ["tags"]
