@@ -417,5 +417,5 @@ class Host:
 
     def _record(self, name: str) -> Loaded:
         if name not in self._loaded:
-            raise SlotError(f"no adapter named {name!r} is loaded: {suggest(name, self._loaded)}")
+            raise SlotError(f"no adapter named {name!r} is loaded. {suggest(name, self._loaded)}")
         return self._loaded[name]
