@@ -108,10 +108,10 @@ def test_values_are_read_by_the_type_of_their_field(text: str, expected: dict[st
         ("x:on=auto", "x: on=auto is not valid: expected true or false"),
         ("x:norms=maybe", "x: norms=maybe is not valid: expected true or false, or expected auto"),
         ("x:top=all", "x: top=all is not valid: expected a whole number, or expected auto"),
-        ("x:where=atn", "x: where=atn is not valid: did you mean attn? valid: attn, both, ffn"),
-        ("x:where=Both", "valid: attn, both, ffn"),
-        ("x:sizes=8", "x has no option 'sizes': did you mean size"),
-        ("x:zzz=8", "x has no option 'zzz': valid: norms, on, rate, sites, size, top, where"),
+        ("x:where=atn", "x: where=atn is not valid. Did you mean attn? Valid: attn, both, ffn"),
+        ("x:where=Both", "Valid: attn, both, ffn"),
+        ("x:sizes=8", "x has no option 'sizes'. Did you mean size"),
+        ("x:zzz=8", "x has no option 'zzz'. Valid: norms, on, rate, sites, size, top, where"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_what_would_be_right(text: str, problem: str):
@@ -194,12 +194,12 @@ def test_a_methods_spec_reads_back_as_an_equal_method(text: str):
 
 
 def test_an_unknown_method_names_the_nearest_and_all():
-    with pytest.raises(SpecError, match=r"no method 'hulsby': did you mean houlsby\? valid: adapterbias, bitfit"):
+    with pytest.raises(SpecError, match=r"unknown method 'hulsby'. Did you mean houlsby\? Valid: adapterbias, bitfit"):
         parse("hulsby:size=8")
 
 
 def test_an_unknown_option_of_a_method_names_the_nearest_and_all():
-    with pytest.raises(SpecError, match=r"lora has no option 'rnk': did you mean rank\? valid: alpha, layers, mixout"):
+    with pytest.raises(SpecError, match=r"lora has no option 'rnk'. Did you mean rank\? Valid: alpha, layers, mixout"):
         parse("lora:rnk=8")
 
 
@@ -208,11 +208,11 @@ def test_an_unknown_option_of_a_method_names_the_nearest_and_all():
     [
         ("lora:mixout=1", "lora: mixout=1.0 is not valid: expected 0 to below 1"),
         ("bitfit:mixout=-0.1", "bitfit: mixout=-0.1 is not valid"),
-        ("lora:mixout_unit=row", "valid: element, neuron"),
+        ("lora:mixout_unit=row", "Valid: element, neuron"),
         ("houlsby:size=0", "houlsby: size=0 is not valid: expected 1 or more"),
         ("houlsby:depth=0", "houlsby: depth=0 is not valid: expected 1 or more"),
         ("houlsby:activation=sigmoid", "f(0) must be 0"),
-        ("houlsby:activation=glu", "did you mean gelu"),
+        ("houlsby:activation=glu", "Did you mean gelu"),
         ("houlsby:share=some", "expected none, sublayers, or a number"),
         ("lora:rank=0", "lora: rank=0 is not valid: expected 1 or more"),
         ("lora:alpha=0", "lora: alpha=0.0 is not valid: expected more than 0"),

@@ -59,18 +59,18 @@ class Case(NamedTuple):
 
 HOW_TO = "To add it: inlay.base.arch.register(Arch(model_type=..., layers=..., sites=...))"
 CASES = {
-    "method": Case(parse("hulsby"), SpecError, "'hulsby'", "did you mean houlsby?"),
-    "method, all of them": Case(parse("xyz"), SpecError, "'xyz'", "valid: adapterbias, bitfit, diffprune, finetune"),
-    "method of a host": Case(add("lorra:rank=4"), SpecError, "'lorra'", "did you mean lora?"),
-    "method of attach": Case(attach("bitfti"), SpecError, "'bitfti'", "did you mean bitfit?"),
-    "option": Case(parse("houlsby:sizes=8"), SpecError, "'sizes'", "did you mean size"),
-    "option of every method": Case(parse("norms:layer=2"), SpecError, "'layer'", "did you mean layers?"),
-    "option, all of them": Case(parse("lora:zzz=2"), SpecError, "'zzz'", "valid: alpha, layers, mixout"),
-    "choice": Case(parse("houlsby:where=atn"), SpecError, "where=atn", "did you mean attn?"),
+    "method": Case(parse("hulsby"), SpecError, "'hulsby'", "Did you mean houlsby?"),
+    "method, all of them": Case(parse("xyz"), SpecError, "'xyz'", "Valid: adapterbias, bitfit, diffprune, finetune"),
+    "method of a host": Case(add("lorra:rank=4"), SpecError, "'lorra'", "Did you mean lora?"),
+    "method of attach": Case(attach("bitfti"), SpecError, "'bitfti'", "Did you mean bitfit?"),
+    "option": Case(parse("houlsby:sizes=8"), SpecError, "'sizes'", "Did you mean size"),
+    "option of every method": Case(parse("norms:layer=2"), SpecError, "'layer'", "Did you mean layers?"),
+    "option, all of them": Case(parse("lora:zzz=2"), SpecError, "'zzz'", "Valid: alpha, layers, mixout"),
+    "choice": Case(parse("houlsby:where=atn"), SpecError, "where=atn", "Did you mean attn?"),
     "type": Case(parse("lora:rank=many"), SpecError, "rank=many", "expected a whole number"),
-    "site": Case(add("lora:sites=atn.q"), SpecError, "'atn.q'", "did you mean attn.q"),
+    "site": Case(add("lora:sites=atn.q"), SpecError, "'atn.q'", "Did you mean attn.q"),
     "site of attach": Case(attach("lora:sites=attn.query"), SpecError, "'attn.query'", "attn.q"),
-    "site of a shape": Case(count("lora:sites=ffn.inn"), SpecError, "'ffn.inn'", "did you mean ffn.in"),
+    "site of a shape": Case(count("lora:sites=ffn.inn"), SpecError, "'ffn.inn'", "Did you mean ffn.in"),
     "site of another model": Case(add("lora:sites=ffn.gate"), SpecError, "'ffn.gate'", "ffn.in"),
     "a norm is no projection": Case(add("lora:sites=attn.norm"), SpecError, "attn.norm", "attn.out"),
     "biases of llama": Case(add("bitfit", "llama"), SpecError, "bitfit", "llama has no biases"),
@@ -87,16 +87,16 @@ CASES = {
     "size": Case(parse("houlsby:size=0"), SpecError, "size=0", "1 or more"),
     "negative size": Case(add("houlsby:size=-8"), SpecError, "size=-8", "1 or more"),
     "rank": Case(parse("lora:rank=0"), SpecError, "rank=0", "1 or more"),
-    "activation": Case(parse("houlsby:activation=sigmoid"), SpecError, "activation=sigmoid", "valid: gelu, relu"),
+    "activation": Case(parse("houlsby:activation=sigmoid"), SpecError, "activation=sigmoid", "Valid: gelu, relu"),
     "activation, why": Case(parse("houlsby:activation=softplus"), SpecError, "softplus", "f(0) must be 0"),
-    "activation, unknown": Case(parse("houlsby:activation=gellu"), SpecError, "gellu", "did you mean gelu"),
-    "unload": Case(unload("topc", "topic", "tone"), SlotError, "'topc'", "did you mean topic"),
-    "unload, none there": Case(unload("topic"), SlotError, "'topic'", "valid: none"),
+    "activation, unknown": Case(parse("houlsby:activation=gellu"), SpecError, "gellu", "Did you mean gelu"),
+    "unload": Case(unload("topc", "topic", "tone"), SlotError, "'topc'", "Did you mean topic"),
+    "unload, none there": Case(unload("topic"), SlotError, "'topic'", "Valid: none"),
     "unload a slot": Case(lambda: Bank().unload(7), SlotError, "slot 7", "loaded: none"),
     "architecture": Case(lambda: inlay.Host(unknown()), ArchError, "'camembert'", HOW_TO),
     "architecture, attach": Case(lambda: inlay.attach(unknown(), "lora"), ArchError, "'camembert'", HOW_TO),
-    "architecture, all": Case(lambda: inlay.Host(unknown()), ArchError, "'camembert'", "valid: albert, bert"),
-    "shape": Case(count("lora", "bert-bse"), BaseError, "'bert-bse'", "did you mean bert-base"),
+    "architecture, all": Case(lambda: inlay.Host(unknown()), ArchError, "'camembert'", "Valid: albert, bert"),
+    "shape": Case(count("lora", "bert-bse"), BaseError, "'bert-bse'", "Did you mean bert-base"),
 }
 
 
@@ -131,10 +131,10 @@ def test_every_error_is_in_one_tree_that_the_docstring_draws():
 @pytest.mark.parametrize(
     ("name", "valid", "expected"),
     [
-        ("siz", ["size", "rate"], "did you mean size? valid: rate, size"),
-        ("atn.q", ["attn.v", "attn.q"], "did you mean attn.q or attn.v? valid: attn.q, attn.v"),
-        ("zzz", ["b", "a"], "valid: a, b"),
-        ("a", [], "valid: none"),
+        ("siz", ["size", "rate"], "Did you mean size? Valid: rate, size"),
+        ("atn.q", ["attn.v", "attn.q"], "Did you mean attn.q or attn.v? Valid: attn.q, attn.v"),
+        ("zzz", ["b", "a"], "Valid: a, b"),
+        ("a", [], "Valid: none"),
     ],
 )
 def test_suggest_names_the_nearest_and_then_all(name, valid, expected):

@@ -53,7 +53,7 @@ def test_binary_f1_is_of_the_last_label_or_of_the_one_named():
     same(metrics.classification(gold, predicted, ["no", "yes"])["f1"], 2 / 3)
     same(metrics.classification(gold, predicted, ["no", "yes"], positive="no")["f1"], 4 / 5)
     same(metrics.classification(gold, predicted, ["no", "yes", "perhaps"], positive="no")["f1"], 4 / 5)
-    with pytest.raises(SpecError, match=r"no label 'ye' .* did you mean yes\?"):
+    with pytest.raises(SpecError, match=r"unknown positive label 'ye'. Did you mean yes\?"):
         metrics.classification(gold, predicted, ["no", "yes"], positive="ye")
 
 
@@ -341,9 +341,11 @@ def test_the_metric_that_decides():
     available = ["accuracy", "f1_macro", "loss"]
     assert metrics.choose(available, None, "classification") == "accuracy"
     assert metrics.choose(available, "loss", "classification") == "loss"
-    with pytest.raises(SpecError, match=r"no metric 'f1_marco' for this classification task: did you mean f1_macro"):
+    with pytest.raises(
+        SpecError, match=r"unknown metric 'f1_marco' for this classification task. Did you mean f1_macro"
+    ):
         metrics.choose(available, "f1_marco", "classification")
-    with pytest.raises(SpecError, match=r"no metric 'f1' for this tagging task: valid: accuracy"):
+    with pytest.raises(SpecError, match=r"unknown metric 'f1' for this tagging task. Valid: accuracy"):
         metrics.choose(["accuracy"], "f1", "tagging")
 
 

@@ -84,7 +84,7 @@ def assert_full_citizen(name: str) -> None:
     assert method.spec == spec
     assert parse(spec) == method
     assert [m.spec for m in parse_list(f"lora:rank=4,{spec},bitfit")] == ["lora:rank=4", spec, "bitfit"]
-    with pytest.raises(SpecError, match=rf"{name} has no option 'site': did you mean sites"):
+    with pytest.raises(SpecError, match=rf"{name} has no option 'site'. Did you mean sites"):
         parse(f"{name}:site=attn.q")
     sites = sites_of("minilm-l6")
     assert method.count(sites) == 2 * 2 * 384
@@ -127,7 +127,7 @@ def test_a_method_from_an_entry_point_is_a_full_citizen(installed: str):
 
 def test_an_entry_point_goes_with_its_distribution():
     assert "outside" not in methods.names()
-    with pytest.raises(SpecError, match="no method 'outside'"):
+    with pytest.raises(SpecError, match="unknown method 'outside'"):
         methods.find("outside")
 
 
@@ -139,10 +139,10 @@ def test_an_entry_point_may_also_register_itself(installed: str, tmp_path: Path)
 
 def test_a_broken_name_is_an_error_that_names_methods_of_all_three_kinds(installed: str):
     inlay.method("rescale")(Rescale)
-    with pytest.raises(SpecError, match="did you mean outside") as caught:
+    with pytest.raises(SpecError, match="Did you mean outside") as caught:
         methods.find("outsde")
     for name in ("houlsby", "outside", "rescale"):
-        assert name in str(caught.value).partition("valid:")[2]
+        assert name in str(caught.value).partition("Valid:")[2]
 
 
 def test_names_lists_each_once_in_order(installed: str):

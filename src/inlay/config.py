@@ -77,12 +77,13 @@ def build(cls: type[T], name: str, given: dict[str, str]) -> T:
     values, problems = {}, []
     for key, text in given.items():
         if key not in fields:
-            problems.append(f"{name} has no option {key!r}: {suggest(key, fields)}")
+            problems.append(f"{name} has no option {key!r}. {suggest(key, fields)}")
             continue
         try:
             values[key] = _value(text, hints[key])
         except ValueError as error:
-            problems.append(f"{name}: {key}={text} is not valid: {error}")
+            link = ":" if str(error).startswith("expected") else "."
+            problems.append(f"{name}: {key}={text} is not valid{link} {error}")
     if problems:
         raise SpecError("; ".join(problems))
     return cls(**values)

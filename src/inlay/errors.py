@@ -67,8 +67,8 @@ class DiskError(RunError):
 
 
 def suggest(name: str, valid: Iterable[str]) -> str:
-    """Say which of the valid names are nearest, then all of them: `did you mean x? valid: x, y`."""
+    """Say which of the valid names are nearest, then all of them: `Did you mean x? Valid: x, y`."""
     names = sorted(valid)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{hint}valid: {', '.join(names) or 'none'}"
+    hint = f"Did you mean {' or '.join(near)}? " if near else ""
+    return f"{hint}Valid: {', '.join(names) or 'none'}"

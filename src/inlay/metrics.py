@@ -37,7 +37,7 @@ def choose(available: Sequence[str], asked: str | None, task: str) -> str:
     """The metric that decides which epoch is best: the one asked for, else the first."""
     name = asked or available[0]
     if name not in available:
-        raise SpecError(f"there is no metric {name!r} for this {task} task: {suggest(name, available)}")
+        raise SpecError(f"unknown metric {name!r} for this {task} task. {suggest(name, available)}")
     return name
 
 
@@ -57,7 +57,7 @@ def classification(
     """
     rows = _rows(gold, predicted)
     if positive is not None and positive not in labels:
-        raise SpecError(f"there is no label {positive!r} to be the positive one: {suggest(positive, labels)}")
+        raise SpecError(f"unknown positive label {positive!r}. {suggest(positive, labels)}")
     support, claimed = Counter(gold), Counter(predicted)
     hits = Counter(g for g, p in zip(gold, predicted, strict=True) if g == p)
     right = hits.total()

@@ -72,7 +72,7 @@ class Registry:
         return {point.name for point in importlib.metadata.entry_points(group=self.package)}
 
     def _unknown(self, name: str) -> SpecError:
-        return SpecError(f"there is no {self.kind} {name!r}: {suggest(name, self.names())}")
+        return SpecError(f"unknown {self.kind} {name!r}. {suggest(name, self.names())}")
 
     def _modules(self) -> set[str]:
         found = importlib.util.find_spec(self.package)  # unlike an import, it runs nothing: tasks import torch

@@ -249,7 +249,7 @@ class Lines:
     def check(self) -> None:
         """Refuse a stream that was cut off."""
         if not self.complete:
-            raise ServiceError("the connection was lost before all answers had come")
+            raise ServiceError("the connection was lost before all answers had arrived")
 
 
 @contextmanager
@@ -271,7 +271,7 @@ def httpx_module() -> Any:
     try:
         return importlib.import_module("httpx")
     except ModuleNotFoundError:
-        raise InlayError("asking a service needs httpx: pip install 'inlay[serve]'") from None
+        raise InlayError("the client needs httpx: pip install 'inlay[serve]'") from None
 
 
 def _pause(response: httpx.Response) -> float:

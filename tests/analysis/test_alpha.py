@@ -97,7 +97,7 @@ def test_no_alpha_in_that_method(spec):
 def test_mistakes():
     host = tiny.text_host()
     host.add("a", "adapterbias", labels=2)
-    with pytest.raises(RunError, match="needs an adapter"):
+    with pytest.raises(RunError, match="needs at least one adapter"):
         alpha(host, {})
     with pytest.raises(DataError, match="no text to show a"):
         alpha(host, {"a": []})

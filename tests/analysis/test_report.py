@@ -218,7 +218,7 @@ def test_two_side_by_side(world: World):
         check(same.html)
         assert same.numbers["difference"]["value"] == 0.0
         assert "cannot be told apart" in same.numbers["verdict"]
-    with pytest.raises(RunError, match="do not compare"):
+    with pytest.raises(RunError, match="cannot be compared"):
         compare(world.subject("classification"), world.subject("regression"), rows)
 
 

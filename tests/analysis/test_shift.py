@@ -193,7 +193,7 @@ def test_mistakes():
         shift(made, ["bitfit"], wished.examples("good", "bad", labels=LABELS))
     with pytest.raises(SlotError, match="no adapter named 'x'"):
         shift(made, ["bitfit", "x"], SOME)
-    with pytest.raises(RunError, match="needs an adapter"):
+    with pytest.raises(RunError, match="needs at least one adapter"):
         shift(made, [], SOME)
 
 

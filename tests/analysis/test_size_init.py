@@ -88,8 +88,8 @@ def test_the_picture(tmp_path: Path):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([], "no run of this sweep has come to its end"),
-        ([row(state="failed", value=None)], "no run of this sweep has come to its end"),
+        ([], "no run of this sweep has finished"),
+        ([row(state="failed", value=None)], "no run of this sweep has finished"),
         ([row("norms"), row("bitfit")], "no method in this sweep has the option size or rank"),
         ([row(seed=0), row(seed=1)], "all runs have size=64"),
         ([row("houlsby:size=2"), row("houlsby:size=4", metric="f1")], "accuracy and by f1"),

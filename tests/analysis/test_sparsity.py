@@ -86,5 +86,5 @@ def test_mistakes():
         sparsity(host, ["bitfit"])
     with pytest.raises(SlotError, match="no adapter named 'x'"):
         sparsity(host, ["x"])
-    with pytest.raises(RunError, match="needs an adapter"):
+    with pytest.raises(RunError, match="needs at least one adapter"):
         sparsity(host, [])

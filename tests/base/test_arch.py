@@ -44,9 +44,9 @@ def test_an_unknown_architecture_names_the_nearest_and_says_how_to_add_a_row():
     with pytest.raises(ArchError) as caught:
         arch.find("robert")
     message = str(caught.value)
-    assert "no row for the architecture 'robert': did you mean " in message
+    assert "unsupported architecture 'robert'. Did you mean " in message
     assert "roberta" in message.partition("?")[0]
-    assert "valid: albert, bert" in message
+    assert "Valid: albert, bert" in message
     assert "inlay.base.arch.register(Arch(model_type=..., layers=..., sites=...))" in message
 
 
@@ -75,11 +75,11 @@ def test_one_row_is_all_a_new_architecture_needs():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"sites": {"atn.q": "query"}}, "unknown site 'atn.q': did you mean attn.q"),
+        ({"sites": {"atn.q": "query"}}, "unknown site 'atn.q'. Did you mean attn.q"),
         ({"sites": {"attn.q": "query", "pooler": "pooler"}}, "unknown site 'pooler'"),
-        ({"outside": {"embd.norm": "norm"}}, "unknown site 'embd.norm': did you mean embed.norm"),
+        ({"outside": {"embd.norm": "norm"}}, "unknown site 'embd.norm'. Did you mean embed.norm"),
         ({"outside": {"attn.q": "query"}}, "unknown site 'attn.q'"),
-        ({"dropouts": {"atn.out": "dropout"}}, "'atn.out': did you mean attn.out"),
+        ({"dropouts": {"atn.out": "dropout"}}, "'atn.out'. Did you mean attn.out"),
     ],
 )
 def test_a_row_with_an_unknown_site_is_refused_and_not_kept(changes: dict[str, dict[str, str]], problem: str):
@@ -94,10 +94,10 @@ def test_a_row_with_an_unknown_site_is_refused_and_not_kept(changes: dict[str, d
 def test_the_valid_names_of_an_unknown_site_are_those_of_its_place():
     with pytest.raises(ArchError) as inside:
         arch.register(Arch(model_type="odd", layers="layers", sites={"zz": "a"}))
-    assert str(inside.value).endswith("valid: " + ", ".join(sorted(arch.SITE_KINDS)))
+    assert str(inside.value).endswith("Valid: " + ", ".join(sorted(arch.SITE_KINDS)))
     with pytest.raises(ArchError) as outside:
         arch.register(Arch(model_type="odd", layers="layers", sites={}, outside={"zz": "a"}))
-    assert str(outside.value).endswith("valid: " + ", ".join(sorted(arch.OUTSIDE_KINDS)))
+    assert str(outside.value).endswith("Valid: " + ", ".join(sorted(arch.OUTSIDE_KINDS)))
 
 
 def test_a_row_may_replace_one_of_the_same_name():

@@ -82,8 +82,8 @@ def test_select_takes_sites_outside_the_layers_whatever_the_layers():
 def test_selecting_an_unknown_site_names_the_nearest_and_all():
     with pytest.raises(SpecError) as caught:
         sites().select(("attn.q", "atn.out"), (0,))
-    assert "bert has no site 'atn.out': did you mean attn.out" in str(caught.value)
-    assert str(caught.value).endswith("valid: " + ", ".join(sites().kinds))
+    assert "bert has no site 'atn.out'. Did you mean attn.out" in str(caught.value)
+    assert str(caught.value).endswith("Valid: " + ", ".join(sites().kinds))
 
 
 def test_a_site_that_only_other_models_have_is_unknown_here():

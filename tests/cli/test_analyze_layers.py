@@ -91,7 +91,7 @@ def test_without_data_the_rows_are_those_that_were_held_out(place: Place) -> Non
         place.data.write_text(said.replace("film", "book"))
         assert "has changed since small was trained on it; pass DATA" in place.fails("ablation", "small")
         place.data.rename(place.root / "away")
-        assert "which is not there; pass DATA" in place.fails("rsa", "small")
+        assert "which no longer exists; pass DATA" in place.fails("rsa", "small")
     finally:
         (place.root / "away").unlink(missing_ok=True)
         place.data.write_text(said)

@@ -76,7 +76,7 @@ def test_with_data_it_sweeps_first_and_then_goes_on_from_there(place: Place, tmp
     found = place.analyze(*asked, "--out", tmp_path / "f")
     assert [row["init"] for row in found["rows"]] == [1e-3, 1]
     again = place.done("analyze", *asked, "--out", tmp_path / "f")
-    assert "2 of them are done already" in again.stdout
+    assert "2 of them are already done" in again.stdout
     assert place.analyze("init", "own", "--out", tmp_path / "g")["rows"] == found["rows"]
 
 
@@ -96,14 +96,14 @@ def test_mistakes(place: Place):
         assert "Traceback" not in done.output
         return " ".join(done.stderr.split())
 
-    assert "there is no sweep 'mein'" in (said := fails("size", "mein"))
+    assert "no sweep 'mein'" in (said := fails("size", "mein"))
     assert "there are" in said
     assert "mine" in said
-    assert "there is no adapter 'mein'" in fails("curves", "mein")
+    assert "no adapter 'mein'" in fails("curves", "mein")
     assert "is not the file of a sweep" in fails("size", place.data)
     assert "no method in this sweep has the option init" not in fails("init", "mine")  # houlsby has it
     assert "all runs have init=0.01" in fails("init", "mine")
-    assert "there is no DATA" in fails("size", "mine", "--lr", "1", code=2)
-    assert "--store does not go with a figure" in fails("size", "new", place.data, "--store", "x", code=2)
-    assert "No such option" in fails("size", "new", place.data, "--sise", "3", code=2)
-    assert "there is nothing to vary called 'sise'" in fails("size", "new", place.data, "--grid", "sise=3")
+    assert "no DATA was given" in fails("size", "mine", "--lr", "1", code=2)
+    assert "--store cannot be used for a figure" in fails("size", "new", place.data, "--store", "x", code=2)
+    assert "no such option" in fails("size", "new", place.data, "--sise", "3", code=2)
+    assert "no setting or option 'sise' to vary" in fails("size", "new", place.data, "--grid", "sise=3")

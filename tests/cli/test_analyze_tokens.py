@@ -136,7 +136,7 @@ def test_refused(place: Place, here: Path):
 def test_its_own_rows_are_gone(place: Place):
     away = place.val.rename(place.root / "away.jsonl")
     try:
-        assert "which is not there; pass DATA" in place.fails("words", "biased")
+        assert "which no longer exists; pass DATA" in place.fails("words", "biased")
         assert place.analyze("words", "biased", away)["rows"]
     finally:
         away.rename(place.val)

@@ -80,15 +80,31 @@ def test_bad_usage_is_2(arguments: list[str]):
     done = run(main.app, arguments)
     assert done.exit_code == 2
     assert done.stdout == ""
-    assert "Usage: " in done.stderr
+    assert done.stderr.startswith("error: " if arguments else "Usage: ")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["params", "--labels", "0"],
+            "error: --labels: must be greater than or equal to 1\nhelp: inlay params --help\n",
+        ),
+        (["eval"], "error: missing argument 'NAME'\nhelp: inlay eval --help\n"),
+        (["--nonsense"], "error: no such option: --nonsense\nhelp: inlay --help\n"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_bad_usage_looks_like_every_other_error(arguments: list[str], expected: str):
+    assert run(main.app, arguments, prog_name="inlay").stderr == expected
 
 
 def test_a_mistake_in_a_real_process_is_one_line():
     done = process("-m", "inlay.cli.main", "info", "hulsby", "--json")
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("error: there is no method or task 'hulsby': did you mean houlsby?")
+    assert done.stderr.startswith("error: unknown method or task 'hulsby'. Did you mean houlsby?")
     assert done.stderr.count("\n") == 1
 
 

@@ -17,15 +17,15 @@ def data(rows: int) -> Any:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (1, "only one validation row: a share of them, such as accuracy, can be off by 50 points"),
-        (10, "only 10 validation rows: a share of them, such as accuracy, can be off by 30 points"),
-        (49, "only 49 validation rows: a share of them, such as accuracy, can be off by 15 points"),
+        (1, "Only one validation row: scores such as accuracy may be off by ±50 points"),
+        (10, "Only 10 validation rows: scores such as accuracy may be off by ±30 points"),
+        (49, "Only 49 validation rows: scores such as accuracy may be off by ±15 points"),
     ],
 )
 def test_few_validation_rows_are_named_with_what_they_mean(rows, said):
     found = few_to_validate(data(rows))
     assert found.startswith(said)
-    assert "--val FILE" in found
+    assert "--val or" in found
     assert "--val-size" in found
 
 

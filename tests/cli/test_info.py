@@ -147,7 +147,7 @@ def test_which_metric_is_primary_may_depend_on_the_labels():
 def test_an_unknown_name_is_an_error_with_the_nearest_names(name: str, near: str):
     done = call(name, "--json")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"error: there is no method or task {name!r}: did you mean {near}")
+    assert done.stderr.startswith(f"error: unknown method or task {name!r}. Did you mean {near}")
     assert all(valid in done.stderr for valid in methods.names() + tasks.names())
 
 

@@ -116,20 +116,20 @@ def test_a_method_that_does_not_fit_is_left_out_of_the_whole_list_only(tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--method", "hulsby"], "did you mean houlsby?"),
-        (["--method", "houlsby:siz=8"], "did you mean size?"),
+        (["--method", "hulsby"], "Did you mean houlsby?"),
+        (["--method", "houlsby:siz=8"], "Did you mean size?"),
         (["--method", "houlsby:size=0"], "expected 1 or more"),
         (["--method", "houlsby:size="], "is not key=value"),
         (["--method", ""], "it is empty"),
-        (["--shape", "bert-bas"], "did you mean bert-base"),
-        (["--head", "linaer"], "did you mean linear?"),
+        (["--shape", "bert-bas"], "Did you mean bert-base"),
+        (["--head", "linaer"], "Did you mean linear?"),
     ],
 )
 def test_wrong_usage_names_the_option(arguments: list[str], message: str):
     done = call(*arguments, "--json")
     assert done.exit_code == 2
     assert done.stdout == ""
-    assert f"Invalid value for '{arguments[0]}': " in done.stderr
+    assert f"error: {arguments[0]}: " in done.stderr
     assert message in done.stderr
 
 

@@ -127,7 +127,7 @@ def test_a_kill_at_any_moment_changes_no_byte(out: Path, after: bool):
         if out.exists():  # then it is whole
             assert out.read_bytes() == whole
         if out.exists() and not list(folder_of(out).parent.glob("*.parts/*")):
-            with pytest.raises(RunError, match="is there already: pass --overwrite"):
+            with pytest.raises(RunError, match="already exists: pass --overwrite"):
                 run(out, resume=True)  # all was done, but for an empty folder
         else:
             repeated.append(run(out, resume=True))
@@ -159,7 +159,7 @@ def test_a_part_is_as_large_as_suits_the_device(cuda: bool, rows: int, monkeypat
 def test_without_a_finished_part_the_same_command_starts_over(out: Path):
     open_parts(out, COLUMNS, COMMAND)
     (folder_of(out) / f".00000000{out.suffix}.7").write_text("half a p")
-    with pytest.raises(RunError, match="is there already"):
+    with pytest.raises(RunError, match="already exists"):
         open_parts(out, COLUMNS, {**COMMAND, "top_k": 3})  # that one may still be running
     assert run(out) == [0, 1, 2]
     assert not folder_of(out).exists()
@@ -167,7 +167,7 @@ def test_without_a_finished_part_the_same_command_starts_over(out: Path):
 
 def test_an_unfinished_output_needs_resume(out: Path):
     open_parts(out, COLUMNS, COMMAND).write(0, answers(0))
-    with pytest.raises(RunError, match=r"\.parts is there already: pass --resume .* or delete it"):
+    with pytest.raises(RunError, match=r"\.parts already exists: pass --resume .* or delete it"):
         open_parts(out, COLUMNS, COMMAND)
     with pytest.raises(RunError, match="--resume"):
         open_parts(out, COLUMNS, COMMAND, overwrite=True)
@@ -193,7 +193,7 @@ def test_another_command_is_not_resumed(tmp_path: Path, change: dict[str, Any], 
 
 def test_an_output_is_replaced_only_when_asked(out: Path):
     out.write_text("precious")
-    with pytest.raises(RunError, match="is there already: pass --overwrite"):
+    with pytest.raises(RunError, match="already exists: pass --overwrite"):
         open_parts(out, COLUMNS, COMMAND)
     assert not folder_of(out).exists()
     run(out, overwrite=True)

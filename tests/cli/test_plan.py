@@ -28,7 +28,7 @@ def test_the_machine_and_the_answer_come_first():
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith(
-        "for an NVIDIA H200, as measured in docs/performance.md, not for this machine: --measure"
+        "these are speeds of an NVIDIA H200 (docs/performance.md), not of this machine; --measure"
     )
     assert lines[1].startswith("1,000 tasks fit: 9.9 GB beside a base of 219.0 MB on NVIDIA H200 (149.3 GB); 6")
     rows = {line[:24].strip(): line[24:].split() for line in lines}
@@ -56,7 +56,7 @@ def test_what_does_not_fit_fails():
     found = json.loads(done.stdout)
     assert found["fits"] is False
     assert "100,000 tasks do not fit: all of them take 1.3 TB; 8,191 fit at once on NVIDIA H200" in done.stderr
-    assert "  instead: inlay serve --resident 8191 keeps so many" in done.stderr
+    assert "  instead: inlay serve --resident 8191 keeps that many" in done.stderr
     done = call("--task-count", "1", "--shape", "bert-base", "--device-memory", "1")
     assert done.exit_code == 1
     assert "one task does not fit: all of them take 19.4 MB; 0 fit at once on a device of 1.0 GB" in done.stdout

@@ -472,7 +472,11 @@ app(["sms,ner", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {st
 @pytest.mark.usefixtures("small_parts")
 def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file, out = many(tmp_path), tmp_path / "out.csv"
-    for after, said in ((0, "nothing is kept"), (1, "1 finished part is kept in"), (2, "2 finished parts are kept in")):
+    for after, said in (
+        (0, "nothing is saved"),
+        (1, "1 finished part is saved in"),
+        (2, "2 finished parts are saved in"),
+    ):
         with monkeypatch.context() as patch:
             Stop(patch, after, KeyboardInterrupt)
             shutil.rmtree(tmp_path / "out.csv.parts", ignore_errors=True)
@@ -486,7 +490,7 @@ def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         Stop(patch, 1, KeyboardInterrupt)
         done = call(place, "sms", "--out", tmp_path / "other.csv", stdin="\n".join(TEXTS))
-    assert (done.exit_code, done.stderr) == (130, "interrupted: nothing is kept, since stdin cannot be resumed\n")
+    assert (done.exit_code, done.stderr) == (130, "interrupted: nothing is saved, since stdin cannot be resumed\n")
     assert not (tmp_path / "other.csv.parts").exists()
 
 
@@ -676,7 +680,7 @@ def test_columns_to_keep(place: Place, tmp_path: Path):
     assert every["input"]["label"] == "mine"
     assert every == {**answers(place, "sms", TEXTS[2])[0], "input": every["input"]}
     said = fails(place, "sms", "--file", file, "--keep", "id,labl")
-    assert "there is no column 'labl' (--keep): did you mean label" in said
+    assert "no column 'labl' (--keep). Did you mean label" in said
     assert call(place, "sms", "hi", "--keep", "id").exit_code == 2
 
 
@@ -744,7 +748,7 @@ def test_top_k_is_for_labels(place: Place):
     for names in ("ask", "ask,sms", "stars", "ner,stars"):
         done = call(place, names, "who ?", "--pair", CONTEXT, "--top-k", 2)
         assert done.exit_code == 2
-        assert "--top-k keeps the best scores of labels" in " ".join(done.stderr.split())
+        assert "--top-k needs scores of labels" in " ".join(done.stderr.split())
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -786,9 +790,9 @@ def test_mistakes_are_one_clear_line(place: Place, tmp_path: Path):
     out = tmp_path / "out.csv"
     out.write_text("precious")
     for arguments, said in (
-        (["smss", "hi"], "did you mean sms?"),
+        (["smss", "hi"], "Did you mean sms?"),
         (["sms@7", "hi"], "sms has no version '7'"),
-        (["sms,sms", "hi"], "sms is asked for twice"),
+        (["sms,sms", "hi"], "sms is named twice"),
         ([",", "hi"], "names no adapter"),
         (["ask", "who ?"], "pass that text with --pair"),
         (["ner", "hi", "--pair", "x"], "answers for one text"),
@@ -797,14 +801,14 @@ def test_mistakes_are_one_clear_line(place: Place, tmp_path: Path):
         (["sms", "--file", "-"], "stdin: no texts"),
         (["sms", "--file", missing], "there is no such file"),
         (["sms", "--file", file], "no column looks like the text"),
-        (["sms", "--file", file, "--text", "c"], "there is no column 'c'"),
-        (["ner", "--file", file, "--text", "c"], "there is no column 'c'"),
+        (["sms", "--file", file, "--text", "c"], "no column 'c'"),
+        (["ner", "--file", file, "--text", "c"], "no column 'c'"),
         (["sms", "--file", "-", "--format", "csv"], "cannot be read from a pipe"),
         (["sms", "hi", "--out", tmp_path / "out.txt"], "must end with"),
         (["sms", "hi", "--out", out], "pass --overwrite to replace it"),
         (["sms", "--file", file, "--out", file, "--overwrite"], "is the input"),
         (["sms", "--out", tmp_path / "new.csv", "--resume"], "stdin cannot be resumed"),
-        (["sms", "--encoding", "hex"], "there is no text encoding 'hex'"),
+        (["sms", "--encoding", "hex"], "unknown text encoding 'hex'"),
         (["sms", "hi", "--base", tmp_path], "config.json"),
     ):
         assert said in fails(place, *arguments), arguments
@@ -831,8 +835,8 @@ def test_adapters_that_cannot_be_asked(place: Place, tmp_path: Path):
         library.put(host.adapter(name), base_name=place.base)
         host.unload(name)
     library.put(place.host.adapter("sms"), base_name=place.base)
-    assert "bare cannot be asked" in fails(own, "bare", "hi")
-    assert "words cannot be asked" in fails(own, "words", "hi")
+    assert "bare cannot predict" in fails(own, "bare", "hi")
+    assert "words cannot predict" in fails(own, "words", "hi")
     assert "sms and far belong to different bases" in fails(own, "sms,far", "hi")
     assert "name that with --base" in fails(own, "far", "hi")
 
@@ -854,7 +858,7 @@ def test_adapters_that_cannot_be_asked(place: Place, tmp_path: Path):
 def test_bad_usage_is_2(place: Place, arguments: list[str]):
     done = call(place, *arguments)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "Usage: " in done.stderr
+    assert done.stderr.startswith("error: ")
 
 
 def test_the_command_imports_nothing_heavy():

@@ -91,7 +91,7 @@ def test_run(base: str, tmp_path: Path):
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 7
     again = call("run", *how, "--json")
     found = json.loads(again.stdout)
-    assert "10 of them are done already, and are not repeated" in again.stderr
+    assert "10 of them are already done and are not repeated" in again.stderr
     assert [row["row"] for row in found["rows"]] == ["tuned", "any", "eight"]
     shown = f"{found['rows'][0]['datasets']['First']['ours']:.1f}"
     assert f"90.0 | {shown} " in lines[at + 2]
@@ -128,10 +128,10 @@ def test_nothing_is_written_if_something_is_wrong(base: str, tmp_path: Path):
 
 
 def test_mistakes(tmp_path: Path):
-    assert "did you mean houlsby-glue" in fails("show", "houlsby-glu")
-    assert "did you mean houlsby-glue" in fails("run", "houlsby-glu", tmp_path)
+    assert "Did you mean houlsby-glue" in fails("show", "houlsby-glu")
+    assert "Did you mean houlsby-glue" in fails("run", "houlsby-glu", tmp_path)
     assert "holds no dataset of houlsby-glue; CoLA: no folder" in fails("run", "houlsby-glue", tmp_path)
-    assert "did you mean CoLA" in fails("run", "houlsby-glue", tmp_path, "--only", "COLA,CoLa")
+    assert "Did you mean CoLA" in fails("run", "houlsby-glue", tmp_path, "--only", "COLA,CoLa")
     assert "'lr' is not key=a,b,c" in fails("run", "houlsby-glue", tmp_path, "--grid", "lr")
     twice = ("--grid", "max_steps=3", "--max-steps", "3")
     assert "max_steps is given twice" in fails("run", "houlsby-glue", tmp_path, *twice)

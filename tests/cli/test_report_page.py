@@ -102,7 +102,7 @@ def test_two(place: Place, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("nobody",), 1, "there is no adapter 'nobody'"),
+        (("nobody",), 1, "no adapter 'nobody'"),
         (("a", "nothing.csv"), 1, "nothing.csv"),
         (("a", "b", "c"), 2, "--compare"),
         (("--compare", "a"), 2, "A B [DATA]"),

@@ -99,7 +99,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(library: Library
     ("options", "said"),
     [
         (["--key-file", "/none"], "the key file /none cannot be read"),
-        (["--tasks", "no"], "there is no adapter 'no'"),
+        (["--tasks", "no"], "no adapter 'no'"),
         (["--tasks", "sms@9"], "sms has no version '9'"),
         (["--tasks", "sms,sms"], "--tasks names sms twice"),
         (["--library", "/no/such/folder"], "--library /no/such/folder: there is no such folder"),
@@ -180,7 +180,7 @@ def test_a_file_of_texts_goes_through_a_service(process: Process, library: Libra
     [
         (["nope"], "no task 'nope' is served"),
         (["sms@7"], "'sms' is served at version 2, not at '7'"),
-        (["sms,sms"], "asked for twice"),
+        (["sms,sms"], "named twice"),
     ],
 )
 def test_what_a_service_does_not_have(process: Process, asked: list[str], said: str):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import inlay
 from inlay.cli.main import app
 from inlay.cli.verdicts import majority, nothing_learned, worse
-from inlay.engine.evaluate import commonest
+from inlay.comparison import baselines
 from inlay.library.library import Library
 from inlay.tasks import Example, parse
 from inlay.training.api import keep
@@ -53,16 +53,16 @@ def test_the_majority_of_classes_tags_and_labels(host: inlay.Host, data: Prepare
 
 def test_the_majority_of_rows_that_are_evaluated():
     task, rows = parse("classification"), [Example("x", target=label) for label in ("b", "b", "a")]
-    label, scores = commonest(task, rows, ("a", "b")) or ("", {})
+    label, scores = baselines.majority(task, rows, ("a", "b")) or ("", {})
     assert (label, scores["accuracy"]) == ("b", 2 / 3)
     tagged = [Example(words=("x", "y", "z"), target=("O", "O", "B-A"))]
-    assert (commonest(parse("tagging"), tagged, ("B-A", "O")) or ("", {}))[1]["accuracy"] == 2 / 3
-    assert commonest(parse("regression"), [Example("x", target=1.0)], ("value",)) is None
+    assert (baselines.majority(parse("tagging"), tagged, ("B-A", "O")) or ("", {}))[1]["accuracy"] == 2 / 3
+    assert baselines.majority(parse("regression"), [Example("x", target=1.0)], ("value",)) is None
 
 
 def test_a_matthews_near_zero_draws_a_warning(data: Prepared):
     said = nothing_learned(result(validation={"accuracy": 0.9, "f1_macro": 0.5, "matthews": 0.04}), data)
-    assert said.startswith("the Matthews correlation on the validation rows is 0.0400, and 0 is a guess")
+    assert said.startswith("the Matthews correlation on the validation rows is 0.0400, and 0 is guessing")
     for option in ("--class-weights", "--metric", "--epochs", "--lr"):
         assert option in said
     good = {"accuracy": 0.95, "f1_macro": 0.9, "matthews": 0.8}
@@ -125,6 +125,6 @@ def test_train_manifest_and_eval_show_the_majority_and_macro_f1(tmp_path: Path):
     manifest = tmp_path / "tasks.toml"
     manifest.write_text(f"[defaults]\nmax_steps = 1\n[tasks.mood]\ndata = '{place.data}'\n")
     out = place.call("train", "--manifest", manifest, "--base", place.base).stdout
-    assert "fewer than 50 validation rows, so that scores can be far off: mood\n" in out
+    assert "Fewer than 50 validation rows, so scores may be far off: mood\n" in out
     head = next(line for line in out.splitlines() if "parameters" in line and "task" in line)
     assert head.split()[-3:] == ["validation", "majority", "f1_macro"]

@@ -164,23 +164,27 @@ def test_settings_that_leave_nothing_to_count_are_passed_over(host: inlay.Host, 
 # --- the commonest answer -----------------------------------------------------------------------------------------
 
 
+def commonest(found: Prepared) -> baselines.Answering:
+    return baselines.commonest(found.task, found.train.examples, found.labels)
+
+
 def test_the_majority_is_scikit_learns(host: inlay.Host):
     rows = work.texts(60)[::2] + work.texts(60)[1::4]
     found = data(host, rows)
     dummy = DummyClassifier().fit(texts(found.train), [e.target for e in found.train.examples])
-    answers = [one["label"] for one in baselines.commonest(found)(found.validation.examples)]
+    answers = [one["label"] for one in commonest(found)(found.validation.examples)]
     assert answers == list(dummy.predict(texts(found.validation)))
 
 
 def test_the_mean_of_numbers_and_the_majority_of_labels_and_tags(host: inlay.Host):
     numbers = data(host, work.ratings(60))
     mean = math.fsum(e.target for e in numbers.train.examples) / len(numbers.train.examples)
-    assert baselines.commonest(numbers)(numbers.validation.examples)[0]["value"] == pytest.approx(mean)
+    assert commonest(numbers)(numbers.validation.examples)[0]["value"] == pytest.approx(mean)
     often = [{"text": f"text {i}", "label": ["x", "y"] if i % 3 else ["x", "z"]} for i in range(30)]
-    assert baselines.commonest(data(host, often))(data(host, often).train.examples)[0]["label"] == ["x", "y"]
+    assert commonest(data(host, often))(data(host, often).train.examples)[0]["label"] == ["x", "y"]
     tags = data(host, work.entities(60))
     first = tags.validation.examples[0]
-    assert baselines.commonest(tags)([first]) == [{"tags": ["O"] * len(first.words)}]
+    assert commonest(tags)([first]) == [{"tags": ["O"] * len(first.words)}]
 
 
 # --- beside methods -----------------------------------------------------------------------------------------------
@@ -194,7 +198,7 @@ def test_a_known_baseline_is_not_made_again(host: inlay.Host, monkeypatch: pytes
     assert 0 < first.metrics["validation"]["accuracy"] <= 1
     assert first.seconds > 0
     calls: list[int] = []
-    monkeypatch.setattr(linear, "tune", lambda data, trials: calls.append(trials) or ({}, 0, baselines.commonest(data)))
+    monkeypatch.setattr(linear, "tune", lambda data, trials: calls.append(trials) or ({}, 0, commonest(data)))
     assert baselines.run(baselines.TFIDF, found, store, 2) == (first, True)
     assert calls == []
     other = replace(found, run=found.run.model_copy(update={"seed": 5}))

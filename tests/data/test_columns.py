@@ -300,7 +300,7 @@ def test_a_long_text_is_no_label():
 @pytest.mark.parametrize(
     ("task", "given", "words"),
     [
-        (None, {"label": "lable"}, ["no column 'lable' (--label)", "did you mean label?", "valid: label, text"]),
+        (None, {"label": "lable"}, ["no column 'lable' (--label)", "Did you mean label?", "Valid: label, text"]),
         (None, {"text": "label", "label": "label"}, ["--text and --label both name the column 'label'"]),
         ("tagging", {"pair": "text"}, ["tagging has no pair column; it has tokens and tags"]),
         ("tagging", {}, ["no column looks like the tokens (task tagging)", "pass --text COLUMN"]),
@@ -329,7 +329,7 @@ def test_no_label_names_the_columns_and_the_option():
 
 
 def test_no_such_task():
-    with pytest.raises(SpecError, match="no task 'clasification': did you mean classification"):
+    with pytest.raises(SpecError, match=r"unknown task 'clasification'\. Did you mean classification"):
         pick(GUESSES["plain"][0], "clasification")
 
 

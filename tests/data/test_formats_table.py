@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
@@ -37,9 +37,6 @@ CELLS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 @given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=8), st.sampled_from(",;|\t"), st.booleans())
 def test_what_csv_writes_is_read_back(tmp_path_factory, table, delimiter, quote_all):
     """The writer of the standard library is the oracle."""
-    others = set(",;|\t") - {delimiter}
-    # a line inside a quoted cell can look like a table with another delimiter
-    assume(not any(len(cell.splitlines()) != 1 and others & set(cell) for row in table for cell in row))
     to = io.StringIO(newline="")
     quoting = csv.QUOTE_ALL if quote_all else csv.QUOTE_MINIMAL
     writer = csv.writer(to, delimiter=delimiter, lineterminator="\r\n", quoting=quoting)
@@ -49,6 +46,12 @@ def test_what_csv_writes_is_read_back(tmp_path_factory, table, delimiter, quote_
     opened = open_source(path)
     assert opened.columns == ("text", "label")
     assert rows(opened) == table
+
+
+def test_a_line_inside_a_quoted_cell_does_not_decide_the_delimiter(tmp_path):
+    opened = source(tmp_path, "a.csv", '"text";"label"\n"b";"\n,0"\n')
+    assert opened.columns == ("text", "label")
+    assert rows(opened) == [("b", "\n,0")]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "|", "\t"])

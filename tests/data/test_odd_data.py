@@ -27,8 +27,8 @@ def test_classes_that_look_like_one():
 def test_classes_that_mean_no_label():
     said = odd_labels({"pos": 3, "nan": 2, "N/A": 1}, "class")
     assert said == [
-        "'nan' (2 rows) is a class of its own; if it means that there is no label, remove these rows",
-        "'N/A' (1 row) is a class of its own; if it means that there is no label, remove these rows",
+        "'nan' (2 rows) is treated as a class; if it means that there is no label, remove these rows",
+        "'N/A' (1 row) is treated as a class; if it means that there is no label, remove these rows",
     ]
 
 

@@ -96,7 +96,7 @@ def test_a_column_with_a_comma_in_its_name_is_one_column():
 @pytest.mark.parametrize(
     ("task", "given", "said"),
     [
-        (None, {"text": "subject,boddy"}, r"no column 'boddy' \(--text\): did you mean body"),
+        (None, {"text": "subject,boddy"}, r"no column 'boddy' \(--text\). Did you mean body"),
         (None, {"text": "subject,body", "label": "body,late"}, "--text and --label both name the column 'body'"),
         (None, {"text": "body,body"}, "--text body,body names a column twice"),
         ("classification", {"label": "late,refund"}, "several columns of 0 and 1 are for --task multilabel"),

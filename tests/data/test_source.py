@@ -137,7 +137,7 @@ def test_a_format_can_be_forced(tmp_path):
     path = write(tmp_path / "a.txt", "Acme\tB-ORG\nSaunders\tI-ORG\n\nVolta\tB-ORG\n")
     assert open_source(path).format == "conll"
     assert rows(open_source(path, format="tsv"))[1] == {"column1": "Saunders", "column2": "I-ORG"}
-    with pytest.raises(DataError, match="did you mean jsonl"):
+    with pytest.raises(DataError, match="Did you mean jsonl"):
         open_source(path, format="jsonlines")
     with pytest.raises(DataError, match="not those of a GLUE task"):
         open_source(path, format="glue")
@@ -147,7 +147,7 @@ def test_what_is_no_file(tmp_path):
     write(tmp_path / "train.csv")
     with pytest.raises(DataError, match=r"this is a folder; expected a file"):
         open_source(tmp_path)
-    with pytest.raises(DataError, match=r"trian\.csv: there is no such file; did you mean train\.csv\?"):
+    with pytest.raises(DataError, match=r"trian\.csv: there is no such file. Did you mean train\.csv\?"):
         open_source(tmp_path / "trian.csv")
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(DataError, match="not a regular file"):

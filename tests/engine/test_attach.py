@@ -320,8 +320,8 @@ def test_an_unknown_architecture_is_refused_with_how_to_add_its_row():
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("lroa", "did you mean lora"),
-        ("lora:sites=atn.q", "did you mean attn"),
+        ("lroa", "Did you mean lora"),
+        ("lora:sites=atn.q", "Did you mean attn"),
         ("houlsby:layers=3", "layers 0 to 2"),
         ("houlsby:size=0", "expected 1 or more"),
     ],

@@ -280,11 +280,11 @@ def assert_refused(error: type[InlayError], parts: list[str], call: Callable[[],
 
 def test_an_unknown_name_names_the_nearest(host, batch):
     for call in (host.hidden, host.logits):
-        assert_refused(SlotError, ["'topc'", "did you mean topic?"], lambda call=call: call(batch, ["topic", "topc"]))
+        assert_refused(SlotError, ["'topc'", "Did you mean topic?"], lambda call=call: call(batch, ["topic", "topc"]))
     for call in (host.unload, host.adapter, host.gradients, host.slot):
-        assert_refused(SlotError, ["'topc'", "did you mean topic?"], lambda call=call: call("topc"))
+        assert_refused(SlotError, ["'topc'", "Did you mean topic?"], lambda call=call: call("topc"))
     assert_refused(SlotError, ["'topc'"], lambda: host.keys({"topc": (0, 0)}))
-    assert_refused(SlotError, ["'a'", "valid: none"], lambda: tiny.host().hidden(batch, ["a", "a"]))
+    assert_refused(SlotError, ["'a'", "Valid: none"], lambda: tiny.host().hidden(batch, ["a", "a"]))
 
 
 def test_a_name_can_be_loaded_once(host):
@@ -323,8 +323,8 @@ def test_a_negative_number_of_labels_is_refused():
 
 def test_an_unknown_head_or_pooling_names_the_nearest(host):
     add = host.add
-    assert_refused(SpecError, ["'linar'", "did you mean linear?"], lambda: add("n", "lora", labels=2, head="linar"))
-    assert_refused(SpecError, ["'men'", "did you mean mean"], lambda: add("n", "lora", labels=2, pool="men"))
+    assert_refused(SpecError, ["'linar'", "Did you mean linear?"], lambda: add("n", "lora", labels=2, head="linar"))
+    assert_refused(SpecError, ["'men'", "Did you mean mean"], lambda: add("n", "lora", labels=2, pool="men"))
     assert "n" not in host
 
 
@@ -462,10 +462,10 @@ def test_a_damaged_sparse_tensor_is_named(change):
 @pytest.mark.parametrize(
     ("change", "error", "parts"),
     [
-        ({"method": "hulsby:size=4"}, SpecError, ["'hulsby'", "did you mean houlsby?"]),
-        ({"method": "houlsby:sise=4"}, SpecError, ["'sise'", "did you mean size"]),
-        ({"head": "linar"}, SpecError, ["'linar'", "did you mean linear?"]),
-        ({"pool": "men"}, SpecError, ["'men'", "did you mean mean"]),
+        ({"method": "hulsby:size=4"}, SpecError, ["'hulsby'", "Did you mean houlsby?"]),
+        ({"method": "houlsby:sise=4"}, SpecError, ["'sise'", "Did you mean size"]),
+        ({"head": "linar"}, SpecError, ["'linar'", "Did you mean linear?"]),
+        ({"pool": "men"}, SpecError, ["'men'", "Did you mean mean"]),
         ({"labels": ()}, AdapterError, ["head", "no labels"]),
         ({"labels": ("a", "b", "c")}, AdapterError, ["head.weight", "(16, 2)", "(16, 3)"]),
         ({"head": None, "labels": ()}, AdapterError, ["head."]),

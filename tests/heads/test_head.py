@@ -97,7 +97,7 @@ def test_the_transform_is_as_wide_as_the_word_embeddings():
 
 
 def test_unknown_heads_and_label_counts():
-    with pytest.raises(SpecError, match="did you mean linear"):
+    with pytest.raises(SpecError, match="Did you mean linear"):
         head_part("liner", 2, 16)
     with pytest.raises(SpecError, match="at least one label"):
         head_part("linear", 0, 16)

@@ -206,7 +206,7 @@ def test_a_private_repo(server: FakeHub, library: Library, monkeypatch: pytest.M
 def test_a_public_repo_is_not_taken_for_a_private_one(server: FakeHub, library: Library):
     push(library)
     head = server.repos[REPO].head
-    with pytest.raises(LibraryError, match="is there already, and public"):
+    with pytest.raises(LibraryError, match="already exists and is public"):
         push(library, private=True)
     assert server.repos[REPO].head == head
 
@@ -252,7 +252,7 @@ def test_on_the_command_line(server: FakeHub, library: Library):
     done = call(library, "push", "sms", REPO, "--dtype", "float16", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["commit"] == server.repos[REPO].head
-    assert f"sms@1 is at {server.url}/{REPO}" in done.stderr
+    assert f"sms@1 pushed to {server.url}/{REPO}" in done.stderr
     done = call(library, "pull", REPO, "--name", "from-hub")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("from-hub@1 (adapterbias, ")

@@ -270,8 +270,8 @@ def test_places_that_cannot_be_written(tmp_path):
     full = tmp_path / "full"
     full.mkdir()
     (full / "mine").write_text("kept")
-    refused(host, "a", full, RunError, "there already")
-    refused(host, "a", full / "mine", RunError, "there already")
+    refused(host, "a", full, RunError, "already exists")
+    refused(host, "a", full / "mine", RunError, "already exists")
     refused(host, "a", full / "mine" / "out", RunError, "cannot write", tokenizer=False)
     refused(host, "a", tmp_path / "out", BaseError, "no tokenizer")
     refused(host, "nobody", tmp_path / "out", SlotError, "no adapter named")

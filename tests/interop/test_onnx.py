@@ -313,7 +313,7 @@ def test_refusals(tmp_path):
     refused(host, ["a"], tmp_path, RunError, "this is a folder")
     refused(host, ["a"], path, RunError, "opset 17 is not valid: expected 18 or more", opset=17)
     path.write_text("kept")
-    refused(host, ["a"], path, RunError, "there already")
+    refused(host, ["a"], path, RunError, "already exists")
     assert path.read_text() == "kept"
 
 
@@ -365,7 +365,7 @@ def test_another_tokenizer_is_not_overwritten(tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "_describe", lambda *_: None)
     monkeypatch.setattr(exporting, "compare", lambda *_: 0.0)
     (tmp_path / "tokenizer.json").write_text("mine")
-    refused(host, ["a"], tmp_path / "x.onnx", RunError, "tokenizer.json is there already")
+    refused(host, ["a"], tmp_path / "x.onnx", RunError, "tokenizer.json already exists")
     assert (tmp_path / "tokenizer.json").read_text() == "mine"
     exporting.export(host, ["a"], tmp_path / "x.onnx", tokenizer=False)
     exporting.export(host, ["a"], tmp_path / "x.onnx", overwrite=True)

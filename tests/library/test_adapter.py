@@ -176,7 +176,7 @@ def test_the_largest_and_the_smallest_that_half_precision_holds():
 
 @pytest.mark.parametrize("dtype", ["float61", "int8", "float64", "bfloat16", ""])
 def test_other_types_are_refused(dtype):
-    with pytest.raises(AdapterError, match="valid: float16, float32"):
+    with pytest.raises(AdapterError, match="Valid: float16, float32"):
         adapter().to(dtype)
 
 

@@ -237,7 +237,7 @@ def test_an_intact_library_is_clean(library):
 
 def test_an_empty_library_is_clean(tmp_path):
     assert Library(tmp_path / "nowhere").verify() == []
-    with pytest.raises(LibraryError, match="there is no adapter 'tone'"):
+    with pytest.raises(LibraryError, match="no adapter 'tone'"):
         Library(tmp_path / "nowhere").verify("tone")
 
 

@@ -165,7 +165,7 @@ def test_an_alias_can_be_removed_and_made_again(three):
     three.alias("tone", "prod", 2)
     three.alias("tone", "prod", None)
     assert three.aliases("tone") == {}
-    with pytest.raises(LibraryError, match="tone has no version 'prod'; valid: 1, 2, 3"):
+    with pytest.raises(LibraryError, match=r"tone has no version 'prod'\. Valid: 1, 2, 3"):
         three.get("tone@prod")
     three.alias("tone", "prod", 3)
     assert three.aliases("tone") == {"prod": 3}
@@ -198,9 +198,9 @@ def test_an_alias_to_a_version_that_is_not_there(three, version):
 
 def test_aliases_that_are_not_there(three):
     three.alias("tone", "prod", 1)
-    with pytest.raises(LibraryError, match=r"no alias 'prd': did you mean prod\?"):
+    with pytest.raises(LibraryError, match=r"no alias 'prd'. Did you mean prod\?"):
         three.alias("tone", "prd", None)
-    with pytest.raises(LibraryError, match=r"no alias 'prd': did you mean prod\?"):
+    with pytest.raises(LibraryError, match=r"no alias 'prd'. Did you mean prod\?"):
         three.alias_history("tone", "prd")
     with pytest.raises(LibraryError, match="no adapter 'tune'"):
         three.alias("tune", "prod", 1)
@@ -228,7 +228,7 @@ def test_what_an_adapter_says_of_itself_does_not_stand_in_for_its_card(library):
 
 @pytest.mark.parametrize("key", ["sha256", "method", "version", "digest", "created"])
 def test_what_a_card_says_itself_cannot_be_given(library, key):
-    with pytest.raises(LibraryError, match=f"a card says '{key}' itself"):
+    with pytest.raises(LibraryError, match=f"'{key}' is set by the card itself"):
         library.put(adapter(), **{key: "x"})
     assert not library.local.exists()
 
@@ -295,5 +295,5 @@ def test_versions_that_are_not_there(library, version):
 
 def test_an_unknown_name_is_told_with_its_neighbours(library):
     library.put(adapter())
-    with pytest.raises(LibraryError, match=r"no adapter 'tune' in .*did you mean tone\?"):
+    with pytest.raises(LibraryError, match=r"no adapter 'tune' in .*Did you mean tone\?"):
         library.get("tune")

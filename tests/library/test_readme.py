@@ -146,7 +146,7 @@ def test_what_tasks_cost_together():
     pooled = {**CARD, "base": CARD["base"] + "+pooler:sha256:" + "ef" * 32, "base_parameters": None}
     first, second = about.costs([*cards, (other, 5), (pooled, 0)])
     assert (first.tasks, first.base_bytes) == (13, 4 * 22_713_216)  # with its pooler it is the same base
-    assert (second.base, second.line) == ("tiny", "1 task: 5 bytes beside their base, whose size no card says")
+    assert (second.base, second.line) == ("tiny", "1 task: 5 bytes beside their base, of unknown size")
     (small,) = about.costs([(CARD, 50_000)])
     assert "= 1.0006x; 1 full model: 1x (90.9 MB)" in small.line
 

@@ -87,7 +87,7 @@ def test_it_is_not_the_folder(library, url):
 def test_an_empty_one(library):
     assert (library.names(), library.list(), library.removed(), library.verify()) == ([], [], [], [])
     assert library.gc() == (0, 0)
-    with pytest.raises(LibraryError, match="there is no adapter 'tone'"):
+    with pytest.raises(LibraryError, match="no adapter 'tone'"):
         library.get("tone")
 
 

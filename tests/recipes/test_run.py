@@ -76,7 +76,7 @@ def test_averages_are_over_what_was_run(found: Beside):
 def test_what_differs_is_said(found: Beside):
     said = "\n".join(found.differences)
     assert "instead of bert-tiny" in said
-    assert "First: scored on validation rows, which have also chosen; the paper on secret rows" in said
+    assert "First: scored on validation rows, which also picked the settings; the paper on secret rows" in said
     assert "Second: scored on your test rows; the paper on secret rows" in said
     assert "left out: Third: no folder or file named Third" in said
     assert "seeds" not in said
@@ -115,8 +115,8 @@ def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
     assert {row.label for row in found.comparison.rows} == {"First finetune:top=1", "First houlsby:size=8"}
     said = found.differences[2:]
     assert said == (
-        "left out, as asked: Second, Third",
-        "rows left out, as asked: Adapters (4-8)",
+        "left out, as requested: Second, Third",
+        "rows left out, as requested: Adapters (4-8)",
         "seeds: 1 instead of 2",
         "max_steps: 2 instead of all steps",
         "lr: 1e-3 instead of 0.0001 or 0.001, 0.01",
@@ -239,9 +239,9 @@ def test_nothing_there_is_an_error_that_says_what_was_looked_for(tmp_path: Path)
 
 
 def test_unknown_names(tmp_path: Path):
-    with pytest.raises(RunError, match="there is no recipe 'houlsby-glu': did you mean houlsby-glue"):
+    with pytest.raises(RunError, match=r"unknown recipe 'houlsby-glu'\. Did you mean houlsby-glue"):
         find("houlsby-glu")
-    with pytest.raises(RunError, match=r"dataset 'Cola': did you mean CoLA.*; there is no row 'adapter': did you mean"):
+    with pytest.raises(RunError, match=r"dataset 'Cola'. Did you mean CoLA.*; unknown row 'adapter'. Did you mean"):
         choose(find("houlsby-glue"), str(tmp_path), Changes(only=["Cola"], rows=["adapter"]))
 
 

@@ -126,7 +126,7 @@ def test_asks_run_together(engine, host):
 @pytest.mark.parametrize(
     ("ask", "error", "says"),
     [
-        (Ask("tune", "x"), SlotError, "did you mean tone"),
+        (Ask("tune", "x"), SlotError, "Did you mean tone"),
         (Ask("tone@2", "x"), SlotError, "version 1, not at '2'"),
         (Ask("tone@prod", "x"), SlotError, "version 1, not at 'prod'"),
         (Ask("tone", 7), InlayError, "a request is a text"),  # type: ignore[arg-type]
@@ -453,7 +453,7 @@ class TestVersions:
             until(lambda: host.names == ["tone@2"])
             engine.withdraw("tone")
             until(lambda: host.names == [])
-            with pytest.raises(SlotError, match="valid: none"):
+            with pytest.raises(SlotError, match="Valid: none"):
                 engine.submit(Ask("tone", "a fine film"))
             with pytest.raises(SlotError):
                 engine.withdraw("tone")

@@ -97,7 +97,7 @@ def test_a_call_of_too_many_tasks_is_refused_before_it_is_planned(monkeypatch: p
 def test_a_long_text_for_very_many_tasks_is_refused():
     place = fake(FakeEngine(names=tuple(f"t{i}" for i in range(300))))
     response = post(place, json.dumps({"requests": [{"tasks": "all", "text": "a" * 90_000}]}).encode())
-    assert (response.status_code, "ask fewer tasks at once" in response.text) == (413, True)
+    assert (response.status_code, "send fewer tasks at once" in response.text) == (413, True)
     assert post(place, json.dumps({"requests": [{"tasks": "all", "text": "a" * 900}]}).encode()).status_code == 200
 
 
@@ -170,7 +170,7 @@ def test_one_request_alone_is_answered_with_a_list_of_one():
     for content, said in (
         (b'{"task": "sms"}', "give one of text"),
         (b'{"task": "sms", "text": 3}', "text: "),
-        (b'{"task": "sms", "text": "a", "txt": "b"}', "did you mean text"),
+        (b'{"task": "sms", "text": "a", "txt": "b"}', "Did you mean text"),
         (b'{"task": "sms", "text": "a", "requests": []}', "task"),
         (b'{"items": []}', "requests is missing"),
         (b"{}", "requests is missing"),

@@ -285,7 +285,7 @@ def test_problems_are_said(served, opened):
     page = opened(served.with_limits, expected="413|status of")
     expect(page.locator("#problem")).to_be_hidden()
     page.press("#text", "Enter")
-    expect(page.get_by_role("alert")).to_have_text("There is no text to ask about.")
+    expect(page.get_by_role("alert")).to_have_text("Enter a text first.")
     ask(page, text="film " * 50)
     expect(card(page, "tone").locator(".problem")).to_contain_text("at most 200")
     ask(page, text="a film")
@@ -394,7 +394,7 @@ def test_the_page_about_the_interface_shows_every_operation(served, opened):
             "GET /metrics",
         ]
     )
-    expect(page.locator("#keys")).to_have_text("This service has no keys: anyone who reaches it may ask.")
+    expect(page.locator("#keys")).to_have_text("This service has no keys: anyone who can reach it may send requests.")
     page.get_by_role("link", name="Alone").first.click()
     expect(page.locator("#Alone + p")).to_contain_text("one request by itself")
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200

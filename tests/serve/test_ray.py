@@ -120,10 +120,10 @@ def test_bad_options_are_refused_before_anything_is_loaded():
 
     result = CliRunner().invoke(app, ["serve", "--engine", "rya"])
     assert result.exit_code == 2
-    assert "there is no engine 'rya'" in result.output
+    assert "unknown engine 'rya'" in result.output
     result = CliRunner().invoke(app, ["serve", "--replicas", "2"])
     assert result.exit_code in (1, 2)
-    assert "--replicas is for --engine ray" in result.output
+    assert "--replicas needs --engine ray" in result.output
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens there
         address = f"127.0.0.1:{taken.getsockname()[1]}"

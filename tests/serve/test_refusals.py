@@ -97,10 +97,10 @@ MANY = [f"task-{i:04}" for i in range(3000)] + ["sentiment", "toxicity"]
 @pytest.mark.parametrize(
     ("name", "served", "said"),
     [
-        ("smss", ["sms", "topic"], "did you mean sms? valid: sms, topic"),
-        ("zzz", ["sms", "topic"], "valid: sms, topic"),
-        ("sentimnet", MANY, "did you mean sentiment? GET /v1/tasks lists all 3,002"),
-        ("task-00170", MANY, "did you mean task-0017"),
+        ("smss", ["sms", "topic"], "Did you mean sms? Valid: sms, topic"),
+        ("zzz", ["sms", "topic"], "Valid: sms, topic"),
+        ("sentimnet", MANY, "Did you mean sentiment? GET /v1/tasks lists all 3,002"),
+        ("task-00170", MANY, "Did you mean task-0017"),
         ("qqqq", MANY, "GET /v1/tasks lists all 3,002"),
     ],
 )

@@ -61,7 +61,7 @@ def test_any_version_and_alias_of_the_library_can_be_asked_at_once(place: Place,
     assert versions(place, "sms@4", "sms@beta", "no@1", "sms@x/y") == [
         "'sms' is served at version 3, not at '4'",
         "'sms' is served at version 3, not at 'beta'",
-        "no task 'no' is served: valid: ask, ner, sms, sms@1, sms@2, sms@prod, stars, topic",
+        "no task 'no' is served. Valid: ask, ner, sms, sms@1, sms@2, sms@prod, stars, topic",
         "'sms' is served at version 3, not at 'x/y'",
     ]
 
@@ -80,7 +80,7 @@ def test_one_card_can_be_asked_for(place: Place):
         ("sms@1", "sms@1"),
     ]
     missing = call(place, "GET", "/v1/tasks/smss")
-    assert (missing.status_code, "did you mean sms" in missing.text) == (404, True)
+    assert (missing.status_code, "Did you mean sms" in missing.text) == (404, True)
 
 
 def test_a_task_that_is_taken_away_is_so_in_all_versions(place: Place):

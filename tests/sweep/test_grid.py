@@ -108,8 +108,8 @@ def test_lists_of_python_mean_the_same():
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        (["sizes=8"], "there is nothing to vary called 'sizes': did you mean size"),
-        (["lrr=1"], "did you mean lr"),
+        (["sizes=8"], "no setting or option 'sizes' to vary. Did you mean size"),
+        (["lrr=1"], "Did you mean lr"),
         (["rank=2"], "rank is an option of lora, and no method here has it"),
         (["lr="], "lr has no values"),
         (["lr=1e-3,,1e-4"], "lr has an empty value"),
@@ -121,7 +121,7 @@ def test_lists_of_python_mean_the_same():
         (["lr=1e-3,0.001"], "lr has 0.001 twice"),
         (["size=0"], "houlsby: size=0 is not valid: expected 1 or more"),
         (["size=big"], "houlsby: size=big is not valid: expected a whole number"),
-        (["method=houlsbi:size=4"], "there is no method 'houlsbi': did you mean houlsby"),
+        (["method=houlsbi:size=4"], "unknown method 'houlsbi'. Did you mean houlsby"),
         (["method=houlsby,houlsby:size=64"], "method has houlsby twice"),
         (["method=houlsby:size=8", "size=8,16"], "size is both in houlsby:size=8 and in the grid"),
         (["data=a.csv,b.csv"], "data cannot vary"),
@@ -224,7 +224,7 @@ def test_wide_ranges_are_drawn_by_their_logarithm():
 def test_finite_draws_without_repetition():
     made = space("lr=1,2,3", "epochs=1,2")
     assert sorted(map(str, draw(made, 6, 0))) == sorted(map(str, made.settings()))
-    with pytest.raises(RunError, match="7 different combinations were asked for, and there are only 6"):
+    with pytest.raises(RunError, match="7 different combinations were requested, but there are only 6"):
         draw(made, 7, 0)
     with pytest.raises(RunError, match="only 3"):
         draw(space("epochs=1..3", ranges=True), 4, 0)

@@ -219,7 +219,7 @@ def test_a_run_that_kills_its_worker_is_found_and_nobody_else_is_blamed(fake: ty
     fake.deadly = ("lr=0.006",)
     found = inlay.sweep(inlay.Host(base), run(), rates(16), engine="ray")
     problems = {row.label: row.error for row in found.rows}
-    assert "died 4 times, the last time with no other run beside it: SIGSEGV" in problems.pop("lr=0.006")
+    assert "died 4 times, the last time with no other run on it: SIGSEGV" in problems.pop("lr=0.006")
     assert set(problems.values()) == {"made up"}
     sizes = [len(pack) for pack in fake.packs if "lr=0.006" in pack]
     assert sizes == [8, 4, 2, 1], "in packs of half the size"
@@ -294,9 +294,9 @@ def test_all_that_is_wrong_is_said_before_anything_starts(base: str, monkeypatch
     host = inlay.Host(base)
     with pytest.raises(RunError, match="'nowhere' is not an address of a Ray cluster"):
         inlay.sweep(host, run(), {}, engine="ray", address="nowhere")
-    with pytest.raises(RunError, match="there is no engine 'rya': did you mean ray"):
+    with pytest.raises(RunError, match=r"unknown engine 'rya'\. Did you mean ray"):
         inlay.sweep(host, run(), {}, engine="rya")
-    with pytest.raises(RunError, match="address is for the engine ray"):
+    with pytest.raises(RunError, match="address needs the engine ray"):
         inlay.sweep(host, run(), {}, address="auto")
     with pytest.raises(RunError, match="workers=0 is not valid"):
         inlay.sweep(host, run(), {}, engine="ray", workers=0)

@@ -103,7 +103,7 @@ def test_restart_removes_what_is_ours_alone(tmp_path):
 
 
 def test_restart_leaves_a_sweep_alone_that_somebody_works_on(tmp_path):
-    with Store(tmp_path / "s.db"), pytest.raises(RunError, match="another process is at work"):
+    with Store(tmp_path / "s.db"), pytest.raises(RunError, match="another process is using"):
         remove(tmp_path / "s.db")
     assert (tmp_path / "s.db").exists()
     remove(tmp_path / "s.db")

@@ -101,7 +101,7 @@ def test_a_run_that_diverges_does_not_stop_the_others():
 
 def test_a_sweep_in_which_nothing_ends_has_no_best():
     found = inlay.sweep(work.host(), run(clip=None), {"lr": [1e30]})
-    with pytest.raises(RunError, match="no run of sweep has come to its end: "):
+    with pytest.raises(RunError, match="no run of sweep has finished: "):
         _ = found.best
 
 
@@ -240,7 +240,7 @@ def test_what_a_kill_left_half_written_is_removed(tmp_path: Path):
 
 
 def test_one_process_at_a_time(tmp_path: Path):
-    with Store(tmp_path / "s.sqlite"), pytest.raises(RunError, match="another process is at work"):
+    with Store(tmp_path / "s.sqlite"), pytest.raises(RunError, match="another process is using"):
         inlay.sweep(work.host(), run(), {"lr": [1e-3]}, store=tmp_path / "s.sqlite")
 
 
@@ -311,5 +311,5 @@ def test_select_is_checked_and_errors_are_ours():
         inlay.sweep(work.host(), run(), {}, select="worst")  # type: ignore[arg-type]
     with pytest.raises(InlayError, match="a search needs a number of trials"):
         inlay.sweep(work.host(), run(), {"lr": [1, 2]}, search="optuna")
-    with pytest.raises(InlayError, match="exclude each other"):
+    with pytest.raises(InlayError, match="cannot be combined"):
         inlay.sweep(work.host(), run(), {"lr": [1, 2]}, search="optuna", trials=2, random=3)

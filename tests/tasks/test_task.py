@@ -225,9 +225,9 @@ def test_every_metric_that_may_be_asked_for_is_scored(name, base):
     firsts = [next(i for i, row in enumerate(rows) if row.example == e) for e in range(len(examples))]
     task = parse(name)
     answers = [task.decode([outputs[i]], [rows[i]], examples[e], labels, base) for e, i in enumerate(firsts)]
-    with pytest.raises(SpecError, match="valid: ") as problem:
+    with pytest.raises(SpecError, match="Valid: ") as problem:
         task.primary("nonsense", labels)
-    names = str(problem.value).rsplit("valid: ", 1)[1].split(", ")
+    names = str(problem.value).rsplit("Valid: ", 1)[1].split(", ")
     scores = task.score(examples, answers, labels)
     assert set(names) <= set(scores)
     assert all(task.primary(n, labels) == n for n in names)

@@ -45,7 +45,7 @@ def test_who_is_alone_cleans_up_after_those_that_were_killed(checkpoint):
 
 def test_the_second_is_refused_and_the_first_goes_on(checkpoint):
     with checkpoint.alone():
-        with pytest.raises(RunError, match=r"another process is at work on .*tone; wait for it, or use another name"):
+        with pytest.raises(RunError, match=r"another process is using .*tone; wait for it, or use another name"):
             Checkpoint(checkpoint.folder).alone().__enter__()
         assert checkpoint.exists
     assert sorted(path.name for path in checkpoint.folder.parent.iterdir()) == ["tone"], "the lock leaves no file"
@@ -111,7 +111,7 @@ def test_two_trainings_of_one_name_on_the_command_line(tmp_path, monkeypatch):
         for more in ((), ("--resume",), ("--restart",)):
             done = CliRunner().invoke(app, [*command, *more])
             assert done.exit_code == 1
-            assert "another process is at work on library/runs/tone" in done.output
+            assert "another process is using library/runs/tone" in done.output
     done = CliRunner().invoke(app, [*command, "--max-steps", "2"])
     assert done.exit_code == 0, done.output
     assert not list(Path("library/runs").iterdir())
@@ -120,7 +120,7 @@ def test_two_trainings_of_one_name_on_the_command_line(tmp_path, monkeypatch):
 def test_two_trainings_in_python(tmp_path):
     host = inlay.Host(str(GOLDEN / "base"), device="cpu")
     run = inlay.Run(data=str(GOLDEN / "rows.csv"), max_steps=2)
-    with Checkpoint(tmp_path / "c").alone(), pytest.raises(RunError, match="another process is at work"):
+    with Checkpoint(tmp_path / "c").alone(), pytest.raises(RunError, match="another process is using"):
         inlay.train(host, run, checkpoint=tmp_path / "c")
     inlay.train(host, run, checkpoint=tmp_path / "c")
     assert not list(tmp_path.iterdir())

@@ -301,7 +301,7 @@ class TestWandB:
             raise ConnectionError("gone")
 
         log._open[0, "run-0"].handle.log = fail
-        with pytest.warns(RuntimeWarning, match="WandB: run-0 is not logged any further: gone"):
+        with pytest.warns(RuntimeWarning, match="WandB: run-0 is no longer logged: gone"):
             log(step(1, 2.0))
         feed(log, [step(2, 1.0), step(1, 3.0, 1)])
         log.close()
@@ -473,7 +473,9 @@ class TestMake:
         assert (tmp_path / "log.jsonl").is_file()
 
     def test_unknown(self):
-        with pytest.raises(RunError, match=r"no log 'tensorbord': did you mean tensorboard\?.* tensorboard:FOLDER"):
+        with pytest.raises(
+            RunError, match=r"unknown log 'tensorbord'. Did you mean tensorboard\?.* tensorboard:FOLDER"
+        ):
             make("tensorbord:x")
 
     @pytest.mark.parametrize("spec", ["wandb", "wandb:", "wandb: "])

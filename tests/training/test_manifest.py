@@ -104,10 +104,10 @@ def test_all_mistakes_are_told_together(tmp_path):
     )
     where = f"{tmp_path / 'tasks.toml'} "
     assert f"{where}[defaults]: batch_size=0 is not valid" in said
-    assert "there is no setting 'epoch': did you mean epochs" in said
+    assert "unknown setting 'epoch'. Did you mean epochs" in said
     assert said.count("[defaults]") == said.count("'epoch'") == 1  # not again for every task
     assert f"{where}[tasks.bad]: lr=-1 is not valid" in said
-    assert "there is no setting 'sed': did you mean seed" in said
+    assert "unknown setting 'sed'. Did you mean seed" in said
     assert f"{where}[tasks.worse]: 'data' is missing; epochs='many' is not valid" in said
     assert "[tasks.good]" not in said
 
@@ -207,7 +207,7 @@ def test_good_tasks_are_kept_and_bad_ones_named(base, mixed):
     assert rows["names@1"][0] == "adapterbias"
     assert f"torn failed: {mixed.parent / 'torn.jsonl'}:2: not JSON" in summary
     assert "diverges failed: the loss of diverges is " in summary
-    assert f"3 of 5 tasks trained, kept in {library.root}\n" in summary
+    assert f"3 of 5 tasks trained, saved to {library.root}\n" in summary
     assert not any((library.local / "runs").iterdir())
 
 
@@ -258,7 +258,7 @@ def test_an_interrupted_manifest_goes_on(base, mixed, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "_go_on", go_on)
         assert train(base, mixed, "--slots", "2").exit_code == 130
-    assert "--resume goes on with it" in train(base, mixed).stderr
+    assert "--resume to continue it" in train(base, mixed).stderr
     resumed = train(base, mixed, "--resume", "--json")
     assert {one["name"]: one["history"] for one in json.loads(resumed.stdout)} == whole
 

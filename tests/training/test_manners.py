@@ -38,7 +38,7 @@ def test_a_training_tells_the_guess_and_how_it_went_on_stderr(tmp_path: Path, ca
     assert lines[-1].startswith(
         f"tone: validation accuracy {result.value:.4f}, best after {result.best_step} steps, 0:0"
     )
-    assert lines[-1].endswith(f"kept in {tmp_path / 'library'} as tone@1")
+    assert lines[-1].endswith(f"saved to {tmp_path / 'library'} as tone@1")
     assert not any("step 4/8" in line for line in lines)  # no terminal: nothing in between
 
 
@@ -106,7 +106,7 @@ def test_a_notebook_gets_a_bar_on_one_line(capsys: pytest.CaptureFixture[str]):
     ],
 )
 def test_a_setting_of_another_name_is_known(given: str, meant: str):
-    with pytest.raises(RunError, match=f"there is no setting '{given}': did you mean {meant}"):
+    with pytest.raises(RunError, match=f"unknown setting '{given}'. Did you mean {meant}"):
         inlay.Run(data="a.csv", **{given: 3})
 
 
@@ -118,9 +118,9 @@ def test_names_from_elsewhere_are_not_our_own():
 def test_all_that_is_wrong_with_a_run_is_one_error():
     with pytest.raises(inlay.InlayError) as error:
         inlay.Run(lr=-1, epochs="many", learning_rate=3)
-    for part in ("'data' is missing", "lr=-1 is not valid", "epochs='many' is not valid", "did you mean lr"):
+    for part in ("'data' is missing", "lr=-1 is not valid", "epochs='many' is not valid", "Did you mean lr"):
         assert part in str(error.value)
-    with pytest.raises(RunError, match=r"^tasks\.toml: there is no setting 'bs'"):
+    with pytest.raises(RunError, match=r"^tasks\.toml: unknown setting 'bs'"):
         make_run({"data": "a", "bs": 3}, "tasks.toml")
 
 

@@ -95,7 +95,7 @@ def test_a_run_that_never_fits_fails_alone(monkeypatch, expected):
     monkeypatch.setattr(Bank, "load", load)
     found = list(inlay.train(work.host(), runs()))
     assert [r.ok for r in found] == [True, False, True, True]
-    assert "does not fit into memory by itself" in found[1].problem
+    assert "does not fit in memory even on its own" in found[1].problem
     assert_equal([found[0], *found[2:]], [expected[0], *expected[2:]])
 
 

@@ -119,7 +119,7 @@ def test_memory_that_one_lacks_anywhere_all_lack(scene, hit, few_alone, tmp_path
 
 def test_one_that_fails_stops_the_others_with_a_reason(scenes):
     told, failed = scenes["failing"]
-    assert "process 0 of 2 cannot go on: another one has stopped" in told["error"]
+    assert "process 0 of 2 cannot continue: another process stopped" in told["error"]
     assert failed == {}
 
 

@@ -81,11 +81,11 @@ def newest(place: Path) -> dict[str, str]:
 def test_all_that_cannot_be_is_told_before_anything_starts(made, place, monkeypatch):
     monkeypatch.setattr(Loop, "run", lambda self: pytest.fail("it has started"))
     said = call(made, "--all", code=1)
-    assert "made-elsewhere: cannot be trained again: its card does not say how it was trained" in said
-    assert "rows: cannot be trained again: its data was 24 rows given as objects" in said
-    assert "deep: cannot be trained again: " in said
+    assert "made-elsewhere: cannot be retrained: its card does not say how it was trained" in said
+    assert "rows: cannot be retrained: its data was 24 rows given as objects" in said
+    assert "deep: cannot be retrained: " in said
     assert "layers" in said
-    assert "3 tasks cannot be trained again, see above; --skip leaves them out" in said
+    assert "3 tasks cannot be retrained, see above; pass --skip to leave them out" in said
     assert "mood@2: classification, 16 rows, houlsby:size=4" in said
 
 
@@ -140,10 +140,10 @@ def test_changed_and_missing_data_is_noticed(made, place, monkeypatch):
     try:
         path.write_text(kept.replace("film", "book", 1), encoding="utf-8")
         said = call(made, "mood", "tags", code=1)
-        assert "mood: cannot be trained again: its data has changed since it was trained" in said
+        assert "mood: cannot be retrained: its data has changed since it was trained" in said
         path.unlink()
         said = call(made, "mood", "tags", code=1)
-        assert "mood: cannot be trained again: " in said
+        assert "mood: cannot be retrained: " in said
         assert "there is no such file" in said
         told = call(made, "mood", "tags", "--skip")
         assert [one["name"] for one in told["tasks"]] == ["tags"]
@@ -168,7 +168,7 @@ def test_killed_it_goes_on(made, place, monkeypatch, where, name, times):
         patched.setattr(where, name, killed)
         command = ["retrain", "mood", "tags", "--base", str(made / "new"), "--save-every", "0"]
         assert isinstance(CliRunner().invoke(app, command).exception, MemoryError)
-    assert "--resume goes on with it, --restart forgets it" in call(made, "mood", "tags", code=1)
+    assert "pass --resume to continue it, or --restart to start over" in call(made, "mood", "tags", code=1)
     found = call(made, "mood", "tags", "--resume")
     assert found["tasks"] == expected["tasks"]
     whole, mine = Library(place / "whole"), Library(found["candidates"])
@@ -262,10 +262,10 @@ def test_undo_refuses_what_it_cannot_take_back(made, place):
         ([], "give NAMEs, or --all"),
         (["mood", "--all", "--base", "x"], "not both"),
         (["mood"], "--base is missing"),
-        (["mood", "--base", "x", "--switch", "--switch-better"], "exclude each other"),
-        (["mood", "--base", "x", "--tolerance", "1"], "goes with --switch-better"),
-        (["mood", "--base", "x", "--alias", "prod"], "goes with --switch"),
-        (["mood", "--base", "x", "--undo"], "takes back a switch"),
+        (["mood", "--base", "x", "--switch", "--switch-better"], "cannot be combined"),
+        (["mood", "--base", "x", "--tolerance", "1"], "needs --switch-better"),
+        (["mood", "--base", "x", "--alias", "prod"], "needs --switch"),
+        (["mood", "--base", "x", "--undo"], "can only be combined with NAMEs"),
     ],
 )
 def test_usage(arguments, says):

@@ -16,7 +16,8 @@ from inlay import drawing, metrics
 from inlay.analysis.finding import Finding
 from inlay.analysis.removed import Span, outputs_without, refuse_nothing, spans
 from inlay.analysis.rows import deciding, rows_of
-from inlay.engine.evaluate import commonest, outputs_of, score
+from inlay.comparison.baselines import majority
+from inlay.engine.evaluate import outputs_of, score
 from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.tasks import Example
@@ -54,8 +55,8 @@ def ablation(
     singles = {span.first: change for span, change in changes.items() if span.first == span.last}
     worst = (max if metric in metrics.LOWER_IS_BETTER else min)(singles, key=singles.__getitem__)
     summary: dict[str, Any] = {"whole adapter": whole, "all layers removed": values[everything]}
-    if (majority := commonest(host.task(name), examples, host.labels(name))) is not None:
-        summary["majority class"] = majority[1][metric]
+    if (guess := majority(host.task(name), examples, host.labels(name))) is not None:
+        summary["majority class"] = guess[1][metric]
     summary |= {"most important layer": worst, "change without it": singles[worst]}
     norms = "adapters and norms" if with_norms else "adapters"
     measured = f"{metric} of {name} on {len(examples):,} rows{f' ({where})' if where else ''}"

@@ -61,7 +61,7 @@ def against(rows: Sequence[Row], axis: Axis) -> Finding:
     few = [name for name, own in found.items() if 0 < len({e.setting["value"] for e in own}) < 2]
     if len(few) == len(sets):
         value = shown(next(e.setting["value"] for e in found[few[0]]))
-        raise RunError(f"all runs have {axis.options[0]}={value}: there is nothing to draw it against")
+        raise RunError(f"all runs have {axis.options[0]}={value}: there is nothing to plot it against")
     lines = [line for one in sets for line in _rows(one.name, found[one.name])]
     columns = tuple(axis.options[0] if name == "" else name for name in COLUMNS)
     best = {one.name: found[one.name][0] for one in sets}

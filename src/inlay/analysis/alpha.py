@@ -31,7 +31,7 @@ def alpha(host: Host, examples: Mapping[str, Sequence[Example]]) -> Finding:
         examples: adapter -> the texts it is shown.
     """
     if not examples:
-        raise RunError("alpha needs an adapter to look at")
+        raise RunError("alpha needs at least one adapter")
     texts.refuse_without_alpha(host, examples)
     asked = [(name, text) for name, some in examples.items() for text in texts.read(host, name, some)]
     found = texts.weights(host, asked)

@@ -111,7 +111,7 @@ def _between(name: str, start: Tensor | None, end: Tensor, a: float) -> Tensor:
     """theta_0 + a (theta_1 - theta_0); what is stored sparse is a difference from the base, and started at zero."""
     if start is None:
         if not name.endswith(sparse.VALUE):
-            raise RunError(f"nobody knows where {name} started")
+            raise RunError(f"it is unknown where {name} started")
         return a * end
     return torch.lerp(start.to(end.device, end.dtype), end, a)
 

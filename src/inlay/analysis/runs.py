@@ -55,7 +55,7 @@ class DataSet:
 
 
 def data_sets(rows: Iterable[Row]) -> list[DataSet]:
-    """Rows by their data; an error if none has come to its end, or if one data set was measured in two ways."""
+    """Rows by their data; an error if none has finished, or if one data set was measured in two ways."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(str(row.config.get("data", "")), []).append(row)
@@ -64,11 +64,13 @@ def data_sets(rows: Iterable[Row]) -> list[DataSet]:
     for data, own in groups.items():
         metrics = list(dict.fromkeys(row.metric for row in own))
         if len(metrics) > 1:
-            raise RunError(f"runs on {names[data]} are measured by {' and by '.join(metrics)}, which do not compare")
+            raise RunError(
+                f"runs on {names[data]} are measured by {' and by '.join(metrics)}, which cannot be compared"
+            )
         found.append(DataSet(names[data], metrics[0], tuple(own)))
     found = [one for one in found if one.done]
     if not found:
-        raise RunError("no run of this sweep has come to its end")
+        raise RunError("no run of this sweep has finished")
     return found
 
 

@@ -43,7 +43,7 @@ def shift(
         bare: a panel for the base without an adapter, too.
     """
     if not names:
-        raise RunError("shift needs an adapter to look at")
+        raise RunError("shift needs at least one adapter")
     _refuse(host, names)
     chosen = _drawn(names[0], examples, rows, seed)
     seen = texts.read(host, names[0], chosen)

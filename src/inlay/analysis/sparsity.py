@@ -22,7 +22,7 @@ from inlay.methods.adapterbias import AdapterBias, TokenShift
 def sparsity(host: Host, names: Sequence[str]) -> Finding:
     """How many weights of L-alpha are left in every layer, for adapters that were trained with `adapterbias:l0=...`."""
     if not names:
-        raise RunError("sparsity needs an adapter to look at")
+        raise RunError("sparsity needs at least one adapter")
     rows: list[tuple[Any, ...]] = [(name, *row) for name in names for row in _left(host, name)]
     summary: dict[str, Any] = {}
     for name in names:

@@ -66,7 +66,7 @@ def register(arch: Arch) -> Arch:
     )
     for kinds, valid in checks:
         for kind in (kind for kind in kinds if kind not in valid):
-            raise ArchError(f"row {arch.model_type!r} has an unknown site {kind!r}: {suggest(kind, valid)}")
+            raise ArchError(f"row {arch.model_type!r} has an unknown site {kind!r}. {suggest(kind, valid)}")
     _TABLE[arch.model_type] = arch
     return arch
 
@@ -75,7 +75,7 @@ def find(model_type: str) -> Arch:
     """The row of a model type."""
     if model_type not in _TABLE:
         raise ArchError(
-            f"there is no row for the architecture {model_type!r}: {suggest(model_type, _TABLE)}. "
+            f"unsupported architecture {model_type!r}. {suggest(model_type, _TABLE)}. "
             "To add it: inlay.base.arch.register(Arch(model_type=..., layers=..., sites=...)), "
             "with the paths of its layers and projections"
         )

@@ -85,7 +85,9 @@ class Base:
             raise BaseError(f"{self.name} has released its weights; load it without {self.form} to verify")
         now = fingerprints(self.model)
         if self.running != now:
-            raise BaseError(f"the weights of {self.name} have changed: were {self.running[0]}, are {now[0]}")
+            raise BaseError(
+                f"the weights of {self.name} have changed: they were {self.running[0]} and are now {now[0]}"
+            )
 
     def identity(self, with_pooler: bool) -> str:
         """What an adapter is bound to: the fingerprint, and the pooler's if the adapter uses it."""
@@ -119,7 +121,7 @@ def load(
         refuse_in_use(model)
         name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
         if not _is_there(device, _first(model).device) or dtype not in (None, _first(model).dtype):
-            raise BaseError("a model given as an object is used as it is; move it with model.to(...) before")
+            raise BaseError("a model given as an object is used as it is; move it with model.to(...) first")
         stored = fingerprints(model)
     else:
         name = str(source or os.environ.get("INLAY_BASE") or DEFAULT)
@@ -157,7 +159,7 @@ def ready(base: Base) -> None:
 def check_form(weights: str | None) -> None:
     """Refuse a form of weights that there is not, before anything is read."""
     if weights is not None and weights not in ("plain", *FORMS):
-        raise BaseError(f"weights cannot be kept as {weights!r}: {suggest(weights, ['plain', *FORMS])}")
+        raise BaseError(f"unknown form of weights {weights!r}. {suggest(weights, ['plain', *FORMS])}")
 
 
 def keep_as(base: Base, weights: str | None, release: bool = False) -> None:

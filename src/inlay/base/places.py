@@ -36,7 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def check_shape(shape: str) -> None:
     """Refuse what is neither a well-known shape nor a folder."""
     if shape not in SHAPES and not Path(shape).is_dir():
-        raise BaseError(f"{shape!r} is neither a known shape nor a folder: {suggest(shape, SHAPES)}")
+        raise BaseError(f"{shape!r} is neither a known shape nor a folder. {suggest(shape, SHAPES)}")
 
 
 def locate(name: str) -> tuple[str, Literal["folder", "package", "cache", "hub"]]:

@@ -83,7 +83,7 @@ class Sites:
         """The sites of these kinds in these layers; a kind the model lacks altogether is an error."""
         for kind in kinds:
             if kind not in self.kinds:
-                raise SpecError(f"{self.arch.model_type} has no site {kind!r}: {suggest(kind, self.kinds)}")
+                raise SpecError(f"{self.arch.model_type} has no site {kind!r}. {suggest(kind, self.kinds)}")
         return [s for s in self.items if s.kind in kinds and (s.layer is None or s.layer in layers)]
 
     def choose_layers(self, text: str) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ def folder_of(shape: str, base: str | None, scratch: Path) -> str:
             raise RunError(f"{loaded.name} is not in a folder, and the peers read it from one")
         return str(loaded.folder)
     if shape not in SHAPES:
-        raise RunError(f"there is no shape {shape!r}: {suggest(shape, (DEFAULT_SHAPE, *SHAPES))}")
+        raise RunError(f"unknown shape {shape!r}. {suggest(shape, (DEFAULT_SHAPE, *SHAPES))}")
     options = dict(SHAPES[shape])
     config = AutoConfig.for_model(options.pop("model_type"), **options)
     with torch.random.fork_rng():

@@ -168,9 +168,11 @@ def _would_fit(question: Question, sites: Sites, figures: Figures, serving: Mapp
     _, need = side_by_side(question, sites, figures, question.method)
     if serving["resident"] < question.tasks:
         if serving["resident"]:
-            found.append(f"inlay serve --resident {serving['resident']} keeps so many, and pages others in when asked")
+            found.append(
+                f"inlay serve --resident {serving['resident']} keeps that many loaded, and loads the others on demand"
+            )
         missing = serving["bytes_for_all"] - room
-        found.append(f"a device of {size(total + missing / _ROOM)}, or several with a part of the tasks each")
+        found.append(f"a device of {size(total + missing / _ROOM)}, or several that share the tasks")
         for spec in SMALLER:
             smaller = sizes_of(parse(spec), sites, question.labels, question.epochs)
             if smaller.bank(question.tasks) <= room:

@@ -21,7 +21,7 @@ def draw_lengths(kind: str, count: int, seed: int) -> list[int]:
     if kind == "short":
         return [int(n) for n in torch.randint(5, 17, (count,), generator=random)]
     if kind != "glue":
-        raise RunError(f"there are no lengths {kind!r}: {suggest(kind, ('glue', 'short'))}")
+        raise RunError(f"unknown kind of lengths {kind!r}. {suggest(kind, ('glue', 'short'))}")
     drawn = torch.exp(torch.randn(count, generator=random) * 0.5 + math.log(28))
     return [int(n) for n in drawn.round().clamp(5, 128)]
 

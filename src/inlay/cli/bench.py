@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inlay.bench.peers import Peer
     from inlay.bench.work import Settings
 
-app = App("Measure how fast Inlay trains and answers, beside other libraries.")
+app = App("Benchmark training and prediction against other libraries.")
 
 _PEER_SETTINGS = ("grouped", "compile", "fp32", "autocast", "bf16")
 
@@ -43,7 +43,7 @@ class Common(NamedTuple):
     ] = "minilm"
     base: Annotated[
         str | None,
-        options.option(METHOD, "--base", "BASE", "The pretrained model, in place of a shape: a hub name or a folder."),
+        options.option(METHOD, "--base", "BASE", "The pretrained model, instead of a shape: a hub name or a folder."),
     ] = None
     lengths: Annotated[
         str,
@@ -59,7 +59,7 @@ class Common(NamedTuple):
     text: options.Text = None
     seed: options.Seed = 0
     repeats: Annotated[int, options.option(RUNNING, "--repeats", "N", "Time N blocks of each library.", min=1)] = 7
-    steps: Annotated[int, options.option(RUNNING, "--steps", "N", "Steps or batches in a block.", min=1)] = 10
+    steps: Annotated[int, options.option(RUNNING, "--steps", "N", "Steps or batches per block.", min=1)] = 10
     warmup_steps: Annotated[
         int, options.option(RUNNING, "--warmup-steps", "N", "Steps or batches before the first block.", min=1)
     ] = 5
@@ -67,17 +67,18 @@ class Common(NamedTuple):
         str | None, options.option(RUNNING, "--device", "DEVICE", "cpu or cuda.  [default: cuda if there is one]")
     ] = None
     threads: Annotated[
-        int | None, options.option(RUNNING, "--threads", "N", "CPU threads for everyone.  [default: torch's]", min=1)
+        int | None,
+        options.option(RUNNING, "--threads", "N", "CPU threads for every library.  [default: torch's]", min=1),
     ] = None
     weights: options.Weights = None
     peft_python: Annotated[
-        str | None, options.option(RARE, "--peft-python", "PYTHON", "The interpreter that has peft.")
+        str | None, options.option(RARE, "--peft-python", "PYTHON", "A Python interpreter with peft installed.")
     ] = None
     peft_path: Annotated[
         str | None, options.option(RARE, "--peft-path", "FOLDER", "Its PYTHONPATH, if it needs one.")
     ] = None
     adapters_python: Annotated[
-        str | None, options.option(RARE, "--adapters-python", "PYTHON", "The interpreter that has adapters.")
+        str | None, options.option(RARE, "--adapters-python", "PYTHON", "A Python interpreter with adapters installed.")
     ] = None
     adapters_path: Annotated[
         str | None, options.option(RARE, "--adapters-path", "FOLDER", "Its PYTHONPATH, if it needs one.")
@@ -92,11 +93,11 @@ class Common(NamedTuple):
     ] = "best"
     peer_scripts: Annotated[
         str | None,
-        options.option(RARE, "--peer-scripts", "FOLDER", "The scripts of the peers.  [default: bench/peers]"),
+        options.option(RARE, "--peer-scripts", "FOLDER", "The folder with the peers' scripts.  [default: bench/peers]"),
     ] = None
     out: Annotated[
         Path | None,
-        options.option(OUTPUT, "--out", "FILE", "Write the results to this JSON file too, after each measurement."),
+        options.option(OUTPUT, "--out", "FILE", "Also write the results to this JSON file, after each measurement."),
     ] = None
     as_json: output.AsJson = False
 
@@ -113,7 +114,7 @@ def train(
     *,
     common: Common,
 ) -> None:
-    """Time a training step of several runs; other libraries take one step after the other.
+    """Time a training step of several runs; other libraries take the runs one after another.
 
     Examples:
         inlay bench train --method houlsby:size=64 --runs 1,16
@@ -168,7 +169,7 @@ def _numbers(text: str, option: str) -> list[int]:
         found = []
     if not found or min(found) < 1:
         raise typer.BadParameter(
-            f"{text!r} is not valid: expected numbers from 1, with commas between them", param_hint=f"'{option}'"
+            f"{text!r} is not valid: expected numbers from 1, separated by commas", param_hint=f"'{option}'"
         )
     return found
 
@@ -177,7 +178,7 @@ def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common:
     """Measure every combination of sizes; the file is complete after each."""
     for name in ("peft", "adapters"):
         if getattr(common, f"{name}_path") is not None and getattr(common, f"{name}_python") is None:
-            raise typer.BadParameter(f"--{name}-path is of no use without --{name}-python")
+            raise typer.BadParameter(f"--{name}-path needs --{name}-python")
     if common.data is not None:
         from inlay.data.source import check_file
 

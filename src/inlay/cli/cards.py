@@ -21,19 +21,25 @@ if TYPE_CHECKING:
 _NAMES = 9
 """Width of the names on a page."""
 _GAP = 2
-_RIGHT = ("labels", "size", "share")
+_RIGHT = ("labels", "size", "of base")
 _METHOD = 32
-_LESS = ("labels", "when", "share", "task", "alias")
+_LESS = ("labels", "when", "of base", "task", "alias")
 """What a list does without first, second ... where there is no room."""
+_UNKNOWN = "-"
 
 
 def show_list(
-    screen: Console, entries: Sequence[Entry], newest: Sequence[Entry], named: Mapping[str, Mapping[str, int]]
+    screen: Console,
+    entries: Sequence[Entry],
+    newest: Sequence[Entry],
+    named: Mapping[str, Mapping[str, int]],
+    hidden: int = 0,
 ) -> None:
     """A row for every entry, and what the newest of every name cost together.
 
     Args:
-        named: name -> alias -> version; `prod=1` stands beside another version if that one has no row of its own.
+        named: name -> alias -> version; `prod=1` is beside another version if that one has no row of its own.
+        hidden: how many older versions have no row.
     """
     shown = {entry.ref for entry in entries}
     rows = [_row(entry) for entry in entries]
@@ -54,6 +60,9 @@ def show_list(
     if len(entries) > len(newest):
         stored = sum({entry.sha256: entry.bytes for entry in entries}.values())
         screen.print(f"all {len(entries):,} versions: {about.size(stored)}", soft_wrap=True)
+    if hidden:
+        older = "1 older version is" if hidden == 1 else f"{hidden:,} older versions are"
+        screen.print(f"{older} not shown (--all-versions shows all)", soft_wrap=True)
 
 
 def _aligned(row: Mapping[str, str], widths: Mapping[str, int]) -> str:
@@ -67,18 +76,18 @@ def _row(entry: Entry) -> dict[str, str]:
         "adapter": entry.ref,
         "alias": "",
         "method": method if len(method) <= _METHOD else f"{method[: _METHOD - 3]}...",
-        "task": one_line(about.kind(card)),
-        "labels": f"{labels:,}" if labels else "",
+        "task": one_line(about.kind(card)) or _UNKNOWN,
+        "labels": f"{labels:,}" if labels else _UNKNOWN,
         "size": about.size(entry.bytes),
-        "share": facts.share(card),
+        "of base": facts.share(card) or _UNKNOWN,
         "metric": _deciding(card),
-        "when": facts.when(card, "%Y-%m-%d"),
+        "when": facts.when(card, "%Y-%m-%d") or _UNKNOWN,
     }
 
 
 def _deciding(card: Card) -> str:
     found = about.deciding(card)
-    return f"{one_line(found[0])} {decimals(found[2])}" if found else ""
+    return f"{one_line(found[0])} {decimals(found[2])}" if found else _UNKNOWN
 
 
 def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str]], library: str | None) -> None:
@@ -118,7 +127,7 @@ def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) ->
         table.add_row(marked, *(decimals(one[name]) if name in one else "" for one in found.values()))
     screen.print(table)
     if about.deciding(card):
-        screen.print("  * chose the best state", style="dim")
+        screen.print("  * picked the checkpoint", style="dim")
 
 
 def _section(screen: Console, title: str) -> None:

@@ -85,13 +85,13 @@ def find(library: Library, names: str, before: Sequence[str]) -> dict[str, Chose
         card = entry.card
         kind = kind_of(card["task"]) if card["task"] else ""
         if card["head"] is None or kind in ("", "mlm"):
-            raise AdapterError(f"{name} cannot be asked: it has no head that gives answers")
+            raise AdapterError(f"{name} cannot predict: it has no head that gives answers")
         chosen[name] = Chosen(entry.version, entry.sha256, card["task"], kind, card["labels"], card, entry)
     bases = {one.about["base"].partition("+")[0]: name for name, one in chosen.items()}
     if len(bases) > 1:
         first, second = list(bases.items())[:2]
         raise AdapterError(
-            f"{first[1]} and {second[1]} belong to different bases ({first[0]}, {second[0]}); ask them one at a time"
+            f"{first[1]} and {second[1]} belong to different bases ({first[0]}, {second[0]}); run them one at a time"
         )
     return chosen
 
@@ -136,7 +136,7 @@ def find_there(url: str, names: str, before: Sequence[str]) -> tuple[dict[str, C
                 raise AdapterError(f"{url}: {error}") from None
         which = ref.partition("@")[2]
         if "@" not in name and which and int(which) != card["version"]:
-            raise AdapterError(f"{url} serves {name} at version {card['version']} now; this began with {which}")
+            raise AdapterError(f"{url} serves {name} at version {card['version']} now; this run began with {which}")
         columns = {"columns": card["columns"]} if card.get("columns") else {}
         kind, labels = kind_of(card["task"]), card.get("labels") or ()
         chosen[name] = Chosen(card["version"], card["sha256"], card["task"], kind, labels, columns)
@@ -179,8 +179,8 @@ def _refs(names: str, before: Sequence[str]) -> Iterator[tuple[str, str]]:
     seen = set()
     for name in filter(None, (part.strip() for part in names.split(","))):
         if name in seen:
-            raise AdapterError(f"{name} is asked for twice")
+            raise AdapterError(f"{name} is named twice")
         seen.add(name)
         yield name, f"{name}@{versions[name]}" if name in versions and "@" not in name else name
     if not seen:
-        raise AdapterError(f"{names!r} names no adapter; expected one such as sms, or several: sms,topic@2")
+        raise AdapterError(f"{names!r} names no adapter; expected one or several, such as sms or sms,topic@2")

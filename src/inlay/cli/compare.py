@@ -34,7 +34,7 @@ def compare(
     ] = None,
     manifest: Annotated[
         Path | None,
-        options.option(DATA, "--manifest", "FILE", "A TOML file of datasets with settings of their own."),
+        options.option(DATA, "--manifest", "FILE", "A TOML file that lists datasets, each with its own settings."),
     ] = None,
     methods: Annotated[
         str | None,
@@ -53,18 +53,20 @@ def compare(
             METHOD,
             "--baselines/--no-baselines",
             None,
-            "Include the commonest answer and TF-IDF.  [default: yes]",
+            "Include two baselines: the most common answer and TF-IDF.  [default: yes]",
             show_default=False,
         ),
     ] = True,
     baseline_trials: Annotated[
         int | None,
-        options.option(RARE, "--baseline-trials", "N", "Settings that Optuna tries for TF-IDF.  [default: 20]", min=1),
+        options.option(
+            RARE, "--baseline-trials", "N", "How many settings Optuna tries for TF-IDF.  [default: 20]", min=1
+        ),
     ] = None,
     task_count: Annotated[
         int | None,
         options.option(
-            *(OUTPUT, "--task-count", "N"), "Add up parameters for N tasks.  [default: one per dataset]", min=1
+            *(OUTPUT, "--task-count", "N"), "Show total parameters for N tasks.  [default: one per dataset]", min=1
         ),
     ] = None,
     slots: options.Slots = None,
@@ -75,7 +77,9 @@ def compare(
     engine: options.Engine = "local",
     address: options.Address = None,
     workers: options.Workers = None,
-    name: Annotated[str | None, options.name("The name of the comparison.  [default: made from the datasets]")] = None,
+    name: Annotated[
+        str | None, options.name("The name of the comparison.  [default: derived from the datasets]")
+    ] = None,
     library: options.Library = None,
     store: options.Store = None,
     csv: options.Csv = None,
@@ -86,7 +90,9 @@ def compare(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Compare methods on equal terms: parameters, size, time and quality. If stopped, it continues when run again.
+    """Compare methods on equal terms: parameters, size, time and quality.
+
+    Run it again to continue after an interruption.
 
     Examples:
         inlay compare tickets.csv --methods houlsby,adapterbias,finetune --seeds 3
@@ -137,12 +143,12 @@ def _runs(data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], 
     if manifest is not None:
         if data or given:
             extra = "DATA" if data else settings.option(next(iter(given)))
-            raise typer.BadParameter(f"{extra} does not go with --manifest; write it there, under [defaults]")
+            raise typer.BadParameter(f"{extra} cannot be combined with --manifest; set it there, under [defaults]")
     elif not data:
-        raise typer.BadParameter("give DATA, or --manifest")
+        raise typer.BadParameter("give DATA or --manifest")
     for key in ("val", "test"):
         if key in given and len(data) > 1:
-            raise typer.BadParameter(f"--{key} is for one dataset; give folders with splits, or --manifest")
+            raise typer.BadParameter(f"--{key} is for a single dataset; give folders with splits, or use --manifest")
     runs = [make_run({"data": one, **given}) for one in data] if manifest is None else read_manifest(manifest)
     for run in runs:
         problems.check(check, run)
@@ -177,7 +183,7 @@ def run(work: Work, screen: Console) -> Comparison:
             return work.run()
     except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
-        screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
+        screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)
         raise typer.Exit(train.code_of(stopped)) from None
 
 

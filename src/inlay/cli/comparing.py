@@ -59,7 +59,7 @@ def show_done(screen: Console, work: Work) -> None:
     """What need not be run."""
     done = sum(row.state in ("done", "failed") for row in work.rows())
     if done:
-        screen.print(f"{done} of them are done already, and are not repeated", style="yellow")
+        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
 
 
 _VERBS = {"train": "train", "validation": "validate", "test": "test"}
@@ -88,7 +88,8 @@ def show_comparison(screen: Console, found: Comparison) -> None:
     if any(dataset.split == "validation" for dataset in found.datasets):
         names = ", ".join(dataset.name for dataset in found.datasets if dataset.split == "validation")
         screen.print(
-            f"no test rows ({names}): validation rows have also chosen, so scores are a little high", style="dim"
+            f"no test rows ({names}): validation rows also picked the settings, so scores are slightly optimistic",
+            style="dim",
         )
     seconds = sum(row.seconds for row in found.rows)
     tokens = sum(row.tokens for row in found.rows)

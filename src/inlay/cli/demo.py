@@ -74,7 +74,7 @@ TOLERANCE = 1e-5
 
 def demo(
     out: Annotated[
-        Path, options.option(OUTPUT, "--out", "FOLDER", "The folder of the report, the adapters and the data.")
+        Path, options.option(OUTPUT, "--out", "FOLDER", "The folder for the report, the adapters and the data.")
     ] = Path("inlay-demo"),
     quick: Annotated[
         bool, options.option(RUNNING, "--quick", None, "Train one epoch per task: faster, with lower scores.")

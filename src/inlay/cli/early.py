@@ -67,7 +67,7 @@ def check_engine(engine: str, address: str | None, workers: int | None) -> None:
     """Ray is there, and its options are given with it alone."""
     given = {"--address": address, "--workers": workers}
     extra = [name for name, value in given.items() if value is not None and engine != "ray"]
-    wrong = [f"{name} is for --engine ray" for name in extra] + (cluster.problems(address) if engine == "ray" else [])
+    wrong = [f"{name} needs --engine ray" for name in extra] + (cluster.problems(address) if engine == "ray" else [])
     if wrong:
         raise RunError("; ".join(wrong))
 

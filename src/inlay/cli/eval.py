@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     name: options.Adapter,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file or folder.")],
     split: options.Split = None,
     per_language: Annotated[
         bool, options.option(DATA, "--per-language", None, "DATA is a folder with a file per language.")
@@ -63,7 +63,7 @@ def evaluate(
     bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
     found = {key: _evaluate(host, name, adapter, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:
-        said = f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}"
+        said = f"skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}"
         screen.print(said, style="dim", soft_wrap=True)
     trained_on = [key for key, source in sources.items() if _was_trained_on(entry, source, screen)]
     metric = str(entry.card.get("metric") or host.task(name).primary(None, host.labels(name)))
@@ -89,7 +89,8 @@ def _sources(
 def _evaluate(
     host: Host, name: str, adapter: Adapter, source: Source, given: Mapping[str, str], bad: Bad, screen: Console
 ) -> dict[str, Any]:
-    from inlay.engine.evaluate import commonest, measure
+    from inlay.comparison.baselines import majority
+    from inlay.engine.evaluate import measure
 
     examples = measured.examples_of(host, name, adapter.about, source, given, bad, screen)
     metrics, unknown = measure(host, name, examples)
@@ -97,9 +98,9 @@ def _evaluate(
         labels = ", ".join(sorted(unknown)[:5])
         said = f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}"
         screen.print(said, style="yellow", soft_wrap=True)
-    guess = commonest(host.task(name), examples, host.labels(name))
-    majority = {} if guess is None else {"majority": {"label": guess[0], "metrics": guess[1]}}
-    return {"rows": len(examples), "metrics": metrics, **majority}
+    guess = majority(host.task(name), examples, host.labels(name))
+    baseline = {} if guess is None else {"majority": {"label": guess[0], "metrics": guess[1]}}
+    return {"rows": len(examples), "metrics": metrics, **baseline}
 
 
 def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
@@ -109,7 +110,7 @@ def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
 
     seen = is_same(source.name, section(entry.card, "files").get("train"))
     if seen:
-        said = f"{source.name} is the file that {entry.name} was trained on: this is not how good it is on new rows"
+        said = f"{entry.name} was trained on {source.name}: expect lower scores on new rows"
         screen.print(said, style="yellow", soft_wrap=True)
     return seen
 
@@ -136,7 +137,7 @@ def _languages(
     shown = ", ".join(f"{group} {decimals(value)}" for group, value in groups.items())
     screen.print(f"\nmeans of {metric}: {shown}")
     if strange := unknown(values):
-        screen.print(f"family not known, counted as not distant: {', '.join(strange)}", style="dim")
+        screen.print(f"unknown language family, counted as not distant: {', '.join(strange)}", style="dim")
     return {"name": name, "metric": metric, "source_language": source, "languages": dict(found), "means": groups}
 
 

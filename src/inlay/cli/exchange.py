@@ -28,16 +28,16 @@ FORMATS = ("inlay", "peft", "adapterhub")
 _BASES = ("base_model_name_or_path", "model_name")
 """Where the peers' `adapter_config.json` names the base."""
 
-Name = Annotated[str | None, options.name("The name to keep it under.  [default: the name it comes with]")]
+Name = Annotated[str | None, options.name("The name to save it under.  [default: the name it comes with]")]
 Dtype = Annotated[
     str | None,
     options.option(
         *(OUTPUT, "--dtype", "DTYPE"),
-        "float16 (half the bytes) or float32.  [default: as it is]",
+        "float16 (half the size) or float32.  [default: unchanged]",
         check=known.one_of("dtype", ("float16", "float32")),
     ),
 ]
-Repo = Annotated[str, typer.Argument(metavar="REPO", help="A repository of the hub: owner/name.")]
+Repo = Annotated[str, typer.Argument(metavar="REPO", help="A hub repository: owner/name.")]
 Revision = Annotated[
     str | None, options.option(OUTPUT, "--revision", "REVISION", "A branch, tag or commit.  [default: main]")
 ]
@@ -50,7 +50,7 @@ def export(
         str,
         options.option(
             *(OUTPUT, "--as", "KIND"),
-            f"Who is to load it: {options.either(FORMATS)}.",
+            f"Who will load it: {options.either(FORMATS)}.",
             check=known.one_of("format", FORMATS),
         ),
     ] = "inlay",
@@ -83,7 +83,7 @@ def export(
     names = exported.write(folder, fill, force)
     sizes = {name: (folder / name).stat().st_size for name in names}
     shown = ", ".join(f"{name} ({size(number)})" for name, number in sizes.items())
-    screen.print(f"{entry.ref} is in {folder}: {shown}", soft_wrap=True)
+    screen.print(f"{entry.ref} exported to {folder}: {shown}", soft_wrap=True)
     if as_json:
         output.document({"ref": entry.ref, "folder": str(folder), "format": format, "files": sizes})
 
@@ -114,12 +114,12 @@ def import_(
     ],
     name: Name = None,
     base: Annotated[
-        str | None, options.option(METHOD, "--base", "BASE", f"{options.BASE}  [default: the one the folder names]")
+        str | None, options.option(METHOD, "--base", "BASE", f"{options.BASE}  [default: the one named in the folder]")
     ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Put an adapter from elsewhere into the library.
+    """Import an adapter into the library.
 
     Examples:
         inlay library import tickets-folder
@@ -199,7 +199,7 @@ def _kept(entry: Entry, store: Library, as_json: bool) -> None:
     from inlay.library.about import size
 
     screen = output.console(as_json)
-    screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) is in {store.root}", soft_wrap=True)
+    screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) saved to {store.root}", soft_wrap=True)
     if as_json:
         output.document({**entry.card, "aliases": list(entry.aliases)})
 
@@ -228,8 +228,8 @@ def push(
     files = exported.files(store, entry.ref, dtype, repo)
     message = f"{entry.ref}: {entry.card['method']}, {entry.card['task']}"
     place = hub.push(files, repo, private=private, revision=revision, message=message)
-    screen.print(f"{entry.ref} is at {place.url} (commit {place.commit[:12]})", soft_wrap=True)
-    screen.print(f"to get it: inlay library pull {repo}", style="dim", soft_wrap=True)
+    screen.print(f"{entry.ref} pushed to {place.url} (commit {place.commit[:12]})", soft_wrap=True)
+    screen.print(f"to download it: inlay library pull {repo}", style="dim", soft_wrap=True)
     if as_json:
         output.document({"ref": entry.ref, "repo": repo, "commit": place.commit, "url": place.url})
 

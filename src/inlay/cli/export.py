@@ -17,7 +17,7 @@ from inlay.errors import AdapterError
 if TYPE_CHECKING:
     from inlay.engine.host import Host
 
-app = App("Write adapters for other programs: ONNX, or a plain Hugging Face model.")
+app = App("Export adapters for other programs: as ONNX, or as a plain Hugging Face model.")
 
 Tokenizer = Annotated[
     bool,
@@ -33,14 +33,12 @@ Tokenizer = Annotated[
 
 @app.command()
 def onnx(
-    tasks: Annotated[
-        str, options.option(METHOD, "--tasks", "NAMES", "The adapters, in the order of their ids: sms,topic@2.")
-    ],
+    tasks: Annotated[str, options.option(METHOD, "--tasks", "NAMES", "The adapters, in task_id order: sms,topic@2.")],
     out: Annotated[Path, options.option(OUTPUT, "--out", "FILE", "The graph: FILE.onnx.")],
     opset: Annotated[int, options.option(OUTPUT, "--opset", "N", "The version of ONNX's operators.", min=18)] = 18,
     external_data: Annotated[
         bool,
-        options.option(OUTPUT, "--external-data", None, "Put the weights into a second file, as always above 2 GB."),
+        options.option(OUTPUT, "--external-data", None, "Put the weights in a separate file; always done above 2 GB."),
     ] = False,
     tokenizer: Tokenizer = True,
     overwrite: options.Overwrite = False,
@@ -48,7 +46,7 @@ def onnx(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Write one ONNX graph of many tasks: the base once, and a task_id for every row.
+    """Export many tasks as one ONNX graph: the base once, and a task_id for every row.
 
     Examples:
         inlay export onnx --tasks tickets,tone --out tasks.onnx
@@ -56,7 +54,7 @@ def onnx(
     """
     names = [name for name in (part.strip() for part in tasks.split(",")) if name]
     if not names:
-        raise typer.BadParameter("--tasks names no adapter; expected one such as sms, or several: sms,topic@2")
+        raise typer.BadParameter("--tasks names no adapter; expected one or several, such as sms or sms,topic@2")
     screen = output.console(as_json)
     host = _host(names, base, library)
     from inlay.interop.onnx import export
@@ -74,7 +72,7 @@ def onnx(
         soft_wrap=True,
     )
     if done.files[1:]:
-        screen.print(f"beside it: {', '.join(done.files[1:])}", style="dim", soft_wrap=True)
+        screen.print(f"also written: {', '.join(done.files[1:])}", style="dim", soft_wrap=True)
     screen.print(f"largest difference from the host in ONNX Runtime: {done.difference:.1e}")
     if as_json:
         sizes = {"bytes": done.bytes, "base_bytes": done.base_bytes, "adapter_bytes": done.adapter_bytes}
@@ -92,9 +90,9 @@ def merged(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Write a plain Hugging Face model with the adapter in its weights.
+    """Export a plain Hugging Face model with the adapter merged into its weights.
 
-    This is exact, and so possible, for lora, bitfit, norms, finetune and diffprune.
+    This works for lora, bitfit, norms, finetune and diffprune, where merging is exact.
 
     Examples:
         inlay export merged tickets --out tickets-model
@@ -119,7 +117,7 @@ def _host(names: list[str], base: str | None, library: str | None) -> Host:
 
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise AdapterError(f"{twice} is asked for twice")
+        raise AdapterError(f"{twice} is named twice")
     store = open_library(library)
     entries = {name: store.find(name) for name in names}
     base_of(base, list(entries.values()))

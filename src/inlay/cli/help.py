@@ -28,6 +28,8 @@ DATA, METHOD, TRAINING, RUNNING, OUTPUT, RARE = PANELS = (
 )
 F = TypeVar("F", bound=Callable[..., Any])
 _RANGE = re.compile(r"([-\d.]+<=?)?x([<>]=?[-\d.]+)?")
+_INVALID = re.compile(r"Invalid value(?: for (.+?))?: (.*)", re.DOTALL)
+_UsageError: Any = typer.BadParameter.__mro__[1]  # Typer exports only what derives from it
 FEW = 12
 """Options that fit one list; also the most that a panel has."""
 
@@ -97,21 +99,53 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 class Commands(TyperGroup):
     """A group whose commands end with one clear line when they fail."""
 
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        """Read the options before the command's name."""
+        with _one_line():
+            return super().make_context(*args, **more)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; only a bug shows a traceback."""
         keep_memory()
         try:
-            with quiet():
+            with quiet(), _one_line():
                 return super().invoke(ctx)
         except InlayError as error:
-            typer.echo(f"error: {visible(' '.join(str(error).split()))}", err=True)
+            _tell(str(error))
             raise typer.Exit(1) from None
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             where = f" ({error.filename})" if error.filename else ""
-            typer.echo(f"error: cannot write: {error.strerror}{where}", err=True)
+            _tell(f"cannot write: {error.strerror}{where}")
             raise typer.Exit(1) from None
+
+
+def _tell(message: str) -> None:
+    typer.echo(f"error: {visible(' '.join(message.split()))}", err=True)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """A usage error looks like every other error, with exit code 2."""
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help itself
+            raise
+        _tell(_without_preamble(error.format_message()))
+        if error.ctx is not None:
+            typer.echo(f"help: {error.ctx.command_path} --help", err=True)
+        raise typer.Exit(2) from None
+
+
+def _without_preamble(message: str) -> str:
+    """`Invalid value for '--lr': it is 0.` -> `--lr: it is 0`."""
+    found = _INVALID.fullmatch(message)
+    if found is None:
+        return (message[:1].lower() + message[1:]).removesuffix(".")
+    hint = f"{found[1].replace(chr(39), '')}: " if found[1] else ""
+    return (hint + found[2].replace("Input should be", "must be", 1)).removesuffix(".")
 
 
 class App(typer.Typer):

@@ -49,7 +49,7 @@ def info(
         found = {"name": name, **_task(name)}
         _show_task(screen, found)
     else:
-        raise SpecError(f"there is no method or task {name!r}: {suggest(name, methods.names() + tasks.names())}")
+        raise SpecError(f"unknown method or task {name!r}. {suggest(name, methods.names() + tasks.names())}")
     if as_json:
         output.document(found)
 
@@ -158,12 +158,12 @@ def _show(screen: Console, found: Mapping[str, Any]) -> None:
     _section(screen, "Devices", *_device_lines(found["devices"]))
     base = found["default_base"]
     _section(screen, "Default base", base["name"], f"from {_SOURCES[base['source']]}", base["place"])
-    _section(screen, "Methods", "A spec is name:key=value,key=value. `inlay info NAME` tells more about one.")
+    _section(screen, "Methods", "A spec is name:key=value,key=value. `inlay info NAME` shows more about one.")
     for name, method in found["methods"].items():
         _options(screen, name, method["help"], _split(method["options"], Method)[0])
     some: list[Any] = next((m["options"] for m in found["methods"].values() if m["options"]), [])
     _options(screen, "every method", "", _split(some, Method)[1])
-    _section(screen, "Tasks", "`inlay info NAME` tells columns, metrics and options of one.")
+    _section(screen, "Tasks", "`inlay info NAME` shows the columns, metrics and options of one.")
     screen.print()
     screen.print(
         Padding(_grid((name, task["help"]) for name, task in found["tasks"].items()), (0, 0, 0, 2), expand=False)

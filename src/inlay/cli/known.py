@@ -27,7 +27,7 @@ def one_of(kind: str, names: Collection[str]) -> Callable[[str], None]:
 
     def check(name: str) -> None:
         if name not in names:
-            raise SpecError(f"there is no {kind} {name!r}: {suggest(name, names)}")
+            raise SpecError(f"unknown {kind} {name!r}. {suggest(name, names)}")
 
     return check
 
@@ -43,7 +43,7 @@ def method(spec: str) -> None:
 
 
 def methods(specs: str) -> None:
-    """Specs with commas between them."""
+    """Specs separated by commas."""
     from inlay.sweeps.values import split_specs
 
     for spec in split_specs(specs, []):

@@ -33,7 +33,7 @@ def list_(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """List the adapters, and what all of them cost together.
+    """List the adapters, and what they cost together.
 
     Examples:
         inlay library list
@@ -46,10 +46,11 @@ def list_(
 
     screen, store = output.console(as_json), open_library(library)
     problems: list[Problem] = []
-    entries = store.list(all_versions=all_versions, damaged=problems)
+    entries, shelves = store.list(all_versions=all_versions, damaged=problems), read_shelves(store.storage)
     newest = list({entry.name: entry for entry in entries}.values())  # ascending: the last one stays
     if entries:
-        show_list(screen, entries, newest, current_of_all(store.storage, read_shelves(store.storage), []))
+        older = 0 if all_versions else sum(len(shelf.versions[:-1]) for shelf in shelves.values())
+        show_list(screen, entries, newest, current_of_all(store.storage, shelves, []), older)
     elif not problems:
         screen.print(f"no adapters in {store.root} yet; inlay train FILE makes one", soft_wrap=True)
     for problem in problems:
@@ -62,7 +63,7 @@ def list_(
 
 @app.command()
 def show(ref: options.Adapter, library: options.Library = None, as_json: output.AsJson = False) -> None:
-    """Show one adapter: what it does, how good it is, how it was trained, how to use it.
+    """Show one adapter: what it does, how good it is, how it was trained, and how to use it.
 
     Examples:
         inlay library show tickets
@@ -87,7 +88,7 @@ def verify(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Check that everything is as it was written, down to the last bit.
+    """Check that every file is intact, down to the last bit.
 
     Examples:
         inlay library verify
@@ -98,7 +99,7 @@ def verify(
     for problem in problems:
         screen.print(f"{problem.ref or problem.path}: {problem.message}", style="red", soft_wrap=True)
     if not problems:
-        screen.print(f"{ref or store.root} is as it was written", soft_wrap=True)
+        screen.print(f"{ref or store.root} is intact", soft_wrap=True)
     if as_json:
         output.document({"ok": not problems, "problems": [_plain(problem) for problem in problems]})
     if problems:
@@ -136,19 +137,21 @@ def alias(
     version: Annotated[
         str | None, typer.Argument(metavar="VERSION", help="A version or another alias.  [default: the newest version]")
     ] = None,
-    back: Annotated[bool, options.option(DATA, "--back", None, "Move it back to where it pointed before.")] = False,
-    remove: Annotated[bool, options.option(DATA, "--remove", None, "Remove the alias; the version stays.")] = False,
+    back: Annotated[
+        bool, options.option(DATA, "--back", None, "Point the alias back at its previous version.")
+    ] = False,
+    remove: Annotated[bool, options.option(DATA, "--remove", None, "Remove the alias, but not the version.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Point an alias to a version, in one step.
+    """Point an alias at a version, in one atomic step.
 
     Examples:
         inlay library alias tickets prod 3
         inlay library alias tickets prod --back
     """
     if [version is not None, back, remove].count(True) > 1:
-        raise typer.BadParameter("VERSION, --back and --remove exclude each other")
+        raise typer.BadParameter("VERSION, --back and --remove cannot be combined")
     screen, store = output.console(as_json), open_library(library)
     before = store.aliases(name, skip_damaged=True).get(alias)  # one that is damaged can be moved
     if remove:
@@ -168,7 +171,7 @@ def _before(moves: list[Any], shown: str) -> int:
     """Where an alias pointed before its last move."""
     version: int | None = moves[-2].version if len(moves) > 1 else None
     if version is None:
-        raise LibraryError(f"{shown} has pointed nowhere else before; give a version")
+        raise LibraryError(f"{shown} has no previous version; give one")
     return version
 
 
@@ -198,7 +201,7 @@ def rm(
             removed.append(entry)
             screen.print(f"{entry.ref} is removed")
     names = shlex.join(refs)
-    screen.print(f"to get back: inlay library restore {names}{in_library(library)}", style="dim", soft_wrap=True)
+    screen.print(f"to restore: inlay library restore {names}{in_library(library)}", style="dim", soft_wrap=True)
     if as_json:
         output.document({"removed": [entry.ref for entry in removed]})
 
@@ -248,7 +251,7 @@ def gc(
     """
     screen, store = output.console(as_json), open_library(library)
     if as_json and not (yes or dry_run):
-        raise typer.BadParameter("--json cannot ask: pass --yes or --dry-run")
+        raise typer.BadParameter("--json cannot prompt: pass --yes or --dry-run")
     gone, freed = [entry.ref for entry in store.removed()], store.gc(dry_run=True)
     if freed.files and not dry_run:
         named = f", and with them for good {', '.join(gone)}" if gone else ""

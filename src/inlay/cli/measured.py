@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SAMPLE = 200
 Data = Annotated[
     str | None,
-    typer.Argument(metavar="DATA", help="A labelled file, or a folder.  [default: its validation rows]"),
+    typer.Argument(metavar="DATA", help="A labelled file or folder.  [default: the adapter's validation rows]"),
 ]
 
 
@@ -195,7 +195,7 @@ def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str |
 
 def _there(entry: Entry, data: str) -> str:
     if not data or not os.path.exists(data):
-        where = f"was trained on {data}, which is not there" if data else "does not say what it was trained on"
+        where = f"was trained on {data}, which no longer exists" if data else "does not say what it was trained on"
         raise DataError(f"{entry.name} {where}; pass DATA, a labelled file or a folder")
     return data
 

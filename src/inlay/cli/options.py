@@ -33,26 +33,26 @@ Adapters = Annotated[
 Method = Annotated[str, option(METHOD, "--method", "SPEC", "The method, such as houlsby:size=64.", check=known.method)]
 Text = Annotated[
     str | None,
-    option(DATA, "--text", "COLUMN", "The column of the text, words or question; subject,body joins two columns."),
+    option(DATA, "--text", "COLUMN", "The column with the text, words or question; subject,body joins two columns."),
 ]
-Pair = Annotated[str | None, option(DATA, "--pair", "COLUMN", "The column of the second text or the context.")]
+Pair = Annotated[str | None, option(DATA, "--pair", "COLUMN", "The column with the second text or the context.")]
 Label = Annotated[
     str | None,
-    option(DATA, "--label", "COLUMN", "The column of the label, tags or answers. a,b,c are columns of 0 and 1."),
+    option(
+        DATA, "--label", "COLUMN", "The column with the label, tags or answers; a,b,c names several columns of 0 and 1."
+    ),
 ]
-SkipBadRows = Annotated[
-    bool, option(DATA, "--skip-bad-rows", None, "Leave out rows that cannot be used, and count them.")
-]
+SkipBadRows = Annotated[bool, option(DATA, "--skip-bad-rows", None, "Skip rows that cannot be used, and count them.")]
 Split = Annotated[
     str | None,
     option(
         *(DATA, "--split", "SPLIT"),
-        f"The part of DATA to use: {either(known.SPLITS)}.  [default: test, or validation if there is no test]",
+        f"The split of DATA to use: {either(known.SPLITS)}.  [default: test, or validation if there is no test]",
         check=known.one_of("split", known.SPLITS),
     ),
 ]
 Rows = Annotated[int | None, option(DATA, "--rows", "N", "Use N rows, drawn at random.  [default: all]", min=1)]
-Seed = Annotated[int, option(DATA, "--seed", "N", "The seed of everything random.", min=0)]
+Seed = Annotated[int, option(DATA, "--seed", "N", "The random seed.", min=0)]
 Format = Annotated[
     str | None,
     option(
@@ -70,7 +70,7 @@ Grid = Annotated[
     list[str] | None,
     option(
         *(METHOD, "--grid", "KEY=A,B,C"),
-        "Values to try for a setting or for a method's option. Repeat it for further keys.",
+        "Values to try for a setting or a method's option. Repeatable.",
     ),
 ]
 
@@ -94,11 +94,9 @@ Weights = Annotated[
     ),
 ]
 SaveEvery = Annotated[float, option(RUNNING, "--save-every", "S", "Save a checkpoint every S seconds.", min=0)]
-Resume = Annotated[bool, option(RUNNING, "--resume", None, "Continue a training that was stopped.")]
-Restart = Annotated[
-    bool, option(RUNNING, "--restart", None, "Discard what an earlier, unfinished call has done, and start over.")
-]
-StartOver = Annotated[bool, option(RUNNING, "--restart", None, "Discard the results of earlier calls, and start over.")]
+Resume = Annotated[bool, option(RUNNING, "--resume", None, "Continue an interrupted run.")]
+Restart = Annotated[bool, option(RUNNING, "--restart", None, "Discard an unfinished earlier run and start over.")]
+StartOver = Annotated[bool, option(RUNNING, "--restart", None, "Discard earlier results and start over.")]
 Engine = Annotated[
     str,
     option(
@@ -124,26 +122,26 @@ Library = Annotated[
     str | None,
     option(
         *(OUTPUT, "--library", "LIBRARY"),
-        "The library of adapters: a folder or a URL.  [default: $INLAY_LIBRARY, or a folder in your home]",
+        "The library of adapters: a folder or a URL.  [default: $INLAY_LIBRARY, or a folder in your home directory]",
     ),
 ]
 Log = Annotated[
     list[str] | None,
     option(
         *(OUTPUT, "--log", "KIND:WHERE"),
-        "Log to jsonl:FILE, tensorboard:FOLDER, wandb:PROJECT or mlflow:EXPERIMENT. Repeat it for several logs.",
+        "Log to jsonl:FILE, tensorboard:FOLDER, wandb:PROJECT or mlflow:EXPERIMENT. Repeatable.",
         check=known.log,
     ),
 ]
-Half = Annotated[bool, option(OUTPUT, "--half", None, "Store adapters in fp16, in half the bytes.")]
+Half = Annotated[bool, option(OUTPUT, "--half", None, "Store adapters in fp16, at half the size.")]
 Store = Annotated[
-    Path | None, option(OUTPUT, "--store", "FILE", "The SQLite file of all results.  [default: in the library]")
+    Path | None, option(OUTPUT, "--store", "FILE", "The SQLite file for all results.  [default: in the library]")
 ]
 Csv = Annotated[Path | None, option(OUTPUT, "--csv", "FILE", "Write every result to a CSV file.")]
 Latex = Annotated[Path | None, option(OUTPUT, "--latex", "FILE", "Write the table to a LaTeX file.")]
-Plot = Annotated[Path | None, option(OUTPUT, "--plot", "FILE", "Draw the results: .png, .pdf or .svg.")]
+Plot = Annotated[Path | None, option(OUTPUT, "--plot", "FILE", "Plot the results to a .png, .pdf or .svg file.")]
 WithoutHead = Annotated[bool, option(OUTPUT, "--without-head", None, "Leave out the head.")]
-Overwrite = Annotated[bool, option(OUTPUT, "--overwrite", None, "Replace what is there already.")]
+Overwrite = Annotated[bool, option(OUTPUT, "--overwrite", None, "Overwrite existing output.")]
 
 
 def name(help: str) -> Any:

@@ -32,7 +32,7 @@ def params(
         list[str] | None,
         options.option(
             *(METHOD, "--method", "SPEC"),
-            "A method such as houlsby:size=64, or several with commas. May be repeated.  [default: every method]",
+            "A method such as houlsby:size=64, or several separated by commas. Repeatable.  [default: every method]",
             check=known.methods,
         ),
     ] = None,
@@ -41,7 +41,7 @@ def params(
         options.option(METHOD, "--head", "HEAD", f"Count a head too: {options.either(HEADS)}.", check=known.head),
     ] = None,
     labels: Annotated[
-        int | None, options.option(METHOD, "--labels", "N", "Labels of the head.  [default: 2]", min=1)
+        int | None, options.option(METHOD, "--labels", "N", "The number of labels.  [default: 2]", min=1)
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:

@@ -99,11 +99,11 @@ def open_parts(
     # another command may be running, whose parts would be taken for those of this one
     nothing_done = before == made.command and not made.finished and "joined" not in _state(folder)
     if before is not None and not resume and not nothing_done:
-        raise RunError(f"{folder} is there already: pass --resume to go on with it, or delete it to start over")
+        raise RunError(f"{folder} already exists: pass --resume to continue it, or delete it to start over")
     if before is not None:
         _same(folder, before, made.command)
     if out.exists() and not overwrite and made.summary is None:
-        raise RunError(f"{out} is there already: pass --overwrite to replace it")
+        raise RunError(f"{out} already exists: pass --overwrite to replace it")
     with _writing(out):
         folder.mkdir(exist_ok=True)
         if before is None:
@@ -199,7 +199,7 @@ def _same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> No
     differing = [key for key in keys if before.get(key) != now.get(key)]
     if differing:
         said = "; ".join(f"{key} was {_shown(before.get(key))}, is {_shown(now.get(key))}" for key in differing)
-        raise RunError(f"{folder} comes from another command: {said}. Repeat that one, or delete the folder")
+        raise RunError(f"{folder} belongs to another command: {said}. Run that one again, or delete the folder")
 
 
 def _shown(value: Any) -> str:

@@ -22,40 +22,40 @@ GB = 10**9
 
 def plan(
     task_count: Annotated[int, options.option(DATA, "--task-count", "N", "How many tasks.", min=1)],
-    rows: Annotated[int, options.option(DATA, "--rows-per-task", "N", "Training rows of a task.", min=1)] = 5000,
-    tokens: Annotated[int, options.option(DATA, "--tokens-per-row", "N", "Tokens of a row, on average.", min=1)] = 32,
+    rows: Annotated[int, options.option(DATA, "--rows-per-task", "N", "Training rows per task.", min=1)] = 5000,
+    tokens: Annotated[int, options.option(DATA, "--tokens-per-row", "N", "Average tokens per row.", min=1)] = 32,
     epochs: Annotated[int, options.option(TRAINING, "--epochs", "N", "Passes over the data.", min=1)] = 5,
-    labels: Annotated[int, options.option(METHOD, "--labels", "N", "Labels of the head.", min=1)] = 2,
+    labels: Annotated[int, options.option(METHOD, "--labels", "N", "The number of labels.", min=1)] = 2,
     base: options.Base = None,
     shape: Annotated[
         str | None,
         options.option(
-            *(METHOD, "--shape", "SHAPE"), f"In place of a base: {options.either(known.SHAPES)}.", check=known.shape
+            *(METHOD, "--shape", "SHAPE"),
+            f"A shape instead of a base: {options.either(known.SHAPES)}.",
+            check=known.shape,
         ),
     ] = None,
     method: options.Method = "houlsby",
     device_memory: Annotated[
         float | None,
-        options.option(
-            *(RUNNING, "--device-memory", "GB"), "Memory of the device.  [default: that of the measured machine]"
-        ),
+        options.option(*(RUNNING, "--device-memory", "GB"), "Device memory.  [default: the measured machine's]"),
     ] = None,
     measure: Annotated[
-        bool, options.option(RUNNING, "--measure", None, "Measure this machine first, and use that in later plans.")
+        bool, options.option(RUNNING, "--measure", None, "Measure this machine first; later plans reuse the result.")
     ] = False,
     as_json: output.AsJson = False,
 ) -> None:
-    """Say whether N tasks fit, and what they cost in memory, disk and time, against N full fine-tunings.
+    """Estimate whether N tasks fit, and their memory, disk and time compared with N fully fine-tuned models.
 
-    Speed is that of this machine if --measure has been run, and otherwise what is published for an H200. The exit code
-    is 1 if the tasks do not fit.
+    Speed is this machine's if --measure has been run, otherwise the published one of an H200. The exit code is 1 if the
+    tasks do not fit.
 
     Examples:
         inlay plan --task-count 1000
         inlay plan --task-count 1000 --shape bert-base --method lora --measure
     """
     if base is not None and shape is not None:
-        raise typer.BadParameter("--base and --shape exclude each other")
+        raise typer.BadParameter("--base and --shape cannot be combined")
     if device_memory is not None and not 0 < device_memory < 1e9:
         raise typer.BadParameter("expected more than 0 GB", param_hint="'--device-memory'")
     early.check_base(base)
@@ -80,11 +80,11 @@ def plan(
             lambda line: say.print(line, style="dim"),
         )
         if figures.keep(speeds) is None:
-            say.print("not remembered: the cache is off, or cannot be written", style="dim")
+            say.print("not saved for later plans: the cache is off or cannot be written", style="dim")
     found = answer(question, name, sites, speeds)
     found["answer"] = _answer(found)
     if speeds.source != "this machine":
-        other = f"for an {speeds.machine}, as measured in {speeds.source}, not for this machine: --measure measures it"
+        other = f"these are speeds of an {speeds.machine} ({speeds.source}), not of this machine; --measure gets those"
         screen.print(other, style="yellow", soft_wrap=True)
     _show(screen, found)
     if as_json:

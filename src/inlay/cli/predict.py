@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 
 
 def predict(
-    names: Annotated[str, typer.Argument(metavar="NAMES", help="An adapter, or several: sms,topic@2")],
+    names: Annotated[str, typer.Argument(metavar="NAMES", help="One or several adapters: sms, or sms,topic@2.")],
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="The texts.  [default: the lines of stdin]")
     ] = None,
     file: Annotated[
         str | None,
-        options.option(DATA, "--file", "FILE", "A file of texts in any format; - is stdin, as lines or JSON lines."),
+        options.option(
+            DATA, "--file", "FILE", "A file of texts in any format; - reads lines or JSON lines from stdin."
+        ),
     ] = None,
     text: options.Text = None,
     pair: Annotated[
@@ -49,11 +51,15 @@ def predict(
     ] = None,
     label: Annotated[
         str | None,
-        options.option(DATA, "--label", "COLUMN", "The column of labels, so that it is not taken for the text."),
+        options.option(
+            DATA, "--label", "COLUMN", "The column with the labels, so that it is not mistaken for the text."
+        ),
     ] = None,
     keep: Annotated[
         str | None,
-        options.option(DATA, "--keep", "COLUMNS", "Columns of --file to pass on: a,b or none.  [default: all]"),
+        options.option(
+            DATA, "--keep", "COLUMNS", "Columns of --file to copy to the output: a,b or none.  [default: all]"
+        ),
     ] = None,
     format: options.Format = None,
     encoding: options.Encoding = None,
@@ -61,17 +67,18 @@ def predict(
     base: options.TrainedBase = None,
     top_k: Annotated[int | None, options.option(METHOD, "--top-k", "N", "Keep the N best scores.", min=1)] = None,
     threshold: Annotated[
-        float | None, options.option(METHOD, "--threshold", "P", "Give no label below this score.", min=0, max=1)
+        float | None,
+        options.option(METHOD, "--threshold", "P", "Give no label below this score (abstain).", min=0, max=1),
     ] = None,
-    raw: Annotated[bool, options.option(METHOD, "--raw", None, "Give scores without calibration.")] = False,
+    raw: Annotated[bool, options.option(METHOD, "--raw", None, "Give uncalibrated scores.")] = False,
     url: Annotated[
         str | None,
-        options.option(RUNNING, "--url", "URL", "Ask a running service. INLAY_KEY holds its key, if it needs one."),
+        options.option(
+            RUNNING, "--url", "URL", "Send the texts to a running service. INLAY_KEY holds its key, if it needs one."
+        ),
     ] = None,
     weights: options.Weights = None,
-    resume: Annotated[
-        bool, options.option(RUNNING, "--resume", None, "Continue an --out that was not finished.")
-    ] = False,
+    resume: Annotated[bool, options.option(RUNNING, "--resume", None, "Continue an unfinished --out.")] = False,
     out: Annotated[
         Path | None,
         options.option(OUTPUT, "--out", "FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet."),
@@ -79,12 +86,14 @@ def predict(
     overwrite: options.Overwrite = False,
     raw_csv: Annotated[
         bool,
-        options.option(RARE, "--raw-csv", None, "Write CSV cells unchanged, even if a spreadsheet would run them."),
+        options.option(
+            RARE, "--raw-csv", None, "Write CSV cells unchanged, even if a spreadsheet would run them as formulas."
+        ),
     ] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Answer texts with one adapter or with several at once.
+    """Run one or several adapters on texts, and print their answers.
 
     Examples:
         inlay predict tickets,tone "the second box came broken"
@@ -93,9 +102,11 @@ def predict(
     given = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name is not None}
     _check_usage(texts, file, {"--format": format, "--text": text, "--label": label, "--keep": keep})
     if url is not None and any(one is not None for one in (base, weights, library)):
-        raise typer.BadParameter("--base, --weights and --library are the service's own: leave them out with --url")
+        raise typer.BadParameter(
+            "--base, --weights and --library cannot be combined with --url: the service has its own"
+        )
     if out is None and (resume or overwrite or raw_csv):
-        raise typer.BadParameter("--resume, --overwrite and --raw-csv are for --out")
+        raise typer.BadParameter("--resume, --overwrite and --raw-csv need --out")
     from inlay.cli import parts
     from inlay.cli.asking import Asking
 
@@ -148,10 +159,10 @@ def _check_usage(texts: Sequence[str] | None, file: str | None, for_files: Mappi
     if texts and file is not None:
         raise typer.BadParameter("give texts or --file, not both")
     if not texts and file is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise typer.BadParameter("there is no text: give some, or --file, or lines on stdin")
+        raise typer.BadParameter("no text: give one, pass --file, or pipe lines to stdin")
     stray = next((option for option, value in for_files.items() if value is not None), None)
     if file is None and stray:
-        raise typer.BadParameter(f"{stray} is for --file")
+        raise typer.BadParameter(f"{stray} needs --file")
 
 
 def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> None:
@@ -159,7 +170,7 @@ def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> N
 
     parts.check_out(out)
     if resume and from_stdin:
-        raise RunError("stdin cannot be resumed: it may be another one; write the texts to a file and pass --file")
+        raise RunError("stdin cannot be resumed, since it may have changed; write the texts to a file and pass --file")
     if file is not None and out.exists() and os.path.exists(file) and out.samefile(file):
         raise RunError(f"--out {out} is the input; give it another name")
 
@@ -171,7 +182,7 @@ def _check_top_k(top_k: int | None, chosen: Mapping[str, Chosen]) -> None:
     without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
     asking = any(one.kind == "qa" for one in chosen.values())
     if top_k is not None and without and (asking or len(without) == len(chosen)):
-        raise typer.BadParameter(f"--top-k keeps the best scores of labels, and {', '.join(without)} has none")
+        raise typer.BadParameter(f"--top-k needs scores of labels, and {', '.join(without)} has none")
 
 
 def _columns_of(keep: str | None) -> list[str] | None:
@@ -264,6 +275,6 @@ def _kept(store: Parts) -> str:
     if not finished or not resumable:
         if store.folder.exists():
             store.remove()
-        return "nothing is kept" + ("" if resumable else ", since stdin cannot be resumed")
+        return "nothing is saved" + ("" if resumable else ", since stdin cannot be resumed")
     kept = "1 finished part is" if finished == 1 else f"{finished:,} finished parts are"
-    return f"{kept} kept in {store.folder}: the same command with --resume goes on"
+    return f"{kept} saved in {store.folder}; run the same command with --resume to continue"

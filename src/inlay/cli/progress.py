@@ -40,11 +40,11 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
     if note := nothing_learned(result, data):
         screen.print(f"\n{note}", style="yellow", soft_wrap=True)
     at = f"best after {result.best_step} steps (epoch {result.best_epoch:.1f}), {clock(result.seconds)}"
-    screen.print(f"\n{result.name}@{result.version}: {at}, kept in {result.library}", soft_wrap=True)
+    screen.print(f"\n{result.name}@{result.version}: {at}, saved to {result.library}", soft_wrap=True)
     if data.task.kind != "mlm":  # it has no answers
         text = '"a question" --pair "a context"' if data.task.kind == "qa" else '"a text"'
         other = ' --pair "another text"' if data.columns.pair else ""
-        screen.print(f"use it: inlay predict {result.name} {text}{other}", style="dim", soft_wrap=True)
+        screen.print(f"Try: inlay predict {result.name} {text}{other}", style="dim", soft_wrap=True)
 
 
 def show_summary(screen: Console, results: Sequence[Result], library: str, prepared: Mapping[int, Prepared]) -> None:
@@ -70,7 +70,7 @@ def show_summary(screen: Console, results: Sequence[Result], library: str, prepa
             screen.print(f"{result.name}: {note}", style="yellow", soft_wrap=True)
     for result in bad:
         screen.print(f"{result.name} failed: {result.problem}", style="red", soft_wrap=True)
-    screen.print(f"{len(results) - len(bad)} of {len(results)} tasks trained, kept in {library}", soft_wrap=True)
+    screen.print(f"{len(results) - len(bad)} of {len(results)} tasks trained, saved to {library}", soft_wrap=True)
 
 
 def _scores(result: Result, guess: Mapping[str, float], tested: bool) -> list[str]:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from inlay.comparison.work import Work
     from inlay.recipes.plan import Chosen
 
-app = App("Repeat tables of the papers with your data, beside the papers' numbers.")
+app = App("Reproduce the papers' tables on your data, next to the published numbers.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `inlay recipe list`, or your own TOML file.")]
 
 
 @app.command("list")
 def list_(as_json: output.AsJson = False) -> None:
-    """List the tables that can be repeated.
+    """List the tables that can be reproduced.
 
     Examples:
         inlay recipe list
@@ -66,7 +66,7 @@ def run(
         str | None, options.option(DATA, "--only", "A,B", "Use only these datasets.  [default: all that are there]")
     ] = None,
     lines: Annotated[
-        str | None, options.option(DATA, "--lines", "A,B", "Repeat only these lines of the table.  [default: all]")
+        str | None, options.option(DATA, "--lines", "A,B", "Run only these rows of the table.  [default: all]")
     ] = None,
     base: options.Base = None,
     grid: options.Grid = None,
@@ -85,7 +85,7 @@ def run(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Repeat a table with your base and data. If stopped, it continues when run again.
+    """Reproduce a table with your base and data. Run it again to continue after an interruption.
 
     Examples:
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
@@ -135,10 +135,10 @@ def _chosen(recipe: Any, folder: str, changes: dict[str, Any], grid: list[str]) 
 
 
 def _list(text: str | None) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Names separated by commas."""
     names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
     if text is not None and not names:
-        raise typer.BadParameter("expected names with commas between them")
+        raise typer.BadParameter("expected names separated by commas")
     return names
 
 

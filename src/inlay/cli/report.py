@@ -97,7 +97,7 @@ def page(found: Mapping[str, Any], checks: Mapping[str, str]) -> str:
 def show(screen: Console, found: Mapping[str, Any], checks: Mapping[str, str]) -> None:
     """A summary on the terminal."""
     tasks, mixed = found["tasks"], found["mixed"]
-    screen.print(f"\nOne batch: {len(mixed) // len(tasks)} sentences, each asked of all {len(tasks)} tasks\n")
+    screen.print(f"\nOne batch: {len(mixed) // len(tasks)} sentences, each sent to all {len(tasks)} tasks\n")
     answers.show(screen, mixed, len(tasks), None)
     columns = ("task", "trained as", "test score", "parameters")
     table = output.table(*columns, right=("parameters",), keep=columns)
@@ -247,7 +247,7 @@ def _mixed(mixed: Sequence[Mapping[str, Any]]) -> str:
         spans = [span for answer in own for span in answer.get("spans", ())]
         said = "".join(f"<li><span class='soft'>{escape(one['task'])}</span> {_said(one)}</li>" for one in own)
         cards.append(f"<div class='mixed'>{_marked(text, spans)}<ul>{said}</ul></div>")
-    told = f"{len(texts)} sentences, each asked of every task: {len(mixed)} requests in one pass through the base."
+    told = f"{len(texts)} sentences, each sent to every task: {len(mixed)} requests in one pass through the base."
     return f"<p>{told}</p>\n{''.join(cards)}"
 
 
@@ -288,7 +288,7 @@ def _again(found: Mapping[str, Any]) -> str:
     first = f"host = inlay.Host({found['base']['name']!r}, device='cpu', dtype=torch.float32)"
     code = "\n".join(("import torch", "import inlay", "", first, *(f"inlay.train(host, {run})" for run in runs)))
     return (
-        f"<p>Ask the first task something else:</p>\n<pre>{escape(found['try'])}</pre>\n"
+        f"<p>Try the first task on another text:</p>\n<pre>{escape(found['try'])}</pre>\n"
         f"<p>Train everything again, in the folder where the demo ran:</p>\n<pre>{escape(code)}</pre>\n"
         f"<p class='soft'>{versions}; base {escape(found['base']['fingerprint'])}</p>"
     )

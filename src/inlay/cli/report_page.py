@@ -25,24 +25,22 @@ def report(
         list[str],
         typer.Argument(
             metavar="NAME [DATA]",
-            help="An adapter (with --compare, two), and a labelled file or folder to measure it on.",
+            help="An adapter (two with --compare), and a labelled file or folder to measure on.",
         ),
     ],
-    compare: Annotated[
-        bool, options.option(DATA, "--compare", None, "Put two adapters side by side: A B [DATA].")
-    ] = False,
+    compare: Annotated[bool, options.option(DATA, "--compare", None, "Compare two adapters: A B [DATA].")] = False,
     split: options.Split = None,
     rows: options.Rows = None,
     seed: options.Seed = 0,
     base: options.TrainedBase = None,
     weights: options.Weights = None,
     out: Annotated[
-        Path | None, options.option(OUTPUT, "--out", "FILE", "The page.  [default: NAME-report.html]")
+        Path | None, options.option(OUTPUT, "--out", "FILE", "The HTML file.  [default: NAME-report.html]")
     ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Write a page about an adapter: its card, training, mistakes, calibration, layers, and how to use it.
+    """Write an HTML report on an adapter: its card, training, mistakes, calibration, layers, and how to use it.
 
     Examples:
         inlay report tickets
@@ -90,7 +88,7 @@ def _two(names: list[str], data: str | None, screen: Console, which: Any, place:
     other, _, second = measured.open_adapter(names[1], **place, host=host if same else None)
     rows, why = _rows(host, names[0], entry, data, screen, which)
     if rows is None:
-        raise InlayError(f"two adapters are compared on rows, and there are none: {why}")
+        raise InlayError(f"a comparison needs rows, and there are none: {why}")
     return make(Subject(host, names[0], entry), Subject(other, names[1], second), rows)
 
 

@@ -26,14 +26,11 @@ if TYPE_CHECKING:
 
 def retrain(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="The tasks to train: sms, or sms@prod for a version.")
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="The tasks to retrain: sms, or sms@prod for one version."),
     ] = None,
-    every: Annotated[
-        bool, options.option(DATA, "--all", None, "Train every task of the library, in its newest version.")
-    ] = False,
-    skip: Annotated[
-        bool, options.option(DATA, "--skip", None, "Leave out tasks that cannot be trained again.")
-    ] = False,
+    every: Annotated[bool, options.option(DATA, "--all", None, "Retrain the newest version of every task.")] = False,
+    skip: Annotated[bool, options.option(DATA, "--skip", None, "Skip tasks that cannot be retrained.")] = False,
     base: Annotated[
         str | None, options.option(METHOD, "--base", "BASE", "The new pretrained model: a hub name or a folder.")
     ] = None,
@@ -43,14 +40,17 @@ def retrain(
     restart: options.Restart = False,
     save_every: options.SaveEvery = 60,
     switch: Annotated[
-        bool, options.option(OUTPUT, "--switch", None, "Make the new versions the newest ones of the library.")
+        bool, options.option(OUTPUT, "--switch", None, "Make the new adapters the newest versions in the library.")
     ] = False,
     switch_better: Annotated[
-        bool, options.option(OUTPUT, "--switch-better", None, "The same, for tasks that are not worse than before.")
+        bool,
+        options.option(OUTPUT, "--switch-better", None, "Like --switch, but only for tasks that did not get worse."),
     ] = False,
     tolerance: Annotated[
         float | None,
-        options.option(*(OUTPUT, "--tolerance", "X"), "With --switch-better: accept a loss of X.  [default: 0]", min=0),
+        options.option(
+            *(OUTPUT, "--tolerance", "X"), "With --switch-better: accept a drop of up to X.  [default: 0]", min=0
+        ),
     ] = None,
     alias: Annotated[
         list[str] | None, options.alias("With --switch or --switch-better: move this alias as well.")
@@ -58,14 +58,14 @@ def retrain(
     undo: Annotated[bool, options.option(OUTPUT, "--undo", None, "Undo the last switch.")] = False,
     to: Annotated[
         str | None,
-        options.option(OUTPUT, "--to", "LIBRARY", "Where to keep the new adapters.  [default: LIBRARY-BASE]"),
+        options.option(OUTPUT, "--to", "LIBRARY", "Where to save the new adapters.  [default: LIBRARY-BASE]"),
     ] = None,
     library: options.Library = None,
     log: options.Log = None,
     half: options.Half = False,
     as_json: output.AsJson = False,
 ) -> None:
-    """Train the tasks of a library again on another base, and compare. Nothing is switched unless you ask for it.
+    """Retrain the tasks of a library on another base, and compare. Nothing is switched without --switch.
 
     Examples:
         inlay retrain --all --base BAAI/bge-small-en-v1.5
@@ -73,7 +73,7 @@ def retrain(
     """
     _check_usage(names, every, base, switch, switch_better, tolerance, alias, undo)
     if resume and restart:
-        raise typer.BadParameter("--resume and --restart contradict each other")
+        raise typer.BadParameter("--resume and --restart cannot be combined")
     from inlay.library.library import Library
 
     screen, store = output.console(as_json), Library(library)
@@ -121,15 +121,15 @@ def _check_usage(
     if bool(names) == every:
         raise typer.BadParameter("give NAMEs, or --all" + (", not both" if every else ""))
     if undo and (base or switch or switch_better):
-        raise typer.BadParameter("--undo takes back a switch: it goes with NAMEs or --all alone")
+        raise typer.BadParameter("--undo can only be combined with NAMEs or --all")
     if not undo and base is None:
-        raise typer.BadParameter("--base is missing: the base to train on")
+        raise typer.BadParameter("--base is missing: give the base to train on")
     if switch and switch_better:
-        raise typer.BadParameter("--switch and --switch-better exclude each other")
+        raise typer.BadParameter("--switch and --switch-better cannot be combined")
     if tolerance is not None and not switch_better:
-        raise typer.BadParameter("--tolerance goes with --switch-better")
+        raise typer.BadParameter("--tolerance needs --switch-better")
     if alias and not (switch or switch_better):
-        raise typer.BadParameter("--alias goes with --switch or --switch-better")
+        raise typer.BadParameter("--alias needs --switch or --switch-better")
 
 
 class _How(NamedTuple):
@@ -179,7 +179,7 @@ def _train_into(
         _show_plan(screen, here, done, work, problems)
         if problems and not how.skip:
             some = "one task" if len(problems) == 1 else f"{len(problems)} tasks"
-            raise RunError(f"{some} cannot be trained again, see above; --skip leaves them out")
+            raise RunError(f"{some} cannot be retrained, see above; pass --skip to leave them out")
         prepared = {i: data for i, (_, data) in enumerate(work)}
         given = (host, prepared, how.slots, checkpoint, how.resume, how.save_every, logs, screen, ALONE)
         results = train_shown(*given) if prepared else {}
@@ -202,14 +202,14 @@ def _show_plan(
     problems: Mapping[str, str],
 ) -> None:
     for entry in here:
-        screen.print(f"{entry.ref}: is on this base already", style="dim", soft_wrap=True)
+        screen.print(f"{entry.ref}: already on this base", style="dim", soft_wrap=True)
     for name, entry in done.items():
-        screen.print(f"{name}: is trained already, {entry.ref} of the candidates", style="dim", soft_wrap=True)
+        screen.print(f"{name}: already trained, as {entry.ref} of the candidates", style="dim", soft_wrap=True)
     for old, data in work:
         rows = f"{len(data.train.examples):,} rows"
         screen.print(f"{old.entry.ref}: {data.task.name}, {rows}, {data.method.spec}", soft_wrap=True)
     for name, problem in problems.items():
-        screen.print(f"{name}: cannot be trained again: {problem}", style="red", soft_wrap=True)
+        screen.print(f"{name}: cannot be retrained: {problem}", style="red", soft_wrap=True)
 
 
 def _show(screen: Console, changes: Sequence[Change], store: Library, candidates: Library) -> None:
@@ -234,15 +234,17 @@ def _show(screen: Console, changes: Sequence[Change], store: Library, candidates
     trained = sum(change.new is not None for change in changes)
     worse = sum((change.loss or 0.0) > 0 for change in changes)
     switched = [change for change in changes if change.switched is not None]
-    screen.print(f"{trained} of {len(changes)} tasks trained, {worse} worse; kept in {candidates.root}", soft_wrap=True)
+    screen.print(
+        f"{trained} of {len(changes)} tasks trained, {worse} worse; saved to {candidates.root}", soft_wrap=True
+    )
     if switched:
         refs = ", ".join(change.switched.ref for change in switched if change.switched is not None)
-        screen.print(f"switched in {store.root}: {refs}; --undo takes that back", soft_wrap=True)
+        screen.print(f"switched in {store.root}: {refs}; --undo reverts this", soft_wrap=True)
         stay = [f"{c.old.name}@{alias}" for c in switched for alias in _staying(store, c)]
         if stay:
             screen.print(f"aliases that did not move: {', '.join(stay)} (--alias moves them)", soft_wrap=True)
     else:
-        screen.print("nothing is switched: --switch or --switch-better does that", style="dim", soft_wrap=True)
+        screen.print("nothing was switched; pass --switch or --switch-better to do so", style="dim", soft_wrap=True)
 
 
 def _cells(old: float | None, new: float | None) -> list[str]:
@@ -269,6 +271,6 @@ def _undo(store: Library, names: Sequence[str] | None, screen: Console, as_json:
         screen.print(f"{one.entry.ref} is removed: {one.entry.name} is {now} again{moved}", soft_wrap=True)
         told.append({"name": one.entry.name, "removed": one.entry.ref, "newest": now, "aliases": dict(one.aliases)})
     if not found:
-        screen.print("nothing to take back: no newest version was put there by a switch")
+        screen.print("nothing to undo: no newest version comes from a switch")
     if as_json:
         output.document({"library": store.root, "tasks": told})

@@ -56,7 +56,7 @@ COMMAND = WatchesPlainly
 def serve(
     host: Annotated[str, options.option(RUNNING, "--host", "HOST", "The address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, options.option(RUNNING, "--port", "PORT", "The port to listen on; 0 takes a free one.", min=0, max=65535)
+        int, options.option(RUNNING, "--port", "PORT", "The port to listen on; 0 picks a free one.", min=0, max=65535)
     ] = 8000,
     base: options.TrainedBase = None,
     weights: options.Weights = None,
@@ -67,21 +67,24 @@ def serve(
     ] = None,
     alias: Annotated[str | None, options.alias("Serve the versions that this alias points to, such as prod.")] = None,
     resident: Annotated[
-        int, options.option(RARE, "--resident", "N", "Keep N adapters beside the base at a time.", min=1)
+        int,
+        options.option(RARE, "--resident", "N", "Keep up to N adapters loaded; others are loaded on demand.", min=1),
     ] = 256,
     tokens: Annotated[
         int | None,
-        options.option(RARE, "--batch-tokens", "N", "Tokens in a batch.  [default: 4096; on CUDA 32768]", min=1),
+        options.option(
+            RARE, "--batch-tokens", "N", "The most tokens in a batch.  [default: 4096; on CUDA 32768]", min=1
+        ),
     ] = None,
     wait_ms: Annotated[
-        float, options.option(RARE, "--wait-ms", "MS", "How long a batch waits for further requests.", min=0)
+        float, options.option(RARE, "--wait-ms", "MS", "How long a batch waits for more requests.", min=0)
     ] = 2,
     queue: Annotated[
-        int, options.option(RARE, "--queue", "N", "Requests that may wait; more are refused.", min=1)
+        int, options.option(RARE, "--queue", "N", "How many requests may wait; further ones are refused.", min=1)
     ] = 1024,
     key_file: Annotated[
         Path | None,
-        options.option(RUNNING, "--key-file", "FILE", "Who may do what: lines of a name, scopes and a key."),
+        options.option(RUNNING, "--key-file", "FILE", "The API keys: a name, scopes and a key on each line."),
     ] = None,
     management_socket: Annotated[
         Path | None,
@@ -98,15 +101,15 @@ def serve(
     ] = False,
     cors: Annotated[
         list[str] | None,
-        options.option(RUNNING, "--cors", "ORIGIN", "Let web pages of this origin ask. Repeat it for several."),
+        options.option(RUNNING, "--cors", "ORIGIN", "Allow requests from web pages of this origin. Repeatable."),
     ] = None,
     watch: Annotated[
         float | None,
         options.option(
-            *(RUNNING, "--watch", "[S]"), "Look for new versions and moved aliases every S seconds.", min=0.05
+            *(RUNNING, "--watch", "[S]"), "Check for new versions and moved aliases every S seconds.", min=0.05
         ),
     ] = None,
-    log_texts: Annotated[bool, options.option(OUTPUT, "--log-texts", None, "Put texts into the log.")] = False,
+    log_texts: Annotated[bool, options.option(OUTPUT, "--log-texts", None, "Include texts in the log.")] = False,
     engine: options.Engine = "local",
     address: options.Address = None,
     replicas: Annotated[
@@ -115,14 +118,14 @@ def serve(
     ] = None,
     gpus: Annotated[
         float | None,
-        options.option(RARE, "--gpus", "X", "GPUs of each replica, such as 0.5.  [default: 1 if there are any]", min=0),
+        options.option(RARE, "--gpus", "X", "GPUs per replica, such as 0.5.  [default: 1 if there are any]", min=0),
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Serve every task of a library over HTTP, with a page to try them.
+    """Serve every task of a library over HTTP, with a web page for trying them out.
 
-    The log goes to stderr, one line of JSON for every request. SIGTERM and Ctrl+C end the service once every accepted
-    request is answered.
+    Every request is logged to stderr as one line of JSON. SIGTERM and Ctrl+C stop the service after all
+    accepted requests are answered.
 
     Examples:
         inlay serve --watch
@@ -191,12 +194,12 @@ def _check_engine(engine: str, address: str | None, replicas: int | None, gpus: 
     from inlay import cluster
     from inlay.errors import RunError, suggest
 
-    found = [] if engine in _ENGINES else [f"there is no engine {engine!r}: {suggest(engine, _ENGINES)}"]
+    found = [] if engine in _ENGINES else [f"unknown engine {engine!r}. {suggest(engine, _ENGINES)}"]
     given = {"--address": address, "--replicas": replicas, "--gpus": gpus}
     if engine == "ray":
         found += cluster.problems(address)
     else:
-        found += [f"{name} is for --engine ray" for name, value in given.items() if value is not None]
+        found += [f"{name} needs --engine ray" for name, value in given.items() if value is not None]
     if found:
         raise RunError("; ".join(found))
 
@@ -288,7 +291,7 @@ def _tell(
         screen.print(output.fold(shown, screen.width), soft_wrap=True)
     if keys.open:
         screen.print(f"no --key-file: {_who(host, keys)}", style="yellow", soft_wrap=True)
-    screen.print("Ctrl+C or SIGTERM ends it once every accepted request is answered", style="dim")
+    screen.print("Ctrl+C or SIGTERM stops it after all accepted requests are answered", style="dim")
     if as_json:
         kept = None if choices is None else str(choices)
         output.document({"url": url, "tasks": refs, "open": keys.open, **more, "pid": os.getpid(), "choices": kept})
@@ -298,9 +301,9 @@ def _who(host: str, keys: Keys) -> str:
     """Who may ask, and who may change what is served."""
     asks = "anyone on this machine (or behind a proxy on it)" if _is_local(host) else "anyone who reaches it"
     if keys.open_management:
-        return f"{asks} may ask and change tasks"
+        return f"{asks} may send requests and change tasks"
     through = f"tasks are changed through {keys.socket}" if keys.socket else "tasks cannot be changed over HTTP"
-    return f"{asks} may ask; {through}"
+    return f"{asks} may send requests; {through}"
 
 
 def _is_local(host: str) -> bool:

@@ -58,10 +58,10 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
     },
     TRAINING: {
         "lr": Shown("X", "the method's own"),
-        "epochs": Shown("N", "5, or as many as give 400 steps"),
+        "epochs": Shown("N", "5, or enough for 400 steps"),
         "max_steps": Shown("N", "no limit"),
         "batch_size": Shown("N"),
-        "max_length": Shown("N", "what the base takes, at most 512"),
+        "max_length": Shown("N", "the base's limit, at most 512"),
         "warmup": Shown("X"),
         "weight_decay": Shown("X"),
         "class_weights": Shown(),
@@ -72,7 +72,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
     RARE: {
         "format": Shown("FORMAT", "detected", known.FORMATS, known.data_format),
         "encoding": Shown("ENCODING", "UTF-8"),
-        "stratify": Shown(off="draw rows at random, whatever their classes"),
+        "stratify": Shown(off="draw rows at random, without keeping class proportions"),
         "long": Shown("HOW"),
         "clip": Shown("X|none"),
         "dropout": Shown(off="train without the base's dropout"),

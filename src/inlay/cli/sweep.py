@@ -32,18 +32,21 @@ def sweep(
     ] = None,
     manifest: Annotated[
         Path | None,
-        options.option(DATA, "--manifest", "FILE", "A TOML file of the whole sweep, in place of DATA and settings."),
+        options.option(DATA, "--manifest", "FILE", "A TOML file that describes the sweep; replaces DATA and settings."),
     ] = None,
     base: options.Base = None,
     grid: options.Grid = None,
     random: Annotated[
-        int | None, options.option(METHOD, "--random", "N", "Draw N combinations; also from KEY=LOW..HIGH.", min=1)
+        int | None,
+        options.option(
+            METHOD, "--random", "N", "Draw N random combinations; --grid may have ranges, KEY=LOW..HIGH.", min=1
+        ),
     ] = None,
     search: Annotated[
         str | None,
         options.option(
             *(METHOD, "--search", "optuna"),
-            "Let Optuna choose; also from KEY=LOW..HIGH.",
+            "Let Optuna choose; --grid may have ranges, KEY=LOW..HIGH.",
             check=known.one_of("search", ("optuna",)),
         ),
     ] = None,
@@ -65,7 +68,7 @@ def sweep(
         str | None,
         options.option(
             *(METHOD, "--select", "HOW"),
-            "What wins: mean (over seeds) or best (single run).  [default: mean]",
+            "How the winner is picked: mean (over seeds) or best (single run).  [default: mean]",
             check=known.one_of("way to select", ("mean", "best")),
         ),
     ] = None,
@@ -78,9 +81,9 @@ def sweep(
     address: options.Address = None,
     workers: options.Workers = None,
     name: Annotated[
-        str | None, options.name("The name of the sweep and of its winner.  [default: made from DATA]")
+        str | None, options.name("The name of the sweep and of its winner.  [default: derived from DATA]")
     ] = None,
-    best: Annotated[bool, options.option(OUTPUT, "--best", None, "Put the winner into the library.")] = False,
+    best: Annotated[bool, options.option(OUTPUT, "--best", None, "Save the winner to the library.")] = False,
     library: options.Library = None,
     store: options.Store = None,
     csv: options.Csv = None,
@@ -91,9 +94,9 @@ def sweep(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Train many settings of one task side by side, and rank them by validation.
+    """Train many settings of one task side by side, and rank them by validation score.
 
-    If stopped, it continues when run again.
+    Run it again to continue after an interruption.
 
     Examples:
         inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3
@@ -148,12 +151,12 @@ def _check_usage(
     choices: Mapping[str, Any],
 ) -> None:
     if manifest is None and data is None:
-        raise typer.BadParameter("give DATA, or --manifest")
+        raise typer.BadParameter("give DATA or --manifest")
     if manifest is not None:
         extra = "DATA" if data is not None else "--name" if name is not None else "--grid" if grid else ""
         extra = extra or next((settings.option(key) for key in (*given, *choices)), "")
         if extra:
-            raise typer.BadParameter(f"{extra} does not go with --manifest; write it there")
+            raise typer.BadParameter(f"{extra} cannot be combined with --manifest; set it there")
 
 
 def _plan(
@@ -195,7 +198,7 @@ def _run(work: Work, screen: Console) -> Sweep:
             return work.run()
     except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
-        screen.print(f"\nstopped; what is done is saved. To go on:\n  {again}", soft_wrap=True)
+        screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)
         raise typer.Exit(train.code_of(stopped)) from None
 
 

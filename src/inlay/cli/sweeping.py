@@ -107,7 +107,7 @@ def show_plan(screen: Console, work: Work) -> None:
         screen.print(note, style="dim", soft_wrap=True)
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
     rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate{test}"
-    screen.print(f"task: {data.task.name}, {rows}; decided by {data.metric} on validation")
+    screen.print(f"task: {data.task.name}, {rows}; ranked by {data.metric} on validation rows")
     always, guess = majority(data)
     if guess:
         names = [name for name in dict.fromkeys((data.metric, "f1_macro")) if name in guess]
@@ -120,7 +120,7 @@ def show_plan(screen: Console, work: Work) -> None:
     screen.print(f"sweep: {work.runs} runs{how}{by}", soft_wrap=True)
     done = sum(row.state in ("done", "pruned", "failed") for row in work.result().rows)
     if done:
-        screen.print(f"{done} of them are done already, and are not repeated", style="yellow")
+        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
 
 
 def show_ranking(screen: Console, found: Sweep) -> None:
@@ -150,9 +150,9 @@ def show_ranking(screen: Console, found: Sweep) -> None:
         by = "best by mean over seeds, in its best seed" if found.select == "mean" and found.best.seeds > 1 else "best"
         screen.print(f"{by}: {found.best.best.label}", soft_wrap=True)
     if found.version is not None:
-        screen.print(f"{found.name}@{found.version}: kept in {found.library}", soft_wrap=True)
+        screen.print(f"{found.name}@{found.version}: saved to {found.library}", soft_wrap=True)
     elif found.ranking:
-        screen.print("--best puts it into the library", style="dim")
+        screen.print("--best saves it to the library", style="dim")
 
 
 def _problems(found: Sweep) -> dict[str, list[str]]:

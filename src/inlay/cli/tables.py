@@ -69,8 +69,8 @@ def _show_settings(screen: Console, recipe: Recipe) -> None:
     for one in recipe.datasets:
         table.add_row(one.name, " or ".join(one.places), _told(_ones(one.settings)))
     screen.print(table)
-    how = "train, dev and, if you have it, test; of a file rows are held out"
-    how = "train, and dev, which is tested on" if recipe.dev_is_test else how
+    how = "train, dev and, if you have it, test; rows of a single file are held out"
+    how = "train and dev; scores are for dev" if recipe.dev_is_test else how
     screen.print(f"a folder holds {how}; formats are those of inlay train\n", soft_wrap=True)
 
 

@@ -107,7 +107,7 @@ def of_stdin(encoding: str | None) -> Iterator[Line]:
     try:
         io.TextIOWrapper(io.BytesIO(), encoding=name)  # unlike a lookup, refuses codecs that are not of text
     except LookupError:
-        raise DataError(f"there is no text encoding {name!r}; expected one such as utf-8 or cp1252") from None
+        raise DataError(f"unknown text encoding {name!r}; expected one such as utf-8 or cp1252") from None
     if codecs.lookup(name).name.startswith(("utf-16", "utf-32")):
         raise DataError(f"{_STDIN}: {name} cannot be read by lines; write it to a file and pass --file")
     first = next(sys.stdin.buffer, None)  # that there are none is known before anything is loaded
@@ -173,7 +173,7 @@ def of_file(
             raise DataError(bad.first[0])
     unknown = next((name for name in keep or () if name not in source.columns), None)
     if unknown is not None:
-        raise DataError(f"{path}: there is no column {unknown!r} (--keep): {suggest(unknown, source.columns)}")
+        raise DataError(f"{path}: no column {unknown!r} (--keep). {suggest(unknown, source.columns)}")
     chosen: dict[str, tuple[Columns, str]] = {}
     for name, kind in kinds.items():
         known = as_trained(about[name], source.columns, _used(given, kinds, kind))

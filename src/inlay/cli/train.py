@@ -39,7 +39,7 @@ def train(
     ] = None,
     manifest: Annotated[
         Path | None,
-        options.option(DATA, "--manifest", "FILE", "A TOML file of many tasks, in place of DATA and settings."),
+        options.option(DATA, "--manifest", "FILE", "A TOML file that lists many tasks; replaces DATA and settings."),
     ] = None,
     base: options.Base = None,
     slots: options.Slots = None,
@@ -48,7 +48,7 @@ def train(
     resume: options.Resume = False,
     restart: options.Restart = False,
     save_every: options.SaveEvery = 60,
-    name: Annotated[str | None, options.name("The adapter's name.  [default: made from DATA]")] = None,
+    name: Annotated[str | None, options.name("The adapter's name.  [default: derived from DATA]")] = None,
     library: options.Library = None,
     log: options.Log = None,
     half: options.Half = False,
@@ -56,7 +56,7 @@ def train(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Train an adapter on a file; or many, side by side, from a manifest.
+    """Train an adapter on a file, or many side by side from a manifest.
 
     Examples:
         inlay train tickets.csv --name tickets --method houlsby:size=64
@@ -64,7 +64,7 @@ def train(
     """
     runs, folder = _runs(data, name, manifest, given)
     if resume and restart:
-        raise typer.BadParameter("--resume and --restart contradict each other")
+        raise typer.BadParameter("--resume and --restart cannot be combined")
     from inlay.library.library import Library
 
     store = Library(library)
@@ -112,11 +112,11 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
     if manifest is not None:
         if data is not None or name is not None or given:
             extra = "DATA" if data is not None else settings.option(next(iter(given), "name"))
-            raise typer.BadParameter(f"{extra} does not go with --manifest; write it there, under [defaults]")
+            raise typer.BadParameter(f"{extra} cannot be combined with --manifest; set it there, under [defaults]")
         # two manifests of one name are two trainings
         return read_manifest(manifest), f"{manifest.stem}-{sha256(bytes(manifest.resolve())).hexdigest()[:8]}"
     if data is None:
-        raise typer.BadParameter("give DATA, or --manifest")
+        raise typer.BadParameter("give DATA or --manifest")
     name = name or data_name(data)
     return [make_run({"data": data, "name": name, **given})], name
 
@@ -144,7 +144,7 @@ def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: Console)
         checkpoint.remove()
     elif checkpoint.exists and not resume:
         raise RunError(
-            "a training of this name was stopped before its end; --resume goes on with it, --restart forgets it"
+            "an earlier run with this name was interrupted; pass --resume to continue it, or --restart to start over"
         )
     if resume and not checkpoint.exists:
         screen.print("nothing to resume: starting from the beginning", style="yellow")
@@ -195,7 +195,7 @@ def _prepare(
     few = [data.run.name for data in prepared.values() if few_to_validate(data)] if many else []
     if few:
         names = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
-        said = f"fewer than {FEW_TO_VALIDATE} validation rows, so that scores can be far off: {names}"
+        said = f"Fewer than {FEW_TO_VALIDATE} validation rows, so scores may be far off: {names}"
         screen.print(said, style="yellow", soft_wrap=True)
     return prepared
 
@@ -224,7 +224,7 @@ def train_shown(
             arguments = [a for a in sys.argv[1:] if a not in ("--resume", "--restart")]
             again = shlex.join(["inlay", *arguments, "--resume"])
             how = "" if ranks.size == 1 else f", started by torchrun with {ranks.size} processes again"
-            screen.print(f"\nstopped; what is done is saved. To go on{how}:\n  {again}", soft_wrap=True)
+            screen.print(f"\nstopped; finished work is saved. To continue{how}:\n  {again}", soft_wrap=True)
         else:
             screen.print("\nstopped before anything could be saved")
         raise typer.Exit(code_of(stopped)) from None

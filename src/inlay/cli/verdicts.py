@@ -14,7 +14,7 @@ NEAR_ZERO = 0.1
 """A Matthews correlation below this is hardly better than a guess."""
 _ADVICE = (
     "try more epochs (--epochs) or a higher learning rate (--lr); where some classes are rare, --class-weights, "
-    "and --metric f1_macro to choose the best state by all classes"
+    "and --metric f1_macro to pick the checkpoint by all classes"
 )
 
 
@@ -25,7 +25,7 @@ def majority(data: Prepared) -> tuple[str, dict[str, float]]:
 
     if data.task.kind not in ("classification", "multilabel", "tagging"):
         return "", {}
-    answer = commonest(data)
+    answer = commonest(data.task, data.train.examples, data.labels)
     scores = measure(data, answer)
     (one,) = answer(data.validation.examples[:1])
     given = one["label"] if "label" in one else one["tags"][0]
@@ -39,7 +39,7 @@ def nothing_learned(result: Result, data: Prepared) -> str:
         return f"{result.metric} is 0: nothing was learned yet; {_ADVICE}"
     for split, found in result.metrics.items():
         if (matthews := found.get("matthews", 1.0)) < NEAR_ZERO:
-            near = f"the Matthews correlation on the {split} rows is {decimals(matthews)}, and 0 is a guess"
+            near = f"the Matthews correlation on the {split} rows is {decimals(matthews)}, and 0 is guessing"
             return f"{near}: hardly anything was learned; {_ADVICE}"
     always, guess = majority(data)
     last = list(result.metrics.values())[-1]

@@ -15,13 +15,14 @@ from typing import Any
 from inlay.comparison import linear
 from inlay.sweeps.store import Store
 from inlay.sweeps.trial import digest
-from inlay.tasks import Answer, Example
+from inlay.tasks import Answer, Example, Task
 from inlay.training.prepare import Prepared
 
 MAJORITY, TFIDF = "majority", "tf-idf"
 NAMES = (MAJORITY, TFIDF)
 TRIALS = 20
 """Settings that Optuna tries for TF-IDF."""
+Answering = Callable[[Sequence[Example]], list[Answer]]
 _FORMAT = 1
 """Raised when a baseline is made in another way, so that stored results of the old one are not taken for it."""
 
@@ -58,56 +59,66 @@ def run(name: str, data: Prepared, store: Store, trials: int = TRIALS) -> tuple[
     if known is not None:
         return Score(**known), True
     began = time.perf_counter()
-    setting, size, answer = linear.tune(data, trials) if name == TFIDF else ({}, 0, commonest(data))
+    setting, size, answer = (
+        linear.tune(data, trials) if name == TFIDF else ({}, 0, commonest(data.task, data.train.examples, data.labels))
+    )
     score = Score(measure(data, answer), time.perf_counter() - began, setting, size)
     store.note(key, asdict(score))
     return score, False
 
 
-def measure(data: Prepared, answer: Callable[[Sequence[Example]], list[Answer]]) -> dict[str, dict[str, float]]:
+def measure(data: Prepared, answer: Answering) -> dict[str, dict[str, float]]:
     """All metrics of whatever answers examples, on validation and test rows."""
     parts = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
     return {split: data.task.score(part.examples, answer(part.examples), data.labels) for split, part in parts.items()}
 
 
-def commonest(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
-    """The same answer for everything: what is most frequent in training, of numbers the mean."""
-    return _COMMONEST[data.task.kind](data)
+def commonest(task: Task, seen: Sequence[Example], labels: Sequence[str]) -> Answering:
+    """The same answer for everything: what is most frequent in the examples seen, of numbers the mean."""
+    return _COMMONEST[task.kind](seen, labels)
 
 
-def _majority(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
-    label = _most(data, [e.target for e in data.train.examples])
+def majority(task: Task, examples: Sequence[Example], labels: Sequence[str]) -> tuple[str, dict[str, float]] | None:
+    """The class or tag that these examples have most often, and the scores of always giving it; None without any."""
+    if task.kind not in ("classification", "tagging"):
+        return None
+    label = _most([name for e in examples for name in task.label_names(e)], labels)
+    return label, task.score(examples, commonest(task, examples, labels)(examples), labels)
+
+
+def _class(seen: Sequence[Example], labels: Sequence[str]) -> Answering:
+    label = _most([e.target for e in seen], labels)
     return lambda examples: [{"label": label} for _ in examples]
 
 
-def _labels(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
-    """The labels that most rows have: none, often enough."""
-    counts = Counter(label for e in data.train.examples for label in e.target)
-    given = [label for label in data.labels if 2 * counts[label] > len(data.train.examples)]
+def _labels(seen: Sequence[Example], labels: Sequence[str]) -> Answering:
+    """The labels that most rows have: often there is no such label."""
+    counts = Counter(label for e in seen for label in e.target)
+    given = [label for label in labels if 2 * counts[label] > len(seen)]
     return lambda examples: [{"label": given} for _ in examples]
 
 
-def _mean(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
-    mean = sum(e.target for e in data.train.examples) / len(data.train.examples)
+def _mean(seen: Sequence[Example], labels: Sequence[str]) -> Answering:
+    mean = sum(e.target for e in seen) / len(seen)
     return lambda examples: [{"value": mean} for _ in examples]
 
 
-def _tag(data: Prepared) -> Callable[[Sequence[Example]], list[Answer]]:
-    tag = _most(data, [tag for e in data.train.examples for tag in e.target])
+def _tag(seen: Sequence[Example], labels: Sequence[str]) -> Answering:
+    tag = _most([tag for e in seen for tag in e.target], labels)
     return lambda examples: [{"tags": [tag] * len(e.words)} for e in examples]
 
 
-_COMMONEST: dict[str, Callable[[Prepared], Callable[[Sequence[Example]], list[Answer]]]] = {
-    "classification": _majority,
+_COMMONEST: dict[str, Callable[[Sequence[Example], Sequence[str]], Answering]] = {
+    "classification": _class,
     "multilabel": _labels,
     "regression": _mean,
     "tagging": _tag,
 }
 
 
-def _most(data: Prepared, targets: Sequence[str]) -> str:
+def _most(targets: Sequence[str], labels: Sequence[str]) -> str:
     counts = Counter(targets)
-    return max(data.labels, key=counts.__getitem__)  # of equals the first label
+    return max([*labels, *counts], key=counts.__getitem__)  # of equals the first label
 
 
 def _rows(data: Prepared) -> list[Any]:

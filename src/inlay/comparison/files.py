@@ -135,7 +135,7 @@ def points(found: Comparison) -> tuple[list[Point], str]:
     """What is drawn, and relative to what: full fine-tuning, else most layers of it, else the best method."""
     whole = [line for line in found.lines if not line.is_baseline and len(line.cells) == len(found.datasets)]
     if not whole:
-        raise RunError("there is nothing to plot: no method has come to its end on every dataset")
+        raise RunError("there is nothing to plot: no method has finished on every dataset")
     tuned = [line for line in whole if line.family == "finetune"]
     reference = max(tuned, key=lambda line: line.parameters) if tuned else whole[0]
     name = "full fine-tuning" if reference.share >= 1 else reference.method

@@ -85,7 +85,7 @@ def choose(
     known = task or hints.get("task")
     chosen = known or _task(seen, asked, hints)
     if chosen not in FIELDS:
-        raise SpecError(f"there is no task {chosen!r}: {suggest(chosen, FIELDS)}")
+        raise SpecError(f"unknown task {chosen!r}. {suggest(chosen, FIELDS)}")
     fixed = _fixed(chosen, asked, hints, names, where)
     if pairs is False and "pair" not in asked:
         fixed.pop("pair", None)
@@ -107,7 +107,7 @@ def _check_given(asked: Mapping[str, str], names: Sequence[str], where: str) -> 
         parts = several(name, names)
         for part in parts:
             if part not in names:
-                raise DataError(f"{where}: there is no column {part!r} ({option}): {suggest(part, names)}")
+                raise DataError(f"{where}: no column {part!r} ({option}). {suggest(part, names)}")
             if owner.setdefault(part, option) != option:
                 both = f"{owner[part]} and {option} both name the column {part!r}"
                 raise DataError(f"{where}: {both}; each needs its own")

@@ -203,7 +203,7 @@ def odd_labels(counts: Mapping[str, int], kind: str) -> list[str]:
         if len(names) > 1
     ]
     said += [
-        f"{_listed([label], counts)} is a {kind} of its own; if it means that there is no label, remove these rows"
+        f"{_listed([label], counts)} is treated as a {kind}; if it means that there is no label, remove these rows"
         for label in (counts if kind != "tag" else ())
         if label.strip().lower() in _NOTHING
     ]

@@ -81,7 +81,7 @@ def open_source(path: str | os.PathLike[str], *, format: str | None = None, enco
     """Open one file; format and encoding are detected where they are not given."""
     name, file = os.fspath(path), Path(path)
     if format is not None and format not in FORMATS:
-        raise DataError(f"{name}: there is no format {format!r}: {suggest(format, FORMATS)}")
+        raise DataError(f"{name}: unknown format {format!r}. {suggest(format, FORMATS)}")
     check_file(name)
     if format == "parquet" or (format is None and _is_parquet(name, file)):
         return _source(name, "parquet", open_parquet(name, file))
@@ -142,7 +142,7 @@ def check_file(name: str) -> None:
     if not os.path.exists(file):
         beside = os.listdir(file.parent) if os.path.isdir(file.parent) else []
         near = difflib.get_close_matches(file.name, beside, n=1, cutoff=0.5)
-        raise DataError(f"{name}: there is no such file" + (f"; did you mean {near[0]}?" if near else ""))
+        raise DataError(f"{name}: there is no such file" + (f". Did you mean {near[0]}?" if near else ""))
     if not os.path.isfile(file):  # a pipe cannot be read twice
         raise DataError(f"{name}: not a regular file; write it to disk first")
 

@@ -30,7 +30,7 @@ def size(text: str | int | float | None, rows: int, what: str) -> int:
     if count is None:
         raise RunError(f"{what} {text} is not a size; write a count such as 1000 or a share such as 10%")
     if count < 1:
-        raise RunError(f"{what} {text} of {rows} rows is no row; at least 1 is needed")
+        raise RunError(f"{what} {text} of {rows} rows is less than one row")
     if count > rows:
         raise RunError(f"{what} {text} is more than there is: {rows} rows")
     return count

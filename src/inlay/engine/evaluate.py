@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -46,15 +45,6 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
     outputs, rows, unknown = run_labelled(host, name, examples)
     task, labels = host.task(name), host.labels(name)
     return task.score(examples, task.answers(outputs, rows, examples, labels, host.base), labels), unknown
-
-
-def commonest(task: Task, examples: Sequence[Example], labels: Sequence[str]) -> tuple[str, dict[str, float]] | None:
-    """The class or tag that these examples have most often, and the scores of giving it always; None without any."""
-    if task.kind not in ("classification", "tagging"):
-        return None
-    ((label, _),) = Counter(name for e in examples for name in task.label_names(e)).most_common(1)
-    answers: list[Answer] = [{"label": label, "tags": [label] * len(e.words)} for e in examples]
-    return label, task.score(examples, answers, labels)
 
 
 def run_labelled(

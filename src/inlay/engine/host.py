@@ -368,5 +368,5 @@ class Host:
     def loaded(self, name: str) -> Loaded:
         """What is known of an adapter."""
         if name not in self._loaded:
-            raise SlotError(f"no adapter named {name!r} is loaded: {suggest(name, self._loaded)}")
+            raise SlotError(f"no adapter named {name!r} is loaded. {suggest(name, self._loaded)}")
         return self._loaded[name]

@@ -82,7 +82,7 @@ class Translator:
             return what
         if isinstance(what, str):
             if self.task.kind == "qa":
-                raise InlayError(f"{self.name!r} answers questions: ask with (question, context)")
+                raise InlayError(f"{self.name!r} answers questions: pass (question, context)")
             return Example(what)
         if isinstance(what, Mapping):
             return _named(what)

@@ -77,7 +77,7 @@ class Head(Delta):
 def head_part(kind: str, labels: int, hidden: int, tokens: bool = False) -> Part:
     """A head as a part of an adapter."""
     if kind not in KINDS:
-        raise SpecError(f"there is no head {kind!r}: {suggest(kind, KINDS)}")
+        raise SpecError(f"unknown head {kind!r}. {suggest(kind, KINDS)}")
     if labels < 1:
         raise SpecError(f"a head needs at least one label, not {labels}")
     place = TOKENS if tokens else ROWS

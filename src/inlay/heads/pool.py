@@ -25,7 +25,7 @@ POOLS = (*heads.POOLS, "tokens")
 def choose(pool: str, base: Base) -> str:
     """Settle `auto`, and refuse what the base cannot do."""
     if pool not in POOLS:
-        raise SpecError(f"there is no pooling {pool!r}: {suggest(pool, POOLS)}")
+        raise SpecError(f"unknown pooling {pool!r}. {suggest(pool, POOLS)}")
     if pool == "pooler" and base.sites.at("pooler") is None:
         raise SpecError(f"{base.name} has no pooler; use cls, mean or last")
     if pool != "auto":

@@ -87,7 +87,7 @@ def write(folder: Path, fill: Callable[[Path], None], force: bool = False) -> li
     """
     try:
         if not force and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise LibraryError(f"{folder} is there already, and not empty: choose another folder, or pass --overwrite")
+            raise LibraryError(f"{folder} already exists and is not empty: choose another folder, or pass --overwrite")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as part:
             fill(Path(part))

@@ -55,7 +55,7 @@ def push(
         api.create_repo(repo, private=private or None, exist_ok=True)
         info = api.model_info(repo)
         if private and not info.private:
-            raise LibraryError(f"{repo} is there already, and public; make it private on the hub, or choose another")
+            raise LibraryError(f"{repo} already exists and is public; make it private on the hub, or choose another")
         _refuse_other_content(repo, {one.rfilename for one in info.siblings or ()})
         additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=data) for name, data in files.items()]
         done = api.create_commit(repo, additions, commit_message=message, revision=revision)

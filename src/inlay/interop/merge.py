@@ -74,7 +74,7 @@ def merge(
     weights = merged_weights(host, name)
     head = None if without_head else _head(host, name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} is there already; give a new folder")
+        raise RunError(f"{folder} already exists; give a new folder")
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -154,9 +154,9 @@ _RULES: Mapping[type[Delta], Callable[[Base, Site, Mapping[str, Tensor], dict[st
 
 def _reason(delta: Delta) -> str:
     if isinstance(delta, Bottleneck):
-        return "has an activation between two matrices, which no weight of the base can stand for"
+        return "has an activation between two matrices, which the base's weights cannot express"
     if isinstance(delta, TokenShift):
-        return "weighs its shift by the token, which no weight of the base can stand for"
+        return "weighs its shift by the token, which the base's weights cannot express"
     if isinstance(delta, LayerMix):
         return "mixes the states of all layers, which the base's own forward pass does not"
     return f"has a part that merging does not know ({type(delta).__name__})"

@@ -152,7 +152,7 @@ def _check(host: Host, names: Sequence[str], path: Path, overwrite: bool) -> Non
     for name in names:
         task = host.task(name)
         if task.kind == "mlm":
-            raise AdapterError(f"{name!r} cannot be asked: it predicts masked words, and has no labels")
+            raise AdapterError(f"{name!r} cannot be exported: it predicts masked words, and has no labels")
         slot, special = host.slot(name), host.base.sites.single_slot
         if (weights := host.forward.bank.slot(slot).weights) is not None:
             spec = weights.method.spec
@@ -168,7 +168,7 @@ def _check(host: Host, names: Sequence[str], path: Path, overwrite: bool) -> Non
     if path.is_dir() or not path.parent.is_dir():
         raise RunError(f"{path}: {'this is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
     if path.exists() and not overwrite:
-        raise RunError(f"{path} is there already; pass overwrite (--overwrite) to replace it")
+        raise RunError(f"{path} already exists; pass overwrite (--overwrite) to replace it")
 
 
 def _trace(host: Host, graph: Graph, opset: int) -> Any:
@@ -244,9 +244,7 @@ def _place(part: Path, path: Path, overwrite: bool) -> tuple[str, ...]:
     for name in files[1:]:
         there = path.parent / name
         if there.exists() and not overwrite and there.read_bytes() != (part / name).read_bytes():
-            raise RunError(
-                f"{there} is there already, and is another; write to a folder of its own, or leave the tokenizer out"
-            )
+            raise RunError(f"{there} already exists and differs; write to another folder, or leave the tokenizer out")
     for name in reversed(files):
         (part / name).replace(path.parent / name)
     return tuple(files)

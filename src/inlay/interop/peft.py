@@ -122,7 +122,7 @@ def _refuse(config: Mapping[str, Any], path: Path) -> None:
         raise AdapterError(f"{path}: peft_type is {kind!r}; Inlay reads LORA")
     refuse(config, _REFUSED, _HARMLESS, path)
     if config.get("bias", "none") != "none":
-        raise AdapterError(f"{path}: bias={config['bias']} trains biases of the base beside LoRA; Inlay has bias=none")
+        raise AdapterError(f"{path}: bias={config['bias']} also trains biases of the base; Inlay supports bias=none")
     if config.get("init_lora_weights", True) not in _PLAIN_STARTS:
         start = config["init_lora_weights"]
         raise AdapterError(
@@ -130,7 +130,9 @@ def _refuse(config: Mapping[str, Any], path: Path) -> None:
         )
     task = config.get("task_type")
     if task not in (*_TASKS, *_HEADLESS):
-        raise AdapterError(f"{path}: task_type={task} has a head that Inlay has not; valid: {', '.join(_TASKS)}")
+        raise AdapterError(
+            f"{path}: task_type={task} has a head that Inlay does not support. Valid: {', '.join(_TASKS)}"
+        )
 
 
 def _changes(keys: Keys, base: Base, config: Mapping[str, Any]) -> dict[str, lowrank.Change]:

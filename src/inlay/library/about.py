@@ -220,7 +220,7 @@ class Cost:
         one = self.tasks == 1
         begin = f"{self.tasks:,} task{'' if one else 's'}: {size(self.bytes)} beside"
         if not self.base_bytes:
-            return f"{begin} their base, whose size no card says"
+            return f"{begin} their base, of unknown size"
         times = 1 + self.bytes / self.base_bytes
         shown = f"{times:.2f}x" if times >= 1.005 else f"{times:.4f}x"
         full = f"{self.tasks:,} full model{'' if one else 's'}: {self.tasks:,}x ({size(self.tasks * self.base_bytes)})"

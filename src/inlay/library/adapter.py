@@ -57,7 +57,7 @@ class Adapter:
         import torch
 
         if dtype not in DTYPES:
-            raise AdapterError(f"an adapter cannot be kept in {dtype!r}: {suggest(str(dtype), DTYPES)}")
+            raise AdapterError(f"an adapter cannot be stored as {dtype!r}. {suggest(str(dtype), DTYPES)}")
         kind = getattr(torch, dtype)
         made: dict[str, Tensor] = {}
         for name, tensor in self.tensors.items():

@@ -82,7 +82,7 @@ def history(storage: Storage, name: str, alias: str, shelf: Shelf) -> list[Move]
     """Every move, oldest first."""
     numbers = shelf.moves.get(check_alias(alias))
     if numbers is None:
-        raise LibraryError(f"{name} has no alias {alias!r}: {suggest(alias, shelf.moves)}")
+        raise LibraryError(f"{name} has no alias {alias!r}. {suggest(alias, shelf.moves)}")
     paths = [move_path(name, alias, number) for number in numbers]
     contents = storage.read_all(paths, LIMIT)
     return [decode(contents.get(path), path, storage.where(path)) for path in paths]
@@ -98,7 +98,7 @@ def move(library: Library, name: str, alias: str, version: int | None) -> None:
     there = current_of_all(library.storage, {name: shelf}, damaged).get(name, {})
     before, unclear = there.get(alias), f"{name}@{alias}" in {one.ref for one in damaged}
     if before is None and version is None and not unclear:
-        raise LibraryError(f"{name} has no alias {alias!r}: {suggest(alias, there)}")
+        raise LibraryError(f"{name} has no alias {alias!r}. {suggest(alias, there)}")
     if before == version and not unclear:
         return
     number = _write(library.storage, name, alias, shelf, version)

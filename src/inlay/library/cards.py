@@ -91,7 +91,7 @@ def make(
     """What a card says of an adapter, whatever its number will be."""
     taken = sorted(OWN & set(more))
     if taken:
-        raise LibraryError(f"a card says {taken[0]!r} itself; call what you want to add to it something else")
+        raise LibraryError(f"{taken[0]!r} is set by the card itself; use another key")
     if isinstance(parents, str):
         parents = [parents]
     # what came with the adapter may be anyone's: it must not stand in for what the card itself says

@@ -139,7 +139,7 @@ class Library:
         if not shelf.versions and shelf.removed:
             raise LibraryError(f"{name} was removed; if no gc has run since, it can be restored")
         if not shelf.versions:
-            raise LibraryError(f"there is no adapter {name!r} in {self.root}: {suggest(name, self.names())}")
+            raise LibraryError(f"no adapter {name!r} in {self.root}. {suggest(name, self.names())}")
         version = shelf.versions[-1] if which is None else number_of(which)
         for _ in range(_TRIES):
             if which is not None and number_of(which) is None:
@@ -154,7 +154,7 @@ class Library:
         if version in shelf.removed:
             raise LibraryError(f"{name}@{version} was removed; if no gc has run since, it can be restored")
         valid = [*map(str, shelf.versions), *sorted(self._named(name, shelf))]
-        raise LibraryError(f"{name} has no version {which!r}; valid: {', '.join(valid) or 'none'}")
+        raise LibraryError(f"{name} has no version {which!r}. Valid: {', '.join(valid) or 'none'}")
 
     def names(self) -> builtins.list[str]:
         """All names."""

@@ -144,7 +144,7 @@ def _metrics(card: Card) -> Iterator[str]:
         yield f"| {_plain(name)} | {' | '.join(values)} |"
     if card.get("metric") and "validation" in found:
         metric = _plain(card["metric"])
-        yield from ("", f"{metric} on the validation rows chose the best state, so there it flatters a little.")
+        yield from ("", f"{metric} on the validation rows picked the checkpoint, so it is slightly optimistic.")
 
 
 def _labels(card: Card) -> Iterator[str]:
@@ -179,10 +179,10 @@ def _limits(card: Card) -> Iterator[str]:
     yield from ("## Limits", "")
     yield f"- It belongs to this base alone (fingerprint {_code(about.short(card.get('base')))}); another is refused."
     if about.metrics(card):
-        yield "- The metrics are of rows like those it was trained on. Texts of another kind may be answered worse."
+        yield "- The metrics come from rows like its training data. Expect lower scores on other kinds of text."
     if about.kind(card) in ("classification", "multilabel", "tagging"):
-        yield "- It knows no label but those above, and answers with them whatever the text is."
-    yield "- Whatever the base has learned from its own data, biases included, is still in it."
+        yield "- It only knows the labels above, and answers with them whatever the text is."
+    yield "- Whatever the base learned from its own data, biases included, is still there."
 
 
 def _without_folders(card: Card) -> dict[str, Any]:

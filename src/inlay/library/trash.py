@@ -98,7 +98,7 @@ def restore(library: Library, ref: str) -> list[Entry]:
     there = {str(version): version for owner, version, _ in _in_trash(library) if owner == name}
     chosen = list(there.values()) if which is None else [there[which]] if which in there else []
     if not chosen:
-        raise LibraryError(f"{ref} is not in the trash: {suggest(ref, (f'{name}@{v}' for v in there))}")
+        raise LibraryError(f"{ref} is not in the trash. {suggest(ref, (f'{name}@{v}' for v in there))}")
     found = {version: _put_back(library, name, version) for version in chosen}
     gone = [f"{name}@{version}" for version, entry in found.items() if entry is None]
     if gone:

@@ -129,11 +129,11 @@ class Houlsby(SlotMethod):
         if self.activation in _NOT_ZERO_AT_ZERO:
             raise SpecError(
                 f"houlsby: activation={self.activation} is not valid: f(0) must be 0, or padded units would not "
-                f"stay silent; valid: {', '.join(ACTIVATIONS)}"
+                f"stay silent. Valid: {', '.join(ACTIVATIONS)}"
             )
         if self.activation not in ACTIVATIONS:
             hint = suggest(self.activation, ACTIVATIONS)
-            raise SpecError(f"houlsby: activation={self.activation} is not valid: {hint}")
+            raise SpecError(f"houlsby: activation={self.activation} is not valid. {hint}")
         if self.share not in ("none", "sublayers") and not re.fullmatch(r"[1-9]\d*", self.share):
             raise SpecError(f"houlsby: share={self.share} is not valid: expected none, sublayers, or a number from 1")
         for key in ("parallel", "norms"):

@@ -77,6 +77,6 @@ class Lora(SlotMethod):
         norms = [kind for kind in kinds if kind.endswith("norm")]
         if norms:
             projections = [kind for kind in sites.kinds if not kind.endswith("norm")]
-            raise SpecError(f"lora: {norms[0]} is a norm, not a projection; valid: {', '.join(projections)}")
+            raise SpecError(f"lora: {norms[0]} is a norm, not a projection. Valid: {', '.join(projections)}")
         delta = LowRank(self.rank, self.alpha / self.rank)
         return [Part(site, delta, site.name) for site in sites.select(kinds, sites.choose_layers(self.layers))]

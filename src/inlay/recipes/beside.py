@@ -181,7 +181,7 @@ def _scored(chosen: Chosen, found: Comparison) -> list[str]:
     said = []
     if "validation" in by_split:
         said.append(
-            f"{', '.join(by_split['validation'])}: scored on validation rows, which have also chosen; "
+            f"{', '.join(by_split['validation'])}: scored on validation rows, which also picked the settings; "
             f"the paper on {recipe.measured}"
         )
     if "test" in by_split and recipe.measured != "test rows" and not recipe.dev_is_test:

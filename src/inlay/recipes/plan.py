@@ -84,9 +84,9 @@ class Chosen:
         said = [f"left out: {text}" for text in self.missing]
         not_asked = [one.name for one in recipe.datasets if changes.only and one.name not in _names(self.found)]
         not_asked = [name for name in not_asked if not any(text.startswith(f"{name}: ") for text in self.missing)]
-        said += [f"left out, as asked: {', '.join(not_asked)}"] if not_asked else []
+        said += [f"left out, as requested: {', '.join(not_asked)}"] if not_asked else []
         other = [row.label for row in recipe.rows if row not in self.rows]
-        said += [f"rows left out, as asked: {', '.join(other)}"] if other else []
+        said += [f"rows left out, as requested: {', '.join(other)}"] if other else []
         if self.seeds != recipe.seeds:
             said.append(f"seeds: {self.seeds} instead of {recipe.seeds}")
         given = {**{key: (value,) for key, value in changes.settings().items()}, **changes.grid}
@@ -148,4 +148,4 @@ def _told(values: Any) -> str:
 
 
 def _unknown(kind: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
-    return [f"there is no {kind} {name!r}: {suggest(name, known)}" for name in given if name not in known]
+    return [f"unknown {kind} {name!r}. {suggest(name, known)}" for name in given if name not in known]

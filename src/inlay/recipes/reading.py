@@ -35,7 +35,7 @@ def find(name: str | os.PathLike[str]) -> Recipe:
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{text}: cannot be read: {error}") from None
     if text not in names():
-        raise RunError(f"there is no recipe {text!r}: {suggest(text, names())}")
+        raise RunError(f"unknown recipe {text!r}. {suggest(text, names())}")
     file = resources.files("inlay.recipes") / f"{text}{_ENDING}"
     return read(file.read_text(encoding="utf-8"), text, file.name)
 

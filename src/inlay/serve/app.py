@@ -229,7 +229,7 @@ def _states(app: FastAPI, service: Service) -> None:
     async def health() -> Response:
         """Whether the process lives, and its engine; if the engine has failed, the process is about to end."""
         if service.engine.failed is not None:
-            raise Refused(503, "failed", "the engine has failed, and the service is about to end")
+            raise Refused(503, "failed", "the engine has failed, and the service is about to stop")
         return _json({"status": "alive"})
 
     @app.get("/ready", response_model=bodies.State, responses=failures(503))

@@ -72,7 +72,7 @@ class Settings:
     resident: int = 256
     """Adapters in the bank."""
     remembered: int = 4096
-    """Adapters in memory beside those."""
+    """Adapters in main memory, outside the bank."""
     memory: int = 4 << 30
     """Bytes of those, at most."""
 
@@ -160,7 +160,7 @@ class Counts:
     cancelled: int
     refused: int
     hits: int
-    """Asks whose adapter was in the bank."""
+    """Requests whose adapter was in the bank."""
     misses: int
     reads: int
     """Adapters read from the library."""

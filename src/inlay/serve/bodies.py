@@ -24,7 +24,7 @@ Long = Literal["cut", "windows", "refuse"]
 Given = str | tuple[str, str] | list[str] | Mapping[str, str]
 Words = Annotated[list[str], Field(fail_fast=True)]
 Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_DEADLINE = "Answer within so many milliseconds, or not at all (504)."
+_DEADLINE = "Answer within this many milliseconds, or not at all (504)."
 _EXPECTED = 'expected {"requests": [...]}, or one request such as {"task": "sms", "text": "you won a prize"}'
 
 
@@ -43,10 +43,10 @@ class Item(BaseModel):
     tokens: Words | None = Field(default=None, description="Words, each of which gets a tag.")
     question: str | None = None
     context: str | None = Field(default=None, description="The text that holds the answer.")
-    top_k: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Keep so many of the scores.")
+    top_k: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Keep this many scores.")
     threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(default=None, description="Below it, no label.")
     raw: bool = Field(default=False, description="Scores without calibration.")
-    long: Long = Field(default="cut", description="What becomes of a text that is too long.")
+    long: Long = Field(default="cut", description="What to do with a text that is too long.")
     explain: bool = Field(default=False, description="Add tokens and their alpha, where the method has one.")
 
     @model_validator(mode="after")
@@ -164,8 +164,8 @@ class Answers(BaseModel):
     """The answers of a call, in the order of its items."""
 
     results: list[Failure | Group | Answer]
-    ms: float = Field(description="How long the call took here.")
-    batch: int = Field(description="How many questions, of whomever, ran together in one pass with these.")
+    ms: float = Field(description="How long the call took on the server.")
+    batch: int = Field(description="How many requests, from all clients, ran in the same pass.")
 
 
 class TaskCard(BaseModel):
@@ -288,7 +288,7 @@ def _item(one: Any, limits: Limits) -> Item | Refused:
         return Refused(422, "invalid", 'a request is an object such as {"task": "sms", "text": "you won a prize"}')
     unknown = next((key for key in one if key not in _FIELDS), None)
     if unknown is not None:  # before pydantic, which would list every such key
-        return Refused(422, "invalid", f"there is no field {unknown[:100]!r}: {suggest(unknown[:100], _FIELDS)}")
+        return Refused(422, "invalid", f"unknown field {unknown[:100]!r}. {suggest(unknown[:100], _FIELDS)}")
     try:
         item = Item.model_validate(one)
     except ValidationError as error:

@@ -143,10 +143,10 @@ def plan(items: Sequence[Item | Refused], served: Callable[[], Sequence[str]], l
         tasks = item.wanted(served)
         size += item.characters * len(tasks)
         if len(places) + len(tasks) > limits.answers:
-            raise Refused(413, "too_large", f"this call asks for more than the {limits.answers:,} answers allowed")
+            raise Refused(413, "too_large", f"this call requests more than the {limits.answers:,} answers allowed")
         if size > limits.echoed:
-            much = f"the answers of this call would repeat more than {limits.echoed:,} characters of text"
-            raise Refused(413, "too_large", f"{much}: ask fewer tasks at once, or about shorter texts")
+            much = f"the answers to this call would repeat more than {limits.echoed:,} characters of text"
+            raise Refused(413, "too_large", f"{much}: send fewer tasks at once, or shorter texts")
         places += [Place(i, None if item.tasks is None else ask.task, ask) for ask in item.asks(tasks)]
     grouped = [isinstance(item, Item) and item.tasks is not None for item in items]
     return Call(places, grouped, time.monotonic() + seconds, size)

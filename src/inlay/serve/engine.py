@@ -194,7 +194,7 @@ class Engine:
         try:
             yield
         except Unknown as error:
-            raise SlotError(f"{error}: {near(task[:100], tuple(self._roster.served))}") from None
+            raise SlotError(f"{error}. {near(task[:100], tuple(self._roster.served))}") from None
 
     def _admit(self, version: Version) -> None:
         if not self.ready:
@@ -202,7 +202,7 @@ class Engine:
         if self._queue.full(version):
             self._tally.add(refused=1)
             after = self._turns.seconds()
-            raise Busy(f"{len(self._queue)} asks are waiting; try again in {after:.2g} s", after)
+            raise Busy(f"{len(self._queue)} requests are waiting; try again in {after:.2g} s", after)
         error = self._pager.error(version.ref)
         if error is not None:
             raise copy.copy(error)  # one that is raised again and again gathers everybody's frames
@@ -284,12 +284,12 @@ class Engine:
     def _recover(self, error: Exception) -> None:
         """Go on after an error, if that can help; raise it otherwise."""
         self.troubled = True
-        self._abandon(Stopped(f"the engine has failed, and tries to go on: {error}"))
+        self._abandon(Stopped(f"the engine failed and is trying to recover: {error}"))
         self._failures.append(time.monotonic())
         for_long = self._failures[-1] - self._failures[0] >= _PATIENCE and len(self._failures) >= _TRIES
         if for_long or not self._runner.works():
             raise error
-        _log.error("the engine has failed, and goes on", exc_info=error)
+        _log.error("the engine failed and has recovered", exc_info=error)
         with self._change:
             self._change.wait_for(lambda: self._quits, min(0.5, _PAUSE * 2 ** min(10, len(self._failures) - 1)))
 

@@ -128,7 +128,7 @@ def _key(line: str, where: str) -> Key:
     given = scopes.split(",")
     unknown = [scope for scope in given if scope not in SCOPES]
     if unknown:
-        raise InlayError(f"{where}: there is no scope {unknown[0]!r}; valid: {', '.join(SCOPES)}")
+        raise InlayError(f"{where}: unknown scope {unknown[0]!r}. Valid: {', '.join(SCOPES)}")
     if key.lower().startswith("sha256:") and not _DIGEST.fullmatch(key):
         raise InlayError(f"{where}: after sha256: come 64 hexadecimal digits")
     plain = not _DIGEST.fullmatch(key)

@@ -26,22 +26,22 @@ _TOKENS = tuple(2**n for n in range(4, 17))
 _COUNTERS = {
     "batches": ("batches", "Batches that ran."),
     "batch_seconds": ("seconds", "Seconds in the model."),
-    "late": ("late", "Asks whose deadline passed before they ran."),
-    "cancelled": ("cancelled", "Asks that were given up before they ran."),
-    "refused": ("refused", "Asks that found the queue full."),
-    "paging_hits": ("hits", "Asks whose adapter was in the bank."),
-    "paging_misses": ("misses", "Asks whose adapter had to be loaded first."),
+    "late": ("late", "Requests whose deadline passed before they ran."),
+    "cancelled": ("cancelled", "Requests that were cancelled before they ran."),
+    "refused": ("refused", "Requests refused because the queue was full."),
+    "paging_hits": ("hits", "Requests whose adapter was in the bank."),
+    "paging_misses": ("misses", "Requests whose adapter had to be loaded first."),
     "paging_reads": ("reads", "Adapters read from the library."),
     "paging_read_seconds": ("read_seconds", "Seconds spent reading adapters."),
     "paging_loads": ("loads", "Adapters put into the bank."),
     "paging_load_seconds": ("load_seconds", "Seconds spent putting adapters into the bank."),
-    "paging_evictions": ("evictions", "Adapters that made room for others."),
+    "paging_evictions": ("evictions", "Adapters evicted to make room for others."),
 }
 """Name -> field of the engine's counts, and its meaning."""
 _GAUGES = {
     "queue_items": ("waiting", "Asks that wait."),
     "resident_adapters": ("resident", "Adapters in the bank."),
-    "remembered_adapters": ("remembered", "Adapters in memory beside those."),
+    "remembered_adapters": ("remembered", "Adapters in main memory, outside the bank."),
 }
 
 
@@ -55,7 +55,7 @@ class Metrics:
         self.calls = Counter("inlay_calls", "Calls by path and status.", ["path", "status"], registry=own)
         self.latency = Histogram(
             "inlay_answer_seconds",
-            "From being asked to the answer.",
+            "Seconds from request to answer.",
             ["task"],
             buckets=_SECONDS,
             registry=own,
@@ -130,7 +130,7 @@ class _Counted(Collector):
         for name, (field, help) in _GAUGES.items():
             yield GaugeMetricFamily(f"inlay_{name}", help, value=getattr(counts, field))
         yield GaugeMetricFamily("inlay_ready", "Whether it answers.", value=int(self.engine.ready))
-        states = GaugeMetricFamily("inlay_tasks", "Tasks that are served, by where they are.", labels=["state"])
+        states = GaugeMetricFamily("inlay_tasks", "Tasks served, by where their adapter is.", labels=["state"])
         served = self.engine.tasks()
         for state in ("bank", "memory", "disk"):
             states.add_metric([state], sum(one.state == state for one in served))

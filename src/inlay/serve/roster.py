@@ -118,4 +118,4 @@ def near(name: str, served: Collection[str]) -> str:
     at = bisect.bisect(names, name)
     found = difflib.get_close_matches(name, names[max(0, at - _COMPARED) : at + _COMPARED], n=3, cutoff=0.5)
     listed = f"GET /v1/tasks lists all {len(served):,}"
-    return f"did you mean {' or '.join(found)}? {listed}" if found else listed
+    return f"Did you mean {' or '.join(found)}? {listed}" if found else listed

@@ -181,5 +181,5 @@ def _refuse_long(version: Version, example: Example, rows: list[Row], tokenizers
     with tokenizers.one() as tokenizer:
         length = len(tokenizer(example.shown(), example.pair, verbose=False)["input_ids"])
     limit = max(len(row.ids) for row in rows)
-    allowed = "ask with long=windows to have all of it read, or with long=cut"
+    allowed = "pass long=windows to read all of it, or long=cut"
     raise InlayError(f"the text has {length:,} tokens, and {version.name!r} takes {limit:,} at once; {allowed}")

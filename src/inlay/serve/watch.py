@@ -109,7 +109,7 @@ class Catalogue:
         """Serve a version under a name from now on; without a ref the newest (or what the alias says), as it moves."""
         check_served(name)
         if "@" in name and ref not in (None, name):
-            raise LibraryError(f"{name} stands for that version alone, not for {ref}; serve {ref} under another name")
+            raise LibraryError(f"{name} always means that version, not {ref}; serve {ref} under another name")
         with self._lock:
             before = next((one.ref for one in self.engine.tasks() if one.name == name), None)
             served = self.engine.serve(name, self.library.find(ref or self._usual(name)))

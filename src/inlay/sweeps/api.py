@@ -50,13 +50,13 @@ class Plan:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 found.append(f"{key}={value} is not valid: expected 1 or more")
         if self.search not in (None, "optuna"):
-            found.append(f"there is no search {self.search!r}: {suggest(str(self.search), ['optuna'])}")
+            found.append(f"unknown search {self.search!r}. {suggest(str(self.search), ['optuna'])}")
         if self.select not in SELECT:
-            found.append(f"select={self.select} is not valid: {suggest(str(self.select), SELECT)}")
+            found.append(f"select={self.select} is not valid. {suggest(str(self.select), SELECT)}")
         if self.pruner not in PRUNERS:
-            found.append(f"there is no pruner {self.pruner!r}: {suggest(str(self.pruner), PRUNERS)}")
+            found.append(f"unknown pruner {self.pruner!r}. {suggest(str(self.pruner), PRUNERS)}")
         if self.search is not None and self.random is not None:
-            found.append("random draws and a search exclude each other")
+            found.append("random draws and a search cannot be combined")
         if self.search is not None and self.trials is None:
             found.append("a search needs a number of trials")
         if self.search is None and self.trials is not None:

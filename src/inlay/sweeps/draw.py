@@ -62,4 +62,4 @@ def _one(space: Space, source: random.Random) -> Setting:
 
 def _refuse(asked: int, there: int) -> None:
     if asked > there:
-        raise RunError(f"{asked} different combinations were asked for, and there are only {there}")
+        raise RunError(f"{asked} different combinations were requested, but there are only {there}")

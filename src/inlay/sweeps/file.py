@@ -36,7 +36,7 @@ def read_file(path: str | os.PathLike[str]) -> tuple[Plan, dict[str, Any], list[
         raise RunError(f"{path}: cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise RunError(f"{path}: is not TOML: {error}") from None
-    problems = [f"{path}: has {key!r}: {suggest(key, _KEYS)}" for key in content if key not in _KEYS]
+    problems = [f"{path}: unknown key {key!r}. {suggest(key, _KEYS)}" for key in content if key not in _KEYS]
     tables = {}
     for key in ("settings", "grid"):
         tables[key] = content.get(key, {})

@@ -213,15 +213,13 @@ def _key_problem(
     if key == "seed":
         return "seed is not a key of a grid; --seeds K (seeds=K) runs every combination with K seeds"
     if key in FIXED:
-        return f"{key} cannot vary: it decides what is measured, and results would not compare"
+        return f"{key} cannot vary: it decides what is measured, and results would not be comparable"
     options = {option for own in known for option in own}
     if key not in Run.model_fields and key not in options:
         having = [name for name, own in all_options.items() if key in own]
         if having:
             return f"{key} is an option of {', '.join(having)}, and no method here has it"
-        return (
-            f"there is nothing to vary called {key!r}: {suggest(key, {*Run.model_fields, *options} - FIXED - {'seed'})}"
-        )
+        return f"no setting or option {key!r} to vary. {suggest(key, {*Run.model_fields, *options} - FIXED - {'seed'})}"
     if key in given and key in Run.model_fields:
         return f"{key} is both set to {shown(given[key])} and in the grid"
     return ""

@@ -54,11 +54,11 @@ def read_engine(
     """Where to run (None: here), and what is wrong with these words."""
     found = []
     if engine not in ENGINES:
-        found.append(f"there is no engine {engine!r}: {suggest(engine, ENGINES)}")
+        found.append(f"unknown engine {engine!r}. {suggest(engine, ENGINES)}")
     if workers is not None and workers < 1:
         found.append(f"workers={workers} is not valid: expected 1 or more")
     if engine == "local" and (address is not None or workers is not None):
-        found.append(f"{'address' if address is not None else 'workers'} is for the engine ray (--engine ray)")
+        found.append(f"{'address' if address is not None else 'workers'} needs the engine ray (--engine ray)")
     return (Cluster(address, workers) if engine == "ray" else None), found
 
 
@@ -178,7 +178,7 @@ class Ray:
                 self._packs[index] = max(1, len(hand) // 2)
             if lost.in_place and len(hand) == 1 and self._deaths[index] > 1:
                 times = "twice" if self._deaths[index] == 2 else f"{self._deaths[index]} times"
-                why = f"its worker died {times}, the last time with no other run beside it: {lost.why}"
+                why = f"its worker died {times}, the last time with no other run on it: {lost.why}"
                 self._end(index, "failed", why)
                 self._tell({"event": "failed", "run": trial.label, "index": index, "problem": why})
                 continue

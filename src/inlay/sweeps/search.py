@@ -65,7 +65,7 @@ class OptunaSearch:
             count: how many settings to try.
         """
         if pruner not in PRUNERS:
-            raise RunError(f"there is no pruner {pruner!r}: {suggest(pruner, PRUNERS)}")
+            raise RunError(f"unknown pruner {pruner!r}. {suggest(pruner, PRUNERS)}")
         self.trials, self.store, self.name, self.count, self.seed, self.pruner = (
             trials,
             store,

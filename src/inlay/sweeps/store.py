@@ -250,7 +250,7 @@ class Store:
         """Two processes at one sweep would do everything twice, and spoil each other's checkpoint."""
         if self.path is None:
             return
-        refusal = f"another process is at work on {self.path}; wait for it, or use another name"
+        refusal = f"another process is using {self.path}; wait for it, or use another name"
         try:
             self._lock = Lock(self.path.with_name(f"{self.path.name}.lock"), refusal)
         except RunError:

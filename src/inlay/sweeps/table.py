@@ -94,7 +94,7 @@ class Sweep:
         """The winner."""
         if not self.ranking:
             problems = list(dict.fromkeys(row.error for row in self.rows if row.error))
-            raise RunError(f"no run of {self.name} has come to its end" + (f": {problems[0]}" if problems else ""))
+            raise RunError(f"no run of {self.name} has finished" + (f": {problems[0]}" if problems else ""))
         return self.ranking[0]
 
     @property

@@ -113,7 +113,7 @@ class Task(ABC):
     """The options that `encode` reads for an example without a target, whatever the labels; None if others count too.
     Tasks of any type that agree in them share a call of the tokenizer."""
 
-    max_length: int | None = option(None, "longest row in tokens; auto is what the base takes, at most 512")
+    max_length: int | None = option(None, "longest row in tokens; auto is the base's limit, at most 512")
 
     def __init_subclass__(cls) -> None:
         if "losses" in cls.__dict__ and "loss_options" not in cls.__dict__:

@@ -223,7 +223,7 @@ def _refuse_names(host: Host, runs: Sequence[Run]) -> None:
         raise RunError(f"two runs are named {twice!r}")
     taken = next((n for n in names if n in host), None)
     if taken is not None:
-        raise RunError(f"an adapter named {taken!r} is loaded already; unload it, or choose another name")
+        raise RunError(f"an adapter named {taken!r} is already loaded; unload it, or choose another name")
 
 
 def failed(run: Run, index: int, problem: str) -> Result:

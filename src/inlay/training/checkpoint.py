@@ -95,7 +95,7 @@ class Checkpoint:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Nobody else may train into this folder meanwhile; reading is always possible."""
-        refusal = f"another process is at work on {self.folder}; wait for it, or use another name"
+        refusal = f"another process is using {self.folder}; wait for it, or use another name"
         place = self.folder.absolute()
         lock = Lock(place.with_name(f"{place.name}.lock"), refusal)
         try:

@@ -183,7 +183,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether the stage has come to its end."""
+        """Whether the stage has finished."""
         patience = self.data.run.patience
         return self.step >= self.stage.steps or (patience is not None and self.since_best >= patience)
 

@@ -193,7 +193,7 @@ class RunByRun(ABC):
             do()
         except Exception as error:
             self._open.pop(key, None)
-            message = f"{type(self).__name__}: {key[1]} is not logged any further: {error}"
+            message = f"{type(self).__name__}: {key[1]} is no longer logged: {error}"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
@@ -244,7 +244,7 @@ def split_log(spec: str) -> tuple[str, str]:
     kind, _, place = (part.strip() for part in spec.partition(":"))
     if kind not in KINDS:
         forms = ", ".join(f"{name}:{what}" for name, what in KINDS.items())
-        raise RunError(f"there is no log {kind!r}: {suggest(kind, KINDS)}; a log is one of {forms}")
+        raise RunError(f"unknown log {kind!r}. {suggest(kind, KINDS)}. A log is one of {forms}")
     if not place:
         raise RunError(f"{spec!r} does not say where to log: write {kind}:{KINDS[kind]}")
     return kind, place

@@ -43,7 +43,7 @@ Callback = Callable[[Event], None]
 Source = Callable[[int], Job | None]
 """The next run, under this index; None if there is none now."""
 _T = TypeVar("_T")
-_TOO_LARGE = "{} does not fit into memory by itself; try a smaller batch_size or max_length"
+_TOO_LARGE = "{} does not fit in memory even on its own; try a smaller batch_size or max_length"
 _SAVING = 0.05
 """The largest share of the time that saving at every end may take."""
 

@@ -143,7 +143,7 @@ class Ranks:
             self.lost = True
             said = str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0]
             raise RunError(
-                f"process {self.rank} of {self.size} cannot go on: another one has stopped, and what it said tells why "
+                f"process {self.rank} of {self.size} cannot continue: another process stopped, its message says why "
                 f"({said[:200]})"
             ) from None
 

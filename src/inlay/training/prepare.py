@@ -85,13 +85,13 @@ def prepare(run: Run, host: Host) -> Prepared:
     notes += _drop_unlabelled(run, sources, columns)
     known, held_out, test = (_read(sources.get(split), task, columns, bad) for split in ("train", "validation", "test"))
     if not known:
-        raise DataError(f"{name_of(run)}: there is no row to train on")
+        raise DataError(f"{name_of(run)}: there are no rows to train on")
     labels = task.labels([*known, *held_out])
     train, validation, more = _split(run, task, known, held_out)
     notes += more
     task = task.fit(train)
     if isinstance(bad, Skipped) and bad.count:
-        notes.append(f"left out {bad.count} rows that cannot be used; the first: {bad.first[0]}")
+        notes.append(f"skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}")
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
     encoder = Encoder(task, tokenizer, labels, limit)
     # another seed splits the same examples in another way

@@ -106,7 +106,7 @@ class Progress:
         at, steps = event.get("step", 0), event["steps"]
         self.active[event["run"]] = {"steps": steps, "step": at, "began": time.monotonic(), "first": None}
         if at:
-            self.screen.print(f"{event['run']}: going on after step {at} of {steps}")
+            self.screen.print(f"{event['run']}: continuing after step {at} of {steps}")
 
     def _step(self, event: dict[str, Any]) -> None:
         row = self.active[event["run"]]
@@ -138,7 +138,7 @@ class Progress:
         self.screen.print(f"layers compiled in {event['seconds']:.0f} s")
 
     def _slots(self, event: dict[str, Any]) -> None:
-        self.screen.print(f"memory ran out: going on with {event['slots']} runs at once", style="yellow")
+        self.screen.print(f"out of memory: continuing with {event['slots']} runs at once", style="yellow")
 
     def table(self) -> Table:
         """The runs under way, one line each, however narrow the terminal is."""
@@ -198,10 +198,14 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
     for line in describe.lines(data.look):
         screen.print(line)
     if data.look.over_long and getattr(data.task, "long", "") == "cut":
-        screen.print("texts that are too long are cut; --long windows uses all of them", style="dim")
+        screen.print("texts that are too long are cut; --long windows reads all of them", style="dim")
     count = data.method.count(host.base.sites)
     share = percent(count / host.base.sites.size)
-    screen.print(f"method: {data.method.spec}, {count:,} parameters ({share} of the base); decided by {data.metric}")
+    screen.print(
+        f"method: {data.method.spec}, {count:,} parameters ({share} of the base); "
+        f"best checkpoint chosen by {data.metric}",
+        soft_wrap=True,
+    )
     if note := few_to_validate(data):
         screen.print(note, style="yellow", soft_wrap=True)
     if data.text is not None:
@@ -218,9 +222,9 @@ def few_to_validate(data: Prepared) -> str:
     rows = len(data.validation.examples)
     if rows >= FEW_TO_VALIDATE:
         return ""
-    only = "only one validation row" if rows == 1 else f"only {rows} validation rows"
-    means = f"a share of them, such as accuracy, can be off by {_off_by(rows)} points"
-    return f"{only}: {means}, and the best state is chosen by it; more rows: --val FILE, or --val-size"
+    only = "Only one validation row" if rows == 1 else f"Only {rows} validation rows"
+    means = f"scores such as accuracy may be off by ±{_off_by(rows)} points, and they also pick the best checkpoint"
+    return f"{only}: {means}. Use --val or --val-size for more."
 
 
 def _off_by(rows: int) -> int:
@@ -245,7 +249,7 @@ def show_end(screen: Console | Lines, results: Sequence[Result]) -> None:
         screen.print(f"{sum(result.ok for result in results)} of {len(results)} runs trained, {took}")
     elif results[0].ok:
         one = results[0]
-        kept = "" if one.version is None else f", kept in {one.library} as {one.name}@{one.version}"
+        kept = "" if one.version is None else f", saved to {one.library} as {one.name}@{one.version}"
         best = f"best after {one.best_step} steps, {clock(one.seconds)}"
         screen.print(f"{one.name}: validation {one.metric} {decimals(one.value)}, {best}{kept}", soft_wrap=True)
 

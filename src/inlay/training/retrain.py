@@ -175,7 +175,7 @@ def prepare_all(
             data = prepare(old.run, host)
             _refuse_other_data(old, data)
             if stopped and old.entry.name not in stopped:
-                raise RunError("it is not part of the training that was stopped; come again when that is done")
+                raise RunError("it is not part of the interrupted run; try again when that has finished")
             found.append((old, data))
         except InlayError as error:
             problems[old.entry.name] = str(error)

@@ -55,18 +55,19 @@ class Run(BaseModel):
     head: str = Field("linear", description="the head")
     pool: str = Field("auto", description="how tokens are pooled for the head")
     text: str | None = Field(
-        None, description="the column of the text (tagging: words; qa: question); subject,body joins two columns"
+        None, description="the column with the text (tagging: words; qa: question); subject,body joins two columns"
     )
-    pair: str | None = Field(None, description="the column of the second text (qa: context)")
+    pair: str | None = Field(None, description="the column with the second text (qa: context)")
     label: str | None = Field(
-        None, description="the column of the label (tagging: tags; qa: answers); a,b,c are columns of 0 and 1"
+        None,
+        description="the column with the label (tagging: tags; qa: answers); a,b,c names several columns of 0 and 1",
     )
     format: str | None = Field(None, description="the format of the data")
     encoding: str | None = Field(None, description="the encoding of the data")
-    val: str | None = Field(None, description="a file of validation rows")
+    val: str | None = Field(None, description="a file with validation rows")
     val_size: Size | None = Field(None, description="hold out this many rows, or this share, for validation")
     test: str | None = Field(None, description="a file of test rows")
-    train_size: Size | None = Field(None, description="train on this many rows only, or this share")
+    train_size: Size | None = Field(None, description="train on only this many rows, or this share")
     stratify: bool = Field(True, description="keep the proportions of the classes when rows are drawn")
     lr: float | None = Field(None, gt=0, description="the peak learning rate")
     epochs: int | None = Field(None, ge=1, description="passes over the data")
@@ -74,23 +75,23 @@ class Run(BaseModel):
     batch_size: int = Field(16, ge=1, description="rows per step")
     max_length: int | None = Field(None, ge=4, description="the longest row, in tokens")
     long: Literal["cut", "windows"] = Field(
-        "cut", description="what to do with longer texts: cut them, or average the scores of their windows"
+        "cut", description="what to do with texts that are too long: cut them, or average scores over windows"
     )
-    warmup: float = Field(0.1, ge=0, lt=1, description="the share of steps in which the learning rate rises")
+    warmup: float = Field(0.1, ge=0, lt=1, description="the share of steps spent warming up the learning rate")
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
     decay: Literal["difference", "weights"] = Field(
         "difference", description="what weight decay shrinks: the difference from the base, or (finetune) the weights"
     )
-    clip: float | None = Field(1.0, gt=0, description="the largest gradient norm of a run")
+    clip: float | None = Field(1.0, gt=0, description="clip the gradient norm of each run at this value")
     dropout: bool = Field(True, description="use the base's dropout while training")
     class_weights: bool = Field(False, description="give rare classes more weight")
     eval_every: int | None = Field(None, ge=1, description="evaluate every N steps")
     patience: int | None = Field(None, ge=1, description="stop after N evaluations without improvement")
-    metric: str | None = Field(None, description="the metric that decides which epoch is best")
-    seed: int = Field(0, ge=0, description="the seed of initial weights, row order, dropout and splits")
+    metric: str | None = Field(None, description="the metric that picks the best checkpoint")
+    seed: int = Field(0, ge=0, description="the seed for initial weights, row order, dropout and splits")
     pretrain_on_text: bool = Field(False, description="first train on the texts alone, with masked words (TAPT)")
-    pretrain_epochs: int = Field(3, ge=1, description="passes over the texts when pretraining on them")
-    skip_bad_rows: bool = Field(False, description="leave out rows that cannot be used, and count them")
+    pretrain_epochs: int = Field(3, ge=1, description="passes over the texts in pretraining")
+    skip_bad_rows: bool = Field(False, description="skip rows that cannot be used, and count them")
 
     @field_validator("val_size", "train_size")
     @classmethod
@@ -151,8 +152,8 @@ def _problem(one: Any) -> str:
     key = ".".join(str(part) for part in one["loc"][:1])
     if one["type"] == "extra_forbidden":
         if key.lower() in ELSEWHERE:
-            return f"there is no setting {key!r}: did you mean {ELSEWHERE[key.lower()]}?"
-        return f"there is no setting {key!r}: {suggest(key, Run.model_fields)}"
+            return f"unknown setting {key!r}. Did you mean {ELSEWHERE[key.lower()]}?"
+        return f"unknown setting {key!r}. {suggest(key, Run.model_fields)}"
     if one["type"] == "missing":
         return f"{key!r} is missing"
     given = repr(one["input"])

@@ -77,7 +77,7 @@ def _refuse_change(job: Job, config: Mapping[str, Any], data: str) -> None:
     if config != now:
         changed = sorted(key for key in config.keys() | now.keys() if config.get(key) != now.get(key))
         raise RunError(
-            f"{job.name} was begun with another {', '.join(changed)}; use the same settings to resume, or start over "
+            f"{job.name} started with a different {', '.join(changed)}; use the same settings to resume, or start over "
             f"(--restart)"
         )
     if data != job.data.data_hash:

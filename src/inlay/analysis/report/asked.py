@@ -54,7 +54,7 @@ class Asked:
 def ask(host: Host, name: str, examples: Sequence[Example]) -> Asked:
     """Run an adapter over labelled rows."""
     if not examples:
-        raise DataError("there are no rows to ask about")
+        raise DataError("there are no rows to predict")
     task, labels = host.task(name), host.labels(name)
     outputs, rows, unknown = run_labelled(host, name, examples)
     parts = list(zip(outputs, rows, examples, strict=True))

@@ -76,7 +76,7 @@ def draw(found: Reliability, raw: Reliability) -> Any:
     panel.plot([one.sure for one in found.bins], [one.right for one in found.bins], **how)
     panel.set_xlim(0, 1)
     panel.set_ylim(0, 1.02)
-    panel.set_xlabel("how sure (mean score of a bin)")
+    panel.set_xlabel("confidence (mean score of a bin)")
     panel.set_ylabel("share that is right")
     drawing.plain(panel)
     if raw != found:

@@ -36,7 +36,7 @@ def compare(a: Subject, b: Subject, rows: Rows) -> Report:
     """A report on two loaded adapters of one task."""
     kinds = [one.host.task(one.name).kind for one in (a, b)]
     if kinds[0] != kinds[1]:
-        raise RunError(f"{a.name} is for {kinds[0]} and {b.name} for {kinds[1]}: their answers do not compare")
+        raise RunError(f"{a.name} is for {kinds[0]} and {b.name} for {kinds[1]}: their answers cannot be compared")
     first, second = (ask(one.host, one.name, rows.examples) for one in (a, b))
     found = _difference(a.entry, first, second)
     apart = _disagreements(first, second)
@@ -167,12 +167,12 @@ def _apartness(kind: str, one: Answer, other: Answer) -> float | None:
 def _apart(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Asked, second: Asked) -> str:
     kind, total = first.task.kind, len(first.examples)
     if kind == "mlm":
-        return "<p>This task has no answers that could be compared.</p>"
+        return "<p>This task has no answers to compare.</p>"
     if not apart:
         return f"<p>Nowhere: all {total:,} answers are the same.</p>"
-    order = {"regression": "The furthest apart first.", "tagging": "Those with most words tagged differently first."}
+    order = {"regression": "The largest differences first.", "tagging": "Those with the most differing tags first."}
     count = "" if kind == "regression" else f"{len(apart):,} of {total:,} rows. "
-    told = f"<p>{esc(count + order.get(kind, 'Those of which both are surest first.'))}</p>"
+    told = f"<p>{esc(count + order.get(kind, 'The most confident first.'))}</p>"
     items = []
     for _, i in apart[:MOST]:
         example = first.examples[i]

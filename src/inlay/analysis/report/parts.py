@@ -33,7 +33,7 @@ def answers(asked: Asked, where: str) -> list[Section]:
     elif asked.task.kind == "tagging":
         sections.append(Section("tags", "Which tags it confuses", _tags(asked)))
     elif asked.task.kind == "regression":
-        sections.append(Section("scatter", "Right and answered numbers", _scatter(asked)))
+        sections.append(Section("scatter", "True and predicted numbers", _scatter(asked)))
     found = mistakes(asked)
     if asked.task.kind != "mlm":
         title = "Furthest off" if asked.task.kind == "regression" else "Surest mistakes"
@@ -70,7 +70,7 @@ def _cell(gold: str, answer: str, n: int, total: int) -> str:
 
 def _confusion(asked: Asked) -> str:
     found = confusion([str(e.target) for e in asked.examples], [a["label"] for a in asked.answers], asked.labels)
-    how = "<p class='soft'>A row for every right label, a column for every answer; shaded by the share of the row.</p>"
+    how = "<p class='soft'>Rows are true labels, columns are answers; shading shows the share of the row.</p>"
     parts = [how, matrix(found)]
     if len(found.labels) > 3:
         confused = [(gold, answer, n, found.rows_of(gold)) for gold, answer, n in found.confused(_PAIRS)]
@@ -93,7 +93,7 @@ def _tags(asked: Asked) -> str:
     pairs = [(e.target, a["tags"]) for e, a in zip(asked.examples, asked.answers, strict=True)]
     gold, given = ([tag for pair in pairs for tag in pair[side]] for side in (0, 1))
     found = confusion(gold, given, asked.labels)
-    words = f"<p class='soft'>{len(gold):,} words; a row for every right tag, a column for every answer.</p>"
+    words = f"<p class='soft'>{len(gold):,} words; rows are true tags, columns are answers.</p>"
     scores = ((label, *_scores(found.scores(label))) for label in found.labels)
     return "\n".join([words, matrix(found), "<h3>Tag by tag</h3>", _label_table(scores)])
 
@@ -118,7 +118,7 @@ def _scatter(asked: Asked) -> str:
     panel.set_xlabel("right number")
     panel.set_ylabel("answer")
     drawing.plain(panel)
-    return figures((figure, "answers against right numbers"))
+    return figures((figure, "predicted against true numbers"))
 
 
 def _mistakes(found: Sequence[Mistake], where: str) -> str:
@@ -140,15 +140,15 @@ def _calibration(asked: Asked) -> str:
     what = {"multilabel": "decisions on labels", "tagging": "words", "qa": "answers"}.get(asked.task.kind, "answers")
     lines = [f"Over {found.count:,} {what}, the expected calibration error is <b>{found.ece:.3f}</b>."]
     if temperature is None:
-        lines.append("This task has no temperature: scores are as the head gives them.")
+        lines.append("This task has no temperature: scores are the head's own.")
     elif asked.raw is asked.decisions or raw == found:
-        lines.append("Its temperature is 1: scores are as the head gives them.")
+        lines.append("Its temperature is 1: scores are the head's own.")
     else:
         way = "less sure" if temperature > 1 else "surer"
         lines.append(
             f"Logits are divided by a temperature of {temperature:g}, fitted on validation rows after training, which "
-            f"makes it {way} and no answer another; without it the error is {raw.ece:.3f}."
+            f"makes it {way} without changing any answer; without it the error is {raw.ece:.3f}."
         )
-    lines.append("On the dashed line it is right as often as it is sure; grey bars are how many decisions there are.")
+    lines.append("On the dashed line, accuracy equals confidence. Grey bars count decisions.")
     drawn = figures((calibration.draw(found, raw), "reliability diagram"))
     return f"<p>{' '.join(lines)}</p>\n{drawn}"

@@ -117,10 +117,10 @@ def _metrics(entry: Entry, asked: Asked | None, rows: Rows | None, why: str) -> 
     if asked is not None and rows is not None:
         found = {**found, f"{rows.where}, now ({len(rows.examples):,} rows)": asked.metrics}
         if rows.chosen_by:
-            notes.append("These are the rows that chose the state that was kept, so they flatter a little.")
+            notes.append("These rows also picked the checkpoint, so the scores are slightly optimistic.")
         if asked.unknown:
             some = ", ".join(sorted(asked.unknown)[:5])
-            notes.append(f"It does not know {len(asked.unknown)} of their labels, which it can only miss: {some}.")
+            notes.append(f"It does not know {len(asked.unknown)} of their labels, so it always misses them: {some}.")
     else:
         notes.append(why or "It was not measured for this report.")
     if not found:
@@ -134,7 +134,7 @@ def _metrics(entry: Entry, asked: Asked | None, rows: Rows | None, why: str) -> 
         )
         for name in names
     ]
-    star = "* chose the state that was kept. " if deciding in names else ""
+    star = "* picked the checkpoint. " if deciding in names else ""
     columns = ("", *found)
     return f"{table(columns, lines, range(1, len(columns)))}\n<p class='soft'>{esc(star + ' '.join(notes))}</p>"
 

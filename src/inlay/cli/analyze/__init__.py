@@ -5,7 +5,7 @@ from __future__ import annotations
 from inlay.cli.analyze import layers, runs, tokens
 from inlay.cli.help import App
 
-app = App("Look into adapters: the papers' figures for adapters and sweeps of your own.")
+app = App("Draw the papers' figures for your own adapters and sweeps.")
 app.command("ablation")(layers.ablate)
 app.command("landscape")(layers.walk)
 app.command("rsa")(layers.compare)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 Metric = Annotated[
     str | None,
     options.option(
-        *(METHOD, "--metric", "METRIC"), "The metric.  [default: the one that chose the adapter]", check=known.metric
+        *(METHOD, "--metric", "METRIC"),
+        "The metric.  [default: the one that picked the checkpoint]",
+        check=known.metric,
     ),
 ]
 
@@ -34,7 +36,7 @@ def ablate(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show the metric when the adapters of each span of layers are removed.
+    """Show the metric after removing the adapters from each span of layers.
 
     Examples:
         inlay analyze ablation tickets
@@ -113,7 +115,7 @@ def _open(
     """Adapters of one base on one host, and the first one's entry."""
     asked = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     if not asked:
-        raise LibraryError("expected the name of an adapter, or several with commas between them")
+        raise LibraryError("expected the name of an adapter, or several separated by commas")
     measured.check(asked, library, base, data, split, labelled=labelled)
     host, _, entry = measured.open_adapter(asked[0], library, base)
     for name in asked[1:]:

@@ -34,10 +34,10 @@ _OURS = ("--name", "--manifest", "--store", "--library", "--json", "--csv", "--l
 MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Of a command that hands options on to `inlay sweep`."""
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A sweep, by name or file; or several, with commas.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A sweep, by name or file, or several separated by commas.")]
 Data = Annotated[
     str | None,
-    typer.Argument(metavar="DATA", help="Run a sweep on this first; it takes the options of `inlay sweep`."),
+    typer.Argument(metavar="DATA", help="Run a sweep on this data first, with the options of `inlay sweep`."),
 ]
 
 
@@ -103,7 +103,9 @@ def robustness(
 
 def curves(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Sweeps or adapters, by name or file, with commas.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Sweeps or adapters, by name or file, separated by commas.")
+    ],
     data: Data = None,
     out: Out = None,
     library: options.Library = None,
@@ -155,11 +157,11 @@ def _swept(
         more, data = [data, *more], None
     if data is None:
         if more:
-            raise typer.BadParameter(f"{more[0]} is for a sweep over DATA, and there is no DATA")
+            raise typer.BadParameter(f"{more[0]} is for a sweep over DATA, and no DATA was given")
         return [row for one in name.split(",") for row in _rows(one, library, adapters)]
     taken = [word for word in more if word.partition("=")[0] in _OURS]
     if taken:
-        raise typer.BadParameter(f"{taken[0]} does not go with a figure; NAME says where the sweep is kept")
+        raise typer.BadParameter(f"{taken[0]} cannot be used for a figure; NAME says where the sweep is stored")
     path = _path(name, library)
     words = [data, "--name", Path(_stem(name)).name, "--store", str(path), *_defaults(SWEEPS[kind], more), *more]
     words += [] if library is None else ["--library", library]
@@ -202,14 +204,14 @@ def _rows(name: str, library: str | None, adapters: bool) -> list[Row]:
     try:
         entry = store.find(name)
     except LibraryError as error:
-        raise RunError(f"there is no sweep {name!r} ({path}), and {error}") from None
+        raise RunError(f"no sweep {name!r} ({path}), and {error}") from None
     return [row_of(store.get(name), entry.card)]
 
 
 def _missing(name: str, path: Path) -> Any:
     there = sorted(file.stem for file in path.parent.glob("*.sqlite")) if path.parent.is_dir() else []
     known = f"; there are {', '.join(there[:8])}" if there else ""
-    raise RunError(f"there is no sweep {name!r}: no file {path}{known}. Run `inlay sweep`, or pass DATA as well")
+    raise RunError(f"no sweep {name!r}: no file {path}{known}. Run `inlay sweep`, or pass DATA as well")
 
 
 def _path(name: str, library: str | None) -> Path:

@@ -22,7 +22,7 @@ def alpha(
     data: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="DATA", help="One file or folder for all, or one for each.  [default: its validation rows]"
+            metavar="DATA", help="One file or folder for all, or one for each.  [default: their validation rows]"
         ),
     ] = None,
     split: options.Split = None,
@@ -66,16 +66,18 @@ def words(
     ] = None,
     over: Annotated[
         Literal["mean", "sum"],
-        options.option(METHOD, "--over", "HOW", "Weigh a repeated word by its mean or its sum."),
+        options.option(METHOD, "--over", "HOW", "Weight a repeated word by its mean or its sum."),
     ] = "mean",
     negative: Annotated[
         Literal["colour", "drop"],
-        options.option(METHOD, "--negative", "HOW", "Show words of negative weight in another colour, or drop them."),
+        options.option(
+            METHOD, "--negative", "HOW", "Show words with negative weights in another colour, or drop them."
+        ),
     ] = "colour",
     least: Annotated[
-        int, options.option(METHOD, "--least", "N", "Leave out words that occur less than N times.", min=1)
+        int, options.option(METHOD, "--least", "N", "Leave out words that occur fewer than N times.", min=1)
     ] = 1,
-    top: Annotated[int, options.option(OUTPUT, "--top", "N", "Words in a cloud.", min=1)] = 80,
+    top: Annotated[int, options.option(OUTPUT, "--top", "N", "Words per cloud.", min=1)] = 80,
     font: Annotated[
         Path | None,
         options.option(OUTPUT, "--font", "FILE", "A TrueType font.  [default: DejaVu Sans]", dir_okay=False),
@@ -88,7 +90,7 @@ def words(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show which words AdapterBias shifts most, as clouds of words by alpha.
+    """Show which words AdapterBias shifts most, as word clouds weighted by alpha.
 
     Examples:
         inlay analyze words reviews reviews.tsv
@@ -113,7 +115,7 @@ def shift(
     data: measured.Data = None,
     bare: Annotated[bool, options.option(METHOD, "--bare", None, "Also show the base without an adapter.")] = False,
     split: options.Split = None,
-    rows: Annotated[int, options.option(DATA, "--texts", "N", "Show N texts, taking the labels in turn.", min=2)] = 6,
+    rows: Annotated[int, options.option(DATA, "--texts", "N", "Show N texts, alternating between labels.", min=2)] = 6,
     seed: options.Seed = 0,
     out: Out = None,
     base: options.TrainedBase = None,

@@ -118,11 +118,14 @@ def clearly_quoted(text: Text) -> bool:
 
 
 def sniff_delimiter(text: Text) -> str:
-    """The delimiter that gives the most rows as many cells as the first one; a comma if none does."""
+    """The delimiter that gives the most rows as many cells as the first one; a comma if none does.
+
+    A row that cannot be read counts against a delimiter: a quoted file has no other rows with a wrong one.
+    """
 
     def fit(delimiter: str) -> tuple[float, int]:
-        found = _cells(text, Form(delimiter, True))
-        width = len(found[0]) if found else 1
+        found = _cells(text, Form(delimiter, True), strict=True)
+        width = next((len(row) for row in found if row), 1)
         return (sum(len(row) == width for row in found) / len(found), width) if width > 1 else (0.0, 0)
 
     return max(DELIMITERS, key=fit)  # the first of equals

@@ -97,7 +97,7 @@ class Text:
 
 
 _NUL = (
-    "a NUL byte, so this is no text in the encoding assumed; "
+    "a NUL byte, so this is not text in the assumed encoding; "
     "pass --encoding utf-16-le or utf-16-be if it is UTF-16 without a mark"
 )
 
@@ -184,7 +184,7 @@ def _encoding(name: str, raw: bytes, given: str | None) -> str:
     try:
         io.TextIOWrapper(io.BytesIO(), encoding=given)  # unlike a lookup, refuses codecs that are not of text
     except LookupError:
-        raise DataError(f"{name}: there is no text encoding {given!r}; expected one such as utf-8 or cp1252") from None
+        raise DataError(f"{name}: unknown text encoding {given!r}; expected one such as utf-8 or cp1252") from None
     codec = codecs.lookup(given).name
     marks = [mark for mark, encoding in _MARKS if encoding == codec in ("utf-16", "utf-32")]
     if marks and not raw.startswith(tuple(marks)):

@@ -16,7 +16,7 @@ export function card(task, answer, missing) {
     el("h3", {}, task.name, el("span", { className: "aside" }, ` @${version}`)),
     el("p", { className: "aside" }, `${task.kind}, ${task.method}`),
   );
-  const wrong = answer && !answer.error ? null : answer?.error?.message ?? "There is no answer.";
+  const wrong = answer && !answer.error ? null : answer?.error?.message ?? "No answer.";
   if (missing) made.append(el("p", { className: "missing" }, missing));
   else if (wrong) made.append(el("p", { className: "problem" }, wrong));
   else made.append(...body(answer).filter((part) => part !== null));
@@ -72,7 +72,7 @@ function tagged({ text, spans }) {
   const labels = [...new Set(spans.map((span) => span.label))].sort();
   const hue = (label) => labels.indexOf(label) % HUES;
   const pieces = spans.map((s) => [s.start, s.end, s.label, hue(s.label), `${s.label} ${percent(s.score)}`]);
-  const nothing = spans.length ? null : el("p", { className: "missing" }, "It found nothing.");
+  const nothing = spans.length ? null : el("p", { className: "missing" }, "Nothing found.");
   return el("div", {}, nothing, marked(text ?? "", pieces));
 }
 

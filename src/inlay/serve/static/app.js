@@ -23,7 +23,7 @@ class Problem extends Error {
 async function call(path, body, signal) {
   const headers = { Accept: "application/json" };
   const key = $("key").value.trim();
-  if (/[^\x21-\x7e]/.test(key)) throw new Problem("The API key has characters that no key can have.", 401);
+  if (/[^\x21-\x7e]/.test(key)) throw new Problem("The API key contains invalid characters.", 401);
   if (key) headers.Authorization = `Bearer ${key}`;
   if (body) headers["Content-Type"] = "application/json";
   const how = body ? { method: "POST", body: JSON.stringify(body) } : {};
@@ -211,7 +211,7 @@ function requests() {
 async function ask() {
   if (!$("text").value.trim()) {
     $("text").focus();
-    return show(new Problem("There is no text to ask about."));
+    return show(new Problem("Enter a text first."));
   }
   state.running?.abort();
   const running = (state.running = new AbortController());

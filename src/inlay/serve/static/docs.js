@@ -59,7 +59,7 @@ async function show() {
   );
   const open = Object.values(found.paths).some((own) => Object.values(own).some((one) => one.security?.some((way) => !Object.keys(way).length)));
   $("keys").textContent = open
-    ? "This service has no keys: anyone who reaches it may ask."
+    ? "This service has no keys: anyone who can reach it may send requests."
     : `Send a key with every request, as ${ways.join(" or ")}.`;
   for (const [path, own] of Object.entries(found.paths)) {
     for (const [method, one] of Object.entries(own)) $("operations").append(operation(path, method, one));
