@@ -15,7 +15,7 @@ from torch import Tensor
 
 from inlay.bank import ops
 from inlay.bank.ops import Segment
-from inlay.bank.route import Route, SegmentRoute, UniformRoute
+from inlay.bank.route import SegmentRoute, UniformRoute
 
 examples = tiers.examples(40, derandomize=True)
 
