@@ -201,7 +201,7 @@ def test_no_requests_no_answers(host):
         (("tone", {"tokens": "abc"}), r"tokens \(a list\)"),
         (("tone", {"pair": "alone"}), "a request is text and pair"),
         (("tone", {"text": "a", "pair": 3}), "a request is text and pair"),
-        (("asks", "who ?"), r"ask with \(question, context\)"),
+        (("asks", "who ?"), r"pass \(question, context\)"),
         (("asks", {"question": "who ?"}), "context"),
         (("asks", ["who", "?"]), "context"),
     ],

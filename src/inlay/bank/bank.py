@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -169,8 +169,6 @@ class Slot:
     params: dict[str, Param]
     groups: dict[str, Group]
     """tensor name -> the group whose stack holds it."""
-    column: int
-    """In the bank's table of entries."""
     method: Method | None = None
     start: dict[str, Tensor] = field(default_factory=dict)
     """Where mixout falls back to; empty without it."""
@@ -221,9 +219,16 @@ class Bank:
         self.mounts: dict[str, list[Mount]] = {}
         self.changes = 0
         """How often something came, went or moved."""
+        self.ranks: dict[int, int] = {BASE: -1}
+        """Rows are sorted by their slots' ranks: a group's adapters together, in the order of their entries."""
+        self.columns: dict[int, int] = {BASE: 0}
+        """Of the slots, in the table of entries."""
+        self.special: set[int] = set()
+        """Slots that some pass treats in a way of its own: alone in it, or with parameters that it draws."""
         self._single_slot = frozenset(single_slot)
         self._next = itertools.count(BASE + 1)
         self._next_group = itertools.count(1)
+        self._of_row: dict[int, Group] = {}
         self._free_rows: list[int] = []
         self._free_columns: list[int] = []
         self._entries = np.zeros((0, 1), dtype=np.int32)
@@ -259,10 +264,11 @@ class Bank:
         alone = weights is not None or any(part.site.kind in self._single_slot for part in parts)
         try:
             homes = self._enter(slot, parts)
-            column = self._free_column()
-            self.slots[slot] = Slot(parts, params, homes, column, method, dict(start or {}), weights, alone)
-            for group in homes.values():
-                self._entries[group.row, column] = group.entry_of[slot]
+            self.slots[slot] = record = Slot(parts, params, homes, method, dict(start or {}), weights, alone)
+            self.columns[slot] = self._free_column()
+            if alone or record.has_gates or record.start:
+                self.special.add(slot)
+            self._note_places([slot])
             self.write(slot, {name: tensors[name] for name in params})
         except BaseException:
             self._forget(slot)
@@ -353,22 +359,15 @@ class Bank:
             return None
         return penalty_of(record.parts, {name: place.tensor for name, place in self.places(slot).items()})
 
-    def rank(self, slot: int) -> int:
-        """Rows are sorted by this: a group's adapters together, in the order of their entries."""
-        if slot == BASE:
-            return -1
-        first = next(iter(self.slot(slot).groups.values()), None)
-        if first is None:  # a weight-level adapter without a head has nothing here
-            return _LAST + slot
-        return (first.number << 32) + first.entry_of[slot]
+    def entries(self, slots: Sequence[int]) -> Array:
+        """[rows of groups, slots] the entry of every slot in every group; 0 where it is not in it."""
+        columns = self.columns
+        return self._entries[:, [columns[slot] for slot in slots]]
 
-    def entries(self, slots: Sequence[int], stage: str) -> tuple[list[Group], Array]:
-        """The groups of these slots that act at a stage, and [groups, slots] the slots' entries in them."""
-        columns = [self.slots[slot].column if slot != BASE else 0 for slot in slots]
-        found = self._entries[:, columns]
-        rows = np.flatnonzero(found.any(1) & self._stages[STAGES.index(stage)])
-        of_row = {group.row: group for group in self.groups.values()} if len(rows) else {}
-        return [of_row[row] for row in rows.tolist()], found[rows]
+    def acting(self, entries: Array, stage: str) -> tuple[list[Group], Array]:
+        """The groups that act at a stage for slots with these entries, and [groups, slots] their part of them."""
+        rows = np.flatnonzero(entries.any(1) & self._stages[STAGES.index(stage)])
+        return [self._of_row[row] for row in rows.tolist()], entries[rows]
 
     def places_in_groups(self, slot: int) -> list[tuple[Group, int]]:
         """A slot's groups, and its entry in each."""
@@ -393,6 +392,7 @@ class Bank:
             group.number = next(self._next_group)
             if group.row in entries:
                 self._move(group, entries[group.row])
+        self._note_places(self.slots)
         self.changes += 1
 
     def _move(self, group: Group, entries: Mapping[int, int]) -> None:
@@ -407,8 +407,15 @@ class Bank:
                 moved = torch.zeros_like(stack)
                 moved[list(group.entry_of.values())] = stack[list(before.values())]
                 stack.copy_(moved)
-        for slot, entry in group.entry_of.items():
-            self._entries[group.row, self.slots[slot].column] = entry
+
+    def _note_places(self, slots: Iterable[int]) -> None:
+        """Where slots are, for those who plan."""
+        for slot in slots:
+            groups = self.slots[slot].groups.values()
+            for group in groups:
+                self._entries[group.row, self.columns[slot]] = group.entry_of[slot]
+            first = next(iter(groups), None)  # a weight-level adapter without a head has nothing here
+            self.ranks[slot] = _LAST + slot if first is None else (first.number << 32) + first.entry_of[slot]
 
     def _place(self, slot: int, record: Slot, name: str) -> Place:
         group = record.groups[name]
@@ -432,7 +439,8 @@ class Bank:
         return {name: homes[name] for name in params_of(parts)}
 
     def _add(self, group: Group) -> None:
-        self.groups[group.key], group.row = group, self._free_row()
+        group.row = self._free_row()
+        self.groups[group.key] = self._of_row[group.row] = group
         stages = {stage for mount in group.mounts for stage in _stages_of(mount.site.kind)}
         self._stages[:, group.row] = [stage in stages for stage in STAGES]
         for mount in group.mounts:
@@ -441,15 +449,18 @@ class Bank:
     def _forget(self, slot: int) -> None:
         """Take a slot out of wherever it is, even if it has only half come in."""
         self.changes += 1
-        record = self.slots.pop(slot, None)
-        if record is not None:
-            self._entries[:, record.column] = 0
-            heapq.heappush(self._free_columns, record.column)
+        self.slots.pop(slot, None)
+        self.ranks.pop(slot, None)
+        self.special.discard(slot)
+        if (column := self.columns.pop(slot, None)) is not None:
+            self._entries[:, column] = 0
+            heapq.heappush(self._free_columns, column)
         for group in [group for group in self.groups.values() if slot in group.entry_of]:
             group.leave(slot)
         for key, group in [(key, group) for key, group in self.groups.items() if not group.entry_of]:
             del self.groups[key]
             self._stages[:, group.row] = False
+            del self._of_row[group.row]
             heapq.heappush(self._free_rows, group.row)
             for site in {mount.site.name for mount in group.mounts}:
                 self.mounts[site] = [mount for mount in self.mounts[site] if mount.group is not group]

@@ -37,7 +37,7 @@ def shape_of(record: Any) -> Hashable:
     """Everything that a recording of work on this record depends on."""
     if isinstance(record, np.ndarray):
         return record.shape, record.dtype.char
-    if type(record) is tuple:
+    if type(record) is tuple and record and isinstance(record[0], Record | np.ndarray):
         return tuple(map(shape_of, record))
     if names := _travelling(type(record)):
         return tuple([shape_of(getattr(record, name)) for name in names])
