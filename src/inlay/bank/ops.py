@@ -190,7 +190,7 @@ class SegmentVector(torch.autograd.Function):
         return out, None, None, None
 
 
-class Tiles:
+class GroupedSegments:
     """Segments as tensors on a device, holes filled with entry 0: what grouped products need, made once per route."""
 
     def __init__(self, segments: Sequence[Segment], tokens: int, device: torch.device):
@@ -209,7 +209,7 @@ class Tiles:
         return torch.where(inside, chosen, torch.zeros((), dtype=chosen.dtype, device=chosen.device))
 
 
-def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, tiles: Tiles) -> Tensor:
+def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, tiles: GroupedSegments) -> Tensor:
     """One grouped product; tokens outside every segment form groups of their own with a zero matrix."""
     chosen = tiles.choose(weight).to(x.dtype)
     missing = -weight.shape[2] % 8  # the product wants rows of 16 bytes
@@ -223,7 +223,7 @@ def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, tiles: Tiles)
     return out  # type: ignore[no-any-return]
 
 
-def vector_grouped(p: Tensor, tiles: Tiles, dtype: torch.dtype) -> Tensor:
+def vector_grouped(p: Tensor, tiles: GroupedSegments, dtype: torch.dtype) -> Tensor:
     """Repeat each entry's vector over its segment; the backward is a sum over each segment, nothing else."""
     return _Spread.apply(tiles.choose(p), tiles.counts, tiles.tokens, dtype)  # type: ignore[no-untyped-call, no-any-return]
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from inlay.bank.bank import Bank
 from inlay.bank.noise import Keys
 from inlay.bank.plan import Noise, PassPlan, Runs, Tiles, Tokens
-from inlay.base.attention import BackEnd, Rows, back_end
+from inlay.base.attention import BackEnd, RowBounds, back_end
 from inlay.base.load import Base
 from inlay.base.sites import config_of
 from inlay.data.batch import Array, Batch, ramp
@@ -257,7 +257,7 @@ def model_inputs(base: Base, tokens: Tokens[Tensor]) -> dict[str, Any]:
         return found | {"attention_mask": tokens.mask.view(shape)}
     # four dimensions: taken as a finished mask, so none is built; packed attention does not read it
     found["attention_mask"] = torch.zeros(1, 1, 1, 1, device=base.device, dtype=base.dtype)
-    rows = Rows(tokens.lengths.tolist(), base.device, tokens.ends, tokens.longest, tokens.back_end)
+    rows = RowBounds(tokens.lengths.tolist(), base.device, tokens.ends, tokens.longest, tokens.back_end)
     return found | {"inlay_rows": rows}
 
 
