@@ -103,6 +103,7 @@ class Host:
         self.lock = threading.RLock()
         """Held by whoever uses the model or moves tensors."""
         self._loaded: dict[str, Loaded] = {}
+        self._translators: dict[str, tuple[Loaded, Translator]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -244,6 +245,7 @@ class Host:
         """Forget an adapter."""
         slot = self._record(name).slot
         del self._loaded[name]
+        self._translators.pop(name, None)
         self.forward.bank.unload(slot)
         self.forward.weights.pop(slot, None)
 
@@ -287,7 +289,11 @@ class Host:
 
     def translator(self, name: str) -> Translator:
         """How an adapter is asked, and how it answers."""
-        return Translator(name, self.task(name), self.labels(name), self._record(name).about.get("columns") or {})
+        record, known = self._record(name), self._translators.get(name)
+        if known is None or known[0] is not record:
+            made = Translator(name, self.task(name), record.labels, record.about.get("columns") or {})
+            known = self._translators[name] = (record, made)
+        return known[1]
 
     @_alone
     def predict(
