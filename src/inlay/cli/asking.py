@@ -74,12 +74,13 @@ class Asking:
 
     def line(self, row: Row, answer: Answer, table: bool) -> Answer:
         """An answer of a file."""
-        asked = {key: value for key, value in answer.items() if key in _ASKED}
-        kept = {new: row.kept.get(name) for name, new in self._kept.items()}
-        said = {key: value for key, value in answer.items() if key not in _ASKED}
+        line = {key: answer[key] for key in _ASKED if key in answer}
+        for name, new in self._kept.items():
+            line[new] = row.kept.get(name)
+        line |= answer
         if table:
-            said |= {_score(label): score for label, score in said.pop("scores", {}).items()}
-        return asked | kept | said
+            line |= {_score(label): score for label, score in line.pop("scores", {}).items()}
+        return line
 
     def columns(self) -> dict[str, str]:
         """The columns of a table, with their types."""

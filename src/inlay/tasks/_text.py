@@ -26,6 +26,9 @@ def text_example(record: Record, columns: Columns, target: Any) -> Example:
 
 def _joined(record: Record, column: str) -> str:
     """The text of a column; or of several, with a space between them, of which some may be empty."""
+    whole = record.fields.get(column)
+    if type(whole) is str and not whole.isspace() and whole:
+        return whole
     parts = several(column, record.fields)
     if len(parts) == 1:
         return as_text(record, column)
