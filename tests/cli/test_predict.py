@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiny
+import torch
 import typer
 from rich.console import Console
 from typer.testing import CliRunner
@@ -31,7 +33,7 @@ from inlay.cli import texts as reading
 from inlay.cli.help import Commands
 from inlay.cli.parts import Parts
 from inlay.cli.texts import of_lines
-from inlay.engine.host import Host
+from inlay.engine import predict as predicting
 from inlay.errors import DataError
 from inlay.library.library import Library
 
@@ -749,7 +751,7 @@ def test_top_k_is_for_labels(place: Place):
 
 @pytest.mark.usefixtures("small_parts")
 def test_memory_does_not_grow_with_the_input(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A part is written before a row beyond it is read, and no more than one part is asked at once."""
+    """However slowly parts are written, four are on their way behind the one in hand, and no more."""
     read_rows, real_row, real_write = [0], reading._row, Parts.write
 
     def row(*arguments: Any) -> Any:
@@ -757,24 +759,74 @@ def test_memory_does_not_grow_with_the_input(place: Place, tmp_path: Path, monke
         return real_row(*arguments)
 
     def write(store: Parts, index: int, some: Sequence[Any]) -> None:
-        assert read_rows[0] <= 4 * (index + 1)
+        if index == 0:
+            wait_until_still(read_rows)
+            assert read_rows[0] == 4 * 5  # else nothing would overlap
+        assert read_rows[0] <= 4 * (index + 5)
         assert len(some) <= 2 * 4
         real_write(store, index, some)
 
     monkeypatch.setattr(reading, "_row", row)
     monkeypatch.setattr(Parts, "write", write)
-    answers(place, "sms,ner", "--file", many(tmp_path), "--out", tmp_path / "out.csv")
-    assert read_rows[0] == 23
+    answers(place, "sms,ner", "--file", many(tmp_path, 43), "--out", tmp_path / "out.csv")
+    assert read_rows[0] == 43
+
+
+def wait_until_still(count: list[int]) -> None:
+    """Wait until a count has not changed for a while."""
+    before = -1
+    while before != count[0]:
+        before = count[0]
+        time.sleep(0.3)
 
 
 def test_one_pass_for_all_adapters(place: Place, monkeypatch: pytest.MonkeyPatch):
     calls: list[int] = []
-    real = Host.predict
-    monkeypatch.setattr(
-        Host, "predict", lambda self, asked, **how: calls.append(len(asked)) or real(self, asked, **how)
-    )
+    real = predicting.run_rows
+    monkeypatch.setattr(predicting, "run_rows", lambda host, rows, *more: calls.append(len(rows)) or real(host, rows, *more))
     answers(place, "sms,stars,topic", *TEXTS)
     assert calls == [15]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_holds_what_the_host_answers_to_the_bit(place: Place, tmp_path: Path, suffix: str):
+    """Parts on their way at once are not mixed up, and each is a call of `Host.predict`."""
+    rows = [{"text": f"{TEXTS[i % 5]} {'very ' * (i % 7)}{i}"} for i in range(23)]
+    file, out = table(tmp_path / "in.jsonl", rows), tmp_path / f"out{suffix}"
+    answers(place, "sms,topic", "--file", file, "--out", out)
+    found = [float(one["score"]) for one in read(out)]
+    asked = [[(name, row["text"]) for row in rows[i : i + 4] for name in ("sms", "topic")] for i in range(0, 23, 4)]
+    expected = [one["score"] for some in asked for one in place.host.predict(some)]
+    assert found == expected
+    assert len(set(found)) > 40
+
+
+def test_much_on_a_cpu_runs_on_packed_weights(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    forms: list[str | None] = []
+    real = command.host_with
+    monkeypatch.setattr(command, "host_with", lambda base, form, *more: forms.append(form) or real(base, form, *more))
+    file, out = many(tmp_path), tmp_path / "out.jsonl"
+
+    def form(*arguments: Any, stdin: str | None = None) -> str | None:
+        answers(place, "sms", *arguments, stdin=stdin)
+        return forms.pop()
+
+    assert form("--file", file, "--out", out) is None
+    assert form("hi", "--out", tmp_path / "a.jsonl") is None
+    assert form(stdin="hi") is None
+    best = None if torch.cuda.is_available() else "prepack"
+    assert form("--out", tmp_path / "b.jsonl", stdin="hi") == best
+    monkeypatch.setattr(command, "_MUCH", file.stat().st_size)
+    assert form("--file", file) == best
+    assert form("--file", file, "--weights", "plain") == "plain"
+    host = place.host
+    host.add("tuned", "finetune:top=1", labels=["a", "b"])
+    Library(tmp_path / "library").put(host.adapter("tuned"), base_name=place.base)
+    host.unload("tuned")
+    own = Place(place.base, tmp_path / "library", host)
+    answers(own, "tuned", "--file", file)
+    assert forms.pop() is None
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------

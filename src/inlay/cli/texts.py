@@ -58,6 +58,8 @@ class Texts:
     """The columns that go out again, by the names that they have in the input."""
     shown: Collection[str] = ()
     """Those of them that an answer shows anyway, under the same name: a text that is called `text`."""
+    waits: bool = False
+    """Whether reading may wait for somebody: a terminal, or a pipe."""
 
 
 Line = tuple[str, str | None, str]
@@ -86,7 +88,8 @@ def of_lines(
                 asked = {name: Example(text, pair if takes_pair[name] else None, place=place) for name in kinds}
                 yield Row(place, asked, {}, text, {})
 
-    return Texts(any(kind not in ("tagging", "qa") for kind in kinds.values()) and pair is not None, (), rows)
+    paired = any(kind not in ("tagging", "qa") for kind in kinds.values()) and pair is not None
+    return Texts(paired, (), rows, waits=True)
 
 
 def of_arguments(texts: Sequence[str]) -> list[Line]:
@@ -193,7 +196,7 @@ def of_file(
 
     notes = dict.fromkeys([*source.notes, *(note for _, note in chosen.values() if note)])
     paired = any(columns.pair for columns, _ in chosen.values())
-    return Texts(paired, tuple(notes), rows, kept, _shown([columns for columns, _ in chosen.values()]))
+    return Texts(paired, tuple(notes), rows, kept, _shown([columns for columns, _ in chosen.values()]), path == "-")
 
 
 def _unread(unread: list[tuple[str, str]], kinds: Mapping[str, str]) -> Iterator[Row]:
