@@ -74,8 +74,7 @@ def stages(root: Path, file: Path, library: Library, base: str | None) -> dict[s
     chosen = find(library, "a", ())
     host = host_with(base, None, library, {"a": chosen["a"].entry})
     asked = of_file(str(file), None, None, {}, {"a": "classification"}, {"a": chosen["a"].about})
-    how: Any = {"top_k": None, "threshold": None, "raw": False}
-    asking = Asking(asked, chosen, how, 4096, False)
+    asking = Asking(asked, chosen, 4096, False)
     store = open_parts(root / "stages.jsonl", asking.columns(), {})
     spent: dict[str, float] = {}
     rows, number, parts = 0, 0, asking.parts()

@@ -8,6 +8,7 @@ raises ends all of them and is raised here, once. Parts before one that could no
 
 from __future__ import annotations
 
+import gc
 import queue
 import sys
 import threading
@@ -26,7 +27,9 @@ T = TypeVar("T")
 _END = object()
 _SWITCH = 5e-4
 """Seconds that a thread may hold the interpreter while another waits. The model's thread asks for it at every call
-of torch's, and with the usual 5 ms would wait longer than it works."""
+of torch's, and with the usual 5 ms may wait longer than it works."""
+_OBJECTS = 200_000
+"""New objects from which on the garbage collector looks for cycles. Parts on their way hold about as many, and none."""
 
 Finish = Callable[[int, "list[Row]", "list[tuple[Row, Answer]] | None"], None]
 """Takes a part's number, rows and answers; these are None if the part was done before."""
@@ -141,13 +144,15 @@ class Behind(Generic[T]):
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Threads take turns often, and the garbage collector leaves the model alone."""
+    """Threads take turns often; the garbage collector leaves the model alone, and looks at rows seldom."""
     from inlay.training.heap import left_alone
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _SWITCH))
+    switch, (first, *others) = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(min(switch, _SWITCH))
+    gc.set_threshold(first and max(first, _OBJECTS), *others)  # 0: somebody has turned it off
     try:
         with left_alone():
             yield
     finally:
-        sys.setswitchinterval(before)
+        gc.set_threshold(first, *others)
+        sys.setswitchinterval(switch)

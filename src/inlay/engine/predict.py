@@ -102,8 +102,9 @@ def _rows(
 ) -> list[list[Row]]:
     """The rows of every example: a tokenizer is fast with many texts at once, so those that are read alike go together."""
     most = _longest(host, tokenizer)
-    by_name = {one.name: one for one in translators}
-    limits = {name: _within(host, most, one.task.max_length) for name, one in by_name.items()}
+    by_name = {one.name: one.task.max_length for one in translators}
+    within = {asked: _within(host, most, asked) for asked in set(by_name.values())}
+    limits = {name: within[asked] for name, asked in by_name.items()}
     alike: dict[Hashable, list[int]] = {}
     for i, (one, example) in enumerate(zip(translators, examples, strict=True)):
         key = one.name if example.target is not None else (limits[one.name], one.asked_key)
