@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gc
 import io
 import json
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,11 +32,12 @@ from inlay.cli import answers as showing
 from inlay.cli import parts
 from inlay.cli import predict as command
 from inlay.cli import texts as reading
+from inlay.cli.chosen import Here
 from inlay.cli.help import Commands
 from inlay.cli.parts import Parts
 from inlay.cli.texts import of_lines
 from inlay.engine import predict as predicting
-from inlay.errors import DataError
+from inlay.errors import DataError, InlayError
 from inlay.library.library import Library
 
 TASKS = {
@@ -490,6 +493,77 @@ def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatc
         done = call(place, "sms", "--out", tmp_path / "other.csv", stdin="\n".join(TEXTS))
     assert (done.exit_code, done.stderr) == (130, "interrupted: nothing is kept, since stdin cannot be resumed\n")
     assert not (tmp_path / "other.csv.parts").exists()
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("stage", ["encode", "run", "decode"])
+def test_a_stage_that_fails_is_one_clear_line_and_what_was_before_it_is_kept(
+    place: Place, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+):
+    asked = ["sms,ner", "--file", many(tmp_path), "--text", "text", "--out"]
+    out, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    before = threading.active_count(), sys.getswitchinterval(), gc.get_threshold()
+    real, calls = getattr(Here, stage), [0]
+
+    def fails_at_the_third(*given: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise InlayError("the third does not fit")
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Here, stage, fails_at_the_third)
+        said = fails(place, *asked, out)
+    assert said.startswith("error: the third does not fit; 2 finished parts are kept in")
+    assert (threading.active_count(), sys.getswitchinterval(), gc.get_threshold()) == before
+    assert call(place, *asked, out, "--resume").exit_code == 0
+    answers(place, *asked, whole)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_file_that_breaks_off_is_answered_up_to_there(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file, read_row = many(tmp_path), reading._row
+
+    def broken(record: Any, *more: Any) -> Any:
+        if record.fields["n"] == "14":
+            raise DataError("in.csv:16: damaged")
+        return read_row(record, *more)
+
+    monkeypatch.setattr(reading, "_row", broken)
+    said = fails(place, "sms", "--file", file, "--text", "text", "--out", tmp_path / "out.csv")
+    assert said.startswith("error: in.csv:16: damaged; 3 finished parts are kept in")
+
+
+@pytest.mark.full
+def test_ctrl_c_ends_every_stage(place: Place, tmp_path: Path):
+    file, out = many(tmp_path, 400), tmp_path / "out.csv"
+    code = f"""
+import time, typer
+from inlay.cli import parts, predict
+from inlay.cli.chosen import Here
+parts.ROWS, real = {{"cpu": 4, "cuda": 4}}, Here.run
+def run(self, encoded):
+    time.sleep(0.05)
+    return real(self, encoded)
+Here.run = run
+app = typer.Typer()
+app.command()(predict.predict)
+app(["sms", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {str(place.library)!r}])
+"""
+    started = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    try:
+        until = time.monotonic() + 60
+        while not list((tmp_path / "out.csv.parts").glob("0000000[5-9].csv")) and time.monotonic() < until:
+            time.sleep(0.02)
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=20)
+    finally:
+        started.kill()
+    assert (started.returncode, said.count("interrupted")) == (130, 1), said
+    assert "finished parts are kept in" in said
+    answers(place, "sms", "--file", file, "--out", out, "--resume")
+    assert [int(one["n"]) for one in read(out)] == list(range(400))
 
 
 @pytest.mark.usefixtures("small_parts")
