@@ -11,6 +11,7 @@ the first row read to the last written.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -18,15 +19,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 
 import inlay
 from inlay.bench.outside import python_calls, seconds
+from inlay.cli.asking import Asking
+from inlay.cli.chosen import find, host_with
+from inlay.cli.parts import open_parts
+from inlay.cli.texts import of_file
+from inlay.engine.predict import decode, encode, run
+from inlay.engine.translate import Manner
 from inlay.library.library import Library
+from inlay.training.heap import left_alone
 
 WORDS = "the parcel that I ordered on monday came late and the box was broken so please refund my money as soon".split()
 WORDS += "possible since nobody answers letters calls about delivery of second order thanks in advance kind".split()
@@ -49,50 +59,59 @@ def tiny_base(folder: Path) -> str:
     return str(folder)
 
 
-def many_tasks(base: str | None) -> tuple[int, float]:
-    """Python calls and µs a row outside the model: 64 rows of 50 tasks."""
+def many_tasks(base: str | None) -> dict[str, tuple[int, float]]:
+    """Python calls and µs a row outside the model, 64 rows of 50 tasks: of all, and of every step."""
     host = inlay.Host(base, device="cpu")
     for i in range(50):
         host.add(f"t{i}", "lora", labels=[f"l{j}" for j in range(2 + i % 4)], seed=i)
     asked = [(f"t{i % 50}", text) for i, text in enumerate(texts(64, 4, 12))]
-    for _ in range(3):
-        host.predict(asked)
-    calls = python_calls(lambda: host.predict(asked))
-    cost = seconds(lambda: host.predict(asked))
-    return calls, cost / len(asked) * 1e6
+    encoded = encode(host, asked)
+    outputs = run(host, encoded)
+    steps: dict[str, Callable[[], object]] = {
+        "all": lambda: host.predict(asked),
+        "encode": lambda: encode(host, asked),
+        "plan and run": lambda: run(host, encoded),
+        "decode": lambda: decode(host, encoded, outputs, Manner()),
+    }
+    for work in steps.values():
+        work()
+    return {step: (python_calls(work), seconds(work, 200) / len(asked) * 1e6) for step, work in steps.items()}
 
 
 def stages(root: Path, file: Path, library: Library, base: str | None) -> dict[str, float]:
     """µs a row of every stage, one after the other in one thread."""
-    from inlay.cli.asking import Asking
-    from inlay.cli.chosen import find, host_with
-    from inlay.cli.parts import open_parts
-    from inlay.cli.texts import of_file
-    from inlay.engine.predict import decode, encode, run
-    from inlay.engine.translate import Manner
-
     chosen = find(library, "a", ())
-    host = host_with(base, None, library, {"a": chosen["a"].entry})
+    entry = chosen["a"].entry
+    assert entry is not None
+    host = host_with(base, None, library, {"a": entry})
     asked = of_file(str(file), None, None, {}, {"a": "classification"}, {"a": chosen["a"].about})
     asking = Asking(asked, chosen, 4096, False)
     store = open_parts(root / "stages.jsonl", asking.columns(), {})
-    spent: dict[str, float] = {}
-    rows, number, parts = 0, 0, asking.parts()
+    spent: Counter[str] = Counter()
+    rows, parts = 0, asking.parts()
 
-    def timed(stage: str, work: Any) -> Any:
+    @contextmanager
+    def timed(stage: str) -> Iterator[None]:
         began = time.thread_time()
-        found = work()
-        spent[stage] = spent.get(stage, 0.0) + time.thread_time() - began
-        return found
+        yield
+        spent[stage] += time.thread_time() - began
 
-    while (part := timed("read", lambda: next(parts, None))) is not None:
-        requests = [(name, example) for row in part for name, example in row.asked.items()]
-        encoded = timed("encode", lambda r=requests: encode(host, r))
-        outputs = timed("run", lambda e=encoded: run(host, e))
-        answers = timed("decode", lambda e=encoded, o=outputs: decode(host, e, o, Manner()))
-        lines = timed("lay out", lambda p=part, a=answers: [asking.line(row, one, False) for row, one in zip(p, a)])
-        timed("write", lambda n=number, x=lines: store.write(n, x))
-        rows, number = rows + len(part), number + 1
+    for number in itertools.count():
+        with timed("read"):
+            part = next(parts, None)
+        if part is None:
+            break
+        with timed("encode"):
+            encoded = encode(host, asking.requests(part))
+        with timed("run"):
+            outputs = run(host, encoded)
+        with timed("decode"):
+            answers = decode(host, encoded, outputs, Manner())
+        with timed("lay out"):
+            lines = [asking.line(row, answer, False) for row, answer in asking.paired(part, answers)]
+        with timed("write"):
+            store.write(number, lines)
+        rows += len(part)
     store.remove()
     return {stage: total / rows * 1e6 for stage, total in spent.items()}
 
@@ -130,10 +149,13 @@ def main() -> None:
         host.add("a", "lora", labels=["bad", "fine", "good"])
         library.put(host.adapter("a"), base_name=base)
         if "tasks" not in given.skip:
-            calls, cost = many_tasks(base)
-            print(f"64 rows of 50 tasks: {calls:,} Python calls, {cost:.1f} µs a row outside the model", flush=True)
+            with left_alone():
+                steps = many_tasks(base)
+            told = "; ".join(f"{step} {calls:,} Python calls, {cost:.1f} µs" for step, (calls, cost) in steps.items())
+            print(f"64 rows of 50 tasks, a row outside the model: {told}", flush=True)
         if "stages" not in given.skip:
-            found = stages(root, file, library, base)
+            with left_alone():  # as the command does
+                found = stages(root, file, library, base)
             told = ", ".join(f"{stage} {cost:.1f}" for stage, cost in found.items())
             print(f"µs a row: {told}; all {sum(found.values()):.1f}", flush=True)
         if "command" not in given.skip:

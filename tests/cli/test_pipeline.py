@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -42,11 +42,16 @@ def settle(state: Counted) -> int:
     return before
 
 
+def through(source: Counted, work: Any, middle: Callable[[int], int] = lambda item: item) -> None:
+    """All stages."""
+    with Ahead(source) as items, Behind(work) as rest:
+        for item in items:
+            rest.give(middle(item))
+
+
 def test_all_items_come_in_order():
     done: list[int] = []
-    with Ahead(Counted(500)) as items, Behind(done.append) as rest:
-        for item in items:
-            rest.give(item * 2)
+    through(Counted(500), done.append, lambda item: item * 2)
     assert done == [i * 2 for i in range(500)]
 
 
@@ -92,13 +97,8 @@ def test_who_gives_is_one_ahead():
 
 def test_what_stops_the_reading_comes_after_what_was_read():
     done: list[int] = []
-    with (
-        pytest.raises(ValueError, match="line 4"),
-        Ahead(Counted(3, ValueError("line 4"))) as items,
-        Behind(done.append) as rest,
-    ):
-        for item in items:
-            rest.give(item)
+    with pytest.raises(ValueError, match="line 4"):
+        through(Counted(3, ValueError("line 4")), done.append)
     assert done == [0, 1, 2]
 
 
@@ -113,9 +113,8 @@ def test_work_that_fails_ends_all(at: int, error: BaseException):
             raise error
         done.append(item)
 
-    with pytest.raises(type(error)) as found, Ahead(source) as items, Behind(work) as rest:
-        for item in items:
-            rest.give(item)
+    with pytest.raises(type(error)) as found:
+        through(source, work)
     assert found.value is error
     assert done == list(range(at))
     assert source.taken <= at + 8
@@ -129,11 +128,13 @@ def test_what_the_middle_raises_is_raised_once_and_what_was_given_is_finished(er
         time.sleep(0.02)
         done.append(item)
 
-    with pytest.raises(type(error)) as found, Ahead(Counted(10**9)) as items, Behind(work) as rest:
-        for item in items:
-            if item == 3:
-                raise error
-            rest.give(item)
+    def middle(item: int) -> int:
+        if item == 3:
+            raise error
+        return item
+
+    with pytest.raises(type(error)) as found:
+        through(Counted(10**9), work, middle)
     assert found.value is error
     assert done == [0, 1, 2]
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks import other_tokenizers
 import pytest
 import tiny
 import transformers as t
+from tasks import other_tokenizers
 
 from inlay.base.places import DEFAULT, locate
 from inlay.tasks import Example, Task, parse
 from inlay.tasks import _text as texts
 from inlay.tasks._tokens import is_plain, token_ids
 
-TEXTS = ["a good film", "the soup was awful , never again in oslo !", "x", "café [MASK] <s> [SEP] 北京 👍", "", "  ", "1 2 3 " * 40]
+TEXTS = [
+    "a good film",
+    "the soup was awful , never again in oslo !",
+    "x",
+    "café [MASK] <s> [SEP] 北京 👍",
+    "",
+    "  ",
+    "1 2 3 " * 40,
+]
 PAIRS = ["bob", "the film was not very good . " * 20, "", "x", "a b", "oslo", "ana meets bob " * 9]
 
 

@@ -100,7 +100,7 @@ def run_examples(host: Host, examples: Sequence[tuple[str, Example]]) -> tuple[l
 def _rows(
     host: Host, translators: Sequence[Translator], examples: Sequence[Example], tokenizer: Any
 ) -> list[list[Row]]:
-    """The rows of every example: a tokenizer is fast with many texts at once, so those that are read alike go together."""
+    """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
     most = _longest(host, tokenizer)
     by_name = {one.name: one.task.max_length for one in translators}
     within = {asked: _within(host, most, asked) for asked in set(by_name.values())}

@@ -128,19 +128,19 @@ def answers_of(
     found: list[Answer] = [{}] * len(translators)
     for (kind, _), own in alike.items():
         tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
-        some: Any = ([values[i] for i in own] for values in (outputs, rows, examples))
-        for i, answer in zip(own, kind.mixed_answers(tasks, *some, labels, base), strict=True):
+        ran, seen, asked = [outputs[i] for i in own], [rows[i] for i in own], [examples[i] for i in own]
+        for i, answer in zip(own, kind.mixed_answers(tasks, ran, seen, asked, labels, base), strict=True):
             found[i] = answer
     if manner.top_k is not None or manner.threshold is not None:
         found = [_trimmed(answer, manner) for answer in found]
     whole: list[Answer] = []
     for one, example, answer in zip(translators, examples, found, strict=True):
-        asked = {"task": one.name, "text": " ".join(example.words) if example.words else example.text}
+        both: Answer = {"task": one.name, "text": " ".join(example.words) if example.words else example.text}
         if one.task.kind == "qa":
-            asked["context"] = example.pair
+            both["context"] = example.pair
         elif example.pair is not None:
-            asked["pair"] = example.pair
-        whole.append(asked | answer)
+            both["pair"] = example.pair
+        whole.append(both | answer)
     return whole
 
 

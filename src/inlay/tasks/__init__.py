@@ -258,8 +258,8 @@ class Task(ABC):
             alike.setdefault(adapter, []).append(i)
         found: list[Answer] = [{}] * len(tasks)
         for own in alike.values():
-            some = ([values[i] for i in own] for values in (outputs, rows, examples))
-            answers = tasks[own[0]].answers(*some, labels[own[0]], base)  # type: ignore[arg-type]
+            ran, seen, asked = [outputs[i] for i in own], [rows[i] for i in own], [examples[i] for i in own]
+            answers = tasks[own[0]].answers(ran, seen, asked, labels[own[0]], base)
             for i, answer in zip(own, answers, strict=True):
                 found[i] = answer
         return found

@@ -21,7 +21,7 @@ def token_ids(
     Args:
         limit: cut at so many tokens, of a pair the longer text first; None to cut nothing.
     """
-    if not is_plain(type(tokenizer)):
+    if not is_plain(type(tokenizer)):  # type: ignore[arg-type]  # mypy: a type[Any] cannot be hashed
         options: dict[str, Any] = {"verbose": False} if limit is None else {"truncation": True, "max_length": limit}
         encoded = tokenizer(list(texts), None if pairs is None else list(pairs), **options)
         return encoded["input_ids"], encoded.get("token_type_ids")
@@ -38,7 +38,7 @@ def token_ids(
 
 @functools.cache
 def is_plain(kind: type) -> bool:
-    """Whether a call of such a tokenizer is a call of its backend, and nothing beside."""
+    """Whether a call of a tokenizer of such a type is a call of its backend, and nothing beside."""
     from transformers import PreTrainedTokenizerFast as Fast
 
     if not issubclass(kind, Fast) or hasattr(kind, "_switch_to_input_mode"):

@@ -120,11 +120,11 @@ class Tagging(Task):
     ) -> list[Answer]:
         """All at once."""
         flat = [(o, r) for out, own in zip(outputs, rows, strict=True) for o, r in zip(out, own, strict=True) if r.aux]
-        best: tuple[list[float], list[int]] = ([], [])
+        of_word: Iterator[tuple[float, int]] = iter(())
         if flat:
             logits = _at_words([o for o, _ in flat], [r for _, r in flat]).float()
-            best = tuple(values.tolist() for values in (logits / self.temperature).softmax(-1).max(-1))
-        of_word = zip(*best, strict=True)
+            p, tag = (logits / self.temperature).softmax(-1).max(-1)
+            of_word = zip(p.tolist(), tag.tolist(), strict=True)
         entities, nothing = is_entities(labels), "O" if "O" in labels else labels[0]
         answers: list[Answer] = []
         for own, example in zip(rows, examples, strict=True):
@@ -132,9 +132,9 @@ class Tagging(Task):
             words = example.words or tuple(example.text[a:b] for a, b in found)
             tags, scores = [nothing] * len(words), [0.0] * len(words)
             for row in own:
-                for (_, word), (score, tag) in zip(row.aux, of_word, strict=False):  # the words of all rows in one
+                for (_, word), (score, best) in zip(row.aux, of_word, strict=False):  # the words of all rows in one
                     if words:  # a text without any is asked about as if it were one
-                        tags[word], scores[word] = labels[tag], score
+                        tags[word], scores[word] = labels[best], score
             spans = _spans(example, found, words, tags, scores, entities)
             answers.append({"tokens": list(words), "tags": tags, "spans": spans})
         return answers
