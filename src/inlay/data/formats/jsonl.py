@@ -15,6 +15,7 @@ from inlay.errors import DataError
 
 LOOK = 100
 """Objects looked at when a file is opened; the columns are all of their keys."""
+_decoded = json.JSONDecoder().decode
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -36,11 +37,10 @@ def open_jsonl(text: Text) -> Layout:
     def read(bad: Bad) -> Iterator[Record]:
         for number, line in _lines(text):
             value, problem = parse(line)
-            place = f"{text.name}:{number}"
             if problem:
-                bad(place, problem)
+                bad(f"{text.name}:{number}", problem)
             else:
-                yield Record(value, place)
+                yield Record(value, f"{text.name}:{number}")
 
     return Layout(tuple(columns), read, notes=text.notes())
 
@@ -48,7 +48,7 @@ def open_jsonl(text: Text) -> Layout:
 def parse(line: str) -> tuple[dict[str, Any], str]:
     """The object on a line, or what is wrong with it."""
     try:
-        value = json.loads(line)
+        value = _decoded(line)
     except json.JSONDecodeError as error:
         return {}, f"not JSON: {error.msg} (column {error.colno}); expected one object {{...}} per line"
     except (ValueError, RecursionError) as error:
