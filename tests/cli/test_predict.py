@@ -518,7 +518,7 @@ def test_a_stage_that_fails_is_one_clear_line_and_what_was_before_it_is_kept(
     with monkeypatch.context() as patch:
         patch.setattr(Here, stage, fails_at_the_third)
         said = fails(place, *asked, out)
-    assert said.startswith("error: the third does not fit; 2 finished parts are kept in")
+    assert said.startswith("error: the third does not fit; 2 finished parts are saved in")
     assert (threading.active_count(), sys.getswitchinterval(), gc.get_threshold()) == before
     assert call(place, *asked, out, "--resume").exit_code == 0
     answers(place, *asked, whole)
@@ -536,7 +536,7 @@ def test_a_file_that_breaks_off_is_answered_up_to_there(place: Place, tmp_path: 
 
     monkeypatch.setattr(reading, "_row", broken)
     said = fails(place, "sms", "--file", file, "--text", "text", "--out", tmp_path / "out.csv")
-    assert said.startswith("error: in.csv:16: damaged; 3 finished parts are kept in")
+    assert said.startswith("error: in.csv:16: damaged; 3 finished parts are saved in")
 
 
 @pytest.mark.full
@@ -565,7 +565,7 @@ app(["sms", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {str(pl
     finally:
         started.kill()
     assert (started.returncode, said.count("interrupted")) == (130, 1), said
-    assert "finished parts are kept in" in said
+    assert "finished parts are saved in" in said
     answers(place, "sms", "--file", file, "--out", out, "--resume")
     assert [int(one["n"]) for one in read(out)] == list(range(400))
 

@@ -61,13 +61,13 @@ class Forward:
         if weights is not None and plan.alone is not None:
             state.weights = weights.effective(self.base, plan.alone, plan.keys)
         if plan.begin is not None:
-            state.begin = plan.begin[0], plan.begin[1].unsqueeze(0).to(self.base.device)
+            state.begin = plan.begin[0], plan.begin[1].unsqueeze(0).to(self.bank.device)
         as_it_is = state.wants or state.weights or self.wiring.checkpointing or observer is not None
         state.compiled = self.compiled and plan.is_fixed and not as_it_is
         state.observer = observer
         if state.compiled:
             self._mark_dynamic_sizes(plan)
-        states = self.call(state, model_inputs(self.base, plan.tokens))
+        states = self.call(state, model_inputs(self.spec, plan.tokens))
         return states if plan.tokens.valid is None else states[plan.tokens.valid]
 
     def call(self, state: Pass, inputs: Mapping[str, Any]) -> Tensor:

@@ -22,6 +22,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -112,25 +113,28 @@ class Chopped:
                 groups.setdefault((segment[1] - segment[0] - 1).bit_length(), []).append(segment)
         self.parts: list[tuple[int, int]] = []
         """How many segments each group has, and how long they are with their padding."""
-        at, entries, places = [], [], 0
-        back, entry_of = torch.full((tokens,), -1), torch.zeros(tokens, dtype=torch.long)
-        for group in groups.values():
-            starts, ends, entry = torch.tensor(group).unbind(1)
-            steps = torch.arange(int((ends - starts).max()))
-            inside = starts.unsqueeze(1) + steps < ends.unsqueeze(1)
-            mine = (starts.unsqueeze(1) + steps).where(inside, starts.unsqueeze(1))
-            back[mine[inside]] = places + torch.arange(inside.numel()).view_as(inside)[inside]
-            entry_of[mine[inside]] = entry.unsqueeze(1).expand_as(inside)[inside]
-            self.parts.append((len(group), len(steps)))
-            at.append(mine.flatten())
-            entries.append(entry)
-            places += inside.numel()
-        self.places = places
-        self.at, self.entry = torch.cat(at).to(device), torch.cat(entries).to(device)
-        self.back = back.where(back >= 0, places).to(device)
+        self.back: Tensor
         """[tokens] their places among the padded ones; behind the last for tokens outside every segment."""
-        self.entry_of = entry_of.to(device)
+        at, entries, places = [], [], 0
+        back, entry_of = np.full(tokens, -1), np.zeros(tokens, dtype=np.int64)
+        for group in groups.values():
+            starts, ends, entry = np.array(group).T
+            steps = np.arange((ends - starts).max())
+            each = starts[:, None] + steps
+            inside = each < ends[:, None]
+            mine = np.where(inside, each, starts[:, None])
+            back[mine[inside]] = places + np.flatnonzero(inside)
+            entry_of[mine[inside]] = np.repeat(entry, ends - starts)
+            self.parts.append((len(group), len(steps)))
+            at.append(mine.reshape(-1))
+            entries.append(entry)
+            places += inside.size
+        self.places = places
         self.is_whole = bool((back >= 0).all())
+        self.at, self.entry, self.back, self.entry_of = (
+            torch.from_numpy(a).to(device)
+            for a in (np.concatenate(at), np.concatenate(entries), np.where(back >= 0, back, places), entry_of)
+        )
 
     @staticmethod
     def pays(segments: Sequence[Segment]) -> bool:

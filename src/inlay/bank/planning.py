@@ -52,6 +52,7 @@ class InputSpec:
     first_position: int
     padding: int
     has_types: bool
+    dtype: torch.dtype
     _back_ends: dict[tuple[int, bool], BackEnd] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -60,7 +61,9 @@ class InputSpec:
         config = config_of(base.model)
         padding = getattr(config, "pad_token_id", None) or 0
         has_types = base.sites.arch.token_types
-        return cls(base, int(config.vocab_size), longest_row(base), first_position(base), padding, has_types)
+        return cls(
+            base, int(config.vocab_size), longest_row(base), first_position(base), padding, has_types, base.dtype
+        )
 
     def back_end(self, longest: int, kernels: bool) -> BackEnd:
         """What runs attention over packed rows of this length."""
@@ -245,10 +248,10 @@ def padded_tokens(spec: InputSpec, batch: Batch) -> Tokens[Array]:
     return Tokens(ids, positions, types, None, mask, valid, mask.size, rows, longest, "buckets", lengths)
 
 
-def model_inputs(base: Base, tokens: Tokens[Tensor]) -> dict[str, Any]:
+def model_inputs(spec: InputSpec, tokens: Tokens[Tensor]) -> dict[str, Any]:
     """The model's arguments, from a plan on its device."""
     shape = (tokens.rows, -1)
-    found: dict[str, Any] = {"use_cache": False} if base.sites.arch.decoder else {}
+    found: dict[str, Any] = {"use_cache": False} if spec.base.sites.arch.decoder else {}
     found["input_ids"] = tokens.ids.view(shape)
     found["position_ids"] = tokens.positions.view(shape)
     if tokens.types is not None:
@@ -256,8 +259,8 @@ def model_inputs(base: Base, tokens: Tokens[Tensor]) -> dict[str, Any]:
     if tokens.mask is not None:
         return found | {"attention_mask": tokens.mask.view(shape)}
     # four dimensions: taken as a finished mask, so none is built; packed attention does not read it
-    found["attention_mask"] = torch.zeros(1, 1, 1, 1, device=base.device, dtype=base.dtype)
-    rows = RowBounds(tokens.lengths.tolist(), base.device, tokens.ends, tokens.longest, tokens.back_end)
+    found["attention_mask"] = torch.zeros(1, 1, 1, 1, device=tokens.ids.device, dtype=spec.dtype)
+    rows = RowBounds(tokens.lengths.tolist(), tokens.ids.device, tokens.ends, tokens.longest, tokens.back_end)
     return found | {"inlay_rows": rows}
 
 

@@ -5,9 +5,9 @@ As a forward pass, this is planned on the host (`plan_heads`) and run on tensors
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, NamedTuple
 
 import numpy as np
 import torch
@@ -74,21 +74,17 @@ class Output:
     """Whether tokens are answered for, not rows."""
 
 
-@dataclass(frozen=True)
-class RunOutput:
-    """The logits of one adapter's rows in a batch."""
+class RunOutput(NamedTuple):
+    """Where the logits of one adapter's rows are."""
 
-    slot: int
-    rows: Array
-    """Which rows of the batch."""
-    values: Tensor
-    """[rows, labels], or [tokens, labels] of all of them."""
-    lengths: Array | None
-    """Of the rows, where tokens are answered for."""
-
-    def by_row(self) -> Sequence[Tensor]:
-        """[labels] or [tokens, labels] of every row."""
-        return self.values.unbind() if self.lengths is None else torch.split(self.values, self.lengths.tolist())
+    output: Output
+    first: int
+    last: int
+    """Which of the output's values, last excluded."""
+    width: int
+    """How many of its columns."""
+    rows: tuple[int, int]
+    """The first of its rows in the order they run, and the one behind the last."""
 
 
 def plan_heads(
@@ -140,16 +136,8 @@ def apply_heads(forward: Forward, heads: HeadPlan[Tensor], states: Tensor) -> li
     return found
 
 
-def by_run(
-    outputs: Sequence[Output], heads: HeadPlan[Array], order: Array, widths: Mapping[int, int]
-) -> list[RunOutput]:
-    """The logits of every run of rows.
-
-    Args:
-        order: which row of the batch each row is.
-        widths: how many outputs every slot's head has.
-    """
-    found: list[RunOutput] = []
+def by_run(outputs: Sequence[Output], heads: HeadPlan[Array], widths: Mapping[int, int]) -> Iterator[RunOutput]:
+    """The logits of every run of rows; `widths` says how many outputs every slot's head has."""
     ends = heads.bounds.tolist()
     for place in (place for place in (heads.rows, heads.tokens) if place is not None):
         of_group = {out.group: out for out in outputs if out.per_token == (place.site == TOKENS)}
@@ -159,10 +147,9 @@ def by_run(
         which, here = entries.argmax(0).tolist(), (entries != 0).any(0).tolist()
         for run, slot in enumerate(place.runs.slots):
             if here[run]:
-                out, mine = outs[which[run]], slice(ends[run], ends[run + 1])
-                values = out.values[bounds[run] - out.start : bounds[run + 1] - out.start, : widths[slot]]
-                found.append(RunOutput(slot, order[mine], values, heads.lengths[mine] if out.per_token else None))
-    return found
+                out = outs[which[run]]
+                first, last = bounds[run] - out.start, bounds[run + 1] - out.start
+                yield RunOutput(out, first, last, widths[slot], (ends[run], ends[run + 1]))
 
 
 def head_dropout(base: Base) -> float:

@@ -174,7 +174,7 @@ def _logits(host: Host, rows: Sequence[Row], names: Sequence[str]) -> list[Tenso
 
 def budget(host: Host) -> int:
     """How many tokens a batch without gradients has."""
-    return TOKENS.get(host.base.device.type, 4096)
+    return TOKENS.get(host.forward.bank.device.type, 4096)
 
 
 def batch_of(rows: Sequence[Row]) -> Batch:
