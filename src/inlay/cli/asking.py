@@ -54,11 +54,11 @@ class Asking:
         """The rows to be answered among every so many of the input."""
         rows = self.texts.rows({name: one.task() for name, one in self.chosen.items()})
         while chunk := list(itertools.islice(rows, self.size)):
-            for row in chunk:
-                if row.problems:
-                    self.bad(row.place, next(iter(row.problems.values())))
-                self.answered += bool(row.asked) and not (self.skip and row.problems)
-            yield [row for row in chunk if not (self.skip and row.problems)]
+            for row in [row for row in chunk if row.problems]:
+                self.bad(row.place, next(iter(row.problems.values())))
+            kept = [row for row in chunk if not (self.skip and row.problems)]
+            self.answered += sum([bool(row.asked) for row in kept])
+            yield kept
 
     def requests(self, rows: Sequence[Row]) -> list[tuple[str, Example]]:
         """What is asked about these rows."""

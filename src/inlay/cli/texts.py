@@ -13,7 +13,7 @@ import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inlay.errors import DataError, suggest
 
@@ -29,9 +29,8 @@ _PLAIN = {"text": "text", "tokens": "text", "question": "text"}
 """The one column of plain lines, whatever a task calls it."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One row of the input."""
+class Row(NamedTuple):
+    """One row of the input; a tuple, which is made faster than a dataclass."""
 
     place: str
     asked: Mapping[str, Example]

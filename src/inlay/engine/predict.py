@@ -70,7 +70,11 @@ def encode(host: Host, requests: Sequence[Request], tokenizer: Any = None) -> En
     by_name = {name: host.translator(name) for name in dict.fromkeys([name for name, _ in requests])}
     translators = [by_name[name] for name, _ in requests]
     examples = [
-        Example(what) if type(what) is str and one.takes_text else one.example(what)
+        Example(what)
+        if type(what) is str and one.takes_text
+        else what
+        if type(what) is Example and what.pair is None and one.takes_text
+        else one.example(what)
         for one, (_, what) in zip(translators, requests, strict=True)
     ]
     return Encoded(translators, examples, _rows(host, translators, examples, tokenizer or load_tokenizer(host.base)))

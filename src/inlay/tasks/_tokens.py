@@ -32,8 +32,14 @@ def token_ids(
     if backend.encode_special_tokens != tokenizer.split_special_tokens:
         backend.encode_special_tokens = tokenizer.split_special_tokens
     found = backend.encode_batch_fast(list(texts) if pairs is None else list(zip(texts, pairs, strict=True)))
-    types = [one.type_ids for one in found] if "token_type_ids" in tokenizer.model_input_names else None
-    return [one.ids for one in found], types
+    ids = [one.ids for one in found]
+    if "token_type_ids" not in tokenizer.model_input_names:
+        return ids, None
+    if pairs is not None:
+        return ids, [one.type_ids for one in found]
+    by_length = {len(own): one for own, one in zip(ids, found, strict=True)}  # of one text, nothing else counts
+    types = {length: one.type_ids for length, one in by_length.items()}
+    return ids, [types[len(own)] for own in ids]
 
 
 @functools.cache

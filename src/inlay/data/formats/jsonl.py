@@ -15,7 +15,9 @@ from inlay.errors import DataError
 
 LOOK = 100
 """Objects looked at when a file is opened; the columns are all of their keys."""
-_decoded = json.JSONDecoder().decode
+_whole, _first_value = json.JSONDecoder().decode, json.JSONDecoder().raw_decode
+"""The second is faster, but takes no spaces in front, and does not mind what comes after."""
+_ENDS = ("\n", "\r\n", "")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -47,8 +49,11 @@ def open_jsonl(text: Text) -> Layout:
 
 def parse(line: str) -> tuple[dict[str, Any], str]:
     """The object on a line, or what is wrong with it."""
+    value: Any
     try:
-        value = _decoded(line)
+        value, end = _first_value(line) if line.startswith("{") else (None, 0)
+        if line[end:] not in _ENDS:
+            value = _whole(line)
     except json.JSONDecodeError as error:
         return {}, f"not JSON: {error.msg} (column {error.colno}); expected one object {{...}} per line"
     except (ValueError, RecursionError) as error:
