@@ -14,22 +14,20 @@ import argparse
 import itertools
 import json
 import os
-import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-import transformers
 
 import inlay
-from inlay.bench.outside import python_calls, seconds
+from inlay.bench.host_cost import predict_costs, texts, tiny_base
 from inlay.cli.asking import Asking
 from inlay.cli.chosen import find, host_with
 from inlay.cli.parts import open_parts
@@ -38,45 +36,6 @@ from inlay.engine.predict import decode, encode, run
 from inlay.engine.translate import Manner
 from inlay.library.library import Library
 from inlay.training.heap import left_alone
-
-WORDS = "the parcel that I ordered on monday came late and the box was broken so please refund my money as soon".split()
-WORDS += "possible since nobody answers letters calls about delivery of second order thanks in advance kind".split()
-
-
-def texts(rows: int, least: int = 20, most: int = 65, seed: int = 0) -> list[str]:
-    """Texts of so many words; about 45 tokens on average, if nothing else is said."""
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(least, most))) for _ in range(rows)]
-
-
-def tiny_base(folder: Path) -> str:
-    """A model that costs next to nothing, with the default base's own tokenizer."""
-    from inlay.base.places import DEFAULT, locate
-
-    words = transformers.AutoTokenizer.from_pretrained(locate(DEFAULT)[0])
-    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **size)).save_pretrained(folder)
-    words.save_pretrained(folder)
-    return str(folder)
-
-
-def many_tasks(base: str | None) -> dict[str, tuple[int, float]]:
-    """Python calls and µs a row outside the model, 64 rows of 50 tasks: of all, and of every step."""
-    host = inlay.Host(base, device="cpu")
-    for i in range(50):
-        host.add(f"t{i}", "lora", labels=[f"l{j}" for j in range(2 + i % 4)], seed=i)
-    asked = [(f"t{i % 50}", text) for i, text in enumerate(texts(64, 4, 12))]
-    encoded = encode(host, asked)
-    outputs = run(host, encoded)
-    steps: dict[str, Callable[[], object]] = {
-        "all": lambda: host.predict(asked),
-        "encode": lambda: encode(host, asked),
-        "plan and run": lambda: run(host, encoded),
-        "decode": lambda: decode(host, encoded, outputs, Manner()),
-    }
-    for work in steps.values():
-        work()
-    return {step: (python_calls(work), seconds(work, 200) / len(asked) * 1e6) for step, work in steps.items()}
 
 
 def stages(root: Path, file: Path, library: Library, base: str | None) -> dict[str, float]:
@@ -151,9 +110,7 @@ def main() -> None:
         host.add("a", "lora", labels=["bad", "fine", "good"])
         library.put(host.adapter("a"), base_name=base)
         if "tasks" not in given.skip:
-            with left_alone():
-                steps = many_tasks(base)
-            told = "; ".join(f"{step} {calls:,} Python calls, {cost:.1f} µs" for step, (calls, cost) in steps.items())
+            told = "; ".join(f"{c.stage} {c.calls:,} Python calls, {c.microseconds:.1f} µs" for c in predict_costs())
             print(f"64 rows of 50 tasks, a row outside the model: {told}", flush=True)
         if "stages" not in given.skip:
             with left_alone():  # as the command does

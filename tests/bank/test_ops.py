@@ -332,6 +332,28 @@ def test_chopped_segments_give_what_the_reference_gives(case: Case):
     assert torch.equal(vector, ops.vector_reference(weight[:, 0], route.segments, route.tokens, x.dtype))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_route_of_single_tokens_is_gathered_without_gradients(monkeypatch, bias: bool):
+    calls = []
+    real = ops.linear_gathered
+    monkeypatch.setattr(ops, "linear_gathered", lambda *a: calls.append(1) or real(*a))
+    segments = [(i, i + 1, 1 + i % 4) for i in range(9)] + [(9, 12, 2)]
+    x, weight = draw_normal(1, 12, 8), poisoned(draw_normal(2, 5, 8, 16))
+    biases = poisoned(draw_normal(3, 5, 16)) if bias else None
+    route = SegmentRoute(segments, 12)
+    with torch.no_grad():
+        found = route.linear(x, weight, biases)
+    assert calls == [1]
+    torch.testing.assert_close(found, ops.linear_reference(x, weight, biases, segments))
+    torch.testing.assert_close(found, route.linear(x, weight, biases))  # with gradients, by segments
+    wrong = SegmentRoute([(start, end, 1) for start, end, _ in segments], 12)
+    with torch.no_grad():
+        assert not torch.allclose(wrong.linear(x, weight, biases), found)
+        SegmentRoute([*segments[:4], *segments[5:]], 12).linear(x, weight)  # a token outside
+        SegmentRoute([*segments[:9], (9, 30, 2)], 30).linear(draw_normal(1, 30, 8), weight)  # too long
+    assert calls == [1, 1]
+
+
 def test_a_route_of_many_short_segments_is_chopped_without_gradients(monkeypatch):
     calls = []
     real = ops.linear_chopped

@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 
-from inlay.bench.outside import python_calls
+from inlay.bench.host_cost import python_calls
 from inlay.engine.predict import batch_of, chunks, decode, encode, row_limit, run, run_examples, run_rows
 from inlay.engine.translate import Manner, Translator
 from inlay.errors import InlayError, SlotError

@@ -9,6 +9,7 @@ gradient, whatever (finite) numbers are stored there. Back ends, all equal to `r
     reference  gathers each token's own matrix; short and slow, the oracle of the tests
     segments   one product per segment; the CPU's path
     chopped    few batched products over many short segments; the CPU's without gradients
+    gathered   every token's own matrix, for segments of one or two tokens: pooled rows before a head; likewise
     kernels    CUDA with Triton (inlay.kernels)
     grouped    one grouped product over all segments; CUDA in half precision without Triton, where fp32 takes segments
 
@@ -27,6 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_GATHERED = 1 << 22
+"""The most numbers that matrices are copied to."""
 Segment = tuple[int, int, int]
 """(start, end, entry); segments are in order, do not overlap, and are not empty."""
 
@@ -160,6 +163,22 @@ def linear_chopped(x: Tensor, weight: Tensor, bias: Tensor | None, chopped: Chop
             torch.baddbmm(biases[which], mine, matrices[which], out=found)
         place, first = rows.stop, which.stop
     return out.index_select(0, chopped.back)
+
+
+def gather_pays(segments: Sequence[Segment], tokens: int, weight: Tensor) -> bool:
+    """Whether to give every token its own matrix: about one token a segment, no holes, and small matrices."""
+    whole = sum(end - start for start, end, entry in segments if entry) == tokens
+    return whole and 8 <= tokens <= 2 * len(segments) and tokens * weight[0].numel() <= _GATHERED
+
+
+def linear_gathered(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Sequence[Segment]) -> Tensor:
+    """One product of every token with its own matrix; every token is in a segment."""
+    starts, ends, own = np.array(segments).T
+    entry = torch.from_numpy(np.repeat(own, ends - starts)).to(x.device)
+    matrices, rows = weight.index_select(0, entry).to(x.dtype), x.unsqueeze(1)
+    if bias is None:
+        return torch.bmm(rows, matrices).squeeze(1)
+    return torch.baddbmm(bias.index_select(0, entry).to(x.dtype).unsqueeze(1), rows, matrices).squeeze(1)
 
 
 def vector_chopped(p: Tensor, chopped: Chopped, dtype: torch.dtype) -> Tensor:

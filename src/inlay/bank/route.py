@@ -91,6 +91,8 @@ class SegmentRoute(Route):
         self._refuse_other(x.shape[0])
         if _takes_grouped(x, weight):
             return ops.linear_grouped(x, weight, bias, self._tiled(x.device))
+        if not torch.is_grad_enabled() and ops.gather_pays(self.segments, self.tokens, weight):
+            return ops.linear_gathered(x, weight, bias, self.segments)
         if not torch.is_grad_enabled() and (chopped := self._chops(x.device)) is not None:
             return ops.linear_chopped(x, weight, bias, chopped)
         return ops.SegmentLinear.apply(x, weight, bias, self.segments)  # type: ignore[no-untyped-call, no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -160,6 +161,39 @@ def mixed(
     sizes = {"rows": _numbers(batch_size, "--batch-size"), "tasks": _numbers(task_count, "--task-count")}
     sizes |= {} if loaded is None else {"loaded": _numbers(loaded, "--loaded")}
     _measure("mixed", method, sizes, common)
+
+
+@app.command()
+def host(
+    batch_size: Annotated[int, options.option(DATA, "--batch-size", "N", "Rows of a batch to answer.", min=1)] = 64,
+    task_count: Annotated[int, options.option(DATA, "--task-count", "N", "Tasks in that batch.", min=1)] = 50,
+    run_count: Annotated[int, options.option(DATA, "--run-count", "N", "Runs of a step, of 32 rows each.", min=1)] = 64,
+    as_json: output.AsJson = False,
+) -> None:
+    """Time what the host does beside the model, stage by stage: answering a batch, and planning a training step.
+
+    Examples:
+        inlay bench host
+        inlay bench host --batch-size 1 --task-count 1 --json
+    """
+    from inlay.bench.host_cost import predict_costs, step_costs
+
+    screen = output.console(as_json)
+    found = {"predict": predict_costs(batch_size, task_count), "step": step_costs(run_count)}
+    titles = {
+        "predict": (f"a batch of {batch_size} rows of {_count(task_count, 'task')}, from texts to answers", "µs a row"),
+        "step": (f"a step of {_count(run_count, 'run')}, planned for CUDA", "µs a run"),
+    }
+    for name, costs in found.items():
+        title, unit = titles[name]
+        screen.print(f"{title}, without the model's own forward pass\n")
+        table = output.table("stage", unit, "Python calls", right=(unit, "Python calls"))
+        for one in costs:
+            table.add_row(one.stage, f"{one.microseconds:.1f}", f"{one.calls:,}")
+        screen.print(table)
+        screen.print("")
+    if as_json:
+        output.document({name: [dataclasses.asdict(one) for one in costs] for name, costs in found.items()})
 
 
 def _numbers(text: str, option: str) -> list[int]:

@@ -194,8 +194,7 @@ def _pooler(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor],
 
 
 def _answers(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor], x: Tensor) -> list[Output]:
-    p = head_dropout(forward.base)
-    if place.noise is not None and p:
+    if place.noise is not None and (p := head_dropout(forward.base)):
         x = keyed_dropout(x, place.noise.key, place.noise.local, forward.wiring.head_place, p)
     state = BankPass(forward.bank, place.runs, place.noise, heads.keys)
     found: list[Output] = []

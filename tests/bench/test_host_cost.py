@@ -9,7 +9,7 @@ import tiny
 import torch
 
 from inlay.bank.forward import Forward
-from inlay.bench.outside import python_calls, seconds
+from inlay.bench.host_cost import predict_costs, python_calls, seconds, step_costs
 
 
 def one() -> None:
@@ -52,3 +52,10 @@ def test_the_model_is_left_out(monkeypatch: pytest.MonkeyPatch):
     assert seconds(ask, 3) < fast + 0.015
     monkeypatch.setattr(Forward, "call", lambda self, *given: real(self, *given))
     assert python_calls(lambda: (one(), ask())) > plain
+
+
+def test_every_stage_has_its_cost():
+    costs = {one.stage: one for one in predict_costs(rows=6, tasks=3, times=3)}
+    assert all(one.microseconds > 0 and one.calls > 0 for one in costs.values())
+    assert costs["encode"].calls + costs["decode"].calls < costs["all"].calls < 1000
+    assert {one.stage for one in step_costs(runs=2, rows=3, times=3)} == {"batch", "plan", "shape", "pack"}
