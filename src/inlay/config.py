@@ -33,9 +33,40 @@ class Option:
     help: str
 
 
-def option(default: Any, help: str) -> Any:
-    """A dataclass field with a line of help."""
-    return dataclasses.field(default=default, metadata={"help": help})
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Which numbers an option may have; infinite where there is no end."""
+
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.at_least <= value <= self.at_most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        low = f"{text_of(self.at_least)} or more" if self.at_least > -math.inf else f"more than {text_of(self.above)}"
+        if self.below < math.inf:
+            return f"{text_of(max(self.at_least, self.above))} to below {text_of(self.below)}"
+        return f"{low}, up to {text_of(self.at_most)}" if self.at_most < math.inf else low
+
+
+def option(default: Any, help: str, **within: float) -> Any:
+    """A dataclass field with a line of help.
+
+    Args:
+        within: which numbers it may have, as in `Range`.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "within": Range(**within) if within else None})
+
+
+def refuse_out_of_range(name: str, options: Any) -> None:
+    """Refuse the first number that is not in the range its option declares."""
+    for field in dataclasses.fields(options):
+        value, within = getattr(options, field.name), field.metadata.get("within")
+        if within is not None and value is not None and value not in within:
+            raise SpecError(f"{name}: {field.name}={value} is not valid: expected {within}")
 
 
 def split_spec(text: str) -> tuple[str, dict[str, str]]:

@@ -302,7 +302,10 @@ class Bank:
         with torch.no_grad():
             for name in places.keys() & tensors.keys():
                 stack, at = places[name]
-                stack[at] = tensors[name].to(stack.device, stack.dtype)
+                value = tensors[name].to(stack.device, stack.dtype)
+                if self._has_others(slot, name) and not torch.equal(stack[at], value):
+                    raise SlotError(f"{name} is shared with other adapters, which have other numbers there")
+                stack[at] = value
 
     def read(self, slot: int, device: str | None = None) -> dict[str, Tensor]:
         """A copy of an adapter's tensors at their true sizes, where they are or on a device."""
@@ -409,6 +412,11 @@ class Bank:
                 stack.copy_(moved)
         for slot, entry in group.entry_of.items():
             self._entries[group.row, self.slots[slot].column] = entry
+
+    def _has_others(self, slot: int, name: str) -> bool:
+        """Whether a tensor of a slot is other slots' too."""
+        group = self.slots[slot].groups.get(name)
+        return group is not None and name in group.shared and len(group.entry_of) > 1
 
     def _place(self, slot: int, record: Slot, name: str) -> Place:
         group = record.groups[name]
