@@ -55,7 +55,7 @@ class Version:
         """What the card says, if this host can serve it."""
         card = entry.card
         task = parse_task(task_of(card)) if card["task"] else None
-        if task is None or card["head"] is None or not card["labels"] or task.kind == "mlm":
+        if task is None or card["head"] is None or not card["labels"] or not task.gives_answers:
             raise AdapterError(f"{entry.ref} cannot be served: it has no head that gives answers")
         try:
             host.refuse_other_base(card["base"], card.get("base_name"))

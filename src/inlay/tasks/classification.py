@@ -28,6 +28,8 @@ class Classification(Task):
 
     kind = "classification"
     measures = metrics.OF_TASK["classification"]
+    columns = ("text", "pair", "label")
+    joined = ("text", "pair")
     loss_options = ()
     encode_options = ("long",)
     asked_options = ("long",)

@@ -37,6 +37,9 @@ class MLM(Task):
 
     kind = "mlm"
     measures = metrics.OF_TASK["mlm"]
+    columns = ("text",)
+    joined = ("text",)
+    gives_answers = False
     loss_options = ()
     encode_options = ()
     per_token = True

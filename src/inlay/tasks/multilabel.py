@@ -29,6 +29,8 @@ class Multilabel(Task):
 
     kind = "multilabel"
     measures = metrics.OF_TASK["multilabel"]
+    columns = ("text", "pair", "label")
+    joined = ("text", "pair", "label")
     loss_options = ()
     encode_options = ("long",)
     asked_options = ("long",)

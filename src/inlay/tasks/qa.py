@@ -35,6 +35,8 @@ class QA(Task):
 
     kind = "qa"
     measures = metrics.OF_TASK["qa"]
+    columns = ("question", "context", "answers")
+    has_whole_rows = False
     loss_options = ()
     encode_options = ("max_length", "stride")
     per_token = True
@@ -56,6 +58,10 @@ class QA(Task):
     def fit(self, examples: Sequence[Example]) -> Self:
         """Questions without an answer among the examples make it possible to give none."""
         return replace(self, no_answer=self.no_answer or any(not e.target for e in examples))
+
+    def subject(self, example: Example) -> tuple[str, str | None]:
+        """The context: there may be many questions about it."""
+        return example.pair or "", None
 
     def read(self, record: Record, columns: Columns) -> Example:
         """The target is [(text, first character)]; an answer without a position is looked up in the context."""

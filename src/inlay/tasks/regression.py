@@ -30,6 +30,8 @@ class Regression(Task):
 
     kind = "regression"
     measures = metrics.OF_TASK["regression"]
+    columns = ("text", "pair", "label")
+    joined = ("text", "pair")
     loss_options = ()
     encode_options = ("long", "mean", "scale")
     asked_options = ("long",)

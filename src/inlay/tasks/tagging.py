@@ -45,6 +45,7 @@ class Tagging(Task):
 
     kind = "tagging"
     measures = metrics.OF_TASK["tagging"]
+    columns = ("tokens", "tags")
     loss_options = ()
     encode_options = ()
     per_token = True
