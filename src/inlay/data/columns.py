@@ -35,8 +35,11 @@ class Columns:
 _SINGLE = {"text": "--text", "pair": "--pair", "label": "--label"}
 _OPTIONS = {
     **_SINGLE,
-    "tokens": "--text", "tags": "--label",
-    "question": "--text", "context": "--pair", "answers": "--label",
+    "tokens": "--text",
+    "tags": "--label",
+    "question": "--text",
+    "context": "--pair",
+    "answers": "--label",
 }
 """The option that names the column of a part."""
 GOLD = frozenset({"label", "tags", "answers"})
