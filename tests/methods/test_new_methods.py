@@ -18,7 +18,10 @@ from torch import Tensor
 
 import inlay
 from inlay.bank.delta import parse
+from inlay.bank.wiring import Wiring
+from inlay.base.arch import find
 from inlay.base.leaf import Leaf
+from inlay.base.sites import resolve
 from inlay.errors import BaseError, SlotError
 from inlay.interop.check import padded
 from inlay.interop.graph import Graph
@@ -234,15 +237,18 @@ def test_a_graph_has_it_too(name):
     torch.testing.assert_close(found, torch.stack(list(expected)), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("arch", tiny.CONFIGS)
-def test_a_leaf_is_the_bases_own_projection(arch):
-    host = tiny.host(arch)
-    for site in host.base.sites:
-        leaf = host.forward.wiring.leaves[site.name]
+def test_a_leaf_is_the_bases_own_projection(arch, fuse):
+    model = tiny.model(arch)
+    sites = resolve(model, find(arch))
+    leaves = Wiring(model, sites, fuse=fuse).leaves
+    for site in sites:
+        leaf = leaves[site.name]
         if site.norm is not None:
             assert leaf.weight.shape == (site.d_out,)
             continue
-        x = torch.randn(3, site.d_in, device=tiny.DEVICE)
+        x = torch.randn(3, site.d_in)
         y = leaf.plain(x) if site.columns is None else leaf.plain(x)[:, slice(*site.columns)]
         found = leaf.product(x) + (0 if leaf.bias is None else leaf.bias)
         assert leaf.weight.shape == (site.d_in, site.d_out)

@@ -75,7 +75,7 @@ class Pass(ABC):
         self.observer: Observer | None = None
         self.leaves: Mapping[str, Leaf] = {}
         """Site name -> what is frozen there."""
-        self._met: dict[str, Sequence[Action]] = {}
+        self._met: dict[str, list[Action]] = {}
         """Site name -> what acts there, once the pass has come to it."""
 
     @abstractmethod
@@ -91,16 +91,12 @@ class Pass(ABC):
         actions: dict[str, Sequence[Action]] = {}
         for site in sites:
             if site.name not in self._met:
-                self._met[site.name] = [with_derived(one, self.leaves[site.name]) for one in self.at(site)]
+                self._met[site.name] = found = []
+                for delta, tensors, route in self.at(site):
+                    more = delta.derived(tensors, self.leaves[site.name])
+                    found.append((delta, {**tensors, **more} if more else tensors, route))
             actions[site.kind] = self._met[site.name]
         return LayerActions(actions, places)
-
-
-def with_derived(action: Action, leaf: Leaf) -> Action:
-    """An action whose tensors have beside them what its delta derives from them."""
-    delta, tensors, route = action
-    derived = delta.derived(tensors, leaf)
-    return (delta, {**tensors, **derived}, route) if derived else action
 
 
 class UniformPass(Pass):

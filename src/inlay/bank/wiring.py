@@ -297,10 +297,11 @@ def _add(state: Pass, site: Site, delta: Delta, tensors: Tensors, route: Route, 
         flat = t.reshape(-1, t.shape[-1])
         return flat if route.span is None else flat[start:end]
 
-    below = state.sublayer_input.get(site.kind.split(".")[0]) if "sublayer_input" in delta.wants else None
-    hidden = [mine(h) for h in state.hidden] if "hidden" in delta.wants else []
+    wants = delta.wants
+    below = state.sublayer_input.get(site.kind.split(".")[0]) if "sublayer_input" in wants else None
+    hidden = [mine(h) for h in state.hidden] if "hidden" in wants else []
     here = flat if route.span is None and site.columns is None else flat[start:end, first:last]
-    base = state.leaves[site.name] if "base" in delta.wants or "weight" in delta.wants else None
+    base = state.leaves[site.name] if "base" in wants or "weight" in wants else None
     signal = Signal(site, mine(x), here, None if below is None else mine(below), hidden, base)
     if state.observer is not None:
         state.observer.delta(state.depth - 1, delta, route, tensors, signal)
