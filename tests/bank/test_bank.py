@@ -21,7 +21,7 @@ from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, parse
 from inlay.bank.gates import HardConcrete
 from inlay.bank.passes import BankPass
 from inlay.bank.plan import Runs
-from inlay.bank.planning import plan_runs
+from inlay.bank.planning import Owners, plan_runs
 from inlay.bank.route import Route
 from inlay.base import arch
 from inlay.base.sites import Site, Sites, resolve
@@ -79,7 +79,7 @@ def assert_tidy(bank: Bank) -> None:
 
 
 def runs_of(bank: Bank, slots: list[int], counts: list[int]) -> Runs[Any]:
-    return plan_runs(bank, np.array(slots), np.array(counts), "layers", None)
+    return plan_runs(bank, Owners.of(bank, np.array(slots)), np.array(counts), "layers", None)
 
 
 def routes(bank: Bank, slots: list[int], counts: list[int]) -> list[list[list[int]]]:
@@ -313,16 +313,16 @@ def test_only_trained_stacks_are_parameters():
 def test_the_order_puts_the_base_first_and_a_groups_adapters_together_by_entry():
     bank = Bank()
     a, b, c, d = (load(bank, spec) for spec in ("bitfit", "lora", "bitfit", "lora:rank=2"))
-    assert sorted([d, c, BASE, b, a], key=bank.rank) == [BASE, a, c, b, d]
+    assert sorted([d, c, BASE, b, a], key=bank.ranks.__getitem__) == [BASE, a, c, b, d]
     bank.unload(a)
     new = load(bank, "bitfit")  # takes the first entry
-    assert sorted([d, c, BASE, b, new], key=bank.rank) == [BASE, new, c, b, d]
+    assert sorted([d, c, BASE, b, new], key=bank.ranks.__getitem__) == [BASE, new, c, b, d]
 
 
 def test_an_adapter_without_tensors_in_the_bank_has_an_order_too():
     bank = Bank()  # a weight-level adapter without a head
     empty, other = bank.load([], {}), load(bank, "bitfit")
-    ordered = sorted([other, empty, BASE], key=bank.rank)
+    ordered = sorted([other, empty, BASE], key=bank.ranks.__getitem__)
     assert ordered.index(BASE) < ordered.index(other)
 
 
@@ -333,7 +333,7 @@ def test_an_unknown_slot_is_an_error_that_names_the_loaded_ones():
     first, gone = load(bank, "bitfit"), load(bank, "bitfit")
     bank.unload(gone)
     name = "layers.0.ffn.out.bias"
-    for use in (bank.slot, bank.read, bank.gradients, bank.rank, bank.unload):
+    for use in (bank.slot, bank.read, bank.gradients, bank.unload):
         with pytest.raises(SlotError, match=f"no slot {gone}; loaded: {first}$"):
             use(gone)
     with pytest.raises(SlotError):

@@ -20,8 +20,8 @@ from inlay.bank.route import SegmentRoute, UniformRoute
 examples = tiers.examples(40, derandomize=True)
 
 
-def tiles(segments: Sequence[Segment], tokens: int) -> ops.Tiles:
-    return ops.Tiles(segments, tokens, torch.device("cpu"))
+def tiles(segments: Sequence[Segment], tokens: int) -> ops.GroupedSegments:
+    return ops.GroupedSegments(segments, tokens, torch.device("cpu"))
 
 
 LINEAR: dict[str, Callable[..., Tensor]] = {

@@ -52,7 +52,7 @@ def test_grouped_linear_in_bf16(slots, lengths, entries, d_in, d_out):
         )
         _poison()
         grouped = run is ops.linear_grouped
-        out = run(x, weight, bias, ops.Tiles(route.segments, len(x), x.device) if grouped else route.segments)
+        out = run(x, weight, bias, ops.GroupedSegments(route.segments, len(x), x.device) if grouped else route.segments)
         out.backward(grad.to(dtype))
         found.append((out, x.grad, weight.grad, bias.grad))
     assert found[1][2].dtype == torch.float32
@@ -68,7 +68,10 @@ def test_a_wrong_route_is_noticed():
     wrong = routed([1, 2], [16, 16], {1: 2, 2: 1})
     x, weight = torch.randn(32, 64, device="cuda").bfloat16(), torch.randn(3, 64, 64, device="cuda").bfloat16()
     exact = ops.linear_reference(x.double(), weight.double(), None, route.segments)
-    assert _relative(ops.linear_grouped(x, weight, None, ops.Tiles(wrong.segments, len(x), x.device)), exact) > 0.5
+    assert (
+        _relative(ops.linear_grouped(x, weight, None, ops.GroupedSegments(wrong.segments, len(x), x.device)), exact)
+        > 0.5
+    )
 
 
 def test_a_diverged_entry_does_not_reach_its_neighbours():
@@ -79,7 +82,7 @@ def test_a_diverged_entry_does_not_reach_its_neighbours():
     weight, bias = torch.randn(4, 64, 64, device="cuda"), torch.randn(4, 64, device="cuda")
     weight.requires_grad_()
     bias.requires_grad_()
-    ops.linear_grouped(x, weight, bias, ops.Tiles(segments, len(x), x.device)).backward(weigh)
+    ops.linear_grouped(x, weight, bias, ops.GroupedSegments(segments, len(x), x.device)).backward(weigh)
     for grad in (weight.grad, bias.grad):
         assert grad[[0, 1, 3]].isfinite().all()
         assert not grad[2].isfinite().all()

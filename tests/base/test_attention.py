@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import inlay
 from inlay.base import attention
-from inlay.base.attention import Rows
+from inlay.base.attention import RowBounds
 from inlay.data.batch import Batch
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def packed(q: Tensor, k: Tensor, v: Tensor, rows: list[int], causal: bool, windo
     inputs = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))
     width = None if window is None else window + 1
     out, weights = attention.attention(
-        Caller(causal), *inputs, None, inlay_rows=Rows(rows, CPU), scaling=scale, sliding_window=width
+        Caller(causal), *inputs, None, inlay_rows=RowBounds(rows, CPU), scaling=scale, sliding_window=width
     )
     assert weights is None
     return out[0]
@@ -213,7 +213,7 @@ def test_another_window_would_be_noticed(arch, narrow, wide):
 @examples(60, derandomize=True)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=20))
 def test_buckets_and_their_restoring_are_permutations(rows):
-    found, tokens = Rows(rows, CPU), sum(rows)
+    found, tokens = RowBounds(rows, CPU), sum(rows)
     order = torch.cat([b.gather.flatten() if b.valid is None else b.gather[b.valid] for b in found.buckets])
     assert sorted(order.tolist()) == list(range(tokens))
     padded = torch.cat([bucket.gather.flatten() for bucket in found.buckets])
@@ -227,7 +227,7 @@ def test_buckets_and_their_restoring_are_permutations(rows):
 @examples(60, derandomize=True)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=20))
 def test_a_bucket_holds_whole_rows_of_similar_length_and_little_padding(rows):
-    found = Rows(rows, CPU)
+    found = RowBounds(rows, CPU)
     starts, seen = dict(zip(found.starts, rows, strict=True)), []
     for bucket in found.buckets:
         valid = torch.ones_like(bucket.gather, dtype=torch.bool) if bucket.valid is None else bucket.valid
@@ -256,7 +256,7 @@ def test_gradients_are_those_of_every_row_alone(counts, monkeypatch):
         return torch.cat([F.scaled_dot_product_attention(*row).transpose(0, 1) for row in rows])
 
     def packed(*qkv: Tensor) -> Tensor:
-        return attention._unpacked(*qkv, Rows(counts, CPU), None, False, None)
+        return attention._unpacked(*qkv, RowBounds(counts, CPU), None, False, None)
 
     def apart(one: list[Tensor], other: list[Tensor]) -> float:
         return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
@@ -270,7 +270,7 @@ def test_gradients_are_those_of_every_row_alone(counts, monkeypatch):
 
 
 def test_empty_rows_are_left_out():
-    found = Rows([0, 3, 0, 2, 0], CPU)
+    found = RowBounds([0, 3, 0, 2, 0], CPU)
     assert found.lengths == [3, 2]
     assert found.boundaries.tolist() == [0, 3, 5]
     q, k, v = inputs([3, 2], 2, 2)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gc
 import io
 import json
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiny
+import torch
 import typer
 from rich.console import Console
 from typer.testing import CliRunner
@@ -28,11 +32,12 @@ from inlay.cli import answers as showing
 from inlay.cli import parts
 from inlay.cli import predict as command
 from inlay.cli import texts as reading
+from inlay.cli.chosen import Here
 from inlay.cli.help import Commands
 from inlay.cli.parts import Parts
 from inlay.cli.texts import of_lines
-from inlay.engine.host import Host
-from inlay.errors import DataError
+from inlay.engine import predict as predicting
+from inlay.errors import DataError, InlayError
 from inlay.library.library import Library
 
 TASKS = {
@@ -495,6 +500,77 @@ def test_an_interrupt_says_how_to_go_on(place: Place, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("stage", ["encode", "run", "decode"])
+def test_a_stage_that_fails_is_one_clear_line_and_what_was_before_it_is_kept(
+    place: Place, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+):
+    asked = ["sms,ner", "--file", many(tmp_path), "--text", "text", "--out"]
+    out, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    before = threading.active_count(), sys.getswitchinterval(), gc.get_threshold()
+    real, calls = getattr(Here, stage), [0]
+
+    def fails_at_the_third(*given: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise InlayError("the third does not fit")
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Here, stage, fails_at_the_third)
+        said = fails(place, *asked, out)
+    assert said.startswith("error: the third does not fit; 2 finished parts are saved in")
+    assert (threading.active_count(), sys.getswitchinterval(), gc.get_threshold()) == before
+    assert call(place, *asked, out, "--resume").exit_code == 0
+    answers(place, *asked, whole)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_file_that_breaks_off_is_answered_up_to_there(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file, read_row = many(tmp_path), reading._row
+
+    def broken(record: Any, *more: Any) -> Any:
+        if record.fields["n"] == "14":
+            raise DataError("in.csv:16: damaged")
+        return read_row(record, *more)
+
+    monkeypatch.setattr(reading, "_row", broken)
+    said = fails(place, "sms", "--file", file, "--text", "text", "--out", tmp_path / "out.csv")
+    assert said.startswith("error: in.csv:16: damaged; 3 finished parts are saved in")
+
+
+@pytest.mark.full
+def test_ctrl_c_ends_every_stage(place: Place, tmp_path: Path):
+    file, out = many(tmp_path, 400), tmp_path / "out.csv"
+    code = f"""
+import time, typer
+from inlay.cli import parts, predict
+from inlay.cli.chosen import Here
+parts.ROWS, real = {{"cpu": 4, "cuda": 4}}, Here.run
+def run(self, encoded):
+    time.sleep(0.05)
+    return real(self, encoded)
+Here.run = run
+app = typer.Typer()
+app.command()(predict.predict)
+app(["sms", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {str(place.library)!r}])
+"""
+    started = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    try:
+        until = time.monotonic() + 60
+        while not list((tmp_path / "out.csv.parts").glob("0000000[5-9].csv")) and time.monotonic() < until:
+            time.sleep(0.02)
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=20)
+    finally:
+        started.kill()
+    assert (started.returncode, said.count("interrupted")) == (130, 1), said
+    assert "finished parts are saved in" in said
+    answers(place, "sms", "--file", file, "--out", out, "--resume")
+    assert [int(one["n"]) for one in read(out)] == list(range(400))
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_a_kill_before_the_first_part_leaves_nothing_to_resume(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -753,7 +829,7 @@ def test_top_k_is_for_labels(place: Place):
 
 @pytest.mark.usefixtures("small_parts")
 def test_memory_does_not_grow_with_the_input(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A part is written before a row beyond it is read, and no more than one part is asked at once."""
+    """However slowly parts are written, four are on their way behind the one in hand, and no more."""
     read_rows, real_row, real_write = [0], reading._row, Parts.write
 
     def row(*arguments: Any) -> Any:
@@ -761,24 +837,76 @@ def test_memory_does_not_grow_with_the_input(place: Place, tmp_path: Path, monke
         return real_row(*arguments)
 
     def write(store: Parts, index: int, some: Sequence[Any]) -> None:
-        assert read_rows[0] <= 4 * (index + 1)
+        if index == 0:
+            wait_until_still(read_rows)
+            assert read_rows[0] == 4 * 5  # else nothing would overlap
+        assert read_rows[0] <= 4 * (index + 5)
         assert len(some) <= 2 * 4
         real_write(store, index, some)
 
     monkeypatch.setattr(reading, "_row", row)
     monkeypatch.setattr(Parts, "write", write)
-    answers(place, "sms,ner", "--file", many(tmp_path), "--out", tmp_path / "out.csv")
-    assert read_rows[0] == 23
+    answers(place, "sms,ner", "--file", many(tmp_path, 43), "--out", tmp_path / "out.csv")
+    assert read_rows[0] == 43
+
+
+def wait_until_still(count: list[int]) -> None:
+    """Wait until a count has not changed for a while."""
+    before = -1
+    while before != count[0]:
+        before = count[0]
+        time.sleep(0.3)
 
 
 def test_one_pass_for_all_adapters(place: Place, monkeypatch: pytest.MonkeyPatch):
     calls: list[int] = []
-    real = Host.predict
+    real = predicting.run_rows
     monkeypatch.setattr(
-        Host, "predict", lambda self, asked, **how: calls.append(len(asked)) or real(self, asked, **how)
+        predicting, "run_rows", lambda host, rows, *more: calls.append(len(rows)) or real(host, rows, *more)
     )
     answers(place, "sms,stars,topic", *TEXTS)
     assert calls == [15]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_holds_what_the_host_answers_to_the_bit(place: Place, tmp_path: Path, suffix: str):
+    """Parts on their way at once are not mixed up, and each is a call of `Host.predict`."""
+    rows = [{"text": f"{TEXTS[i % 5]} {'very ' * (i % 7)}{i}"} for i in range(23)]
+    file, out = table(tmp_path / "in.jsonl", rows), tmp_path / f"out{suffix}"
+    answers(place, "sms,topic", "--file", file, "--out", out)
+    found = [float(one["score"]) for one in read(out)]
+    asked = [[(name, row["text"]) for row in rows[i : i + 4] for name in ("sms", "topic")] for i in range(0, 23, 4)]
+    expected = [one["score"] for some in asked for one in place.host.predict(some)]
+    assert found == expected
+    assert len(set(found)) > 40
+
+
+def test_much_on_a_cpu_runs_on_packed_weights(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    forms: list[str | None] = []
+    real = command.host_with
+    monkeypatch.setattr(command, "host_with", lambda base, form, *more: forms.append(form) or real(base, form, *more))
+    file, out = many(tmp_path), tmp_path / "out.jsonl"
+
+    def form(*arguments: Any, stdin: str | None = None) -> str | None:
+        answers(place, "sms", *arguments, stdin=stdin)
+        return forms.pop()
+
+    assert form("--file", file, "--out", out) is None
+    assert form("hi", "--out", tmp_path / "a.jsonl") is None
+    assert form(stdin="hi") is None
+    best = None if torch.cuda.is_available() else "prepack"
+    assert form("--out", tmp_path / "b.jsonl", stdin="hi") == best
+    monkeypatch.setattr(command, "_MUCH", file.stat().st_size)
+    assert form("--file", file) == best
+    assert form("--file", file, "--weights", "plain") == "plain"
+    host = place.host
+    host.add("tuned", "finetune:top=1", labels=["a", "b"])
+    Library(tmp_path / "library").put(host.adapter("tuned"), base_name=place.base)
+    host.unload("tuned")
+    own = Place(place.base, tmp_path / "library", host)
+    answers(own, "tuned", "--file", file)
+    assert forms.pop() is None
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------

@@ -78,6 +78,17 @@ def test_what_used_a_group_that_is_gone_is_forgotten_and_nothing_else():
     assert graphs.recorded == 2
 
 
+def test_memory_that_recordings_share_goes_with_the_last_of_them():
+    graphs = Fake()
+    for group in (1, 1, 2, 2):
+        ask(graphs, [1], group)
+    graphs._pool = "a pool"
+    graphs.keep([(2, 0)])
+    assert graphs._pool == "a pool"
+    graphs.keep([])
+    assert graphs._pool is None
+
+
 def test_without_a_shape_nothing_is_recorded():
     graphs = Fake()
     for _ in range(3):

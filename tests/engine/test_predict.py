@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import tiny
 import torch
 
-from inlay.engine.predict import batch_of, chunks, row_limit, run_examples, run_rows
-from inlay.engine.translate import Translator
+from inlay.bench.outside import python_calls
+from inlay.engine.predict import batch_of, chunks, decode, encode, row_limit, run, run_examples, run_rows
+from inlay.engine.translate import Manner, Translator
 from inlay.errors import InlayError, SlotError
 from inlay.tasks import Example, Row
 from inlay.tasks.classification import Classification
 
+TEXTS = ["good", "a fine film", "the soup was awful , never"]
 LONG = "the film was not very good , and my book came late . " * 12
 ADAPTERS: dict[str, dict[str, Any]] = {
     "tone": {"labels": ["bad", "fine", "good"], "task": "classification:temperature=3"},
@@ -97,6 +101,65 @@ def test_tasks_that_read_texts_alike_share_a_call_of_the_tokenizer(host, monkeyp
             return super().encode(*given)
 
     assert Mine.asked_options is None
+
+
+def test_what_is_decoded_together_is_what_each_task_decodes_to_the_bit(host):
+    host.add("other", "lora:rank=2", labels=["x", "y", "z"], task="classification:temperature=0.3")  # beside tone
+    try:
+        requests = [*REQUESTS, ("other", "a fine film"), ("other", LONG)]
+        encoded = encode(host, requests)
+        outputs = run(host, encoded)
+        for manner in (Manner(), Manner(raw=True), Manner(top_k=1), Manner(threshold=0.4)):
+            found = decode(host, encoded, outputs, manner)
+            given = zip(requests, encoded.examples, outputs, encoded.rows, found, strict=True)
+            for (name, _), example, out, rows, answer in given:
+                task = host.task(name).raw() if manner.raw else host.task(name)
+                plain = task.decode(out, rows, example, host.labels(name), host.base)
+                assert answer["task"] == name
+                for key, value in plain.items():
+                    assert answer[key] == value or manner not in (Manner(), Manner(raw=True)), (name, key)
+            assert (found == decode(host, encoded, outputs, Manner())) == (manner == Manner())
+    finally:
+        host.unload("other")
+
+
+def test_the_three_steps_may_be_taken_in_other_threads(host):
+    expected = host.predict(REQUESTS)
+    own = copy.deepcopy(host.base.tokenizer)
+    with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
+        made = [ahead.submit(encode, host, REQUESTS, own) for _ in range(4)]
+        found = [behind.submit(decode, host, one.result(), run(host, one.result()), Manner()) for one in made]
+        assert all(one.result() == expected for one in found)
+
+
+def test_an_adapter_that_comes_again_is_asked_as_it_is_now():
+    made = tiny.text_host()
+    made.add("a", "adapterbias", labels=["x", "y"])
+    before = made.translator("a")
+    assert made.translator("a") is before
+    assert set(made.predict([("a", "good")])[0]["scores"]) == {"x", "y"}
+    made.unload("a")
+    with pytest.raises(SlotError):
+        made.translator("a")
+    made.add("a", "adapterbias", labels=["value"], task="regression:mean=7")
+    assert set(made.predict([("a", "good")])[0]) == {"task", "text", "value"}
+
+
+def test_encoding_and_decoding_take_few_calls():
+    """A function more for every row is what makes a batch of many tasks slow."""
+    made = tiny.text_host()
+    for i in range(50):
+        made.add(f"t{i}", "lora:rank=1", labels=2 + i % 4, seed=i)
+    asked = [(f"t{i % 50}", TEXTS[i % 3]) for i in range(64)]
+    encoded = encode(made, asked)
+    outputs = run(made, encoded)
+    decode(made, encoded, outputs, Manner())  # what is kept is there
+    assert python_calls(lambda: encode(made, asked)) < 64 * 3 + 50 * 2 + 50
+    assert python_calls(lambda: decode(made, encoded, outputs, Manner())) < 100
+    for one in asked:
+        made.predict([one])
+    everything = python_calls(lambda: made.predict(asked))
+    assert everything < python_calls(lambda: [made.predict([one]) for one in asked]) / 5  # it counts
 
 
 @pytest.mark.skipif(not tiny.EXACT, reason="a close call may go either way")
@@ -201,7 +264,7 @@ def test_no_requests_no_answers(host):
         (("tone", {"tokens": "abc"}), r"tokens \(a list\)"),
         (("tone", {"pair": "alone"}), "a request is text and pair"),
         (("tone", {"text": "a", "pair": 3}), "a request is text and pair"),
-        (("asks", "who ?"), r"ask with \(question, context\)"),
+        (("asks", "who ?"), r"pass \(question, context\)"),
         (("asks", {"question": "who ?"}), "context"),
         (("asks", ["who", "?"]), "context"),
     ],

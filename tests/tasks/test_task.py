@@ -17,6 +17,7 @@ from inlay.data.record import Record
 from inlay.errors import DataError, SpecError
 from inlay.registry import tasks
 from inlay.tasks import Example, Row, Unusable, in_natural_order, parse
+from inlay.tasks.classification import Classification
 
 TOKENIZER = tiny.tokenizer()
 LONG = "the film was not very good , and the book was awful . " * 20
@@ -216,6 +217,61 @@ def test_answers_from_any_number_of_windows(name, base):
     scores = task.score(examples, answers, labels)
     assert task.primary(None, labels) in scores
     assert all(isinstance(value, float) and math.isfinite(value) for value in scores.values())
+
+
+OTHERS = {
+    "classification": ("temperature=1.7", "temperature=0.3125"),
+    "multilabel": ("temperature=1.7,cutoff=0.2", "cutoff=0.75"),
+    "regression": ("mean=3.7,scale=0.015", "scale=12.5"),
+    "tagging": ("temperature=1.7", "temperature=0.3"),
+    "qa": ("longest=2", "no_answer=true"),
+    "mlm": ("share=0.25", "share=0.5"),
+}
+
+
+@every_task
+def test_answers_for_many_adapters_are_those_for_each_example_to_the_bit(name, base):
+    examples = CASES[name].examples(name) * 3
+    rows, outputs, labels = drawn(f"{name}:long=windows" if hasattr(parse(name), "long") else name, examples)
+    own = [[i for i, row in enumerate(rows) if row.example == e] for e in range(len(examples))]
+    assert max(map(len, own)) > 1
+    parts = [[outputs[i] for i in some] for some in own], [[rows[i] for i in some] for some in own]
+    tasks = [parse(spec) for spec in (name, *(f"{name}:{options}" for options in OTHERS[name]))] * 3
+    names = [tuple(labels), tuple(reversed(labels))] * 5
+    given = list(zip(tasks, *parts, examples, names, strict=False))
+    alone = [task.decode(out, row, example, some, base) for task, out, row, example, some in given]
+    together = type(tasks[0]).mixed_answers(tasks, *parts, examples, names[:9], base)
+    assert together == alone
+    assert name == "mlm" or together[0] != together[3]  # other numbers for the same text
+    one = tasks[1].answers(*parts, examples, names[0], base)
+    assert one == [tasks[1].decode(*some, names[0], base) for some in zip(*parts, examples, strict=True)]
+
+
+def test_a_task_from_outside_may_say_how_to_decode_in_any_of_three_ways(base):
+    class Decodes(Classification):
+        def decode(self, outputs: Any, *given: Any) -> Any:
+            return {"label": "mine", "score": float(outputs[0][0])}
+
+    class Answers(Classification):
+        def answers(self, outputs: Any, *given: Any) -> Any:
+            return [{"label": "mine", "score": float(one[0][0])} for one in outputs]
+
+    class Mixed(Classification):
+        @classmethod
+        def mixed_answers(cls, tasks: Any, outputs: Any, *given: Any) -> Any:
+            return [{"label": "mine", "score": float(one[0][0])} for one in outputs]
+
+    class Child(Decodes):
+        """It has its parent's way."""
+
+    outputs, example = [[torch.tensor([3.0, 1.0])], [torch.tensor([2.0, 5.0])]], Example("a")
+    expected = [{"label": "mine", "score": 3.0}, {"label": "mine", "score": 2.0}]
+    for kind in (Decodes, Answers, Mixed, Child):
+        task, labels = kind(), ("x", "y")
+        given = outputs, [[], []], [example, example]
+        assert kind.mixed_answers([task, kind()], *given, [labels, ("u", "v")], base) == expected
+        assert task.answers(*given, labels, base) == expected
+        assert [task.decode(out, [], example, labels, base) for out in outputs] == expected
 
 
 @every_task

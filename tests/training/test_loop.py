@@ -451,7 +451,7 @@ def test_one_run_may_be_named_in_the_call():
 def test_names_that_are_taken():
     host = work.host()
     host.add("tone", "norms", labels=2)
-    with pytest.raises(RunError, match="'tone' is loaded already"):
+    with pytest.raises(RunError, match="'tone' is already loaded"):
         inlay.train(host, work.run(name="tone"))
     with pytest.raises(RunError, match="two runs are named 'a'"):
         inlay.train(host, [work.run(name="a"), work.run(name="a")])

@@ -217,8 +217,8 @@ def orders(folder: Path, stop_after: int | None) -> dict[tuple[int, int], list[s
 
         def look(told: Event, host: inlay.Host = host) -> None:
             if told["event"] == "step":
-                order = host.forward.bank.rank
-                seen[told["index"], told["step"]] = sorted(host.names, key=lambda name: order(host.slot(name)))
+                ranks = host.forward.bank.ranks
+                seen[told["index"], told["step"]] = sorted(host.names, key=lambda name: ranks[host.slot(name)])
 
         callbacks = [look] if stop_after is None else [look, Stop(stop_after)]
         try:

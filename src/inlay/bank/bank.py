@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from inlay.bank.delta import Delta, Method, Param, Part, WeightMethod, params_of, penalty_of
+from inlay.bank.group import Group, GroupKey, Mount
 from inlay.bank.weights import WeightSlot
-from inlay.base.sites import Site
 from inlay.data.batch import Array
 from inlay.errors import AdapterError, SlotError
 
@@ -35,11 +35,6 @@ STAGES = ("layers", "rows", "tokens")
 """Where a group acts: inside the model, on pooled rows, on the last states of all tokens."""
 _LAST = 2**62
 """The rank of slots that have nothing in the bank."""
-
-Names = tuple[tuple[str, str], ...]
-"""(the delta's tensor name, the stack's), for every tensor of a mount."""
-GroupKey = tuple[Delta, tuple[tuple[str, Names], ...]]
-"""A bucketed delta, and the stacks that it reads at every site."""
 
 
 class Place(NamedTuple):
@@ -64,103 +59,6 @@ class Trained(NamedTuple):
     are_gates: bool
 
 
-class Group:
-    """All adapters of one bucketed delta at the same sites."""
-
-    def __init__(self, key: GroupKey, parts: Sequence[Part], device: torch.device, number: int):
-        self.key = key
-        self.delta = key[0]
-        self.number = number
-        """Later groups have larger ones; no number comes again."""
-        self.row = -1
-        """In the bank's table of entries."""
-        self.version = 0
-        """Changes when the stacks move: what was recorded before no longer holds."""
-        self.capacity = 2
-        self.entry_of: dict[int, int] = {}
-        self.free = [1]
-        """Entries that no slot has, as a heap."""
-        self.stacks: dict[str, nn.Parameter] = {}
-        self.gates: set[str] = set()
-        """The stacks that hold gates."""
-        self.shared: set[str] = set()
-        """Those with one entry for all."""
-        self.mounts = [Mount(part.site, self, part.names()) for part in parts]
-        for part in parts:
-            padded = self.delta.params(part.site)
-            for name, full in part.names().items():
-                self._add_stack(full, padded[name], device)
-
-    @property
-    def state(self) -> tuple[int, int]:
-        """What a recording of work with this group depends on."""
-        return self.number, self.version
-
-    def enter(self, slot: int) -> None:
-        """Give a slot an entry."""
-        if not self.free:
-            self.grow()
-        self.entry_of[slot] = heapq.heappop(self.free)
-
-    def leave(self, slot: int) -> None:
-        """Take a slot's entry back and clear it."""
-        entry = self.entry_of.pop(slot)
-        heapq.heappush(self.free, entry)
-        with torch.no_grad():
-            for stack in (stack for name, stack in self.stacks.items() if name not in self.shared):
-                stack[entry].zero_()
-                if stack.grad is not None:
-                    stack.grad[entry].zero_()
-
-    def grow(self) -> None:
-        """Double the capacity: all stacks, or none if memory runs out."""
-        own = {name: stack for name, stack in self.stacks.items() if name not in self.shared}
-        grown = {n: (_doubled(s.data), None if s.grad is None else _doubled(s.grad)) for n, s in own.items()}
-        for name, (data, grad) in grown.items():
-            stack = self.stacks[name]
-            stack.grad, stack.data = None, data
-            stack.grad = grad
-        self.free += range(self.capacity, 2 * self.capacity)  # still a heap: they are the largest
-        self.capacity *= 2
-        self.version += 1
-
-    def entry(self, slot: int, name: str) -> int:
-        """A slot's entry in one of the stacks."""
-        return 0 if name in self.shared else self.entry_of[slot]
-
-    def _add_stack(self, name: str, param: Param, device: torch.device) -> None:
-        if name not in self.stacks:
-            entries = 1 if param.role == "shared" else self.capacity
-            zeros = torch.zeros(entries, *param.shape, dtype=torch.float32, device=device)
-            self.stacks[name] = nn.Parameter(zeros, requires_grad=param.role in ("trained", "gate"))
-            self.gates |= {name} if param.role == "gate" else set()
-            self.shared |= {name} if param.role == "shared" else set()
-
-
-def _doubled(tensor: Tensor) -> Tensor:
-    return torch.cat([tensor, torch.zeros_like(tensor)])
-
-
-@dataclass(eq=False)
-class Mount:
-    """A group at a site."""
-
-    site: Site
-    group: Group
-    names: dict[str, str]
-    """The delta's tensor name -> the stack's."""
-
-    @functools.cached_property
-    def tensors(self) -> dict[str, Tensor]:
-        """The stacks under the delta's own names. They are the same objects for as long as the group lives."""
-        return {name: self.group.stacks[full] for name, full in self.names.items()}
-
-    @property
-    def slots(self) -> Collection[int]:
-        """Those of the group: all of them are here."""
-        return self.group.entry_of.keys()
-
-
 @dataclass(eq=False)
 class Slot:
     """What the bank remembers of one loaded adapter."""
@@ -169,8 +67,6 @@ class Slot:
     params: dict[str, Param]
     groups: dict[str, Group]
     """tensor name -> the group whose stack holds it."""
-    column: int
-    """In the bank's table of entries."""
     method: Method | None = None
     start: dict[str, Tensor] = field(default_factory=dict)
     """Where mixout falls back to; empty without it."""
@@ -221,9 +117,16 @@ class Bank:
         self.mounts: dict[str, list[Mount]] = {}
         self.changes = 0
         """How often something came, went or moved."""
+        self.ranks: dict[int, int] = {BASE: -1}
+        """Rows are sorted by their slots' ranks: a group's adapters together, in the order of their entries."""
+        self.columns: dict[int, int] = {BASE: 0}
+        """Of the slots, in the table of entries."""
+        self.special: set[int] = set()
+        """Slots that some pass treats in a way of its own: alone in it, or with parameters that it draws."""
         self._single_slot = frozenset(single_slot)
         self._next = itertools.count(BASE + 1)
         self._next_group = itertools.count(1)
+        self._of_row: dict[int, Group] = {}
         self._free_rows: list[int] = []
         self._free_columns: list[int] = []
         self._entries = np.zeros((0, 1), dtype=np.int32)
@@ -259,10 +162,11 @@ class Bank:
         alone = weights is not None or any(part.site.kind in self._single_slot for part in parts)
         try:
             homes = self._enter(slot, parts)
-            column = self._free_column()
-            self.slots[slot] = Slot(parts, params, homes, column, method, dict(start or {}), weights, alone)
-            for group in homes.values():
-                self._entries[group.row, column] = group.entry_of[slot]
+            self.slots[slot] = record = Slot(parts, params, homes, method, dict(start or {}), weights, alone)
+            self.columns[slot] = self._free_column()
+            if alone or record.has_gates or record.start:
+                self.special.add(slot)
+            self._note_places([slot])
             self.write(slot, {name: tensors[name] for name in params})
         except BaseException:
             self._forget(slot)
@@ -356,22 +260,15 @@ class Bank:
             return None
         return penalty_of(record.parts, {name: place.tensor for name, place in self.places(slot).items()})
 
-    def rank(self, slot: int) -> int:
-        """Rows are sorted by this: a group's adapters together, in the order of their entries."""
-        if slot == BASE:
-            return -1
-        first = next(iter(self.slot(slot).groups.values()), None)
-        if first is None:  # a weight-level adapter without a head has nothing here
-            return _LAST + slot
-        return (first.number << 32) + first.entry_of[slot]
+    def entries(self, slots: Sequence[int]) -> Array:
+        """[rows of groups, slots] the entry of every slot in every group; 0 where it is not in it."""
+        columns = self.columns
+        return self._entries[:, [columns[slot] for slot in slots]]
 
-    def entries(self, slots: Sequence[int], stage: str) -> tuple[list[Group], Array]:
-        """The groups of these slots that act at a stage, and [groups, slots] the slots' entries in them."""
-        columns = [self.slots[slot].column if slot != BASE else 0 for slot in slots]
-        found = self._entries[:, columns]
-        rows = np.flatnonzero(found.any(1) & self._stages[STAGES.index(stage)])
-        of_row = {group.row: group for group in self.groups.values()} if len(rows) else {}
-        return [of_row[row] for row in rows.tolist()], found[rows]
+    def acting(self, entries: Array, stage: str) -> tuple[list[Group], Array]:
+        """The groups that act at a stage for slots with these entries, and [groups, slots] their part of them."""
+        rows = np.flatnonzero(entries.any(1) & self._stages[STAGES.index(stage)])
+        return [self._of_row[row] for row in rows.tolist()], entries[rows]
 
     def places_in_groups(self, slot: int) -> list[tuple[Group, int]]:
         """A slot's groups, and its entry in each."""
@@ -396,6 +293,7 @@ class Bank:
             group.number = next(self._next_group)
             if group.row in entries:
                 self._move(group, entries[group.row])
+        self._note_places(self.slots)
         self.changes += 1
 
     def _move(self, group: Group, entries: Mapping[int, int]) -> None:
@@ -410,8 +308,15 @@ class Bank:
                 moved = torch.zeros_like(stack)
                 moved[list(group.entry_of.values())] = stack[list(before.values())]
                 stack.copy_(moved)
-        for slot, entry in group.entry_of.items():
-            self._entries[group.row, self.slots[slot].column] = entry
+
+    def _note_places(self, slots: Iterable[int]) -> None:
+        """Where slots are, for those who plan."""
+        for slot in slots:
+            groups = self.slots[slot].groups.values()
+            for group in groups:
+                self._entries[group.row, self.columns[slot]] = group.entry_of[slot]
+            first = next(iter(groups), None)  # a weight-level adapter without a head has nothing here
+            self.ranks[slot] = _LAST + slot if first is None else (first.number << 32) + first.entry_of[slot]
 
     def _has_others(self, slot: int, name: str) -> bool:
         """Whether a tensor of a slot is other slots' too."""
@@ -440,7 +345,8 @@ class Bank:
         return {name: homes[name] for name in params_of(parts)}
 
     def _add(self, group: Group) -> None:
-        self.groups[group.key], group.row = group, self._free_row()
+        group.row = self._free_row()
+        self.groups[group.key] = self._of_row[group.row] = group
         stages = {stage for mount in group.mounts for stage in _stages_of(mount.site.kind)}
         self._stages[:, group.row] = [stage in stages for stage in STAGES]
         for mount in group.mounts:
@@ -449,15 +355,18 @@ class Bank:
     def _forget(self, slot: int) -> None:
         """Take a slot out of wherever it is, even if it has only half come in."""
         self.changes += 1
-        record = self.slots.pop(slot, None)
-        if record is not None:
-            self._entries[:, record.column] = 0
-            heapq.heappush(self._free_columns, record.column)
+        self.slots.pop(slot, None)
+        self.ranks.pop(slot, None)
+        self.special.discard(slot)
+        if (column := self.columns.pop(slot, None)) is not None:
+            self._entries[:, column] = 0
+            heapq.heappush(self._free_columns, column)
         for group in [group for group in self.groups.values() if slot in group.entry_of]:
             group.leave(slot)
         for key, group in [(key, group) for key, group in self.groups.items() if not group.entry_of]:
             del self.groups[key]
             self._stages[:, group.row] = False
+            del self._of_row[group.row]
             heapq.heappush(self._free_rows, group.row)
             for site in {mount.site.name for mount in group.mounts}:
                 self.mounts[site] = [mount for mount in self.mounts[site] if mount.group is not group]

@@ -19,11 +19,10 @@ from inlay.bank.noise import Keys
 from inlay.bank.ops import has_kernels
 from inlay.bank.passes import BankPass, Observer, Pass
 from inlay.bank.plan import PassPlan
-from inlay.bank.planning import longest_row, model_inputs, plan_passes
+from inlay.bank.planning import InputSpec, model_inputs, plan_passes
 from inlay.bank.weights import call_with
 from inlay.bank.wiring import Wiring
 from inlay.base.load import Base
-from inlay.base.sites import config_of
 from inlay.data.batch import Array, Batch
 from inlay.errors import InlayError, SlotError
 
@@ -37,6 +36,7 @@ class Forward:
         fuse = base.sites.arch.packable and (base.device.type == "cuda" or bool(base.products))
         self.wiring = Wiring(base.model, base.sites, fuse=fuse, own=base.products)
         self.bank = Bank(base.device, base.sites.single_slot)
+        self.spec = InputSpec.of(base)
         self.compiled = False
         """Run layers as compiled code; CUDA alone."""
         self.kernels = has_kernels(base.device)
@@ -52,7 +52,7 @@ class Forward:
         """
         self._check(batch, slots, keys, packed)
         packed = self.base.sites.arch.packable if packed is None else packed
-        return plan_passes(self.base, self.bank, batch, slots, keys, packed, self.kernels)
+        return plan_passes(self.spec, self.bank, batch, slots, keys, packed, self.kernels)
 
     def run(self, plan: PassPlan[Tensor], observer: Observer | None = None) -> Tensor:
         """[tokens, d]: one pass, with its plan on the device."""
@@ -61,13 +61,13 @@ class Forward:
         if weights is not None and plan.alone is not None:
             state.weights = weights.effective(self.base, plan.alone, plan.keys)
         if plan.begin is not None:
-            state.begin = plan.begin[0], plan.begin[1].unsqueeze(0).to(self.base.device)
+            state.begin = plan.begin[0], plan.begin[1].unsqueeze(0).to(self.bank.device)
         as_it_is = state.wants or state.weights or self.wiring.checkpointing or observer is not None
         state.compiled = self.compiled and plan.is_fixed and not as_it_is
         state.observer = observer
         if state.compiled:
             self._mark_dynamic_sizes(plan)
-        states = self.call(state, model_inputs(self.base, plan.tokens))
+        states = self.call(state, model_inputs(self.spec, plan.tokens))
         return states if plan.tokens.valid is None else states[plan.tokens.valid]
 
     def call(self, state: Pass, inputs: Mapping[str, Any]) -> Tensor:
@@ -113,10 +113,10 @@ class Forward:
         stale = [slot for slot in (keys.of_slot if keys else ()) if slot not in self.bank.slots]
         if stale:
             raise SlotError("these keys name an adapter that has been unloaded; make them anew")
-        vocabulary = int(config_of(self.base.model).vocab_size)
+        vocabulary, limit = self.spec.vocabulary, self.spec.longest
         if batch.ids.min() < 0 or batch.ids.max() >= vocabulary:
             raise InlayError(f"the batch has token ids outside the base's vocabulary of {vocabulary}")
-        limit, longest = longest_row(self.base), int(batch.lengths.argmax())
+        longest = int(batch.lengths.argmax())
         if limit is not None and batch.lengths[longest] > limit:
             raise InlayError(f"row {longest} has {batch.lengths[longest]} tokens, {self.base.name} takes {limit}")
 

@@ -22,6 +22,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -112,25 +113,28 @@ class Chopped:
                 groups.setdefault((segment[1] - segment[0] - 1).bit_length(), []).append(segment)
         self.parts: list[tuple[int, int]] = []
         """How many segments each group has, and how long they are with their padding."""
-        at, entries, places = [], [], 0
-        back, entry_of = torch.full((tokens,), -1), torch.zeros(tokens, dtype=torch.long)
-        for group in groups.values():
-            starts, ends, entry = torch.tensor(group).unbind(1)
-            steps = torch.arange(int((ends - starts).max()))
-            inside = starts.unsqueeze(1) + steps < ends.unsqueeze(1)
-            mine = (starts.unsqueeze(1) + steps).where(inside, starts.unsqueeze(1))
-            back[mine[inside]] = places + torch.arange(inside.numel()).view_as(inside)[inside]
-            entry_of[mine[inside]] = entry.unsqueeze(1).expand_as(inside)[inside]
-            self.parts.append((len(group), len(steps)))
-            at.append(mine.flatten())
-            entries.append(entry)
-            places += inside.numel()
-        self.places = places
-        self.at, self.entry = torch.cat(at).to(device), torch.cat(entries).to(device)
-        self.back = back.where(back >= 0, places).to(device)
+        self.back: Tensor
         """[tokens] their places among the padded ones; behind the last for tokens outside every segment."""
-        self.entry_of = entry_of.to(device)
+        at, entries, places = [], [], 0
+        back, entry_of = np.full(tokens, -1), np.zeros(tokens, dtype=np.int64)
+        for group in groups.values():
+            starts, ends, entry = np.array(group).T
+            steps = np.arange((ends - starts).max())
+            each = starts[:, None] + steps
+            inside = each < ends[:, None]
+            mine = np.where(inside, each, starts[:, None])
+            back[mine[inside]] = places + np.flatnonzero(inside)
+            entry_of[mine[inside]] = np.repeat(entry, ends - starts)
+            self.parts.append((len(group), len(steps)))
+            at.append(mine.reshape(-1))
+            entries.append(entry)
+            places += inside.size
+        self.places = places
         self.is_whole = bool((back >= 0).all())
+        self.at, self.entry, self.back, self.entry_of = (
+            torch.from_numpy(a).to(device)
+            for a in (np.concatenate(at), np.concatenate(entries), np.where(back >= 0, back, places), entry_of)
+        )
 
     @staticmethod
     def pays(segments: Sequence[Segment]) -> bool:
@@ -190,7 +194,7 @@ class SegmentVector(torch.autograd.Function):
         return out, None, None, None
 
 
-class Tiles:
+class GroupedSegments:
     """Segments as tensors on a device, holes filled with entry 0: what grouped products need, made once per route."""
 
     def __init__(self, segments: Sequence[Segment], tokens: int, device: torch.device):
@@ -209,7 +213,7 @@ class Tiles:
         return torch.where(inside, chosen, torch.zeros((), dtype=chosen.dtype, device=chosen.device))
 
 
-def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, tiles: Tiles) -> Tensor:
+def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, tiles: GroupedSegments) -> Tensor:
     """One grouped product; tokens outside every segment form groups of their own with a zero matrix."""
     chosen = tiles.choose(weight).to(x.dtype)
     missing = -weight.shape[2] % 8  # the product wants rows of 16 bytes
@@ -223,7 +227,7 @@ def linear_grouped(x: Tensor, weight: Tensor, bias: Tensor | None, tiles: Tiles)
     return out  # type: ignore[no-any-return]
 
 
-def vector_grouped(p: Tensor, tiles: Tiles, dtype: torch.dtype) -> Tensor:
+def vector_grouped(p: Tensor, tiles: GroupedSegments, dtype: torch.dtype) -> Tensor:
     """Repeat each entry's vector over its segment; the backward is a sum over each segment, nothing else."""
     return _Spread.apply(tiles.choose(p), tiles.counts, tiles.tokens, dtype)  # type: ignore[no-untyped-call, no-any-return]
 

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.bank.bank import BASE, Bank, Group, Mount
+from inlay.bank.bank import BASE, Bank
 from inlay.bank.delta import Delta, Method, Signal, Tensors
+from inlay.bank.group import Group, Mount
 from inlay.bank.mixout import keep_mask, mix
 from inlay.bank.noise import Keys, keyed_dropout
 from inlay.bank.plan import Noise, Runs

@@ -10,17 +10,18 @@ nothing, and batches of about one size have one shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from inlay.bank.bank import BASE, Bank
+from inlay.bank.bank import Bank
 from inlay.bank.noise import Keys
 from inlay.bank.plan import Noise, PassPlan, Runs, Tiles, Tokens
-from inlay.base.attention import Rows, back_end
+from inlay.base.attention import BackEnd, RowBounds, back_end
 from inlay.base.load import Base
 from inlay.base.sites import config_of
 from inlay.data.batch import Array, Batch, ramp
@@ -40,101 +41,154 @@ def rounded(n: int, least: int) -> int:
     return -(-n // step) * step
 
 
+@dataclass(frozen=True)
+class InputSpec:
+    """What a base takes; looked up once."""
+
+    base: Base
+    vocabulary: int
+    longest: int | None
+    """The most tokens a row may have; None where positions are only relative."""
+    first_position: int
+    padding: int
+    has_types: bool
+    dtype: torch.dtype
+    _back_ends: dict[tuple[int, bool], BackEnd] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, base: Base) -> InputSpec:
+        """That of a base."""
+        config = config_of(base.model)
+        padding = getattr(config, "pad_token_id", None) or 0
+        has_types = base.sites.arch.token_types
+        return cls(
+            base, int(config.vocab_size), longest_row(base), first_position(base), padding, has_types, base.dtype
+        )
+
+    def back_end(self, longest: int, kernels: bool) -> BackEnd:
+        """What runs attention over packed rows of this length."""
+        if (longest, kernels) not in self._back_ends:
+            self._back_ends[longest, kernels] = back_end(self.base.model, longest, kernels)
+        return self._back_ends[longest, kernels]
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The slots of a batch whose rows are sorted by slot."""
+
+    slots: list[int]
+    bounds: Array
+    """[runs + 1] which rows are whose."""
+    entries: Array
+    """[rows of groups, runs] as `Bank.entries` has them."""
+
+    @classmethod
+    def of(cls, bank: Bank, slots: Array) -> Owners:
+        """Those of rows with these slots."""
+        inside = np.flatnonzero(slots[1:] != slots[:-1]) + 1
+        bounds = np.concatenate(([0], inside, [len(slots)]))
+        own: list[int] = slots[bounds[:-1]].tolist()
+        return cls(own, bounds, bank.entries(own))
+
+
 def plan_passes(
-    base: Base, bank: Bank, batch: Batch, slots: Array, keys: Keys | None, packed: bool, kernels: bool
+    spec: InputSpec,
+    bank: Bank,
+    batch: Batch,
+    slots: Array,
+    keys: Keys | None,
+    packed: bool,
+    kernels: bool,
 ) -> list[PassPlan[Array]]:
     """The passes of a batch; `slots` has that of every row."""
-    passes = _passes(bank, slots)
-    return [_plan(base, bank, batch, rows, slots, keys, packed, kernels) for rows in passes]
+    found = []
+    for rows in _passes(bank, slots):
+        in_order = len(rows) == len(slots) and bool((rows[:-1] < rows[1:]).all())
+        own, some = slots[rows], batch if in_order else batch.take(rows)
+        tokens = packed_tokens(spec, some, kernels) if packed else padded_tokens(spec, some)
+        found.append(_plan(bank, tokens, some, own, rows, keys, kernels))
+    return found
 
 
 def _passes(bank: Bank, slots: Array) -> list[Array]:
     """Which rows run together, each pass sorted by slot."""
     distinct, which = np.unique(slots, return_inverse=True)
-    rank = np.array([bank.rank(slot) for slot in distinct.tolist()])
-    is_alone = np.array([slot != BASE and bank.slots[slot].alone for slot in distinct.tolist()])
-    of_row = rank[which]
+    ranks = bank.ranks
+    of_row = np.array([ranks[slot] for slot in distinct.tolist()])[which]
     order = np.argsort(of_row, kind="stable")
-    if not is_alone.any():
+    special = bank.special.intersection(distinct.tolist()) if bank.special else ()
+    is_alone = np.isin(slots[order], [slot for slot in special if bank.slots[slot].alone]) if special else None
+    if is_alone is None or not is_alone.any():
         return [order]
-    lonely = is_alone[which[order]]
-    alone = order[lonely]
-    ends = np.flatnonzero(np.diff(of_row[alone])) + 1
-    together = order[~lonely]
-    return [*([together] if len(together) else []), *np.split(alone, ends)]
+    alone, together = order[is_alone], order[~is_alone]
+    each = np.split(alone, np.flatnonzero(np.diff(of_row[alone])) + 1)
+    return [together, *each] if len(together) else each
 
 
 def _plan(
-    base: Base, bank: Bank, batch: Batch, rows: Array, slots: Array, keys: Keys | None, packed: bool, kernels: bool
+    bank: Bank, tokens: Tokens[Array], batch: Batch, slots: Array, rows: Array, keys: Keys | None, kernels: bool
 ) -> PassPlan[Array]:
-    in_order = len(rows) == len(batch.lengths) and bool((rows[:-1] < rows[1:]).all())
-    own, some = slots[rows], batch if in_order else batch.take(rows)
-    first = int(own[0])
-    alone = first if first != BASE and bank.slots[first].alone else None
-    tokens = packed_tokens(base, some, kernels) if packed else padded_tokens(base, some)
-    counts = some.lengths if packed else np.full(len(rows), tokens.size // tokens.rows)
-    runs = plan_runs(bank, own, counts, "layers", tokens.size if kernels and alone is None else None)
+    owners = Owners.of(bank, slots)
+    special = [bank.slots[slot] for slot in bank.special.intersection(owners.slots)] if bank.special else []
+    alone = owners.slots[0] if special and special[0].alone else None
+    counts = batch.lengths if tokens.valid is None else np.full(len(rows), tokens.longest)
+    runs = plan_runs(bank, owners, counts, "layers", tokens.size if kernels and alone is None else None)
     noise = None
     if keys is not None:
-        noise = plan_noise(bank, runs.slots, _bounds(own, some.lengths), keys, keys.tokens_before, tokens.size)
+        noise = plan_noise(bank, owners, batch.lengths, keys, keys.tokens_before, tokens.size)
         if tokens.valid is not None:
             key, local = np.zeros(tokens.size, dtype=np.int32), np.full(tokens.size, -1, dtype=np.int32)
-            key[tokens.valid], local[tokens.valid] = (a[: len(some.ids)] for a in (noise.key, noise.local))
+            key[tokens.valid], local[tokens.valid] = (a[: len(batch.ids)] for a in (noise.key, noise.local))
             noise = Noise(key, local)
-    begin = None if some.states is None else (some.layer, some.states)
-    present = [bank.slots[slot] for slot in runs.slots if slot != BASE]
-    varies = begin is not None or any(one.has_gates for one in present if one.weights is None)
-    varies |= keys is not None and any(one.draws for one in present)
-    varies |= alone is not None and bank.slots[alone].weights is None
-    is_fixed = kernels and not varies and packed and tokens.back_end != "buckets"
-    return PassPlan(tokens, runs, noise, alone, is_fixed, rows, some.lengths, own, keys, begin)
+    varies = batch.states is not None
+    for one in special:
+        varies |= one.has_gates if one.weights is None else False
+        varies |= (keys is not None and one.draws) or (one.alone and one.weights is None)
+    is_fixed = kernels and not varies and tokens.valid is None and tokens.back_end != "buckets"
+    begin = None if batch.states is None else (batch.layer, batch.states)
+    return PassPlan(tokens, runs, noise, alone, is_fixed, rows, batch.lengths, slots, keys, begin)
 
 
-def plan_runs(bank: Bank, slots: Array, counts: Array, stage: str, size: int | None) -> Runs[Array]:
+def plan_runs(bank: Bank, owners: Owners, counts: Array, stage: str, size: int | None) -> Runs[Array]:
     """
     Args:
-        slots: of every row, sorted.
         counts: how many tokens every row has.
         stage: where groups act that matter.
         size: how many tokens there are with their padding, for kernels; None where routes are segments.
     """
-    starts = np.flatnonzero(np.diff(slots, prepend=-1))
-    own, bounds = slots[starts].tolist(), _bounds(slots, counts)
-    groups, entries = bank.entries(own, stage)
-    state = tuple([group.state for group in groups])
+    bounds = _ends(counts)[owners.bounds]
+    groups, entries = bank.acting(owners.entries, stage)
+    state = tuple([(group.number, group.version) for group in groups])
     tiles = None if size is None else _tiles(bounds, entries, size)
-    return Runs(state, tiles, own, bounds, entries)
+    return Runs(state, tiles, owners.slots, bounds, entries)
 
 
 def plan_noise(
-    bank: Bank, slots: Sequence[int], bounds: Array, keys: Keys, before: Mapping[int, int], size: int
+    bank: Bank, owners: Owners, lengths: Array, keys: Keys, before: Mapping[int, int], size: int
 ) -> Noise[Array]:
     """
     Args:
-        slots, bounds: those of the runs.
+        lengths: of the rows.
         before: how many of a slot's tokens come before those here.
         size: of the arrays; the rest is padding.
     """
-    trains = [slot in keys.of_slot and not _is_quiet(bank, slot, keys) for slot in slots]
-    numbers = np.array([keys.number(slot) if noisy else 0 for slot, noisy in zip(slots, trains, strict=True)])
-    starts = bounds[:-1] - [before.get(slot, 0) for slot in slots]
+    bounds = _ends(lengths)[owners.bounds]
+    quiet = keys.without_dropout.union([s for s in bank.special if bank.slots[s].without_dropout])
+    trains = [slot in keys.of_slot and slot not in quiet for slot in owners.slots]
+    numbers = [keys.number(slot) if noisy else 0 for slot, noisy in zip(owners.slots, trains, strict=True)]
+    starts = bounds[:-1] - [before.get(slot, 0) for slot in owners.slots] if before else bounds[:-1]
     counts, tokens = np.diff(bounds), int(bounds[-1])
     key, local = np.zeros(size, dtype=np.int32), np.full(size, -1, dtype=np.int32)
-    key[:tokens] = np.repeat(numbers.astype(np.int32), counts)
+    key[:tokens] = np.repeat(np.array(numbers).astype(np.int32), counts)
     local[:tokens] = np.where(np.repeat(trains, counts), np.arange(tokens) - np.repeat(starts, counts), -1)
     return Noise(key, local)
 
 
-def _is_quiet(bank: Bank, slot: int, keys: Keys) -> bool:
-    """Whether a slot in training has no dropout."""
-    return slot in keys.without_dropout or bank.slots[slot].without_dropout
-
-
-def _bounds(slots: Array, counts: Array) -> Array:
-    """[runs + 1] where the runs of rows that are sorted by slot begin and end."""
-    ends: Array = np.concatenate(([0], counts.cumsum()))
-    found: Array = ends[np.append(np.flatnonzero(np.diff(slots, prepend=-1)), len(slots))]
-    return found
+def _ends(counts: Array) -> Array:
+    """[rows + 1] where rows begin and end."""
+    ends = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return ends
 
 
 def block_for(tokens: int) -> int:
@@ -157,7 +211,7 @@ def _tiles(bounds: Array, entries: Array, size: int) -> Tiles[Array]:
     return Tiles(np.pad(bounds, (0, places - runs), mode="edge"), tiles, place, wide, block)
 
 
-def packed_tokens(base: Base, batch: Batch, kernels: bool) -> Tokens[Array]:
+def packed_tokens(spec: InputSpec, batch: Batch, kernels: bool) -> Tokens[Array]:
     """One row of all tokens, with the true row boundaries for attention."""
     count, longest, lengths = len(batch.ids), int(batch.lengths.max()), batch.lengths
     size = count
@@ -168,33 +222,36 @@ def packed_tokens(base: Base, batch: Batch, kernels: bool) -> Tokens[Array]:
         padding = np.array([longest] * full + [rest] * bool(rest), dtype=np.int64)
         room = rounded(len(lengths) + -(-max(_TOKENS, size // 8) // longest), 8)
         lengths = np.concatenate([lengths, padding, np.zeros(room - len(lengths) - len(padding), dtype=np.int64)])
-    positions = np.zeros(size, dtype=np.int32)  # of padding: any that there is
-    positions[:count] = ramp(batch.lengths)
-    ends = np.concatenate(([0], lengths.cumsum()))
-    types = _filled(np.zeros(0) if batch.types is None else batch.types, size, 0) if _has_types(base) else None
-    by = back_end(base.model, longest, kernels)
-    ids = _filled(batch.ids, size, _padding(base))
-    return Tokens(ids, positions + first_position(base), types, ends, None, None, size, 1, longest, by, lengths)
+    positions = np.full(size, spec.first_position, dtype=np.int32)  # of padding: any that there is
+    positions[:count] += ramp(batch.lengths).astype(np.int32)
+    types = np.zeros(size, dtype=np.int32) if spec.has_types else None
+    if types is not None and batch.types is not None:
+        types[:count] = batch.types
+    ids = np.full(size, spec.padding, dtype=np.int32)
+    ids[:count] = batch.ids
+    by = spec.back_end(longest, kernels)
+    return Tokens(ids, positions, types, _ends(lengths), None, None, size, 1, longest, by, lengths)
 
 
-def padded_tokens(base: Base, batch: Batch) -> Tokens[Array]:
+def padded_tokens(spec: InputSpec, batch: Batch) -> Tokens[Array]:
     """[rows, longest] with a mask, and where the true tokens are in it."""
     rows, longest = len(batch.lengths), int(batch.lengths.max())
     mask = (np.arange(longest) < batch.lengths[:, None]).reshape(-1)
     valid = np.flatnonzero(mask)
-    ids = np.full(mask.size, _padding(base), dtype=np.int32)
+    ids = np.full(mask.size, spec.padding, dtype=np.int32)
     ids[valid] = batch.ids
-    types = np.zeros(mask.size, dtype=np.int32) if _has_types(base) else None
+    types = np.zeros(mask.size, dtype=np.int32) if spec.has_types else None
     if types is not None and batch.types is not None:
         types[valid] = batch.types
-    positions = np.tile(np.arange(longest) + first_position(base), rows)
-    return Tokens(ids, positions, types, None, mask, valid, mask.size, rows, longest, "buckets", np.full(rows, longest))
+    positions = np.tile(np.arange(longest) + spec.first_position, rows)
+    lengths = np.full(rows, longest)
+    return Tokens(ids, positions, types, None, mask, valid, mask.size, rows, longest, "buckets", lengths)
 
 
-def model_inputs(base: Base, tokens: Tokens[Tensor]) -> dict[str, Any]:
+def model_inputs(spec: InputSpec, tokens: Tokens[Tensor]) -> dict[str, Any]:
     """The model's arguments, from a plan on its device."""
     shape = (tokens.rows, -1)
-    found: dict[str, Any] = {"use_cache": False} if base.sites.arch.decoder else {}
+    found: dict[str, Any] = {"use_cache": False} if spec.base.sites.arch.decoder else {}
     found["input_ids"] = tokens.ids.view(shape)
     found["position_ids"] = tokens.positions.view(shape)
     if tokens.types is not None:
@@ -202,8 +259,8 @@ def model_inputs(base: Base, tokens: Tokens[Tensor]) -> dict[str, Any]:
     if tokens.mask is not None:
         return found | {"attention_mask": tokens.mask.view(shape)}
     # four dimensions: taken as a finished mask, so none is built; packed attention does not read it
-    found["attention_mask"] = torch.zeros(1, 1, 1, 1, device=base.device, dtype=base.dtype)
-    rows = Rows(tokens.lengths.tolist(), base.device, tokens.ends, tokens.longest, tokens.back_end)
+    found["attention_mask"] = torch.zeros(1, 1, 1, 1, device=tokens.ids.device, dtype=spec.dtype)
+    rows = RowBounds(tokens.lengths.tolist(), tokens.ids.device, tokens.ends, tokens.longest, tokens.back_end)
     return found | {"inlay_rows": rows}
 
 
@@ -221,17 +278,3 @@ def first_position(base: Base) -> int:
     if base.sites.arch.first_position == "zero":
         return 0
     return int(config_of(base.model).pad_token_id) + 1
-
-
-def _has_types(base: Base) -> bool:
-    return base.sites.arch.token_types
-
-
-def _filled(values: Array, size: int, rest: int) -> Array:
-    filled = np.full(size, rest, dtype=np.int32)
-    filled[: len(values)] = values
-    return filled
-
-
-def _padding(base: Base) -> int:
-    return getattr(config_of(base.model), "pad_token_id", None) or 0

@@ -37,7 +37,7 @@ def shape_of(record: Any) -> Hashable:
     """Everything that a recording of work on this record depends on."""
     if isinstance(record, np.ndarray):
         return record.shape, record.dtype.char
-    if type(record) is tuple:
+    if type(record) is tuple and record and isinstance(record[0], Record | np.ndarray):
         return tuple(map(shape_of, record))
     if names := _travelling(type(record)):
         return tuple([shape_of(getattr(record, name)) for name in names])
@@ -79,11 +79,16 @@ def on_device(record: Any, device: torch.device) -> Any:
 def _replaced(record: Any, make: Callable[[Array], Tensor]) -> Any:
     if isinstance(record, np.ndarray):
         return make(record)
-    if type(record) is tuple:
+    if type(record) is tuple and record and isinstance(record[0], Record | np.ndarray):
         return tuple([_replaced(one, make) for one in record])
-    names = _travelling(type(record))
-    changes = {n: v for n in names if isinstance(v := getattr(record, n), np.ndarray | tuple) or _travelling(type(v))}
-    return dataclasses.replace(record, **{n: _replaced(v, make) for n, v in changes.items()}) if changes else record
+    if not (names := _travelling(type(record))):
+        return record
+    made = object.__new__(type(record))
+    made.__dict__.update(record.__dict__)  # several times faster than dataclasses.replace, and there are many
+    for name in names:
+        if (value := made.__dict__[name]) is not None:
+            made.__dict__[name] = _replaced(value, make)
+    return made
 
 
 def _arrays(record: Any) -> Iterator[Array]:

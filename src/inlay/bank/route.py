@@ -74,7 +74,7 @@ class SegmentRoute(Route):
         self.segments = list(segments)
         self.tokens = tokens
         self.span = (start, start + tokens)
-        self._tiles: ops.Tiles | None = None
+        self._tiles: ops.GroupedSegments | None = None
         self._chopped: ops.Chopped | Literal[False] | None = False
         """False until it is known whether it pays."""
 
@@ -104,9 +104,9 @@ class SegmentRoute(Route):
             return ops.vector_chopped(p, chopped, like.dtype)
         return ops.SegmentVector.apply(p, self.segments, like.shape[0], like.dtype)  # type: ignore[no-untyped-call, no-any-return]
 
-    def _tiled(self, device: torch.device) -> ops.Tiles:
+    def _tiled(self, device: torch.device) -> ops.GroupedSegments:
         if self._tiles is None or self._tiles.entry.device != device:
-            self._tiles = ops.Tiles(self.segments, self.tokens, device)
+            self._tiles = ops.GroupedSegments(self.segments, self.tokens, device)
         return self._tiles
 
     def _chops(self, device: torch.device) -> ops.Chopped | None:

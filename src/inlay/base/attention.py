@@ -37,7 +37,7 @@ class Bucket:
     """[rows, longest], or None where all rows have the same length."""
 
 
-class Rows:
+class RowBounds:
     """The row boundaries of a packed batch, and what attention needs to know about them."""
 
     def __init__(
@@ -111,7 +111,7 @@ def attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    inlay_rows: Rows | None = None,
+    inlay_rows: RowBounds | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
@@ -187,7 +187,7 @@ def _varlen_can(q: Tensor, k: Tensor, window: int | None) -> bool:
 
 
 def _varlen(
-    q: Tensor, k: Tensor, v: Tensor, rows: Rows, scale: float | None, causal: bool, window: int | None
+    q: Tensor, k: Tensor, v: Tensor, rows: RowBounds, scale: float | None, causal: bool, window: int | None
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
@@ -206,7 +206,7 @@ def _varlen(
 
 
 def _unpacked(
-    q: Tensor, k: Tensor, v: Tensor, rows: Rows, scale: float | None, causal: bool, window: int | None
+    q: Tensor, k: Tensor, v: Tensor, rows: RowBounds, scale: float | None, causal: bool, window: int | None
 ) -> Tensor:
     parts = []
     sizes = [bucket.gather.numel() for bucket in rows.buckets]

@@ -8,17 +8,17 @@ own has it, and the input's is called `input_NAME`. A table has a column for the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inlay.data.record import Skipped
 
 if TYPE_CHECKING:
-    from inlay.cli.chosen import Answering, Chosen
+    from inlay.cli.chosen import Chosen
     from inlay.cli.texts import Row, Texts
-    from inlay.tasks import Answer
+    from inlay.tasks import Answer, Example
 
 ANSWERS: Mapping[str, Sequence[str]] = {
     "classification": ("label", "score", "scores"),
@@ -42,8 +42,6 @@ class Asking:
 
     texts: Texts
     chosen: Mapping[str, Chosen]
-    how: Mapping[str, Any]
-    """The options of `Host.predict`."""
     size: int
     """Rows of a part."""
     skip: bool
@@ -56,16 +54,19 @@ class Asking:
         """The rows to be answered among every so many of the input."""
         rows = self.texts.rows({name: one.task() for name, one in self.chosen.items()})
         while chunk := list(itertools.islice(rows, self.size)):
-            for row in chunk:
-                if row.problems:
-                    self.bad(row.place, next(iter(row.problems.values())))
-                self.answered += bool(row.asked) and not (self.skip and row.problems)
-            yield [row for row in chunk if not (self.skip and row.problems)]
+            for row in [row for row in chunk if row.problems]:
+                self.bad(row.place, next(iter(row.problems.values())))
+            kept = [row for row in chunk if not (self.skip and row.problems)]
+            self.answered += sum([bool(row.asked) for row in kept])
+            yield kept
 
-    def answers(self, host: Answering, rows: Sequence[Row]) -> list[tuple[Row, Answer]]:
-        """Every adapter's answer to every row, from one pass; an `error` where it could not be asked."""
-        requests = [(name, example) for row in rows for name, example in row.asked.items()]
-        found = iter(host.predict(requests, **self.how) if requests else ())
+    def requests(self, rows: Sequence[Row]) -> list[tuple[str, Example]]:
+        """What is asked about these rows."""
+        return [(name, example) for row in rows for name, example in row.asked.items()]
+
+    def paired(self, rows: Sequence[Row], answers: Iterable[Answer]) -> list[tuple[Row, Answer]]:
+        """Every adapter's answer to every row; an `error` where it could not be asked."""
+        found = iter(answers)
         return [(row, next(found) if name in row.asked else _failed(row, name)) for row in rows for name in self.chosen]
 
     def document(self, row: Row, answer: Answer) -> Answer:
@@ -74,12 +75,13 @@ class Asking:
 
     def line(self, row: Row, answer: Answer, table: bool) -> Answer:
         """An answer of a file."""
-        asked = {key: value for key, value in answer.items() if key in _ASKED}
-        kept = {new: row.kept.get(name) for name, new in self._kept.items()}
-        said = {key: value for key, value in answer.items() if key not in _ASKED}
+        line = {key: answer[key] for key in _ASKED if key in answer}
+        for name, new in self._kept.items():
+            line[new] = row.kept.get(name)
+        line |= answer
         if table:
-            said |= {_score(label): score for label, score in said.pop("scores", {}).items()}
-        return asked | kept | said
+            line |= {_score(label): score for label, score in line.pop("scores", {}).items()}
+        return line
 
     def columns(self) -> dict[str, str]:
         """The columns of a table, with their types."""

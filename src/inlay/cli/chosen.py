@@ -1,10 +1,11 @@
 """The adapters that a command asks by name: in a library, on a base that is loaded here; or behind a running service.
 
-Both sides look the same: something with names, whose `predict` answers as `Host.predict` does.
+Both sides look the same: something with names that answers as `Host.predict` does.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,16 +65,53 @@ def kind_of(spec: str) -> str:
 
 
 class Answering(Protocol):
-    """What answers: a host, or a service."""
+    """What answers, in three steps that different threads may take: a host, or a service."""
 
     @property
     def names(self) -> Sequence[str]:
         """The adapters that can be asked."""
 
-    def predict(
-        self, requests: Sequence[tuple[str, Example]], *, top_k: int | None, threshold: float | None, raw: bool
-    ) -> list[Answer]:
-        """As `Host.predict`."""
+    def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
+        """What `run` takes."""
+
+    def run(self, encoded: Any) -> Any:
+        """The step that needs the model."""
+
+    def decode(self, encoded: Any, ran: Any) -> list[Answer]:
+        """The answers, as `Host.predict` gives them."""
+
+
+class Here:
+    """A host that answers."""
+
+    def __init__(self, host: Host, how: Mapping[str, Any]):
+        """
+        Args:
+            how: the options of `Host.predict`.
+        """
+        from inlay.base.load import load_tokenizer
+        from inlay.engine.translate import Manner
+
+        self.names, self._host, self._manner = host.names, host, Manner(**how)
+        self._tokenizer = copy.deepcopy(load_tokenizer(host.base))  # truncation is a state in it: one for this thread
+
+    def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
+        """Rows of token ids."""
+        from inlay.engine.predict import encode
+
+        return encode(self._host, requests, self._tokenizer)
+
+    def run(self, encoded: Any) -> Any:
+        """Logits."""
+        from inlay.engine.predict import run
+
+        return run(self._host, encoded)
+
+    def decode(self, encoded: Any, ran: Any) -> list[Answer]:
+        """Answers."""
+        from inlay.engine.predict import decode
+
+        return decode(self._host, encoded, ran, self._manner)
 
 
 def find(library: Library, names: str, before: Sequence[str]) -> dict[str, Chosen]:
@@ -105,6 +143,22 @@ def base_of(base: str | None, entries: Sequence[Entry]) -> str | None:
     return found
 
 
+def packed(entries: Sequence[Entry]) -> str | None:
+    """The form of weights that is faster for much work on a CPU; None elsewhere, and if an adapter changes weights."""
+    import torch
+
+    from inlay.bank.delta import WeightMethod, parse
+    from inlay.base.prepack import can_prepack
+
+    if torch.cuda.is_available() or not can_prepack():
+        return None
+    try:
+        methods = [parse(spec) for spec in {str(entry.card.get("method")) for entry in entries}]
+    except InlayError:  # it will be said when it is loaded
+        return None
+    return None if any(isinstance(method, WeightMethod) for method in methods) else "prepack"
+
+
 def host_with(base: str | None, weights: str | None, library: Library, chosen: Mapping[str, Entry], **how: Any) -> Host:
     """The base with the adapters on it, each under the name it was asked by."""
     adapters = {name: library.read(entry) for name, entry in chosen.items()}
@@ -120,7 +174,9 @@ def host_with(base: str | None, weights: str | None, library: Library, chosen: M
     return host
 
 
-def find_there(url: str, names: str, before: Sequence[str]) -> tuple[dict[str, Chosen], Callable[[], Answering]]:
+def find_there(
+    url: str, names: str, before: Sequence[str], how: Mapping[str, Any]
+) -> tuple[dict[str, Chosen], Callable[[], Answering]]:
     """The same, of a service, and what gives that; it answers with the versions that it serves, and no others."""
     from inlay.client import Client, ServiceError
 
@@ -139,7 +195,7 @@ def find_there(url: str, names: str, before: Sequence[str]) -> tuple[dict[str, C
         columns = {"columns": card["columns"]} if card.get("columns") else {}
         kind, labels = kind_of(card["task"]), card.get("labels") or ()
         chosen[name] = Chosen(card["version"], card["sha256"], card["task"], kind, labels, columns)
-    return chosen, lambda: _Service(url, tuple(chosen))
+    return chosen, lambda: _Service(url, tuple(chosen), how)
 
 
 @dataclass(frozen=True)
@@ -148,22 +204,31 @@ class _Service:
 
     url: str
     names: Sequence[str]
+    how: Mapping[str, Any]
 
-    def predict(
-        self, requests: Sequence[tuple[str, Example]], *, top_k: int | None, threshold: float | None, raw: bool
-    ) -> list[Answer]:
+    def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
+        """A service does that."""
+        return requests
+
+    def run(self, encoded: Any) -> Any:
         """Answers as a host gives them; the first that failed is raised."""
         from inlay.client import Client
 
-        asked = [{"task": name, **_given(example, name)} for name, example in requests]
+        if not encoded:
+            return []
         with Client(self.url) as client:
-            found = client.predict(asked, top_k=top_k, threshold=threshold, raw=raw)
-        for (name, example), answer in zip(requests, found, strict=True):
+            found = client.predict([{"task": name, **_given(one, name)} for name, one in encoded], **self.how)
+        for (name, example), answer in zip(encoded, found, strict=True):
             if "error" in answer:
                 raise InlayError(f"{example.place or name}: {answer['error']['message']}")
             answer.pop("version", None)
             answer["task"] = name
         return found
+
+    def decode(self, encoded: Any, ran: Any) -> list[Answer]:
+        """A service does that."""
+        answers: list[Answer] = ran
+        return answers
 
 
 def _given(example: Example, name: str) -> dict[str, Any]:

@@ -89,7 +89,8 @@ Weights = Annotated[
     option(
         *(RUNNING, "--weights", "FORM"),
         "How the base's weights are stored: plain; prepack, faster on CPUs, but not for fine-tuned tasks; int8 (CPU) "
-        "or fp8 (CUDA), faster still, but scores change slightly.  [default: plain; serve on a CPU: prepack]",
+        "or fp8 (CUDA), faster still, but scores change slightly.  "
+        "[default: plain; on a CPU, to serve or for a large file: prepack]",
         check=known.one_of("form of weights", known.WEIGHTS),
     ),
 ]

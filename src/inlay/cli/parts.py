@@ -226,13 +226,24 @@ def _cell(value: Any) -> Any:
     return _json(value) if isinstance(value, list | tuple | Mapping) else value
 
 
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: dates and the like, which come from parquet, become text."""
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+_encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).encode
+
+
 def _json(value: Any) -> str:
-    return json.dumps(finite(value), ensure_ascii=False, default=str)  # dates and the like come from parquet
+    try:
+        return _encoded(value)
+    except ValueError:  # a number that is not finite; rare, so nothing is searched for one before
+        return _encoded(finite(value))
 
 
 def _write_lines(path: Path, answers: Sequence[Answer], parts: Parts) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(_json(answer) + "\n" for answer in answers)
+        file.write("".join([f"{_json(answer)}\n" for answer in answers]))
 
 
 def _join_lines(path: Path, files: Iterator[Path], parts: Parts, head: bytes = b"") -> None:

@@ -2,7 +2,8 @@
 
 Without `--out` all answers are held in memory and shown at the end. With it they are written in parts of so many
 rows of the input (see `parts.py`), so memory does not grow with the input. Batches are cut within a part: an output
-does not depend on where a command was stopped and resumed.
+does not depend on where a command was stopped and resumed. Parts are read, run and written side by side
+(`pipeline.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import answers, options, output
-from inlay.cli.chosen import Answering, Chosen, base_of, find, find_there, host_with, open_library
+from inlay.cli.chosen import Answering, Chosen, Here, base_of, find, find_there, host_with, open_library, packed
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING
 from inlay.errors import InlayError, RunError
 from inlay.version import __version__
@@ -26,8 +27,12 @@ from inlay.version import __version__
 if TYPE_CHECKING:
     from inlay.cli.asking import Asking
     from inlay.cli.parts import Parts
-    from inlay.cli.texts import Texts
+    from inlay.cli.texts import Row, Texts
+    from inlay.library.library import Entry, Library
     from inlay.tasks import Answer
+
+_MUCH = 64 * 1024
+"""Bytes of a file from which on packing the base's weights pays: some hundred rows."""
 
 
 def predict(
@@ -112,6 +117,7 @@ def predict(
 
     if out is not None:
         _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
+    how = {"top_k": top_k, "threshold": threshold, "raw": raw}
     before = (parts.begun(out) if out is not None else None) or {}
     begun = before.get("adapters", ()) if resume else ()
     load: Callable[[], Answering]
@@ -120,17 +126,16 @@ def predict(
         chosen = find(store, names, begun)
         entries = {name: one.entry for name, one in chosen.items() if one.entry is not None}
         base_of(base, list(entries.values()))
-        load = functools.partial(host_with, base, weights, store, entries)
+        load = functools.partial(_host, base, weights, store, entries, how, _is_much(texts, file, out))
     else:
-        chosen, load = find_there(url, names, begun)
+        chosen, load = find_there(url, names, begun, how)
     _check_top_k(top_k, chosen)
     asked = _texts(texts, pair, file, format, encoding, given, chosen, _columns_of(keep))
     screen = output.console(as_json)
     for note in asked.notes:
         screen.print(note, style="dim", soft_wrap=True)
     size = parts.size_of(before)
-    how = {"top_k": top_k, "threshold": threshold, "raw": raw}
-    asking = Asking(asked, chosen, how, size, skip_bad_rows)
+    asking = Asking(asked, chosen, size, skip_bad_rows)
     found: Any
     if out is None:
         found = _all(load(), asking)
@@ -227,12 +232,37 @@ def _command(chosen: Mapping[str, Chosen], options: Mapping[str, Any]) -> dict[s
     return {"adapters": adapters, **options, "inlay": __version__}
 
 
+def _is_much(texts: Sequence[str] | None, file: str | None, out: Path | None) -> bool:
+    """Whether there is enough to answer for the base to be made ready for it: a large file, or stdin into a file."""
+    if file is not None and file != "-":
+        return os.path.isfile(file) and os.path.getsize(file) >= _MUCH
+    return not texts and out is not None
+
+
+def _host(
+    base: str | None,
+    weights: str | None,
+    store: Library,
+    entries: Mapping[str, Entry],
+    how: Mapping[str, Any],
+    much: bool,
+) -> Answering:
+    """The adapters on their base; packed by default where much is asked on a CPU."""
+    form = packed(list(entries.values())) if weights is None and much else weights
+    return Here(host_with(base, form, store, entries), how)
+
+
 def _all(host: Answering, asking: Asking) -> list[Answer]:
+    from inlay.cli.pipeline import answer_all
+
     found: list[Answer] = []
     with answers.progress() as advance:
-        for rows in asking.parts():
-            found += [asking.document(row, answer) for row, answer in asking.answers(host, rows)]
+
+        def finish(number: int, rows: Sequence[Row], own: Sequence[tuple[Row, Answer]] | None) -> None:
+            found.extend([asking.document(row, answer) for row, answer in own or ()])
             advance(len(rows))
+
+        answer_all(host, asking, finish)
     return found
 
 
@@ -251,21 +281,27 @@ def _to_file(store: Parts, load: Callable[[], Answering], asking: Asking) -> dic
 
 
 def _write(store: Parts, host: Answering, asking: Asking) -> dict[str, Any]:
-    began, rows, new, number = time.perf_counter(), 0, 0, 0
+    from inlay.cli.pipeline import answer_all
+
+    began, rows, new, parts = time.perf_counter(), 0, 0, 0
     table = store.out.suffix != ".jsonl"
     with answers.progress() as advance:
-        for chunk in asking.parts():
-            if not store.has(number):
-                store.write(number, [asking.line(row, one, table) for row, one in asking.answers(host, chunk)])
-                new += len(chunk)
-            number, rows = number + 1, rows + len(chunk)
-            advance(len(chunk))
+
+        def finish(number: int, part: Sequence[Row], own: Sequence[tuple[Row, Answer]] | None) -> None:
+            nonlocal rows, new, parts
+            if own is not None:
+                store.write(number, [asking.line(row, answer, table) for row, answer in own])
+                new += len(part)
+            rows, parts = rows + len(part), parts + 1
+            advance(len(part))
+
+        answer_all(host, asking, finish, store.has)
     seconds = time.perf_counter() - began
     found: dict[str, Any] = {"out": str(store.out), "rows": rows, "answers": rows * len(host.names)}
     bad = asking.bad.count
     found |= {"skipped": bad if asking.skip else 0, "errors": 0 if asking.skip else bad}
     found |= {"seconds": seconds, "rows_per_second": new / seconds}
-    store.join(number, found)
+    store.join(parts, found)
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from inlay.cli import options, output
-from inlay.cli.chosen import open_library
+from inlay.cli.chosen import open_library, packed
 from inlay.cli.help import METHOD, OUTPUT, RARE, RUNNING, Command
 from inlay.errors import InlayError, LibraryError
 from inlay.library import about
@@ -242,18 +242,7 @@ def _form(weights: str | None, engine: str, entries: Sequence[Entry]) -> str | N
     """How to keep the base's weights: as asked; else, on the CPU, packed, unless an adapter is going to change them."""
     if weights is not None or engine == "ray" or not entries:
         return weights
-    import torch
-
-    from inlay.bank.delta import WeightMethod, parse
-    from inlay.base.prepack import can_prepack
-
-    if torch.cuda.is_available() or not can_prepack():
-        return None
-    try:
-        methods = [parse(spec) for spec in {str(entry.card.get("method")) for entry in entries}]
-    except InlayError:  # it will be said when it is loaded
-        return None
-    return None if any(isinstance(method, WeightMethod) for method in methods) else "prepack"
+    return packed(entries)
 
 
 def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | None:

@@ -13,7 +13,7 @@ import itertools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inlay.errors import DataError, suggest
 
@@ -29,9 +29,8 @@ _PLAIN = {"text": "text", "tokens": "text", "question": "text"}
 """The one column of plain lines, whatever a task calls it."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One row of the input."""
+class Row(NamedTuple):
+    """One row of the input; a tuple, which is made faster than a dataclass."""
 
     place: str
     asked: Mapping[str, Example]
@@ -58,6 +57,8 @@ class Texts:
     """The columns that go out again, by the names that they have in the input."""
     shown: Collection[str] = ()
     """Those of them that an answer shows anyway, under the same name: a text that is called `text`."""
+    waits: bool = False
+    """Whether reading may wait for somebody: a terminal, or a pipe."""
 
 
 Line = tuple[str, str | None, str]
@@ -86,7 +87,8 @@ def of_lines(
                 asked = {name: Example(text, pair if takes_pair[name] else None, place=place) for name in kinds}
                 yield Row(place, asked, {}, text, {})
 
-    return Texts(any(kind not in ("tagging", "qa") for kind in kinds.values()) and pair is not None, (), rows)
+    paired = any(kind not in ("tagging", "qa") for kind in kinds.values()) and pair is not None
+    return Texts(paired, (), rows, waits=True)
 
 
 def of_arguments(texts: Sequence[str]) -> list[Line]:
@@ -181,16 +183,19 @@ def of_file(
     kept = source.columns if keep is None else tuple(keep)
 
     def rows(tasks: Mapping[str, Task]) -> Iterator[Row]:
+        from inlay.tasks import Unusable
+
         unread: list[tuple[str, str]] = []
         columns = {name: one for name, (one, _) in chosen.items()}
         for record in source.records(lambda place, problem: unread.append((place, problem))):
-            yield from _unread(unread, kinds)
-            yield _row(record, tasks, columns, kept)
+            if unread:
+                yield from _unread(unread, kinds)
+            yield _row(record, tasks, columns, kept, Unusable)
         yield from _unread(unread, kinds)
 
     notes = dict.fromkeys([*source.notes, *(note for _, note in chosen.values() if note)])
     paired = any(columns.pair for columns, _ in chosen.values())
-    return Texts(paired, tuple(notes), rows, kept, _shown([columns for columns, _ in chosen.values()]))
+    return Texts(paired, tuple(notes), rows, kept, _shown([columns for columns, _ in chosen.values()]), path == "-")
 
 
 def _unread(unread: list[tuple[str, str]], kinds: Mapping[str, str]) -> Iterator[Row]:
@@ -200,20 +205,27 @@ def _unread(unread: list[tuple[str, str]], kinds: Mapping[str, str]) -> Iterator
         yield Row(place, {}, dict.fromkeys(kinds, problem), None, {})
 
 
-def _row(record: Record, tasks: Mapping[str, Task], columns: Mapping[str, Columns], kept: Sequence[str]) -> Row:
-    from inlay.tasks import Unusable
-
+def _row(
+    record: Record,
+    tasks: Mapping[str, Task],
+    columns: Mapping[str, Columns],
+    kept: Sequence[str],
+    unusable: type[Exception],
+) -> Row:
+    """A row as every task reads it; `unusable` is what a task raises that cannot use it."""
     asked: dict[str, Example] = {}
     problems: dict[str, str] = {}
     for name, task in tasks.items():
         try:
             asked[name] = task.read(record, columns[name])
-        except Unusable as problem:
+        except unusable as problem:
             problems[name] = str(problem)
-    first = next(iter(columns.values()))
-    text = record.fields.get(first.text or first.tokens or first.question)
-    shown = text if isinstance(text, str) else None
-    return Row(record.place, asked, problems, shown, {name: record.fields.get(name) for name in kept})
+    shown, fields = None, record.fields
+    if problems:
+        first = next(iter(columns.values()))
+        text = fields.get(first.text or first.tokens or first.question)
+        shown = text if isinstance(text, str) else None
+    return Row(record.place, asked, problems, shown, {name: fields.get(name) for name in kept})
 
 
 def _shown(columns: Sequence[Columns]) -> set[str]:

@@ -90,6 +90,8 @@ class Graphs:
         alive = frozenset(groups)
         for shape in [shape for shape in self._seen if not shape.groups <= alive]:
             del self._seen[shape]
+        if not any(self._seen.values()):  # memory that recordings share goes with the last of them
+            self._pool = None
         self._never = {shape for shape in self._never if shape.groups <= alive}
 
     def clear(self) -> None:

@@ -104,6 +104,7 @@ class Host:
         """Held by whoever uses the model or moves tensors."""
         self._loaded: dict[str, Loaded] = {}
         self._changes = 0
+        self._translators: dict[str, tuple[Loaded, Translator]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -230,6 +231,7 @@ class Host:
         """Forget an adapter."""
         slot = self.slot(name)
         del self._loaded[name]
+        self._translators.pop(name, None)
         self.forward.bank.unload(slot)
 
     @_alone
@@ -272,7 +274,11 @@ class Host:
 
     def translator(self, name: str) -> Translator:
         """How an adapter is asked, and how it answers."""
-        return Translator(name, self.task(name), self.labels(name), self.loaded(name).about.get("columns") or {})
+        record, known = self.loaded(name), self._translators.get(name)
+        if known is None or known[0] is not record:
+            made = Translator(name, self.task(name), record.labels, record.about.get("columns") or {})
+            known = self._translators[name] = (record, made)
+        return known[1]
 
     @_alone
     def predict(

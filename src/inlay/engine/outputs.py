@@ -5,9 +5,9 @@ As a forward pass, this is planned on the host (`plan_heads`) and run on tensors
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys, keyed_dropout
 from inlay.bank.passes import BankPass
 from inlay.bank.plan import Noise, Runs
-from inlay.bank.planning import plan_noise, plan_runs, rounded
+from inlay.bank.planning import Owners, plan_noise, plan_runs, rounded
 from inlay.bank.records import A, Record, host
 from inlay.bank.weights import call_with
 from inlay.base.load import Base
@@ -55,7 +55,8 @@ class HeadPlan(Record, Generic[A]):
     tokens: HeadPlace[A] | None
     """None if no row does."""
     keys: Keys | None = host()
-    slots: Array = host()
+    bounds: Array = host()
+    """[runs + 1] which rows are whose."""
     lengths: Array = host()
 
 
@@ -73,21 +74,17 @@ class Output:
     """Whether tokens are answered for, not rows."""
 
 
-@dataclass(frozen=True)
-class RunOutput:
-    """The logits of one adapter's rows in a batch."""
+class RunOutput(NamedTuple):
+    """Where the logits of one adapter's rows are."""
 
-    slot: int
-    rows: Array
-    """Which rows of the batch."""
-    values: Tensor
-    """[rows, labels], or [tokens, labels] of all of them."""
-    lengths: Array | None
-    """Of the rows, where tokens are answered for."""
-
-    def by_row(self) -> Sequence[Tensor]:
-        """[labels] or [tokens, labels] of every row."""
-        return self.values.unbind() if self.lengths is None else torch.split(self.values, self.lengths.tolist())
+    output: Output
+    first: int
+    last: int
+    """Which of the output's values, last excluded."""
+    width: int
+    """How many of its columns."""
+    rows: tuple[int, int]
+    """The first of its rows in the order they run, and the one behind the last."""
 
 
 def plan_heads(
@@ -104,24 +101,28 @@ def plan_heads(
     counts = np.zeros(size, dtype=np.int32)
     counts[:n] = lengths
     first = np.where(counts > 0, counts.cumsum() - counts, 0)  # of a row of padding: any token that there is
-    ones = np.ones(n, dtype=np.int64)
-    starts = np.flatnonzero(np.diff(slots, prepend=-1))
-    of_run = [pools[slot] for slot in slots[starts].tolist()]
+    owners = Owners.of(forward.bank, slots)
+    of_run = [pools[slot] for slot in owners.slots]
     pool = np.zeros(size, dtype=np.int32)
-    pool[:n] = np.repeat([POOLS.index(way) for way in of_run], np.diff(np.append(starts, n)))
+    pool[:n] = np.repeat([POOLS.index(way) for way in of_run], owners.bounds[1:] - owners.bounds[:-1])
     ways = set(of_run)
     rows = None
     if ways != {"tokens"}:
-        rows = _place(forward, ROWS, slots, ones, size, None if keys is None else keys.for_rows())
-    by_token = _place(forward, TOKENS, slots, lengths, tokens, keys) if "tokens" in ways else None
+        ones = np.ones(n, dtype=np.int64)
+        rows = _place(forward, ROWS, owners, ones, size, None if keys is None else keys.for_rows())
+    by_token = _place(forward, TOKENS, owners, lengths, tokens, keys) if "tokens" in ways else None
     last = np.maximum(first + counts - 1, 0)
-    return HeadPlan(first, last, counts, pool, tuple(sorted(ways - {"tokens"})), rows, by_token, keys, slots, lengths)
+    return HeadPlan(
+        first, last, counts, pool, tuple(sorted(ways - {"tokens"})), rows, by_token, keys, owners.bounds, lengths
+    )
 
 
-def _place(forward: Forward, site: str, slots: Array, counts: Array, size: int, keys: Keys | None) -> HeadPlace[Array]:
+def _place(
+    forward: Forward, site: str, owners: Owners, counts: Array, size: int, keys: Keys | None
+) -> HeadPlace[Array]:
     bank = forward.bank
-    runs = plan_runs(bank, slots, counts, "rows" if site == ROWS else "tokens", size if forward.kernels else None)
-    noise = None if keys is None else plan_noise(bank, runs.slots, runs.bounds, keys, keys.tokens_before, size)
+    runs = plan_runs(bank, owners, counts, "rows" if site == ROWS else "tokens", size if forward.kernels else None)
+    noise = None if keys is None else plan_noise(bank, owners, counts, keys, keys.tokens_before, size)
     return HeadPlace(site, runs, noise)
 
 
@@ -135,17 +136,9 @@ def apply_heads(forward: Forward, heads: HeadPlan[Tensor], states: Tensor) -> li
     return found
 
 
-def by_run(
-    outputs: Sequence[Output], heads: HeadPlan[Array], order: Array, widths: Mapping[int, int]
-) -> list[RunOutput]:
-    """The logits of every run of rows.
-
-    Args:
-        order: which row of the batch each row is.
-        widths: how many outputs every slot's head has.
-    """
-    found: list[RunOutput] = []
-    ends = np.append(np.flatnonzero(np.diff(heads.slots, prepend=-1)), len(heads.slots)).tolist()
+def by_run(outputs: Sequence[Output], heads: HeadPlan[Array], widths: Mapping[int, int]) -> Iterator[RunOutput]:
+    """The logits of every run of rows; `widths` says how many outputs every slot's head has."""
+    ends = heads.bounds.tolist()
     for place in (place for place in (heads.rows, heads.tokens) if place is not None):
         of_group = {out.group: out for out in outputs if out.per_token == (place.site == TOKENS)}
         rows = [row for row, (number, _) in enumerate(place.runs.groups) if number in of_group]
@@ -154,10 +147,9 @@ def by_run(
         which, here = entries.argmax(0).tolist(), (entries != 0).any(0).tolist()
         for run, slot in enumerate(place.runs.slots):
             if here[run]:
-                out, mine = outs[which[run]], slice(ends[run], ends[run + 1])
-                values = out.values[bounds[run] - out.start : bounds[run + 1] - out.start, : widths[slot]]
-                found.append(RunOutput(slot, order[mine], values, heads.lengths[mine] if out.per_token else None))
-    return found
+                out = outs[which[run]]
+                first, last = bounds[run] - out.start, bounds[run + 1] - out.start
+                yield RunOutput(out, first, last, widths[slot], (ends[run], ends[run + 1]))
 
 
 def head_dropout(base: Base) -> float:

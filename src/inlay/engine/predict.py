@@ -1,12 +1,13 @@
 """From texts to answers, for any mix of adapters: encode as each task does, run packed batches, decode.
 
-Rows are sorted by length before they are cut into batches, so that a batch holds rows of one size and memory is bounded
-by tokens, not by rows.
+The three steps can be taken from different threads (`inlay.cli.pipeline`): only the second one needs the model, and
+the first one needs a tokenizer to itself, in which truncation is a state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from inlay.bank.planning import longest_row
 from inlay.base.load import load_tokenizer
 from inlay.data.batch import Batch
-from inlay.engine.translate import Manner
+from inlay.engine.translate import Manner, Translator, answers_of
 from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row
 
@@ -26,8 +27,18 @@ Request = tuple[str, Any]
 """(adapter, text | (text, text) | list of words | mapping | Example)."""
 
 TOKENS = {"cuda": 65536}
-"""Tokens of one batch without gradients; 8192 where nothing else is said."""
+"""Tokens of one batch without gradients; 4096 where nothing else is said: what caches of a CPU hold best."""
 _DEFAULT_LIMIT = 512
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Requests as rows of token ids, and all that decoding needs beside the logits of these rows."""
+
+    translators: Sequence[Translator]
+    examples: Sequence[Example]
+    rows: Sequence[Sequence[Row]]
+    """Of every example: one, or one for each window."""
 
 
 def predict(
@@ -40,12 +51,74 @@ def predict(
 ) -> list[Answer]:
     """See `Host.predict`."""
     manner = Manner(top_k, threshold, raw)
-    if not all(isinstance(one, tuple) and len(one) == 2 for one in requests):
+    # 1. Texts become rows of token ids, those that are read alike in one call of the tokenizer.
+    encoded = encode(host, requests)
+    # 2. and 3. Rows are put into batches by length, planned and run: the logits of every row, on the CPU.
+    outputs = run(host, encoded)
+    # 4. Logits become answers, those of one kind of task together.
+    return decode(host, encoded, outputs, manner)
+
+
+def encode(host: Host, requests: Sequence[Request], tokenizer: Any = None) -> Encoded:
+    """Step 1.
+
+    Args:
+        tokenizer: one that no other thread uses; the base's own by default.
+    """
+    if [one for one in requests if not isinstance(one, tuple) or len(one) != 2]:
         raise InlayError("requests are a list of (adapter, text)")
-    of = {name: host.translator(name) for name, _ in requests}
-    examples = [(name, of[name].example(what)) for name, what in requests]
-    ran = zip(examples, *run_examples(host, examples), strict=True)
-    return [of[name].answer(out, own, example, host.base, manner) for (name, example), out, own in ran]
+    by_name = {name: host.translator(name) for name in dict.fromkeys([name for name, _ in requests])}
+    translators = [by_name[name] for name, _ in requests]
+    examples = [
+        Example(what)
+        if type(what) is str and one.takes_text
+        else what
+        if type(what) is Example and what.pair is None and one.takes_text
+        else one.example(what)
+        for one, (_, what) in zip(translators, requests, strict=True)
+    ]
+    return Encoded(translators, examples, _rows(host, translators, examples, tokenizer or load_tokenizer(host.base)))
+
+
+def run(host: Host, encoded: Encoded) -> list[list[Tensor]]:
+    """Steps 2 and 3: the logits of every example's rows, on the CPU."""
+    rows = encoded.rows
+    if max(map(len, rows), default=1) == 1:
+        return [[out] for out in run_rows(host, [own[0] for own in rows], [one.name for one in encoded.translators])]
+    names = [one.name for one, own in zip(encoded.translators, rows, strict=True) for _ in own]
+    ran = iter(run_rows(host, [row for own in rows for row in own], names))
+    return [[next(ran) for _ in own] for own in rows]
+
+
+def decode(host: Host, encoded: Encoded, outputs: Sequence[Sequence[Tensor]], manner: Manner) -> list[Answer]:
+    """Step 4."""
+    return answers_of(encoded.translators, outputs, encoded.rows, encoded.examples, host.base, manner)
+
+
+def run_examples(host: Host, examples: Sequence[tuple[str, Example]]) -> tuple[list[list[Tensor]], list[list[Row]]]:
+    """The outputs and the rows of every example."""
+    encoded = encode(host, examples)
+    return run(host, encoded), [list(own) for own in encoded.rows]
+
+
+def _rows(
+    host: Host, translators: Sequence[Translator], examples: Sequence[Example], tokenizer: Any
+) -> list[list[Row]]:
+    """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
+    most = _longest(host, tokenizer)
+    by_name = {one.name: one.task.max_length for one in translators}
+    within = {asked: _within(host, most, asked) for asked in set(by_name.values())}
+    limits = {name: within[asked] for name, asked in by_name.items()}
+    alike: dict[Hashable, list[int]] = {}
+    for i, (one, example) in enumerate(zip(translators, examples, strict=True)):
+        key = one.name if example.target is not None else (limits[one.name], one.asked_key)
+        alike.setdefault(key, []).append(i)
+    rows: list[list[Row]] = [[]] * len(examples)
+    for own in alike.values():
+        one, some = translators[own[0]], [examples[i] for i in own]
+        for i, found in zip(own, one.rows(tokenizer, some, limits[one.name]), strict=True):
+            rows[i] = found
+    return rows
 
 
 def limit_of(host: Host, name: str) -> int:
@@ -55,35 +128,18 @@ def limit_of(host: Host, name: str) -> int:
 
 def row_limit(host: Host, asked: int | None) -> int:
     """A length in tokens that the base can take; an error if more is asked for."""
-    most = [n for n in (longest_row(host.base), load_tokenizer(host.base).model_max_length) if n is not None]
-    if asked is not None and asked > min(most):
-        raise InlayError(f"max_length={asked} is more than {host.base.name} takes: {min(most)}")
-    return min(*most, _DEFAULT_LIMIT) if asked is None else asked
+    return _within(host, _longest(host, load_tokenizer(host.base)), asked)
 
 
-def run_examples(host: Host, examples: Sequence[tuple[str, Example]]) -> tuple[list[list[Tensor]], list[list[Row]]]:
-    """The outputs and the rows of every example."""
-    tokenizer = load_tokenizer(host.base)
-    keys = {name: _asked_key(host, name) for name in dict(examples)}
-    alike: dict[Hashable, list[int]] = {}
-    for i, (name, example) in enumerate(examples):
-        alike.setdefault(name if example.target is not None else keys[name], []).append(i)
-    rows: list[list[Row]] = [[] for _ in examples]
-    for places in alike.values():  # a tokenizer is fast with many texts at once
-        name, some = examples[places[0]][0], [examples[i][1] for i in places]
-        for i, own in zip(places, host.translator(name).rows(tokenizer, some, limit_of(host, name)), strict=True):
-            rows[i] = own
-    flat = [(name, row) for (name, _), own in zip(examples, rows, strict=True) for row in own]
-    ran = iter(run_rows(host, [row for _, row in flat], [name for name, _ in flat]))
-    return [[next(ran) for _ in own] for own in rows], rows
+def _longest(host: Host, tokenizer: Any) -> int:
+    """The longest row that base and tokenizer take."""
+    return min(n for n in (longest_row(host.base), tokenizer.model_max_length) if n is not None)
 
 
-def _asked_key(host: Host, name: str) -> Hashable:
-    """Adapters with equal keys are asked in the same rows: its name, unless its task says what counts."""
-    task = host.task(name)
-    if task.asked_options is None:
-        return name
-    return limit_of(host, name), tuple((option, getattr(task, option)) for option in task.asked_options)
+def _within(host: Host, most: int, asked: int | None) -> int:
+    if asked is not None and asked > most:
+        raise InlayError(f"max_length={asked} is more than {host.base.name} takes: {most}")
+    return min(most, _DEFAULT_LIMIT) if asked is None else asked
 
 
 def run_rows(
@@ -122,7 +178,7 @@ def _logits(host: Host, rows: Sequence[Row], names: Sequence[str]) -> list[Tenso
 
 def budget(host: Host) -> int:
     """How many tokens a batch without gradients has."""
-    return TOKENS.get(host.base.device.type, 8192)
+    return TOKENS.get(host.forward.bank.device.type, 4096)
 
 
 def batch_of(rows: Sequence[Row]) -> Batch:
@@ -135,7 +191,7 @@ def chunks(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """Cut rows, longest first, into batches of at most so many tokens (or one row)."""
     out: list[list[int]] = []
     used = 0
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         if not out or used + lengths[i] > tokens:
             out.append([])
             used = 0

@@ -6,8 +6,9 @@ on disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -43,6 +44,27 @@ class Translator:
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Those it was trained with; empty where nobody knows."""
 
+    @cached_property
+    def takes_text(self) -> bool:
+        """Whether a text alone can be asked: nothing of it needs a look."""
+        return self.task.kind == "tagging" or (self.task.kind != "qa" and not self.columns.get("pair"))
+
+    @cached_property
+    def asked_key(self) -> Hashable:
+        """Adapters with equal keys make the same rows of what is asked: its name, unless its task says what counts."""
+        options = self.task.asked_options
+        return self.name if options is None else tuple([(option, getattr(self.task, option)) for option in options])
+
+    @cached_property
+    def decode_key(self) -> tuple[type[Task], int]:
+        """Adapters with equal keys are decoded together."""
+        return type(self.task), len(self.labels)
+
+    @cached_property
+    def raw(self) -> Translator:
+        """The same without calibration."""
+        return replace(self, task=self.task.raw())
+
     def example(self, what: Any) -> Example:
         """What was asked, in any of its forms; one text or two, as the adapter was trained."""
         example = self._any_form(what)
@@ -59,18 +81,14 @@ class Translator:
     def rows(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> list[list[Row]]:
         """The rows of every example, of at most `limit` tokens."""
         encoded = self.task.encode(tokenizer, examples, self.labels, limit)
+        if self.task.draws:
+            encoded = self.task.draw(encoded, tokenizer, torch.Generator().manual_seed(0))
+        if [row.example for row in encoded] == list(range(len(examples))):  # nothing was cut into windows
+            return [[row] for row in encoded]
         rows: list[list[Row]] = [[] for _ in examples]
-        for row in self.task.draw(encoded, tokenizer, torch.Generator().manual_seed(0)):
+        for row in encoded:
             rows[row.example].append(row)
         return rows
-
-    def answer(
-        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, base: Base, manner: Manner
-    ) -> Answer:
-        """The answer for one example from all its rows."""
-        task = self.task.raw() if manner.raw else self.task
-        answer = task.decode(outputs, rows, example, self.labels, base)
-        return {"task": self.name, **self._asked(example), **_trimmed(answer, manner)}
 
     def in_windows(self) -> Translator:
         """The same, but nothing of a long text is cut off; no other where that is so anyway."""
@@ -92,10 +110,38 @@ class Translator:
             return Example(words=tuple(what)) if self.task.kind == "tagging" else Example(" ".join(what))
         raise InlayError(f"a request is a text, a pair of texts, a list of words or a mapping, not {what!r}")
 
-    def _asked(self, example: Example) -> Answer:
-        if self.task.kind == "qa":
-            return {"text": example.text, "context": example.pair}
-        return {"text": example.shown()} | ({"pair": example.pair} if example.pair is not None else {})
+
+def answers_of(
+    translators: Sequence[Translator],
+    outputs: Sequence[Sequence[Tensor]],
+    rows: Sequence[Sequence[Row]],
+    examples: Sequence[Example],
+    base: Base,
+    manner: Manner,
+) -> list[Answer]:
+    """The answers for examples of any adapters, from the rows of each; those of one kind are decoded together."""
+    if manner.raw:
+        translators = [one.raw for one in translators]
+    alike: dict[tuple[type[Task], int], list[int]] = {}
+    for i, one in enumerate(translators):
+        alike.setdefault(one.decode_key, []).append(i)
+    found: list[Answer] = [{}] * len(translators)
+    for (kind, _), own in alike.items():
+        tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
+        ran, seen, asked = [outputs[i] for i in own], [rows[i] for i in own], [examples[i] for i in own]
+        for i, answer in zip(own, kind.mixed_answers(tasks, ran, seen, asked, labels, base), strict=True):
+            found[i] = answer
+    if manner.top_k is not None or manner.threshold is not None:
+        found = [_trimmed(answer, manner) for answer in found]
+    whole: list[Answer] = []
+    for one, example, answer in zip(translators, examples, found, strict=True):
+        both: Answer = {"task": one.name, "text": " ".join(example.words) if example.words else example.text}
+        if one.task.kind == "qa":
+            both["context"] = example.pair
+        elif example.pair is not None:
+            both["pair"] = example.pair
+        whole.append(both | answer)
+    return whole
 
 
 def _named(what: Mapping[str, Any]) -> Example:

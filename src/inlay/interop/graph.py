@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inlay.bank.bank import Mount
 from inlay.bank.delta import Delta, Signal
+from inlay.bank.group import Mount
 from inlay.bank.passes import Action, LayerActions, Pass
 from inlay.bank.planning import first_position
 from inlay.bank.route import Route

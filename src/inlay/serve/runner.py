@@ -16,6 +16,7 @@ from torch import Tensor
 
 from inlay.engine.host import Host
 from inlay.engine.predict import batch_of, run_rows
+from inlay.engine.translate import answers_of
 from inlay.errors import InlayError
 from inlay.serve.ask import Answer, Answered, BatchDone
 from inlay.serve.tally import Tally, labels_of
@@ -112,12 +113,8 @@ class Runner:
         Args:
             batch: rows, tokens, seconds, alone and waiting of the batch that these were in; nothing if they never ran.
         """
-        outcomes: list[tuple[Item, Answer | Exception]] = []
-        for item, error in items.items():
-            try:
-                outcomes.append((item, self._answer(item) if error is None else error))
-            except Exception as found:
-                outcomes.append((item, _told(found)))
+        answers = self._answers([item for item, error in items.items() if error is None])
+        outcomes = [(item, answers[item] if error is None else error) for item, error in items.items()]
         answered = [_answered(item, outcome) for item, outcome in outcomes]
         if batch:
             rows, tokens, seconds, alone, waiting = batch
@@ -131,11 +128,31 @@ class Runner:
             else:
                 item.pending.set_result(outcome)
 
-    def _answer(self, item: Item) -> Answer:
-        outputs = [out for out in item.outputs if out is not None]
-        answer = item.translator.answer(outputs, item.rows, item.example, self.host.base, item.manner)
-        answer["version"] = item.version.entry.version
-        return answer | self._explained(item, answer) if item.ask.explain else answer
+    def _answers(self, items: Sequence[Item]) -> dict[Item, Answer | Exception]:
+        """Decode what has run, all that is wanted in one manner at once; if that fails, one by one."""
+        found: dict[Item, Answer | Exception] = {}
+        for manner in dict.fromkeys([item.manner for item in items]):
+            some = [item for item in items if item.manner == manner]
+            try:
+                found |= zip(some, self._decoded(some), strict=True)
+            except Exception as error:
+                if len(some) == 1:
+                    found[some[0]] = _told(error)
+                else:
+                    for item in some:
+                        found |= self._answers([item])
+        return found
+
+    def _decoded(self, items: Sequence[Item]) -> list[Answer]:
+        """The answers to asks that are wanted in one manner."""
+        outputs = [[out for out in item.outputs if out is not None] for item in items]
+        asked = [item.translator for item in items], outputs, [item.rows for item in items]
+        answers = answers_of(*asked, [item.example for item in items], self.host.base, items[0].manner)
+        for item, answer in zip(items, answers, strict=True):
+            answer["version"] = item.version.entry.version
+            if item.ask.explain:
+                answer |= self._explained(item, answer)
+        return answers
 
     def _explained(self, item: Item, answer: Answer) -> Answer:
         """Each token's share in what AdapterBias adds: the mean over layers of |alpha|; by words in tagging."""

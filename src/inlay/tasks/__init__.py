@@ -134,6 +134,11 @@ class Task(ABC):
             cls.encode_options = None
         if "encode" in cls.__dict__ and "asked_options" not in cls.__dict__:
             cls.asked_options = None
+        # a faster way of its parent's would pass by what it says itself
+        if "decode" in cls.__dict__ and "answers" not in cls.__dict__:
+            cls.answers = Task.answers  # type: ignore[method-assign]
+        if {"decode", "answers"} & cls.__dict__.keys() and "mixed_answers" not in cls.__dict__:
+            cls.mixed_answers = classmethod(Task.mixed_answers.__func__)  # type: ignore[assignment, attr-defined]
 
     def __post_init__(self) -> None:
         config.refuse_out_of_range(self.name, self)
@@ -249,6 +254,32 @@ class Task(ABC):
         """The answers for many examples, from the rows of each; a task may have a faster way than one by one."""
         found = zip(outputs, rows, examples, strict=True)
         return [self.decode(out, own, example, labels, base) for out, own, example in found]
+
+    @classmethod
+    def mixed_answers(
+        cls,
+        tasks: Sequence[Self],
+        outputs: Sequence[Sequence[Tensor]],
+        rows: Sequence[Sequence[Row]],
+        examples: Sequence[Example],
+        labels: Sequence[Sequence[str]],
+        base: Base,
+    ) -> list[Answer]:
+        """The answers for examples of many adapters that have this task and equally many outputs.
+
+        Args:
+            tasks, labels: those of the adapter of each example.
+        """
+        alike: dict[tuple[int, int], list[int]] = {}
+        for i, adapter in enumerate(zip(map(id, tasks), map(id, labels), strict=True)):
+            alike.setdefault(adapter, []).append(i)
+        found: list[Answer] = [{}] * len(tasks)
+        for own in alike.values():
+            ran, seen, asked = [outputs[i] for i in own], [rows[i] for i in own], [examples[i] for i in own]
+            answers = tasks[own[0]].answers(ran, seen, asked, labels[own[0]], base)
+            for i, answer in zip(own, answers, strict=True):
+                found[i] = answer
+        return found
 
     @abstractmethod
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:

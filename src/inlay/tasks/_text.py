@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, repeat, starmap
 from math import exp, isfinite, log, sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from inlay.base.load import Base
 from inlay.data.columns import Columns
 from inlay.data.record import Record, several
-from inlay.tasks import Example, Row, Unusable, as_text, is_blank
+from inlay.tasks import Answer, Example, Row, Task, Unusable, as_text, is_blank
+from inlay.tasks._tokens import token_ids
 
 
 def text_example(record: Record, columns: Columns, target: Any) -> Example:
@@ -23,6 +26,9 @@ def text_example(record: Record, columns: Columns, target: Any) -> Example:
 
 def _joined(record: Record, column: str) -> str:
     """The text of a column; or of several, with a space between them, of which some may be empty."""
+    whole = record.fields.get(column)
+    if type(whole) is str and not whole.isspace() and whole:
+        return whole
     parts = several(column, record.fields)
     if len(parts) == 1:
         return as_text(record, column)
@@ -39,19 +45,26 @@ def text_rows(
     windows: bool,
     target: Callable[[Example], Any],
 ) -> list[Row]:
-    """One row per example, cut at the limit; or, with `windows`, as many overlapping ones as it takes."""
+    """One row per example, cut at the limit; or, with `windows`, as many overlapping ones as it takes.
+
+    Args:
+        target: a row's target, for examples that have one.
+    """
     rows: list[Row] = []
-    options = {"verbose": False} if windows else {"truncation": True, "max_length": limit}
     for begin, end in _runs(examples):
         chunk = examples[begin:end]
         pairs = [e.pair for e in chunk] if chunk[0].pair is not None else None
-        encoded = tokenizer([e.shown() for e in chunk], pairs, **options)
-        parts = [[_row(encoded, i)] for i in range(len(chunk))]
-        long = [i for i, ((ids, _),) in enumerate(parts) if len(ids) > limit]
-        for i, found in zip(long, overlapping(tokenizer, [chunk[i] for i in long], limit, limit // 4), strict=True):
-            parts[i] = [_row(*window) for window in found]
-        for i, example in enumerate(chunk):
-            rows += [Row(ids, types, target(example), begin + i) for ids, types in parts[i]]
+        texts = [" ".join(e.words) if e.words else e.text for e in chunk]
+        ids, types = token_ids(tokenizer, texts, pairs, None if windows else limit)
+        targets = [None if e.target is None else target(e) for e in chunk]
+        own = zip(ids, types or repeat(None), targets, range(begin, end))  # noqa: B905 - repeat has no end
+        if not windows or max(map(len, ids)) <= limit:
+            rows += starmap(Row, own)
+            continue
+        long = [i for i, row in enumerate(ids) if len(row) > limit]
+        cut = dict(zip(long, overlapping(tokenizer, [chunk[i] for i in long], limit, limit // 4), strict=True))
+        for i, row in enumerate(own):
+            rows += [Row(*_row(*window), *row[2:]) for window in cut[i]] if i in cut else [Row(*row)]
     return rows
 
 
@@ -105,7 +118,7 @@ def _first_texts(tokenizer: Any, texts: Sequence[str], room: int) -> tuple[list[
 def _runs(examples: Sequence[Example]) -> Iterator[tuple[int, int]]:
     """Stretches of examples that are all pairs or all not; short enough for memory, long enough to be fast."""
     begin = 0
-    for _, group in groupby(examples, key=lambda e: e.pair is not None):
+    for _, group in groupby([e.pair is None for e in examples]):
         end = begin + len(list(group))
         yield from ((i, min(i + 1000, end)) for i in range(begin, end, 1000))
         begin = end
@@ -118,9 +131,38 @@ def _row(encoded: Any, i: int) -> tuple[list[int], list[int] | None]:
 
 def pooled(outputs: Sequence[Sequence[Tensor]]) -> Tensor:
     """[examples, labels] one vector for every example: the mean over its windows, in fp32."""
-    if all(len(windows) == 1 for windows in outputs):
+    if max(map(len, outputs), default=1) == 1:
         return torch.stack([windows[0] for windows in outputs]).float()
     return torch.stack([torch.stack([o.float() for o in windows]).mean(0) for windows in outputs])
+
+
+def column(option: str, tasks: Sequence[Task], like: Tensor) -> Tensor:
+    """[examples, 1] an option of the task of every example."""
+    values = [getattr(task, option) for task in tasks]
+    return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTask(Task):
+    """One answer for a whole text: all answers come from one tensor, whatever the number of adapters."""
+
+    def decode(
+        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
+    ) -> Answer:
+        """One of many."""
+        return self.answers([outputs], [rows], [example], labels, base)[0]
+
+    def answers(
+        self,
+        outputs: Sequence[Sequence[Tensor]],
+        rows: Sequence[Sequence[Row]],
+        examples: Sequence[Example],
+        labels: Sequence[str],
+        base: Base,
+    ) -> list[Answer]:
+        """Those of one adapter."""
+        alike = len(outputs)
+        return self.mixed_answers([self] * alike, outputs, rows, examples, [labels] * alike, base)
 
 
 def best_temperature(mean_loss: Callable[[float], float], rows: int) -> float:

@@ -17,13 +17,13 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Targets, Task, as_text, in_natural_order, shares
-from inlay.tasks._text import best_temperature, pooled, text_example, text_rows
+from inlay.tasks import Answer, Example, Row, Targets, as_text, in_natural_order, shares
+from inlay.tasks._text import TextTask, best_temperature, column, pooled, text_example, text_rows
 
 
 @tasks.register("classification")
 @dataclass(frozen=True, kw_only=True)
-class Classification(Task):
+class Classification(TextTask):
     """The options of the task."""
 
     kind = "classification"
@@ -76,24 +76,21 @@ class Classification(Task):
         """Cross-entropy."""
         return F.cross_entropy(outputs, value, reduction="none")
 
-    def decode(
-        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
-    ) -> Answer:
-        """The likeliest class, its probability, and all of them."""
-        return self.answers([outputs], [rows], [example], labels, base)[0]
-
-    def answers(
-        self,
+    @classmethod
+    def mixed_answers(
+        cls,
+        tasks: Sequence[Self],
         outputs: Sequence[Sequence[Tensor]],
         rows: Sequence[Sequence[Row]],
         examples: Sequence[Example],
-        labels: Sequence[str],
+        labels: Sequence[Sequence[str]],
         base: Base,
     ) -> list[Answer]:
-        """All at once."""
-        p = (pooled(outputs) / self.temperature).softmax(-1)
-        best = zip(p.argmax(-1).tolist(), p.tolist(), strict=True)
-        return [{"label": labels[i], "score": p[i], "scores": dict(zip(labels, p, strict=True))} for i, p in best]
+        """The likeliest class, its probability, and all of them."""
+        logits = pooled(outputs)
+        p = (logits / column("temperature", tasks, logits)).softmax(-1)
+        found = zip(labels, p.argmax(-1).tolist(), p.tolist(), strict=True)
+        return [{"label": names[i], "score": p[i], "scores": dict(zip(names, p, strict=True))} for names, i, p in found]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Accuracy, F1 of several kinds, Matthews."""

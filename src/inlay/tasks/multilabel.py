@@ -18,13 +18,13 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record, as_flag, several
 from inlay.errors import DataError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, in_natural_order, needed
-from inlay.tasks._text import best_temperature, pooled, text_example, text_rows
+from inlay.tasks import Answer, Example, Row, Targets, Unusable, in_natural_order, needed
+from inlay.tasks._text import TextTask, best_temperature, column, pooled, text_example, text_rows
 
 
 @tasks.register("multilabel")
 @dataclass(frozen=True, kw_only=True)
-class Multilabel(Task):
+class Multilabel(TextTask):
     """The options of the task."""
 
     kind = "multilabel"
@@ -83,27 +83,20 @@ class Multilabel(Task):
         logits = outputs[:, : given.shape[1]]
         return F.binary_cross_entropy_with_logits(logits, given, counts, reduction="none").sum(-1)
 
-    def decode(
-        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
-    ) -> Answer:
-        """Every label from the cut-off on; the score is that of the least certain of all decisions."""
-        return self.answers([outputs], [rows], [example], labels, base)[0]
-
-    def answers(
-        self,
+    @classmethod
+    def mixed_answers(
+        cls,
+        tasks: Sequence[Self],
         outputs: Sequence[Sequence[Tensor]],
         rows: Sequence[Sequence[Row]],
         examples: Sequence[Example],
-        labels: Sequence[str],
+        labels: Sequence[Sequence[str]],
         base: Base,
     ) -> list[Answer]:
-        """All at once."""
-        return [self._answer(p, labels) for p in (pooled(outputs) / self.temperature).sigmoid().tolist()]
-
-    def _answer(self, p: Sequence[float], labels: Sequence[str]) -> Answer:
-        given = [label for label, one in zip(labels, p, strict=True) if one >= self.cutoff]
-        sure = min(one if one >= self.cutoff else 1 - one for one in p)
-        return {"label": given, "score": sure, "scores": dict(zip(labels, p, strict=True))}
+        """Every label from the cut-off on; the score is that of the least certain of all decisions."""
+        logits = pooled(outputs)
+        p = (logits / column("temperature", tasks, logits)).sigmoid().tolist()
+        return [_answer(one, names, task.cutoff) for one, names, task in zip(p, labels, tasks, strict=True)]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """F1 over labels, and how often the whole set is right."""
@@ -118,6 +111,12 @@ class Multilabel(Task):
             return F.binary_cross_entropy_with_logits(logits / t, targets).item()
 
         return replace(self, temperature=best_temperature(loss, targets.numel()))
+
+
+def _answer(p: Sequence[float], labels: Sequence[str], cutoff: float) -> Answer:
+    given = [label for label, one in zip(labels, p, strict=True) if one >= cutoff]
+    sure = min([one if one >= cutoff else 1 - one for one in p])
+    return {"label": given, "score": sure, "scores": dict(zip(labels, p, strict=True))}
 
 
 def _flag(record: Record, column: str) -> bool:

@@ -19,13 +19,13 @@ from inlay.data.columns import Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
-from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, as_text, equal_shares
-from inlay.tasks._text import pooled, text_example, text_rows
+from inlay.tasks import Answer, Example, Row, Targets, Unusable, as_text, equal_shares
+from inlay.tasks._text import TextTask, pooled, text_example, text_rows
 
 
 @tasks.register("regression")
 @dataclass(frozen=True, kw_only=True)
-class Regression(Task):
+class Regression(TextTask):
     """The options of the task."""
 
     kind = "regression"
@@ -76,22 +76,19 @@ class Regression(Task):
         """Squared error."""
         return F.mse_loss(outputs[:, 0], value, reduction="none")
 
-    def decode(
-        self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
-    ) -> Answer:
-        """The value on the scale of the data."""
-        return self.answers([outputs], [rows], [example], labels, base)[0]
-
-    def answers(
-        self,
+    @classmethod
+    def mixed_answers(
+        cls,
+        tasks: Sequence[Self],
         outputs: Sequence[Sequence[Tensor]],
         rows: Sequence[Sequence[Row]],
         examples: Sequence[Example],
-        labels: Sequence[str],
+        labels: Sequence[Sequence[str]],
         base: Base,
     ) -> list[Answer]:
-        """All at once."""
-        return [{"value": value * self.scale + self.mean} for value in pooled(outputs)[:, 0].tolist()]
+        """The value on the scale of the data."""
+        values = zip(pooled(outputs)[:, 0].tolist(), tasks, strict=True)
+        return [{"value": value * task.scale + task.mean} for value, task in values]
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Spearman, Pearson and errors."""

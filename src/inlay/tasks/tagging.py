@@ -109,20 +109,36 @@ class Tagging(Task):
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
         """Words, tags and spans; spans have characters where a text was given, else word positions."""
-        found = word_spans(example.text) if not example.words else []
-        words = example.words or tuple(example.text[a:b] for a, b in found)
-        nothing = "O" if "O" in labels else labels[0]
-        tags, scores = [nothing] * len(words), [0.0] * len(words)
-        for out, row in zip(outputs, rows, strict=True):
-            if row.aux and words:
-                p = (_at_words([out], [row]).float() / self.temperature).softmax(-1)
-                for (_, word), score, tag in zip(row.aux, *(v.tolist() for v in p.max(-1)), strict=True):
-                    tags[word], scores[word] = labels[tag], score
-        return {
-            "tokens": list(words),
-            "tags": tags,
-            "spans": _spans(example, found, words, tags, scores, is_entities(labels)),
-        }
+        return self.answers([outputs], [rows], [example], labels, base)[0]
+
+    def answers(
+        self,
+        outputs: Sequence[Sequence[Tensor]],
+        rows: Sequence[Sequence[Row]],
+        examples: Sequence[Example],
+        labels: Sequence[str],
+        base: Base,
+    ) -> list[Answer]:
+        """All at once."""
+        flat = [(o, r) for out, own in zip(outputs, rows, strict=True) for o, r in zip(out, own, strict=True) if r.aux]
+        of_word: Iterator[tuple[float, int]] = iter(())
+        if flat:
+            logits = _at_words([o for o, _ in flat], [r for _, r in flat]).float()
+            p, tag = (logits / self.temperature).softmax(-1).max(-1)
+            of_word = zip(p.tolist(), tag.tolist(), strict=True)
+        entities, nothing = is_entities(labels), "O" if "O" in labels else labels[0]
+        answers: list[Answer] = []
+        for own, example in zip(rows, examples, strict=True):
+            found = word_spans(example.text) if not example.words else []
+            words = example.words or tuple(example.text[a:b] for a, b in found)
+            tags, scores = [nothing] * len(words), [0.0] * len(words)
+            for row in own:
+                for (_, word), (score, best) in zip(row.aux, of_word, strict=False):  # the words of all rows in one
+                    if words:  # a text without any is asked about as if it were one
+                        tags[word], scores[word] = labels[best], score
+            spans = _spans(example, found, words, tags, scores, entities)
+            answers.append({"tokens": list(words), "tags": tags, "spans": spans})
+        return answers
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Accuracy over words; F1 over entities where tags are B- and I-."""

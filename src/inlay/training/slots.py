@@ -51,7 +51,7 @@ class Slots:
         """
         forward = self.host.forward
         slots = {job.index: self.host.slot(slot_name(job)) for job in self.active}
-        ordered = sorted(self.active, key=lambda job: forward.bank.rank(slots[job.index]))
+        ordered = sorted(self.active, key=lambda job: forward.bank.ranks[slots[job.index]])
         together = [job for job in ordered if forward.bank.slot(slots[job.index]).weights is None]
         alone = [[job] for job in ordered if forward.bank.slot(slots[job.index]).weights is not None]
         return [together, *alone] if together else alone

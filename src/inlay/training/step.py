@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,10 +132,10 @@ class Step:
     def _targets(self, runs: Sequence[RunStep], slots: Sequence[int], plan: BatchPlan[Array]) -> Iterator[RunTargets]:
         heads = plan.heads
         assert heads is not None
-        starts = np.flatnonzero(np.diff(heads.slots, prepend=-1)).tolist()
+        starts = heads.bounds[:-1]
         tokens = (heads.lengths.cumsum() - heads.lengths)[starts].tolist()
-        row = dict(zip(heads.slots[starts].tolist(), starts, strict=True))
-        token = dict(zip(row, tokens, strict=True))
+        own = plan.slots[starts].tolist()
+        row, token = dict(zip(own, starts.tolist(), strict=True)), dict(zip(own, tokens, strict=True))
         for run, slot in zip(runs, slots, strict=True):
             targets = run.task.targets(run.rows, run.weights)
             if run.share is not None:

@@ -15,6 +15,9 @@ from inlay.errors import DataError
 
 LOOK = 100
 """Objects looked at when a file is opened; the columns are all of their keys."""
+_whole, _first_value = json.JSONDecoder().decode, json.JSONDecoder().raw_decode
+"""The second is faster, but takes no spaces in front, and does not mind what comes after."""
+_ENDS = ("\n", "\r\n", "")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -36,19 +39,21 @@ def open_jsonl(text: Text) -> Layout:
     def read(bad: Bad) -> Iterator[Record]:
         for number, line in _lines(text):
             value, problem = parse(line)
-            place = f"{text.name}:{number}"
             if problem:
-                bad(place, problem)
+                bad(f"{text.name}:{number}", problem)
             else:
-                yield Record(value, place)
+                yield Record(value, f"{text.name}:{number}")
 
     return Layout(tuple(columns), read, notes=text.notes())
 
 
 def parse(line: str) -> tuple[dict[str, Any], str]:
     """The object on a line, or what is wrong with it."""
+    value: Any
     try:
-        value = json.loads(line)
+        value, end = _first_value(line) if line.startswith("{") else (None, 0)
+        if line[end:] not in _ENDS:
+            value = _whole(line)
     except json.JSONDecodeError as error:
         return {}, f"not JSON: {error.msg} (column {error.colno}); expected one object {{...}} per line"
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,172 @@
+"""What bulk prediction costs outside the model: µs a row and stage, rows/s of the command, and 64 rows of 50 tasks.
+
+    python bench/bulk.py                       # a tiny model with a real tokenizer: the host's own cost
+    python bench/bulk.py --base sentence-transformers/all-MiniLM-L6-v2 --rows 2000 --weights plain prepack
+
+Stages run one after the other in one thread, and what is measured is that thread's CPU time: the interpreter's own and
+the tokenizer's. The command runs as users run it, in a process of its own, and says how many rows a second it had from
+the first row read to the last written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import transformers
+
+import inlay
+from inlay.bench.outside import python_calls, seconds
+from inlay.cli.asking import Asking
+from inlay.cli.chosen import find, host_with
+from inlay.cli.parts import open_parts
+from inlay.cli.texts import of_file
+from inlay.engine.predict import decode, encode, run
+from inlay.engine.translate import Manner
+from inlay.library.library import Library
+from inlay.training.heap import left_alone
+
+WORDS = "the parcel that I ordered on monday came late and the box was broken so please refund my money as soon".split()
+WORDS += "possible since nobody answers letters calls about delivery of second order thanks in advance kind".split()
+
+
+def texts(rows: int, least: int = 20, most: int = 65, seed: int = 0) -> list[str]:
+    """Texts of so many words; about 45 tokens on average, if nothing else is said."""
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(least, most))) for _ in range(rows)]
+
+
+def tiny_base(folder: Path) -> str:
+    """A model that costs next to nothing, with the default base's own tokenizer."""
+    from inlay.base.places import DEFAULT, locate
+
+    words = transformers.AutoTokenizer.from_pretrained(locate(DEFAULT)[0])
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **size)).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return str(folder)
+
+
+def many_tasks(base: str | None) -> dict[str, tuple[int, float]]:
+    """Python calls and µs a row outside the model, 64 rows of 50 tasks: of all, and of every step."""
+    host = inlay.Host(base, device="cpu")
+    for i in range(50):
+        host.add(f"t{i}", "lora", labels=[f"l{j}" for j in range(2 + i % 4)], seed=i)
+    asked = [(f"t{i % 50}", text) for i, text in enumerate(texts(64, 4, 12))]
+    encoded = encode(host, asked)
+    outputs = run(host, encoded)
+    steps: dict[str, Callable[[], object]] = {
+        "all": lambda: host.predict(asked),
+        "encode": lambda: encode(host, asked),
+        "plan and run": lambda: run(host, encoded),
+        "decode": lambda: decode(host, encoded, outputs, Manner()),
+    }
+    for work in steps.values():
+        work()
+    return {step: (python_calls(work), seconds(work, 200) / len(asked) * 1e6) for step, work in steps.items()}
+
+
+def stages(root: Path, file: Path, library: Library, base: str | None) -> dict[str, float]:
+    """µs a row of every stage, one after the other in one thread."""
+    chosen = find(library, "a", ())
+    entry = chosen["a"].entry
+    assert entry is not None
+    host = host_with(base, None, library, {"a": entry})
+    asked = of_file(str(file), None, None, {}, {"a": "classification"}, {"a": chosen["a"].about})
+    asking = Asking(asked, chosen, 4096, False)
+    store = open_parts(root / "stages.jsonl", asking.columns(), {})
+    spent: Counter[str] = Counter()
+    rows, parts = 0, asking.parts()
+
+    @contextmanager
+    def timed(stage: str) -> Iterator[None]:
+        began = time.thread_time()
+        yield
+        spent[stage] += time.thread_time() - began
+
+    for number in itertools.count():
+        with timed("read"):
+            part = next(parts, None)
+        if part is None:
+            break
+        with timed("encode"):
+            encoded = encode(host, asking.requests(part))
+        with timed("run"):
+            outputs = run(host, encoded)
+        with timed("decode"):
+            answers = decode(host, encoded, outputs, Manner())
+        with timed("lay out"):
+            lines = [asking.line(row, answer, False) for row, answer in asking.paired(part, answers)]
+        with timed("write"):
+            store.write(number, lines)
+        rows += len(part)
+    store.remove()
+    return {stage: total / rows * 1e6 for stage, total in spent.items()}
+
+
+def command(root: Path, file: Path, library: Library, weights: str | None) -> tuple[float, float, float]:
+    """Rows a second by the command's own count, and the whole command's seconds, on the clock and of the CPU."""
+    out, flags = root / "out.jsonl", ["--weights", weights] if weights else []
+    asked = ["predict", "a", "--file", file, "--text", "text", "--library", library.local, "--json"]
+    asked += ["--out", out, "--overwrite"]
+    began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    plain = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    done = subprocess.run(
+        [sys.executable, "-m", "inlay", *map(str, asked), *flags], capture_output=True, text=True, check=True, env=plain
+    )
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used
+    return float(json.loads(done.stdout)["rows_per_second"]), time.perf_counter() - began, used
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default=None, help="a tiny model by default")
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--weights", nargs="*", default=[""], help="forms to run the command with; '' is its default")
+    parser.add_argument("--turns", type=int, default=1, help="of the commands")
+    parser.add_argument("--skip", nargs="*", default=[], choices=["tasks", "stages", "command"])
+    given = parser.parse_args()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        base = given.base or tiny_base(root / "base")
+        file = root / "in.jsonl"
+        with file.open("w") as lines:
+            lines.writelines(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts(given.rows)))
+        host, library = inlay.Host(base), Library(root / "library")
+        host.add("a", "lora", labels=["bad", "fine", "good"])
+        library.put(host.adapter("a"), base_name=base)
+        if "tasks" not in given.skip:
+            with left_alone():
+                steps = many_tasks(base)
+            told = "; ".join(f"{step} {calls:,} Python calls, {cost:.1f} µs" for step, (calls, cost) in steps.items())
+            print(f"64 rows of 50 tasks, a row outside the model: {told}", flush=True)
+        if "stages" not in given.skip:
+            with left_alone():  # as the command does
+                found = stages(root, file, library, base)
+            told = ", ".join(f"{stage} {cost:.1f}" for stage, cost in found.items())
+            print(f"µs a row: {told}; all {sum(found.values()):.1f}", flush=True)
+        if "command" not in given.skip:
+            for _ in range(given.turns):
+                for weights in given.weights:
+                    rate, wall, used = command(root, file, library, weights or None)
+                    told = f"{rate:,.0f} rows/s; in all {wall:.1f} s, {used:.1f} s of CPU time"
+                    print(f"inlay predict, {weights or 'default'} weights: {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

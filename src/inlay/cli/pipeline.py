@@ -1,0 +1,158 @@
+"""Rows to answers, in parts, so that the model never waits: two threads work beside it, one ahead and one behind.
+
+    ahead: read a part, and encode it  ->  here: run it  ->  behind: decode it, lay it out, write it
+
+Parts stay in order, and at most one waits between two stages: memory does not grow with the input. Whatever a stage
+raises ends all of them and is raised here, once. Parts before one that could not be read are finished first.
+"""
+
+from __future__ import annotations
+
+import gc
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+if TYPE_CHECKING:
+    from inlay.cli.asking import Asking
+    from inlay.cli.chosen import Answering
+    from inlay.cli.texts import Row
+    from inlay.tasks import Answer
+
+T = TypeVar("T")
+_END = object()
+_SWITCH = 5e-4
+"""Seconds that a thread may hold the interpreter while another waits. The model's thread asks for it at every call
+of torch's, and with the usual 5 ms may wait longer than it works."""
+_OBJECTS = 200_000
+"""New objects from which on the garbage collector looks for cycles. Parts on their way hold about as many, and none."""
+
+Finish = Callable[[int, "list[Row]", "list[tuple[Row, Answer]] | None"], None]
+"""Takes a part's number, rows and answers; these are None if the part was done before."""
+
+
+def answer_all(
+    host: Answering, asking: Asking, finish: Finish, done: Callable[[int], bool] = lambda number: False
+) -> None:
+    """Answer every part that is not done, and finish all of them, in order."""
+
+    def encoded() -> Iterator[tuple[int, list[Row], Any]]:
+        for number, rows in enumerate(asking.parts()):
+            yield number, rows, None if done(number) else host.encode(asking.requests(rows))
+
+    def decoded(part: tuple[int, list[Row], Any, Any]) -> None:
+        number, rows, own, ran = part
+        finish(number, rows, None if own is None else asking.paired(rows, host.decode(own, ran)))
+
+    with _undisturbed(), Ahead(encoded(), asking.texts.waits) as parts, Behind(decoded) as rest:
+        for number, rows, own in parts:
+            rest.give((number, rows, own, None if own is None else host.run(own)))
+
+
+class Ahead(Generic[T]):
+    """The items of an iterable, taken from it in a thread of its own, one ahead of who asks for them."""
+
+    def __init__(self, items: Iterable[T], here: bool = False):
+        """
+        Args:
+            here: use no thread. One that waits for a terminal or a pipe could not be ended.
+        """
+        self._items, self._left = items, False
+        self._ready: queue.Queue[Any] = queue.Queue(1)
+        self._error: BaseException | None = None
+        self._thread = None if here else threading.Thread(target=self._take, name="inlay ahead", daemon=True)
+
+    def _take(self) -> None:
+        try:
+            for item in self._items:
+                self._ready.put(item)
+                if self._left:
+                    return
+        except BaseException as error:
+            self._error = error
+        self._ready.put(_END)
+
+    def __iter__(self) -> Iterator[T]:
+        if self._thread is None:
+            yield from self._items
+            return
+        while (item := self._ready.get()) is not _END:
+            yield item
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left = True
+        while self._thread is not None and self._thread.is_alive():
+            try:
+                self._ready.get(timeout=0.01)  # it may wait for room
+            except queue.Empty:
+                continue
+
+
+class Behind(Generic[T]):
+    """Work on items in a thread of its own, in their order; who gives them is one ahead."""
+
+    def __init__(self, work: Callable[[T], None]):
+        self._work = work
+        self._given: queue.Queue[Any] = queue.Queue(1)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="inlay behind", daemon=True)
+
+    def _run(self) -> None:
+        while (item := self._given.get()) is not _END:
+            if self._error is not None:
+                continue  # who gives must not wait for ever
+            try:
+                self._work(item)
+            except BaseException as error:
+                self._error = error
+
+    def give(self, item: T) -> None:
+        """Have it worked on; raises what the work on an earlier one raised."""
+        if self._error is not None:
+            raise self._error
+        self._given.put(item)
+
+    def _finish(self) -> None:
+        """Wait for what was given: it is finished whatever has happened since."""
+        self._given.put(_END)
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self._finish()
+        except KeyboardInterrupt:
+            self._finish()  # else it would write while the caller cleans up
+            raise
+        if error is None and self._error is not None:
+            raise self._error
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Threads take turns often; the garbage collector leaves the model alone, and looks at rows seldom."""
+    from inlay.training.heap import left_alone
+
+    switch, (first, *others) = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(min(switch, _SWITCH))
+    gc.set_threshold(first and max(first, _OBJECTS), *others)  # 0: somebody has turned it off
+    try:
+        with left_alone():
+            yield
+    finally:
+        gc.set_threshold(first, *others)
+        sys.setswitchinterval(switch)
