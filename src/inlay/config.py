@@ -46,10 +46,13 @@ class Range:
         return self.at_least <= value <= self.at_most and self.above < value < self.below
 
     def __str__(self) -> str:
-        low = f"{text_of(self.at_least)} or more" if self.at_least > -math.inf else f"more than {text_of(self.above)}"
+        least, above, most, below = map(text_of, (self.at_least, self.above, self.at_most, self.below))
+        has_least = self.at_least > -math.inf
         if self.below < math.inf:
-            return f"{text_of(max(self.at_least, self.above))} to below {text_of(self.below)}"
-        return f"{low}, up to {text_of(self.at_most)}" if self.at_most < math.inf else low
+            return f"{least} to below {below}" if has_least else f"between {above} and {below}"
+        return (f"{least} or more" if has_least else f"more than {above}") + f", up to {most}" * (
+            self.at_most < math.inf
+        )
 
 
 def option(default: Any, help: str, **within: float) -> Any:

@@ -144,9 +144,6 @@ class Task(ABC):
         config.refuse_out_of_range(self.name, self)
         if self.max_length is not None and self.max_length < 4:
             raise SpecError(f"{self.name}: max_length={self.max_length} is not valid: expected at least 4")
-        for key in ("temperature", "scale"):  # what answers are divided by, or multiplied with
-            if not getattr(self, key, 1.0) > 0:
-                raise SpecError(f"{self.name}: {key}={getattr(self, key)} is not valid: expected more than 0")
 
     @property
     def spec(self) -> str:
