@@ -206,6 +206,10 @@ def test_an_unknown_option_of_a_method_names_the_nearest_and_all():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ("lora:mixout=-0.1", "lora: mixout=-0.1 is not valid: expected 0 to below 1"),
+        ("diffprune:target=0", "diffprune: target=0.0 is not valid: expected more than 0, up to 1"),
+        ("diffprune:target=1.5", "diffprune: target=1.5 is not valid: expected more than 0, up to 1"),
+        ("houlsby:init=-1", "houlsby: init=-1.0 is not valid: expected 0 or more"),
         ("lora:mixout=1", "lora: mixout=1.0 is not valid: expected 0 to below 1"),
         ("bitfit:mixout=-0.1", "bitfit: mixout=-0.1 is not valid"),
         ("lora:mixout_unit=row", "Valid: element, neuron"),
@@ -221,7 +225,6 @@ def test_an_unknown_option_of_a_method_names_the_nearest_and_all():
         ("adapterbias:low=0.5", "low < 0, high > 1 and temperature > 0"),
         ("finetune:top=0", "finetune: top=0 is not valid: expected 1 or more"),
         ("finetune:top=2,layers=1", "give top= or layers=, not both"),
-        ("diffprune:target=0", "diffprune: target=0.0 is not valid"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(text: str, problem: str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from inlay.base.shapes import sites_of
 from inlay.base.sites import Site, Sites
 from inlay.config import option
 from inlay.errors import SpecError
-from inlay.registry import Registry, methods
+from inlay.registry import Registry, methods, tasks
 
 OUTSIDE = f"""
 from dataclasses import dataclass
@@ -165,6 +165,27 @@ def test_a_name_of_the_package_is_taken_before_its_module_is_imported():
     registry = Registry("method", "inlay.methods")
     with pytest.raises(SpecError, match="'lora' is taken"):
         registry.register("lora")(Rescale)
+
+
+@pytest.mark.parametrize(("option", "owner"), [("start", "SlotMethod"), ("spec", "Method"), ("retunes", "Method")])
+def test_an_option_that_hides_part_of_a_method_is_refused(option: str, owner: str):
+    hiding = make_dataclass("Hiding", [(option, int, 3)], bases=(Rescale,), frozen=True, kw_only=True)
+    with pytest.raises(SpecError, match=f"the option '{option}' of Hiding hides {owner}.{option}; rename it"):
+        inlay.method("hiding")(hiding)
+    assert "hiding" not in methods.names()
+
+
+@pytest.mark.parametrize("option", ["losses", "kind", "spec"])
+def test_an_option_that_hides_part_of_a_task_is_refused(option: str):
+    hiding = make_dataclass("Hiding", [(option, int, 3)], bases=(tasks.find("classification"),), frozen=True)
+    with pytest.raises(SpecError, match=f"the option '{option}' of Hiding hides (Classification|Task).{option}"):
+        inlay.task("hiding")(hiding)
+    assert "hiding" not in tasks.names()
+
+
+def test_an_option_may_have_another_default_in_a_class_that_derives_from_it():
+    inlay.method("other")(make_dataclass("Other", [("sites", str, "attn.q")], bases=(Rescale,), frozen=True))
+    assert parse("other").spec == "other"
 
 
 def test_a_notebook_cell_may_run_twice():

@@ -165,7 +165,7 @@ def shake(host: inlay.Host, name: str, seed: int = 0, scale: float = 0.3) -> Non
     random = torch.Generator().manual_seed(seed)
     bank, weights = host.forward.bank, host.forward.bank.slot(slot).weights
     tensors = {n: t for n, t in bank.read(slot).items() if n in bank.slot(slot).params}
-    constant = {n for n, p in bank.slot(slot).params.items() if p.role == "constant"}
+    constant = {n for n, p in bank.slot(slot).params.items() if p.is_fixed}
 
     def move(name: str, value: torch.Tensor, scale: float) -> torch.Tensor:
         noise = (torch.randn(value.shape, generator=random) * scale).to(value.device)

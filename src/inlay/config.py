@@ -33,9 +33,43 @@ class Option:
     help: str
 
 
-def option(default: Any, help: str) -> Any:
-    """A dataclass field with a line of help."""
-    return dataclasses.field(default=default, metadata={"help": help})
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Which numbers an option may have; infinite where there is no end."""
+
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.at_least <= value <= self.at_most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        least, above, most, below = map(text_of, (self.at_least, self.above, self.at_most, self.below))
+        has_least = self.at_least > -math.inf
+        if self.below < math.inf:
+            return f"{least} to below {below}" if has_least else f"between {above} and {below}"
+        return (f"{least} or more" if has_least else f"more than {above}") + f", up to {most}" * (
+            self.at_most < math.inf
+        )
+
+
+def option(default: Any, help: str, **within: float) -> Any:
+    """A dataclass field with a line of help.
+
+    Args:
+        within: which numbers it may have, as in `Range`.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "within": Range(**within) if within else None})
+
+
+def refuse_out_of_range(name: str, options: Any) -> None:
+    """Refuse the first number that is not in the range its option declares."""
+    for field in dataclasses.fields(options):
+        value, within = getattr(options, field.name), field.metadata.get("within")
+        if within is not None and value is not None and value not in within:
+            raise SpecError(f"{name}: {field.name}={value} is not valid: expected {within}")
 
 
 def split_spec(text: str) -> tuple[str, dict[str, str]]:

@@ -7,9 +7,11 @@ imported until it is asked for.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -37,6 +39,7 @@ class Registry:
                 raise SpecError(f"the {self.kind} name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
             if cls.__module__ != owner and name in self._modules():
                 raise SpecError(f"the {self.kind} name {name!r} is taken by {owner}")
+            _refuse_hiding(cls)
             cls.name = name  # type: ignore[attr-defined]
             self._classes[name] = cls
             return cls
@@ -86,6 +89,18 @@ class Registry:
             except Exception as error:
                 raise SpecError(f"the {self.kind} {name!r} ({point.value}) cannot be imported: {error}") from error
             self.register(name)(found)
+
+
+def _refuse_hiding(cls: type[Any]) -> None:
+    """An option with the name of something that its base classes have would take that thing's place."""
+    options = _options(cls)
+    for base in cls.__mro__[1:-1]:
+        for name in sorted(options & {*vars(base), *inspect.get_annotations(base)} - _options(base)):
+            raise SpecError(f"the option {name!r} of {cls.__qualname__} hides {base.__name__}.{name}; rename it")
+
+
+def _options(cls: type[Any]) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
 
 
 methods = Registry("method", "inlay.methods")

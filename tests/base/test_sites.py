@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from inlay.base import arch
+from inlay.base.shapes import sites_of
 from inlay.base.sites import Sites, resolve
 from inlay.errors import ArchError, SpecError
 
@@ -192,3 +193,15 @@ def test_only_shared_attention_keys_need_a_pass_of_their_own():
     deberta = arch.find("deberta-v2")
     assert resolve(tiny.model("deberta-v2"), deberta).single_slot == {"attn.q", "attn.k"}
     assert resolve(tiny.model("deberta-v2", share_att_key=False), deberta).single_slot == frozenset()
+
+
+def test_a_sites_option():
+    base = sites_of("bert-base")
+    found = base.projections("attn.q + ffn.out", "top2")
+    assert [site.name for site in found] == [f"layers.{i}.{kind}" for i in (10, 11) for kind in ("attn.q", "ffn.out")]
+    with pytest.raises(SpecError, match=r"sites=attn\.q\+attn\.q names a site twice"):
+        base.projections("attn.q+attn.q", "all")
+    with pytest.raises(SpecError, match=r"attn\.norm is a norm, not a projection\. Valid: attn\.k, .*, pooler$"):
+        base.projections("attn.q+attn.norm", "all")
+    with pytest.raises(SpecError, match=r"bert has no site 'attn\.w'"):
+        base.projections("attn.w", "all")

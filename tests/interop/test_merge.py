@@ -243,6 +243,9 @@ def test_unknown_methods_are_refused(tmp_path):
     class Twice(BiasShift):
         """Derived from one that could be merged; what it does is its own."""
 
+        def difference(self, route, p, at):
+            return 2 * super().difference(route, p, at)
+
     class Other(BitFit):
         def parts(self, sites):
             return [Part(part.site, Twice(), part.rows) for part in super().parts(sites)]

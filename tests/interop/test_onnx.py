@@ -304,7 +304,7 @@ def test_refusals(tmp_path):
     path = tmp_path / "x.onnx"
     for name in ("full", "sparse"):
         refused(host, ["a", name], path, AdapterError, f"{name}.*own weights.*inlay export merged")
-    refused(host, ["words"], path, AdapterError, "masked words")
+    refused(host, ["words"], path, AdapterError, "mlm gives no answers")
     refused(host, ["bare"], path, SlotError, "has no task")
     refused(host, ["nobody"], path, SlotError, "no adapter named 'nobody'")
     refused(host, ["a", "a"], path, AdapterError, "each adapter once")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,23 @@ from inlay.tasks import NOTHING, Row, Targets, at_units, first_tokens, parse, sh
 from inlay.tasks.classification import Classification
 
 HIDDEN_NOT = -100
-WEIGHTED = ("classification", "multilabel", "tagging")
 EMPTY = 3
 """How many units of no run are in a call for many."""
-CASES = [(name, False) for name in ("classification", "mlm", "multilabel", "qa", "regression", "tagging")]
-CASES += [(name, True) for name in WEIGHTED]
-every_case = pytest.mark.parametrize(("name", "weighted"), CASES)
+Numbers = Callable[[int, int], list[int]]
+"""(below, how many) -> random numbers."""
+
+
+@dataclass(frozen=True)
+class LossCase:
+    """What these tests need to know of a task."""
+
+    target: Callable[[int, int, int, Numbers], tuple[Any, Any]]
+    """(which row, its tokens, labels, random numbers) -> its target and aux."""
+    oracle: Callable[[Run, Any], Tensor]
+    """The loss as one would write it from rows."""
+    width: int | None = None
+    """Of its outputs; None for one per label."""
+    weighted: bool = False
 
 
 @pytest.fixture(scope="module")
@@ -53,26 +64,11 @@ def random_run(name: str, labels: int, seed: int, weighted: bool = False) -> Run
         found: list[int] = torch.randint(below, (n,), generator=random).tolist()
         return found
 
-    rows = []
+    rows, case = [], LOSSES[name]
     for i, n in enumerate((5, 9, 2, 4, 7)[: 3 + seed % 3]):
-        aux: Any = None
-        target: Any
-        if name == "classification":
-            (target,) = numbers(labels, 1)
-        elif name == "multilabel":
-            target = [float(v) for v in numbers(2, labels)]
-        elif name == "regression":
-            target = torch.randn((), generator=random).item()
-        elif name == "tagging":
-            aux = [(piece, word) for word, piece in enumerate(range(1, n - 1, 2))]  # the row of two has no word
-            target = numbers(labels, len(aux))
-        elif name == "qa":
-            target = tuple(sorted(numbers(n, 2)))
-        else:
-            hidden = [piece % 3 == 1 and i != 1 for piece in range(n)]  # the second row hides nothing
-            target = [v if h else HIDDEN_NOT for v, h in zip(numbers(20, n), hidden, strict=True)]
+        target, aux = case.target(i, n, labels, numbers)
         rows.append(Row([0] * n, target=target, aux=aux))
-    width = {"regression": 1, "qa": 2, "mlm": 16}.get(name, labels)
+    width = case.width or labels
     shapes = [(len(row.ids), width) if parse(name).per_token else (width,) for row in rows]
     outputs = [torch.randn(shape, generator=random).to(tiny.DEVICE).requires_grad_() for shape in shapes]
     weights = (torch.rand(labels, generator=random) + 0.2).tolist() if weighted else None
@@ -80,31 +76,69 @@ def random_run(name: str, labels: int, seed: int, weighted: bool = False) -> Run
 
 
 def oracle(run: Run, base: Any) -> Tensor:
-    """The loss as one would write it from rows."""
-    outputs, rows = run.outputs, run.rows
-    device = outputs[0].device
-    weights = None if run.weights is None else torch.tensor(run.weights, device=device)
-    if run.name == "classification":
-        return F.cross_entropy(torch.stack(outputs), torch.tensor([r.target for r in rows], device=device), weights)
-    if run.name == "multilabel":
-        given = torch.tensor([r.target for r in rows], device=device)
-        return F.binary_cross_entropy_with_logits(torch.stack(outputs), given, weights)
-    if run.name == "regression":
-        return F.mse_loss(torch.cat(outputs), torch.tensor([r.target for r in rows], device=device))
-    if run.name == "qa":
-        pairs = zip(outputs, rows, strict=True)
-        each = [
-            F.cross_entropy(o[:, side][None], torch.tensor([r.target[side]], device=device))
-            for o, r in pairs
-            for side in (0, 1)
-        ]
-        return torch.stack(each).mean()
-    if run.name == "tagging":
-        logits = torch.cat([o[[piece for piece, _ in r.aux]] for o, r in zip(outputs, rows, strict=True)])
-        return F.cross_entropy(logits, torch.tensor([t for r in rows for t in r.target], device=device), weights)
-    words, bias = words_of(base)
-    logits = F.linear(torch.cat(outputs).to(words), words, bias).float()
-    return F.cross_entropy(logits, torch.tensor([t for r in rows for t in r.target], device=device))
+    return LOSSES[run.name].oracle(run, base)
+
+
+def on_device(values: Any) -> Tensor:
+    return torch.tensor(values, device=tiny.DEVICE)
+
+
+def classes_of(run: Run, base: Any) -> Tensor:
+    weights = None if run.weights is None else on_device(run.weights)
+    return F.cross_entropy(torch.stack(run.outputs), on_device([r.target for r in run.rows]), weights)
+
+
+def labels_of(run: Run, base: Any) -> Tensor:
+    weights = None if run.weights is None else on_device(run.weights)
+    given = on_device([r.target for r in run.rows])
+    return F.binary_cross_entropy_with_logits(torch.stack(run.outputs), given, weights)
+
+
+def values_of(run: Run, base: Any) -> Tensor:
+    return F.mse_loss(torch.cat(run.outputs), on_device([r.target for r in run.rows]))
+
+
+def ends_of(run: Run, base: Any) -> Tensor:
+    pairs = zip(run.outputs, run.rows, strict=True)
+    each = [F.cross_entropy(o[:, side][None], on_device([r.target[side]])) for o, r in pairs for side in (0, 1)]
+    return torch.stack(each).mean()
+
+
+def tags_of(run: Run, base: Any) -> Tensor:
+    logits = torch.cat([o[[piece for piece, _ in r.aux]] for o, r in zip(run.outputs, run.rows, strict=True)])
+    weights = None if run.weights is None else on_device(run.weights)
+    return F.cross_entropy(logits, on_device([t for r in run.rows for t in r.target]), weights)
+
+
+def words(run: Run, base: Any) -> Tensor:
+    known, bias = words_of(base)
+    logits = F.linear(torch.cat(run.outputs).to(known), known, bias).float()
+    return F.cross_entropy(logits, on_device([t for r in run.rows for t in r.target]))
+
+
+def tagged(i: int, n: int, labels: int, numbers: Numbers) -> tuple[Any, Any]:
+    aux = [(piece, word) for word, piece in enumerate(range(1, n - 1, 2))]  # the row of two has no word
+    return numbers(labels, len(aux)), aux
+
+
+def hidden(i: int, n: int, labels: int, numbers: Numbers) -> tuple[Any, Any]:
+    pieces = [piece % 3 == 1 and i != 1 for piece in range(n)]  # the second row hides nothing
+    return [v if h else HIDDEN_NOT for v, h in zip(numbers(20, n), pieces, strict=True)], None
+
+
+LOSSES = {
+    "classification": LossCase(lambda i, n, labels, numbers: (numbers(labels, 1)[0], None), classes_of, weighted=True),
+    "multilabel": LossCase(
+        lambda i, n, labels, numbers: ([float(v) for v in numbers(2, labels)], None), labels_of, weighted=True
+    ),
+    "regression": LossCase(lambda i, n, labels, numbers: (numbers(1000, 1)[0] / 300 - 1.5, None), values_of, 1),
+    "tagging": LossCase(tagged, tags_of, weighted=True),
+    "qa": LossCase(lambda i, n, labels, numbers: (tuple(sorted(numbers(n, 2))), None), ends_of, 2),
+    "mlm": LossCase(hidden, words, 16),
+}
+every_case = pytest.mark.parametrize(
+    ("name", "weighted"), [(n, w) for n, case in LOSSES.items() for w in ((False, True) if case.weighted else (False,))]
+)
 
 
 def with_gradients(loss: Tensor, runs: Sequence[Run]) -> list[Tensor]:
@@ -151,7 +185,7 @@ def together(runs: Sequence[Run], more: int = 3) -> Together:
 
 
 def test_every_task_has_a_case():
-    assert {name for name, _ in CASES} == set(tasks.names())
+    assert set(LOSSES) == set(tasks.names())
 
 
 @every_case

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inlay.base.load import load_tokenizer
+from inlay.data.columns import GOLD
 from inlay.engine.host import Host
 from inlay.engine.predict import limit_of
 from inlay.errors import DataError
@@ -21,7 +22,7 @@ def rows_of(host: Host, name: str, examples: Sequence[Example], targets: bool = 
     if not examples:
         raise DataError(f"{name}: there are no rows to measure on")
     task, known = host.task(name), set(host.labels(name))
-    if task.kind != "mlm" and (unlabelled := next((e for e in examples if e.target is None), None)):
+    if GOLD & {*task.columns} and (unlabelled := next((e for e in examples if e.target is None), None)):
         raise DataError(f"{unlabelled.place or 'a row'} has no label, so nothing can be measured on it")
     gold = {label: e.place for e in reversed(examples) for label in task.label_names(e)}
     unknown = sorted(gold.keys() - known)

@@ -206,7 +206,10 @@ class Bank:
         with torch.no_grad():
             for name in places.keys() & tensors.keys():
                 stack, at = places[name]
-                stack[at] = tensors[name].to(stack.device, stack.dtype)
+                value = tensors[name].to(stack.device, stack.dtype)
+                if self._has_others(slot, name) and not torch.equal(stack[at], value):
+                    raise SlotError(f"{name} is shared with other adapters, which have other numbers there")
+                stack[at] = value
 
     def read(self, slot: int, device: str | None = None) -> dict[str, Tensor]:
         """A copy of an adapter's tensors at their true sizes, where they are or on a device."""
@@ -314,6 +317,11 @@ class Bank:
                 self._entries[group.row, self.columns[slot]] = group.entry_of[slot]
             first = next(iter(groups), None)  # a weight-level adapter without a head has nothing here
             self.ranks[slot] = _LAST + slot if first is None else (first.number << 32) + first.entry_of[slot]
+
+    def _has_others(self, slot: int, name: str) -> bool:
+        """Whether a tensor of a slot is other slots' too."""
+        group = self.slots[slot].groups.get(name)
+        return group is not None and name in group.shared and len(group.entry_of) > 1
 
     def _place(self, slot: int, record: Slot, name: str) -> Place:
         group = record.groups[name]

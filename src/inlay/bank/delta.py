@@ -24,6 +24,7 @@ from torch import Tensor
 from inlay import config
 from inlay.bank.noise import generator
 from inlay.bank.route import Route
+from inlay.base.leaf import Leaf
 from inlay.base.sites import Site, Sites
 from inlay.config import option
 from inlay.errors import SpecError
@@ -42,7 +43,13 @@ class Param:
     shape: tuple[int, ...]
     role: Literal["trained", "gate", "constant", "shared"] = "trained"
     """A gate is trained but dropped at the end; a constant follows from the options and is never trained. A shared one
-    is a constant that follows from the delta alone: a group has one copy, [1, ...], for all its adapters."""
+    is a constant that follows from the bucketed delta alone, not from the adapter's seed: a group has one copy,
+    [1, ...], for all its adapters."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it follows from the spec: it is not trained, not stored, and made again when an adapter is loaded."""
+        return self.role in ("constant", "shared")
 
     @property
     def numel(self) -> int:
@@ -63,6 +70,9 @@ class Signal:
     """[n, d] what the sublayer's first projection was given; only for deltas that ask for it."""
     hidden: Sequence[Tensor] = ()
     """The hidden states so far, each [n, d]; only for deltas that ask for them."""
+    base: Leaf | None = None
+    """The frozen projection itself: its product with another input, its weight and bias; only for deltas that ask for
+    `base` or `weight`."""
 
     def normalised(self) -> Tensor:
         """At a norm: its value before scale and shift."""
@@ -80,9 +90,14 @@ class Delta(ABC):
     a norm: added to what the norm is given; the signal's x is what the norm would make of it, y what it is given.
     """
 
+    def __init_subclass__(cls) -> None:
+        if {"difference", "derived", "effective"} & cls.__dict__.keys() and "merged" not in cls.__dict__:
+            cls.merged = Delta.merged  # type: ignore[method-assign] # its parent's is not what it computes
+
     @property
     def wants(self) -> frozenset[str]:
-        """Which optional parts of the signal it reads: `sublayer_input`, `hidden`."""
+        """Which optional parts of the signal it reads: `sublayer_input`, `hidden`, `base`, or `weight`: that of the
+        base, which only plain ones have (not int8, fp8 or prepack)."""
         return frozenset()
 
     @abstractmethod
@@ -97,9 +112,24 @@ class Delta(ABC):
         """The same delta with its sizes rounded up to a bucket: the key of its group."""
         return self
 
+    def derived(self, p: Tensors, base: Leaf) -> Tensors:
+        """What follows from the parameters for a whole pass, [E, ...] each: `difference` finds it in its `p`.
+
+        Computed once for a pass and a site, for all entries; `base` is the frozen projection there.
+        """
+        return {}
+
     @abstractmethod
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
-        """What to add to `at.y`: [n, d_out]. Tensors in `p` are stacked: [E, ...]."""
+        """What to add to `at.y`: [n, d_out]. Tensors in `p` are stacked: [E, ...]; with all zeros it adds nothing."""
+
+    def merged(self, p: Tensors, base: Leaf) -> Tensors | str:
+        """What to add to the base's `weight` [d_in, d_out] and `bias` for the same result, or why that cannot be done.
+
+        Args:
+            p: one adapter's tensors [1, ...], and what is derived from them.
+        """
+        return f"has a part that merging does not know ({type(self).__name__})"
 
     @property
     def gated(self) -> bool:
@@ -151,12 +181,13 @@ class Method(ABC):
     """Whether what `finish` keeps is trained a little more."""
 
     layers: str = option("all", "which layers to adapt: all, 3, 4-11, top3, or several joined by +")
-    mixout: float = option(0.0, "drop the difference from the start with this probability; turns dropout off")
+    mixout: float = option(
+        0.0, "drop the difference from the start with this probability; turns dropout off", at_least=0, below=1
+    )
     mixout_unit: Literal["neuron", "element"] = option("neuron", "what mixout drops at once")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mixout < 1:
-            raise SpecError(f"{self.name}: mixout={self.mixout} is not valid: expected 0 to below 1")
+        config.refuse_out_of_range(self.name, self)
         self.check()
         for field in fields(self):
             if field.name in self.moot:
@@ -204,6 +235,10 @@ class Method(ABC):
         """The method that a finished adapter is served with: this one, without gates."""
         return self
 
+    @abstractmethod
+    def needs_weights(self, sites: Sites) -> bool:
+        """Whether it works with the base's own weights, which only plain ones have (not int8, fp8 or prepack)."""
+
     def count(self, sites: Sites) -> int:
         """How many parameters are trained, without the head and without gates."""
         return sum(self.by_site(sites).values())
@@ -231,6 +266,10 @@ class SlotMethod(Method):
         roles = {name: param.role for name, param in self.params(sites).items()}
         return {name: t for name, t in self.initial(sites, seed).items() if roles[name] == "trained"}
 
+    def needs_weights(self, sites: Sites) -> bool:
+        """If a delta asks for them."""
+        return any("weight" in part.delta.wants for part in self.parts(sites))
+
     def by_site(self, sites: Sites) -> dict[str, int]:
         """Counts by kind of site; a row shared by several kinds is listed under all of them together."""
         kinds: dict[str, list[str]] = {}
@@ -253,6 +292,10 @@ class WeightMethod(Method):
     """A method that changes the base's own parameters, in a pass of its own."""
 
     learning_rate: ClassVar[float] = 5e-5
+
+    def needs_weights(self, sites: Sites) -> bool:
+        """It changes them."""
+        return True
 
     @abstractmethod
     def targets(self, sites: Sites) -> list[str]:
@@ -290,7 +333,8 @@ def initial_of(parts: Sequence[Part], seed: int) -> dict[str, Tensor]:
         params = part.delta.params(part.site)
         for name, full in part.names().items():
             if full not in tensors:
-                tensors[full] = part.delta.initial(name, params[name].shape, generator(seed, full))
+                own = 0 if params[name].role == "shared" else seed
+                tensors[full] = part.delta.initial(name, params[name].shape, generator(own, full))
     return tensors
 
 

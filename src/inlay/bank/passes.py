@@ -22,6 +22,7 @@ from inlay.bank.mixout import keep_mask, mix
 from inlay.bank.noise import Keys, keyed_dropout
 from inlay.bank.plan import Noise, Runs
 from inlay.bank.route import Route, SegmentRoute, UniformRoute
+from inlay.base.leaf import Leaf
 from inlay.base.sites import Site
 
 Action = tuple[Delta, Tensors, Route]
@@ -73,6 +74,10 @@ class Pass(ABC):
         self.begin: tuple[int, Tensor] | None = None
         """A layer and its input [1, tokens, d]: the layers below it are left out."""
         self.observer: Observer | None = None
+        self.leaves: Mapping[str, Leaf] = {}
+        """Site name -> what is frozen there."""
+        self._met: dict[str, list[Action]] = {}
+        """Site name -> what acts there, once the pass has come to it."""
 
     @abstractmethod
     def at(self, site: Site) -> Sequence[Action]:
@@ -83,8 +88,16 @@ class Pass(ABC):
         """Dropout at a place."""
 
     def look(self, sites: Iterable[Site], places: Mapping[str, Tensor]) -> LayerActions:
-        """What acts at these sites."""
-        return LayerActions({site.kind: self.at(site) for site in sites}, places)
+        """What acts at these sites, with all that is derived from its parameters: the same whenever it is asked."""
+        actions: dict[str, Sequence[Action]] = {}
+        for site in sites:
+            if site.name not in self._met:
+                self._met[site.name] = found = []
+                for delta, tensors, route in self.at(site):
+                    more = delta.derived(tensors, self.leaves[site.name])
+                    found.append((delta, {**tensors, **more} if more else tensors, route))
+            actions[site.kind] = self._met[site.name]
+        return LayerActions(actions, places)
 
 
 class UniformPass(Pass):

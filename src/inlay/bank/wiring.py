@@ -28,6 +28,7 @@ from inlay.bank.passes import LayerActions, Pass
 from inlay.bank.route import Route
 from inlay.bank.weights import call_with
 from inlay.base.joint import joint
+from inlay.base.leaf import Leaf
 from inlay.base.load import IN_USE, refuse_in_use
 from inlay.base.products import Product
 from inlay.base.sites import Site, Sites
@@ -50,15 +51,19 @@ class Wiring:
         self.current: Pass | None = None
         self.checkpointing = False
         """Recompute each layer in the backward pass instead of keeping its activations."""
+        self.leaves: dict[str, Leaf] = {}
+        """Site name -> what is frozen there."""
         self._undo: list[Callable[[], None]] = []
         refuse_in_use(model)
         model.__dict__[IN_USE] = True
-        self._fused = dict(self._fuse(own or {})) if fuse else {}
-        self._install()
+        own = own or {}
+        self._fused = dict(self._fuse(own)) if fuse else {}
+        self._install(own)
 
     @contextmanager
     def running(self, state: Pass) -> Iterator[None]:
         """Let the model run under a pass."""
+        state.leaves = self.leaves
         state.outside = state.look((site for site in self.sites if site.layer is None), self._places.get(("", 0), {}))
         before, self.current = self.current, state
         try:
@@ -98,12 +103,15 @@ class Wiring:
 
         self._undo.append(undo)
 
-    def _install(self) -> None:
-        leaves: dict[str, list[Site]] = defaultdict(list)
+    def _install(self, own: Mapping[str, Product]) -> None:
+        by_path: dict[str, list[Site]] = defaultdict(list)
         for site in self.sites:
-            leaves[site.path].append(site)
-        for path, sites in leaves.items():
-            self.override(self.model.get_submodule(path), functools.partial(self._leaf, sites))
+            by_path[site.path].append(site)
+        for path, sites in by_path.items():
+            module = self.model.get_submodule(path)
+            form = own[path].kind if path in own else ""
+            self.leaves |= {site.name: Leaf(site, module, module.forward, form) for site in sites}
+            self.override(module, functools.partial(self._leaf, sites))
         moved = {site.dropout for site in self.sites if site.dropout is not None}
         silent = tuple(self.sites.arch.attention_dropouts)
         paths = ["head", *moved]
@@ -121,7 +129,9 @@ class Wiring:
             module = self.model.get_submodule(path)
             self.override(module, functools.partial(self._layer, index, path, module))
         site = self.sites.output
-        self.override(self.model.get_submodule(site.path), functools.partial(self._output, site))
+        module = self.model.get_submodule(site.path)
+        self.leaves[site.name] = Leaf(site, module, module.forward)
+        self.override(module, functools.partial(self._output, site))
         self._places = _number_places(paths, self.sites, next(self.model.parameters()).device)
 
     def _fuse(self, own: Mapping[str, Product]) -> Iterator[tuple[str, Callable[[Tensor, dict[str, Any]], Tensor]]]:
@@ -287,10 +297,12 @@ def _add(state: Pass, site: Site, delta: Delta, tensors: Tensors, route: Route, 
         flat = t.reshape(-1, t.shape[-1])
         return flat if route.span is None else flat[start:end]
 
-    below = state.sublayer_input.get(site.kind.split(".")[0]) if "sublayer_input" in delta.wants else None
-    hidden = [mine(h) for h in state.hidden] if "hidden" in delta.wants else []
+    wants = delta.wants
+    below = state.sublayer_input.get(site.kind.split(".")[0]) if "sublayer_input" in wants else None
+    hidden = [mine(h) for h in state.hidden] if "hidden" in wants else []
     here = flat if route.span is None and site.columns is None else flat[start:end, first:last]
-    signal = Signal(site, mine(x), here, None if below is None else mine(below), hidden)
+    base = state.leaves[site.name] if "base" in wants or "weight" in wants else None
+    signal = Signal(site, mine(x), here, None if below is None else mine(below), hidden, base)
     if state.observer is not None:
         state.observer.delta(state.depth - 1, delta, route, tensors, signal)
     added = here + delta.difference(route, tensors, signal)

@@ -73,12 +73,14 @@ def sizes_of(method: Method, sites: Sites, labels: int, epochs: int) -> Sizes:
 
 
 def _entry_bytes(parts: Sequence[Part]) -> int:
-    """One entry of every stack, at the size of its bucket; a row that parts share is there once."""
+    """One entry of every stack, at the size of its bucket; a row that parts share is there once, and what all adapters
+    share is not an entry's."""
     rows: dict[tuple[Delta, str], int] = {}
     for part in parts:
         delta = part.delta.bucketed()
         padded = delta.params(part.site)
-        rows |= {(delta, full): padded[name].numel for name, full in part.names().items()}
+        own = [(name, full) for name, full in part.names().items() if padded[name].role != "shared"]
+        rows |= {(delta, full): padded[name].numel for name, full in own}
     return _FLOAT * sum(rows.values())
 
 

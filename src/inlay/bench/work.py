@@ -227,7 +227,7 @@ class _Scene:
         jobs = jobs_for(method, self.rows, s.runs, s.rows, steps)
         stepper = Stepper(host, jobs, s.steps, s.warmup, self._wait)
         self.stack.callback(stepper.close)
-        trained = sum(p.numel for p in parse(method).params(host.base.sites).values() if p.role != "constant")
+        trained = sum(p.numel for p in parse(method).params(host.base.sites).values() if not p.is_fixed)
         return Party(name, stepper.block, about={"method": method, "dtype": str(host.base.dtype), "trainable": trained})
 
     def _blocks(self, batches: Sequence[Batch], do: Callable[[Batch], object]) -> Callable[[], float]:

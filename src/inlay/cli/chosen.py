@@ -56,10 +56,9 @@ def kind_of(spec: str) -> str:
     """The kind of a task; imports torch only for a task from another package."""
     from inlay import registry
     from inlay.config import split_spec
-    from inlay.data.columns import FIELDS
 
     name = split_spec(spec)[0]
-    if name in FIELDS:
+    if name in registry.tasks.own_names():
         return name
     registry.tasks.check(name)
     return str(registry.tasks.find(name).kind)

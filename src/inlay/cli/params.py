@@ -105,7 +105,7 @@ def _count(
 def _document(method: Method, shape: str, sites: Sites) -> dict[str, Any]:
     by_site = method.by_site(sites)
     total = sum(by_site.values())
-    while_training = sum(p.numel for p in method.params(sites).values() if p.role != "constant")
+    while_training = sum(p.numel for p in method.params(sites).values() if not p.is_fixed)
     return {
         "shape": shape,
         "method": method.spec,

@@ -41,7 +41,7 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
         screen.print(f"\n{note}", style="yellow", soft_wrap=True)
     at = f"best after {result.best_step} steps (epoch {result.best_epoch:.1f}), {clock(result.seconds)}"
     screen.print(f"\n{result.name}@{result.version}: {at}, saved to {result.library}", soft_wrap=True)
-    if data.task.kind != "mlm":  # it has no answers
+    if data.task.gives_answers:
         text = '"a question" --pair "a context"' if data.task.kind == "qa" else '"a text"'
         other = ' --pair "another text"' if data.columns.pair else ""
         screen.print(f"Try: inlay predict {result.name} {text}{other}", style="dim", soft_wrap=True)

@@ -6,12 +6,13 @@ guessing goes is in `guess.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from inlay.data import guess
 from inlay.data.record import Record, several
-from inlay.errors import DataError, SpecError, suggest
+from inlay.errors import DataError, suggest
+from inlay.registry import tasks
 
 
 @dataclass(frozen=True)
@@ -32,25 +33,33 @@ class Columns:
 
 
 _SINGLE = {"text": "--text", "pair": "--pair", "label": "--label"}
-FIELDS: Mapping[str, Mapping[str, str]] = {
-    "classification": _SINGLE,
-    "multilabel": _SINGLE,
-    "regression": _SINGLE,
-    "tagging": {"tokens": "--text", "tags": "--label"},
-    "qa": {"question": "--text", "context": "--pair", "answers": "--label"},
-    "mlm": {"text": "--text"},
+_OPTIONS = {
+    **_SINGLE,
+    "tokens": "--text",
+    "tags": "--label",
+    "question": "--text",
+    "context": "--pair",
+    "answers": "--label",
 }
-"""Task -> its parts and the option that names the column of each."""
+"""The option that names the column of a part."""
+GOLD = frozenset({"label", "tags", "answers"})
+"""The parts that say what is right."""
 
-_GOLD = frozenset({"label", "tags", "answers"})
-_OPTIONAL = frozenset({"pair"})
-_SEVERAL = {
-    "classification": ("text", "pair"),
-    "multilabel": ("text", "pair", "label"),
-    "regression": ("text", "pair"),
-    "mlm": ("text",),
-}
-"""Task -> its parts that may be made of several columns."""
+
+class _Fields(Mapping[str, Mapping[str, str]]):
+    """Task -> its parts, as it declares them, and the option that names the column of each."""
+
+    def __getitem__(self, task: str) -> Mapping[str, str]:
+        return {part: _OPTIONS[part] for part in tasks.find(task).columns}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tasks.names())
+
+    def __len__(self) -> int:
+        return len(tasks.names())
+
+
+FIELDS = _Fields()
 
 
 def by_option(task: str, columns: Columns) -> dict[str, str]:
@@ -84,14 +93,12 @@ def choose(
     seen = [guess.Seen.of(name, names, sample) for name in names]
     known = task or hints.get("task")
     chosen = known or _task(seen, asked, hints)
-    if chosen not in FIELDS:
-        raise SpecError(f"unknown task {chosen!r}. {suggest(chosen, FIELDS)}")
     fixed = _fixed(chosen, asked, hints, names, where)
     if pairs is False and "pair" not in asked:
         fixed.pop("pair", None)
     guessed = _guess(chosen, seen, fixed, labelled, pairs is not False)
     found = {**fixed, **guessed}
-    optional = {*(() if pairs else _OPTIONAL), *(() if labelled else _GOLD)}
+    optional = {*(() if pairs else tasks.find(chosen).optional), *(() if labelled else GOLD)}
     missing = [f for f in FIELDS[chosen] if f not in found and f not in optional]
     if missing:
         raise DataError(f"{where}: {_not_found(chosen, missing, names)}")
@@ -100,10 +107,9 @@ def choose(
 
 
 def _check_given(asked: Mapping[str, str], names: Sequence[str], where: str) -> None:
-    options = {field: option for parts in FIELDS.values() for field, option in parts.items()}
     owner: dict[str, str] = {}
     for field, name in asked.items():
-        option = options[field]
+        option = _OPTIONS[field]
         parts = several(name, names)
         for part in parts:
             if part not in names:
@@ -126,7 +132,7 @@ def _fixed(
         own = field if field in parts else by_option.get(_SINGLE.get(field, ""), "")
         if not own:
             raise DataError(f"{where}: {task} has no {field} column; it has {_join(list(parts), 'and')}")
-        if len(several(name, names)) > 1 and own not in _SEVERAL.get(task, ()):
+        if len(several(name, names)) > 1 and own not in tasks.find(task).joined:
             hint = "; several columns of 0 and 1 are for --task multilabel" if own == "label" else ""
             raise DataError(f"{where}: {parts[own]} {name}: {task} has one column of its {own}{hint}")
         if own == field or own not in fixed:
@@ -156,8 +162,8 @@ def _guess(
     elif task == "qa":
         found = guess.answering(seen, fixed)
     else:
-        found = guess.texts(seen, fixed, task, labelled and task != "mlm", pairs)
-    wanted = [f for f in FIELDS[task] if f not in fixed and (labelled or f not in _GOLD)]
+        found = guess.texts(seen, fixed, task, labelled and "label" in FIELDS[task], pairs)
+    wanted = [f for f in FIELDS[task] if f not in fixed and (labelled or f not in GOLD)]
     return {f: found[f] for f in wanted if found.get(f)}
 
 
@@ -168,7 +174,7 @@ def _join(items: Sequence[str], word: str) -> str:
 def _not_found(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
     parts = " or ".join(missing)
     options = _join([f"{FIELDS[task][field]} COLUMN" for field in missing], "and")
-    if "pair" in missing:
+    if "pair" in missing and "pair" in tasks.find(task).optional:
         said = "the adapter was trained on pairs of texts, and no column looks like the second"
     else:
         said = f"no column looks like the {parts} (task {task})"
@@ -179,7 +185,7 @@ def _left_over(task: str, seen: Sequence[guess.Seen], found: Mapping[str, str]) 
     """What is said of a column of texts that is not used, where it could be."""
     used = {part for name in found.values() for part in several(name, [s.name for s in seen])}
     left = [s.name for s in seen if s.reads_like_text and not s.never and s.name not in used]
-    if not left or task not in _SEVERAL or "pair" in found:
+    if not left or not tasks.find(task).joined or "pair" in found:
         return ""
     pair = f", --pair {left[0]} makes pairs" if "pair" in FIELDS[task] else ""
     return f"; not used: {_join(left, 'and')} (--text {left[0]},{found['text']} joins columns{pair})"

@@ -212,7 +212,7 @@ def texts(
         used = {part for name in found.values() for part in several(name, names)}
         return [s for s in seen if s.kind in kinds and not s.never and s.name not in used]
 
-    groups = _LABEL_KINDS[task] if labelled and "label" not in found else ()
+    groups = _LABEL_KINDS.get(task, _LABEL_KINDS[""]) if labelled and "label" not in found else ()
     label = next((name for kinds in groups if (name := _label_by_name(free(*kinds)))), "")
     if groups and task in ("", "multilabel"):
         label = _flags(seen, free("number", "text"), label)

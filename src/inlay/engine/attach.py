@@ -61,7 +61,7 @@ class Attached:
         self.wiring = Wiring(encoder, self.base.sites)  # refuses a model that is in use
         device = self.base.device
         self.tensors: dict[str, Tensor] = {
-            name: tensor.to(device) if params[name].role == "constant" else nn.Parameter(tensor.to(device))
+            name: tensor.to(device) if params[name].is_fixed else nn.Parameter(tensor.to(device))
             for name, tensor in start.items()
         }
         self._start = self.method.start(self.base.sites, seed) if isinstance(self.method, SlotMethod) else {}
@@ -109,7 +109,7 @@ class Attached:
         tensors = {n: t.detach().cpu().clone() for n, t in self.tensors.items()}
         if finish:
             tensors = self.method.finish(tensors)
-        stored = {n: t for n, t in tensors.items() if n not in params or params[n].role != "constant"}
+        stored = {n: t for n, t in tensors.items() if n not in params or not params[n].is_fixed}
         found = self._head(task, labels, head)
         uses_pooler = any(n.startswith("pooler") for n in stored) or (found is not None and found.pool == "pooler")
         whose = identity(fingerprints(self.base.model), uses_pooler)

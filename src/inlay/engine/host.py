@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from inlay.bank import sparse
 from inlay.bank.bank import BASE
-from inlay.bank.delta import Method, SlotMethod, WeightMethod, params_of, parse
+from inlay.bank.delta import Method, SlotMethod, params_of, parse
 from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys
 from inlay.bank.planning import longest_row
@@ -183,9 +183,9 @@ class Host:
         if name in self._loaded:
             raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")
         method, sites = record.method, self.base.sites
-        if isinstance(method, WeightMethod) and (kind := self.base.form):
+        if (kind := self.base.form) and method.needs_weights(sites):
             without = f"load it on a host without {kind} (--weights plain)"
-            raise BaseError(f"{name!r} ({method.name}) changes weights of the base; {without}")
+            raise BaseError(f"{name!r} ({method.name}) works with the base's own weights; {without}")
         parts = record.head_parts(self.base)
         start: Mapping[str, Tensor] = {}
         if isinstance(method, SlotMethod):
@@ -199,7 +199,7 @@ class Host:
         """A snapshot; `finish` also applies and drops what only training needs (gates), and notes how shut they are."""
         record = self.loaded(name)
         tensors, about = self.read(name, None if finish else "cpu"), dict(record.about)
-        constants = {n for n, p in record.params(self.base).items() if p.role == "constant"}
+        constants = {n for n, p in record.params(self.base).items() if p.is_fixed}
         if finish:
             head = {n: tensors.pop(n) for n in params_of(record.head_parts(self.base))}
             about |= {"gates": left} if (left := record.method.gates_left(tensors)) else {}

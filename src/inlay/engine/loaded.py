@@ -64,7 +64,7 @@ class Loaded:
     def fit(self, base: Base, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors a slot needs, from those an adapter stores; an error names the first that does not fit."""
         needed = self.params(base)
-        constants = [n for n, p in needed.items() if p.role == "constant"]
+        constants = [n for n, p in needed.items() if p.is_fixed]
         known = set(needed) | {n + suffix for n in needed for suffix in (sparse.INDEX, sparse.VALUE)}
         extra = sorted(set(tensors) - known)
         if extra:

@@ -204,7 +204,8 @@ class Graph(nn.Module):
         group = mount.group
         mine = self._together(mount)
         index = torch.tensor([group.entry_of[slot] for slot in mine])
-        stacks = {name: stack.detach().index_select(0, index) for name, stack in mount.tensors.items()}
+        shared = {name for name, full in mount.names.items() if full in group.shared}
+        stacks = {n: s.detach() if n in shared else s.detach().index_select(0, index) for n, s in mount.tensors.items()}
         prefix = f"{type(group.delta).__name__}{group.number}"
         names = {
             name: self._keep(f"{prefix} {mount.names[name]}", stack)

@@ -1,12 +1,9 @@
 """Merge an adapter into the base's weights, where that is exact: a plain Hugging Face model comes out of it.
 
-    LoRA                W + (alpha / rank) (down up)^T      BitFit    b + db
-    norms               gamma + dgamma, beta + dbeta        finetune, diffprune    theta + dtheta
-
-Bottlenecks, token-dependent shifts and mixes of layers are no weights of the base, and are refused. A head goes with it
-where transformers has a model with the same one, with a temperature or a regression's scale in its weights: a plain
-softmax, sigmoid or value is then what Inlay answers. What is written has been read back by transformers and run against
-the host.
+Every delta says how, or why not (`Delta.merged`): bottlenecks, token-dependent shifts and mixes of layers are no
+weights of the base, and are refused. A head goes with it where transformers has a model with the same one, with a
+temperature or a regression's scale in its weights: a plain softmax, sigmoid or value is then what Inlay answers. What
+is written has been read back by transformers and run against the host.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,21 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from inlay.bank.delta import Delta
+from inlay.bank.bank import is_head
+from inlay.base.leaf import Leaf
 from inlay.base.load import Base, _quiet
-from inlay.base.sites import Site, config_of, stores_in_out
+from inlay.base.sites import config_of
 from inlay.data.batch import Batch
 from inlay.engine.class_heads import HeadParts, model_config, write_head
 from inlay.engine.host import Host
 from inlay.errors import AdapterError, BaseError, InlayError, RunError
 from inlay.interop.check import largest, padded, plain, rows_to_check, save_tokenizer, writing
 from inlay.interop.exchange import answered, as_answered
-from inlay.methods.adapterbias import TokenShift
-from inlay.methods.bitfit import BiasShift
-from inlay.methods.frozen import LayerMix
-from inlay.methods.houlsby import Bottleneck
-from inlay.methods.lora import LowRank
-from inlay.methods.norms import NormShift
 
 TOLERANCE = 1e-5
 
@@ -104,62 +96,25 @@ def merged_weights(host: Host, name: str) -> dict[str, Tensor]:
     record, tensors = host.forward.bank.slot(slot), host.read(name)
     if record.weights is not None:
         return weights | record.weights.effective(base, slot, None)
-    head = ("head", "head.tokens")
-    for part in (part for part in record.parts if part.site.kind not in head):
-        rule = _RULES.get(type(part.delta))
-        if rule is None or (isinstance(part.delta, TokenShift) and part.delta.alpha):
-            method = record.method.spec if record.method is not None else "it"
-            raise AdapterError(
-                f"{name!r} cannot be merged: {method} {_reason(part.delta)}; serve it with Inlay instead"
-            )
-        own = {key: tensors[full] for key, full in part.names().items()}
-        rule(base, part.site, own, weights)
+    leaves, method = host.forward.wiring.leaves, "it" if record.method is None else record.method.spec
+    for part in (part for part in record.parts if not is_head(part.site.kind)):
+        leaf = leaves[part.site.name]
+        own = {key: tensors[full].unsqueeze(0) for key, full in part.names().items()}
+        changes = part.delta.merged({**own, **part.delta.derived(own, leaf)}, leaf)
+        if isinstance(changes, str):
+            raise AdapterError(f"{name!r} cannot be merged: {method} {changes}; serve it with Inlay instead")
+        for key, change in changes.items():
+            _add(weights, f"{part.site.path}.{key}", change, leaf, base)
     return weights
 
 
-def _low_rank(base: Base, site: Site, own: Mapping[str, Tensor], weights: dict[str, Tensor]) -> None:
-    change = (own["down"].double() @ own["up"].double()) * own["scale"].double()  # [in, out]
-    leaf = base.model.get_submodule(site.path)
-    _add(weights, f"{site.path}.weight", change if stores_in_out(leaf) else change.T, site, int(stores_in_out(leaf)))
-
-
-def _bias(base: Base, site: Site, own: Mapping[str, Tensor], weights: dict[str, Tensor]) -> None:
-    shift = own["bias"] if "bias" in own else own["v"]
-    if not site.bias:
-        raise AdapterError(f"{site.path} of {base.name} has no bias that a shift could be merged into")
-    _add(weights, f"{site.path}.bias", shift, site)
-
-
-def _norm(base: Base, site: Site, own: Mapping[str, Tensor], weights: dict[str, Tensor]) -> None:
-    for key, name in (("gamma", "weight"), ("beta", "bias")):
-        if key in own:
-            _add(weights, f"{site.path}.{name}", own[key], site)
-
-
-def _add(weights: dict[str, Tensor], name: str, change: Tensor, site: Site, dimension: int = 0) -> None:
+def _add(weights: dict[str, Tensor], name: str, change: Tensor, leaf: Leaf, base: Base) -> None:
     """Add to a parameter, or to the slice of it that is this site; the base's own tensor stays as it is."""
+    if name not in weights:
+        raise AdapterError(f"{base.name} has no {name} that this adapter could be merged into")
     found = weights[name].double().clone()
-    first, last = site.columns or (0, found.shape[dimension])
-    found.narrow(dimension, first, last - first).add_(change)
+    leaf.part_of(found).add_(change)
     weights[name] = found.float()
-
-
-_RULES: Mapping[type[Delta], Callable[[Base, Site, Mapping[str, Tensor], dict[str, Tensor]], None]] = {
-    LowRank: _low_rank,
-    BiasShift: _bias,
-    NormShift: _norm,
-    TokenShift: _bias,
-}
-
-
-def _reason(delta: Delta) -> str:
-    if isinstance(delta, Bottleneck):
-        return "has an activation between two matrices, which the base's weights cannot express"
-    if isinstance(delta, TokenShift):
-        return "weighs its shift by the token, which the base's weights cannot express"
-    if isinstance(delta, LayerMix):
-        return "mixes the states of all layers, which the base's own forward pass does not"
-    return f"has a part that merging does not know ({type(delta).__name__})"
 
 
 def _head(host: Host, name: str) -> HeadParts:

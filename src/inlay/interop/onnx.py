@@ -151,8 +151,8 @@ def _check(host: Host, names: Sequence[str], path: Path, overwrite: bool) -> Non
         raise AdapterError(f"each adapter once: {', '.join(names)}")
     for name in names:
         task = host.task(name)
-        if task.kind == "mlm":
-            raise AdapterError(f"{name!r} cannot be exported: it predicts masked words, and has no labels")
+        if not task.gives_answers:
+            raise AdapterError(f"{name!r} cannot be exported: {task.name} gives no answers")
         slot, special = host.slot(name), host.base.sites.single_slot
         if (weights := host.forward.bank.slot(slot).weights) is not None:
             spec = weights.method.spec

@@ -21,6 +21,7 @@ from inlay.bank import sparse
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors, Uniform
 from inlay.bank.gates import HardConcrete
 from inlay.bank.route import Route
+from inlay.base.leaf import Leaf
 from inlay.base.sites import Site, Sites
 from inlay.config import option
 from inlay.errors import SpecError
@@ -66,6 +67,14 @@ class TokenShift(Delta):
         v = route.vector(p["v"], at.y)
         return self.weights(route, p, at) * v if self.alpha else v.expand_as(at.y)
 
+    def merged(self, p: Tensors, base: Leaf) -> Tensors | str:
+        """b + v, if all tokens get the same."""
+        return (
+            "weighs its shift by the token, which the base's weights cannot express"
+            if self.alpha
+            else {"bias": p["v"][0]}
+        )
+
     def weights(self, route: Route, p: Tensors, at: Signal) -> Tensor:
         """[n, 1] alpha: how much of v each token gets."""
         return route.linear(at.x, p["w"], p["b"])
@@ -100,19 +109,15 @@ class AdapterBias(SlotMethod):
 
     share: Literal["none", "v", "alpha", "both"] = option("none", "what all layers share")
     alpha: bool = option(True, "weigh the shift by token; false: the same shift for every token")
-    l0: float = option(0.0, "strength of the L0 penalty on alpha's weights; 0: no gates")
+    l0: float = option(0.0, "strength of the L0 penalty on alpha's weights; 0: no gates", at_least=0)
     low: float = option(-0.1, "lower end of the stretched gate")
     high: float = option(1.1, "upper end of the stretched gate")
     temperature: float = option(2 / 3, "temperature of the gate")
     gate: float = option(0.0, "initial log-odds of a gate being open")
-    gate_lr: float = option(0.0, "peak learning rate of the gates; 0: the run's own")
+    gate_lr: float = option(0.0, "peak learning rate of the gates; 0: the run's own", at_least=0)
 
     def check(self) -> None:
         """L0 and sharing of alpha need alpha."""
-        if self.l0 < 0:
-            raise SpecError(f"adapterbias: l0={self.l0} is not valid: expected 0 or more")
-        if self.gate_lr < 0:
-            raise SpecError(f"adapterbias: gate_lr={self.gate_lr} is not valid: expected 0 or more")
         if not self.alpha and (self.l0 or self.share in ("alpha", "both")):
             raise SpecError("adapterbias: alpha=false leaves nothing for l0 or share=alpha to act on")
         HardConcrete(self.low, self.high, self.temperature)

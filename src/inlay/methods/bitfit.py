@@ -11,6 +11,7 @@ from torch import Tensor
 
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors
 from inlay.bank.route import Route
+from inlay.base.leaf import Leaf
 from inlay.base.sites import Site, Sites
 from inlay.errors import SpecError
 from inlay.registry import methods
@@ -27,6 +28,10 @@ class BiasShift(Delta):
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
         """The same shift for every token of an entry."""
         return route.vector(p["bias"], at.y).expand_as(at.y)
+
+    def merged(self, p: Tensors, base: Leaf) -> Tensors:
+        """b + db."""
+        return {"bias": p["bias"][0]}
 
 
 @methods.register("bitfit")

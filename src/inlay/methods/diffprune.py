@@ -19,7 +19,6 @@ from inlay.bank.delta import Param, Tensors, Uniform, WeightMethod
 from inlay.bank.gates import HardConcrete
 from inlay.base.sites import Sites
 from inlay.config import option
-from inlay.errors import SpecError
 from inlay.methods.finetune import weights_of
 from inlay.registry import methods
 
@@ -31,22 +30,16 @@ class DiffPrune(WeightMethod):
 
     retunes = True
 
-    target: float = option(0.005, "share of the base's parameters kept at the end")
-    l0: float = option(1.25e-7, "strength of the L0 penalty")
+    target: float = option(0.005, "share of the base's parameters kept at the end", above=0, at_most=1)
+    l0: float = option(1.25e-7, "strength of the L0 penalty", at_least=0)
     low: float = option(-1.5, "lower end of the stretched gate")
     high: float = option(1.5, "upper end of the stretched gate")
     temperature: float = option(1.0, "temperature of the gate")
     gate: float = option(5.0, "initial log-odds of a gate being open")
-    gate_lr: float = option(0.1, "peak learning rate of the gates; 0: the run's own")
+    gate_lr: float = option(0.1, "peak learning rate of the gates; 0: the run's own", at_least=0)
 
     def check(self) -> None:
-        """A share, a strength, a gate."""
-        if not 0 < self.target <= 1:
-            raise SpecError(f"diffprune: target={self.target} is not valid: expected more than 0, up to 1")
-        if self.l0 < 0:
-            raise SpecError(f"diffprune: l0={self.l0} is not valid: expected 0 or more")
-        if self.gate_lr < 0:
-            raise SpecError(f"diffprune: gate_lr={self.gate_lr} is not valid: expected 0 or more")
+        """A gate that can be."""
         HardConcrete(self.low, self.high, self.temperature)
 
     @property

@@ -44,14 +44,12 @@ def count_by_layer(sites: Sites, names: list[str]) -> dict[str, int]:
 class Finetune(WeightMethod):
     """Change the weights themselves."""
 
-    top: int | None = option(None, "only the top n layers and the pooler; auto: everything")
+    top: int | None = option(None, "only the top n layers and the pooler; auto: everything", at_least=1)
 
     def check(self) -> None:
         """One way of choosing layers at a time."""
         if self.top is not None and self.layers != "all":
             raise SpecError("finetune: give top= or layers=, not both")
-        if self.top is not None and self.top < 1:
-            raise SpecError(f"finetune: top={self.top} is not valid: expected 1 or more")
 
     def targets(self, sites: Sites) -> list[str]:
         """The parameters of the chosen layers."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors
 from inlay.bank.route import Route
+from inlay.base.leaf import Leaf
 from inlay.base.sites import Site, Sites
 from inlay.errors import SpecError
 from inlay.registry import methods
@@ -39,6 +40,10 @@ class LayerMix(Delta):
         weights = route.vector(p["mix"], at.y)
         states = torch.stack([at.hidden[i] for i in self.states], dim=-1)
         return (states * weights.unsqueeze(-2)).sum(-1)
+
+    def merged(self, p: Tensors, base: Leaf) -> str:
+        """There is no place for it."""
+        return "mixes the states of all layers, which the base's own forward pass does not"
 
 
 @methods.register("frozen")

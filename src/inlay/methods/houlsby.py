@@ -25,6 +25,7 @@ from torch import Tensor
 
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Stage, Tensors, bucket
 from inlay.bank.route import Route
+from inlay.base.leaf import Leaf
 from inlay.base.sites import Site, Sites
 from inlay.config import option
 from inlay.errors import SpecError, suggest
@@ -93,6 +94,10 @@ class Bottleneck(Delta):
             h = act(route.linear(h, p[f"hidden{layer}"], p[f"hidden{layer}_bias"]))
         return route.linear(h, *up)
 
+    def merged(self, p: Tensors, base: Leaf) -> str:
+        """There is no place for it."""
+        return "has an activation between two matrices, which the base's weights cannot express"
+
 
 @dataclass(frozen=True)
 class NormedBottleneck(Bottleneck):
@@ -108,24 +113,19 @@ class Houlsby(SlotMethod):
 
     identity_at_start = False
 
-    size: int = option(64, "width of the bottleneck")
+    size: int = option(64, "width of the bottleneck", at_least=1)
     activation: str = option("gelu", "one of " + ", ".join(ACTIVATIONS))
-    init: float = option(0.01, "standard deviation of the initial weights")
+    init: float = option(0.01, "standard deviation of the initial weights", at_least=0)
     where: Literal["both", "attn", "ffn"] = option("both", "after which sublayer")
     share: str = option("none", "none, sublayers (one adapter per layer), or n (one for n consecutive layers)")
     norms: bool | None = option(None, "train the norms of the adapted layers; auto: unless shared or normed")
     parallel: bool = option(False, "read the sublayer's input instead of its output")
-    depth: int = option(1, "hidden layers in the adapter")
+    depth: int = option(1, "hidden layers in the adapter", at_least=1)
     inner_norm: bool = option(False, "normalise the adapter's input")
     normed: bool = option(False, "read the layer's own norm of sublayer and residual, where norms follow (Pfeiffer)")
 
     def check(self) -> None:
-        """Sizes, and an activation that keeps padded units at zero."""
-        for key, value in (("size", self.size), ("depth", self.depth)):
-            if value < 1:
-                raise SpecError(f"houlsby: {key}={value} is not valid: expected 1 or more")
-        if self.init < 0:
-            raise SpecError(f"houlsby: init={self.init} is not valid: expected 0 or more")
+        """An activation that keeps padded units at zero, and options that go together."""
         if self.activation in _NOT_ZERO_AT_ZERO:
             raise SpecError(
                 f"houlsby: activation={self.activation} is not valid: f(0) must be 0, or padded units would not "

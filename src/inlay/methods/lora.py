@@ -15,9 +15,9 @@ from torch import Tensor
 
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors, bucket
 from inlay.bank.route import Route
+from inlay.base.leaf import Leaf
 from inlay.base.sites import Site, Sites
 from inlay.config import option
-from inlay.errors import SpecError
 from inlay.kernels.activations import ACTIVATIONS
 from inlay.registry import methods
 
@@ -52,31 +52,21 @@ class LowRank(Delta):
         name = "identity"
         return route.bottleneck(at.x, (p["down"], None), (p["up"], None), ACTIVATIONS[name], name, p["scale"])
 
+    def merged(self, p: Tensors, base: Leaf) -> Tensors:
+        """W + scale * down up."""
+        return {"weight": (p["down"][0].double() @ p["up"][0].double()) * p["scale"][0].double()}
+
 
 @methods.register("lora")
 @dataclass(frozen=True, kw_only=True)
 class Lora(SlotMethod):
     """Low-rank changes of attention's projections, or of any other."""
 
-    rank: int = option(8, "inner width")
-    alpha: float = option(16.0, "scale times rank")
+    rank: int = option(8, "inner width", at_least=1)
+    alpha: float = option(16.0, "scale times rank", above=0)
     sites: str = option("attn.q+attn.v", "which projections, joined by +")
-
-    def check(self) -> None:
-        """At least one unit, and a scale."""
-        if self.rank < 1:
-            raise SpecError(f"lora: rank={self.rank} is not valid: expected 1 or more")
-        if not self.alpha > 0:
-            raise SpecError(f"lora: alpha={self.alpha} is not valid: expected more than 0")
 
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per chosen projection."""
-        kinds = tuple(kind.strip() for kind in self.sites.split("+"))
-        if len(set(kinds)) < len(kinds):
-            raise SpecError(f"lora: sites={self.sites} names a site twice")
-        norms = [kind for kind in kinds if kind.endswith("norm")]
-        if norms:
-            projections = [kind for kind in sites.kinds if not kind.endswith("norm")]
-            raise SpecError(f"lora: {norms[0]} is a norm, not a projection. Valid: {', '.join(projections)}")
         delta = LowRank(self.rank, self.alpha / self.rank)
-        return [Part(site, delta, site.name) for site in sites.select(kinds, sites.choose_layers(self.layers))]
+        return [Part(site, delta, site.name) for site in sites.projections(self.sites, self.layers)]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors
 from inlay.bank.route import Route
+from inlay.base.leaf import Leaf
 from inlay.base.sites import Site, Sites
 from inlay.registry import methods
 
@@ -38,6 +39,10 @@ class NormShift(Delta):
         """n * dgamma + dbeta."""
         scaled = at.normalised() * route.vector(p["gamma"], at.x)
         return scaled + route.vector(p["beta"], at.x) if self.shift else scaled
+
+    def merged(self, p: Tensors, base: Leaf) -> Tensors:
+        """gamma + dgamma, beta + dbeta."""
+        return {"weight": p["gamma"][0]} | ({"bias": p["beta"][0]} if self.shift else {})
 
 
 def layer_norms(sites: Sites, layers: tuple[int, ...]) -> list[Part]:

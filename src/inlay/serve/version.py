@@ -55,15 +55,15 @@ class Version:
         """What the card says, if this host can serve it."""
         card = entry.card
         task = parse_task(task_of(card)) if card["task"] else None
-        if task is None or card["head"] is None or not card["labels"] or task.kind == "mlm":
+        if task is None or card["head"] is None or not card["labels"] or not task.gives_answers:
             raise AdapterError(f"{entry.ref} cannot be served: it has no head that gives answers")
         try:
             host.refuse_other_base(card["base"], card.get("base_name"))
         except AdapterError as error:
             raise AdapterError(f"{entry.ref} cannot be served: {error}") from None
         method, special = parse(method_of(card)), host.base.sites.single_slot
-        if isinstance(method, WeightMethod) and (form := host.base.form):
-            raise BaseError(f"{entry.ref} ({method.name}) changes weights of the base; serve it without {form}")
+        if (form := host.base.form) and method.needs_weights(host.base.sites):
+            raise BaseError(f"{entry.ref} ({method.name}) works with the base's own weights; serve it without {form}")
         alone = isinstance(method, WeightMethod)
         if special and not alone:
             alone = any(part.site.kind in special for part in method.parts(host.base.sites))  # type: ignore[attr-defined]

@@ -97,11 +97,23 @@ class Task(ABC):
 
     name: ClassVar[str] = ""
     kind: ClassVar[str]
-    """The task of this package whose data it has, its own name here: a task from outside derives from one of them."""
+    """Whose data and answers it has: its own name, or that of the task that it derives from."""
+    columns: ClassVar[tuple[str, ...]]
+    """The parts of its examples that data has columns of, as `Columns` names them."""
+    optional: ClassVar[tuple[str, ...]] = ("pair",)
+    """Those that data may be without; what is right is always one of them where nothing is learned from it."""
+    joined: ClassVar[tuple[str, ...]] = ()
+    """Those that may be made of several columns."""
     measures: ClassVar[tuple[str, ...]]
     """Its metrics; the first decides."""
     per_token: ClassVar[bool] = False
     """Whether every token gets an answer; if not, rows are pooled."""
+    gives_answers: ClassVar[bool] = True
+    """Whether anybody can ask it something; if not, what it says of a row is its loss."""
+    has_whole_rows: ClassVar[bool] = True
+    """Whether an example's only row, if it is shorter than the limit, is all of its text."""
+    compares_rows: ClassVar[bool] = False
+    """Whether its loss is about several rows at once: all rows about one subject are then in the same batch."""
     head: ClassVar[str | None] = None
     """A head that no other can replace."""
     loss_options: ClassVar[tuple[str, ...] | None] = None
@@ -129,11 +141,9 @@ class Task(ABC):
             cls.mixed_answers = classmethod(Task.mixed_answers.__func__)  # type: ignore[assignment, attr-defined]
 
     def __post_init__(self) -> None:
+        config.refuse_out_of_range(self.name, self)
         if self.max_length is not None and self.max_length < 4:
             raise SpecError(f"{self.name}: max_length={self.max_length} is not valid: expected at least 4")
-        for key in ("temperature", "scale"):  # what answers are divided by, or multiplied with
-            if not getattr(self, key, 1.0) > 0:
-                raise SpecError(f"{self.name}: {key}={getattr(self, key)} is not valid: expected more than 0")
 
     @property
     def spec(self) -> str:
@@ -143,6 +153,10 @@ class Task(ABC):
     def fit(self, examples: Sequence[Example]) -> Self:
         """Settle options that follow from the training data."""
         return self
+
+    def subject(self, example: Example) -> tuple[str, str | None]:
+        """What an example is about; a split never has the same subject on both sides."""
+        return example.shown(), example.pair
 
     @abstractmethod
     def read(self, record: Record, columns: Columns) -> Example:

@@ -28,6 +28,8 @@ class Classification(TextTask):
 
     kind = "classification"
     measures = metrics.OF_TASK["classification"]
+    columns = ("text", "pair", "label")
+    joined = ("text", "pair")
     loss_options = ()
     encode_options = ("long",)
     asked_options = ("long",)
@@ -35,7 +37,7 @@ class Classification(TextTask):
     long: Literal["cut", "windows"] = option(
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"
     )
-    temperature: float = option(1.0, "what logits are divided by; fitted on validation rows")
+    temperature: float = option(1.0, "what logits are divided by; fitted on validation rows", above=0)
 
     def read(self, record: Record, columns: Columns) -> Example:
         """Any value is a class name."""

@@ -37,17 +37,15 @@ class MLM(Task):
 
     kind = "mlm"
     measures = metrics.OF_TASK["mlm"]
+    columns = ("text",)
+    joined = ("text",)
+    gives_answers = False
     loss_options = ()
     encode_options = ()
     per_token = True
     head = "transform"
 
-    share: float = option(0.15, "how many of the tokens are chosen")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share < 1:
-            raise SpecError(f"mlm: share={self.share} is not valid: expected between 0 and 1")
+    share: float = option(0.15, "how many of the tokens are chosen", above=0, below=1)
 
     def read(self, record: Record, columns: Columns) -> Example:
         """Text is all it needs."""

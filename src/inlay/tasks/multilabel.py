@@ -29,6 +29,8 @@ class Multilabel(TextTask):
 
     kind = "multilabel"
     measures = metrics.OF_TASK["multilabel"]
+    columns = ("text", "pair", "label")
+    joined = ("text", "pair", "label")
     loss_options = ()
     encode_options = ("long",)
     asked_options = ("long",)
@@ -37,7 +39,7 @@ class Multilabel(TextTask):
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"
     )
     cutoff: float = option(0.5, "a label is given from this probability on")
-    temperature: float = option(1.0, "what logits are divided by; fitted on validation rows")
+    temperature: float = option(1.0, "what logits are divided by; fitted on validation rows", above=0)
 
     def read(self, record: Record, columns: Columns) -> Example:
         """A list, or text with | ; or , between labels, where nothing means no label; or columns of 0 and 1."""

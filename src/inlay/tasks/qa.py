@@ -20,7 +20,7 @@ from inlay.base.load import Base
 from inlay.config import option
 from inlay.data.columns import Columns
 from inlay.data.record import Record
-from inlay.errors import InlayError, SpecError
+from inlay.errors import InlayError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, as_text, equal_shares, first_tokens
 from inlay.tasks._text import overlapping
@@ -35,27 +35,26 @@ class QA(Task):
 
     kind = "qa"
     measures = metrics.OF_TASK["qa"]
+    columns = ("question", "context", "answers")
+    has_whole_rows = False
     loss_options = ()
     encode_options = ("max_length", "stride")
     per_token = True
 
-    max_length: int | None = option(None, "longest window in tokens, question included; auto is at most 384")
-    stride: int = option(128, "how many tokens two windows share")
-    longest: int = option(30, "the longest answer in tokens")
+    max_length: int | None = option(
+        None, "longest window in tokens, question included; auto is at most 384", at_least=8
+    )
+    stride: int = option(128, "how many tokens two windows share", at_least=0)
+    longest: int = option(30, "the longest answer in tokens", at_least=1)
     no_answer: bool = option(False, "whether a question may have no answer; found in the training data")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_length is not None and self.max_length < 8:
-            raise SpecError(f"qa: max_length={self.max_length} is not valid: expected at least 8")
-        if self.stride < 0 or self.longest < 1:
-            raise SpecError(
-                f"qa: stride={self.stride},longest={self.longest} is not valid: expected 0 or more, 1 or more"
-            )
 
     def fit(self, examples: Sequence[Example]) -> Self:
         """Questions without an answer among the examples make it possible to give none."""
         return replace(self, no_answer=self.no_answer or any(not e.target for e in examples))
+
+    def subject(self, example: Example) -> tuple[str, str | None]:
+        """The context: there may be many questions about it."""
+        return example.pair or "", None
 
     def read(self, record: Record, columns: Columns) -> Example:
         """The target is [(text, first character)]; an answer without a position is looked up in the context."""

@@ -30,6 +30,8 @@ class Regression(TextTask):
 
     kind = "regression"
     measures = metrics.OF_TASK["regression"]
+    columns = ("text", "pair", "label")
+    joined = ("text", "pair")
     loss_options = ()
     encode_options = ("long", "mean", "scale")
     asked_options = ("long",)
@@ -38,7 +40,7 @@ class Regression(TextTask):
         "cut", "a text longer than max_length: cut it, or pool overlapping windows"
     )
     mean: float = option(0.0, "the mean of the training targets; the head predicts the standardised value")
-    scale: float = option(1.0, "their standard deviation")
+    scale: float = option(1.0, "their standard deviation", above=0)
 
     def fit(self, examples: Sequence[Example]) -> Self:
         """Mean and deviation of the targets."""

@@ -45,11 +45,12 @@ class Tagging(Task):
 
     kind = "tagging"
     measures = metrics.OF_TASK["tagging"]
+    columns = ("tokens", "tags")
     loss_options = ()
     encode_options = ()
     per_token = True
 
-    temperature: float = option(1.0, "what logits are divided by; fitted on validation rows")
+    temperature: float = option(1.0, "what logits are divided by; fitted on validation rows", above=0)
 
     def read(self, record: Record, columns: Columns) -> Example:
         """As many tags as words; without a tags column a text may stand in for the words."""

@@ -29,8 +29,6 @@ _FORMAT = 1
 """Of the arrays in a file."""
 _KIND = "rows"
 _CHUNK = 1000
-_WHOLE = ("classification", "multilabel", "regression", "tagging", "mlm")
-"""Kinds whose single row that is shorter than the limit is the text as a whole."""
 
 
 class Rows(list[Row]):
@@ -123,7 +121,7 @@ class Encoder:
     def _lengths(self, examples: Sequence[Example], rows: Sequence[Row]) -> list[int]:
         """Mostly known from the rows; the tokenizer is asked about the others."""
         found = [0] * len(examples)
-        for row in rows if self.task.kind in _WHOLE else ():
+        for row in rows if self.task.has_whole_rows else ():
             is_whole = found[row.example] == 0 and len(row.ids) < self.limit
             found[row.example] = len(row.ids) if is_whole else -1  # a second row: the text is longer than one
         rest = [i for i, n in enumerate(found) if n <= 0]

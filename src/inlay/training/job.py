@@ -6,9 +6,10 @@ stage starts from the adapter the one before it gave, with a fresh head unless t
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,7 @@ from inlay.bank.noise import generator
 from inlay.errors import RunError
 from inlay.tasks import Example, Row, Task
 from inlay.tasks import parse as parse_task
-from inlay.training.prepare import Prepared
+from inlay.training.prepare import Part, Prepared
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,22 @@ class Stage:
     epochs: int
     steps: int
     eval_every: int | None
+    groups: Sequence[Sequence[int]] | None = None
+    """Numbers of rows that belong in the same batch; None where every row may be anywhere."""
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Steps of one pass over the rows."""
+        steps = math.ceil(len(self.rows) / batch_size)
+        return steps if self.groups is None else min(steps, len(self.groups))
+
+    def batches(self, batch_size: int, random: torch.Generator) -> list[list[int]]:
+        """The numbers of the rows of every step of one pass, in random order."""
+        order = torch.randperm(len(self.rows if self.groups is None else self.groups), generator=random).tolist()
+        if self.groups is None:
+            return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+        steps = self.steps_per_epoch(batch_size)
+        ends = [len(order) * i // steps for i in range(steps + 1)]
+        return [[i for g in order[a:b] for i in self.groups[g]] for a, b in itertools.pairwise(ends)]
 
 
 @dataclass(eq=False)
@@ -65,7 +82,7 @@ class Job:
     result: dict[str, Any] | None = None
     gates: dict[str, Any] = field(default_factory=dict)
     """How shut they were when they were dropped, if training went on after that."""
-    _order: tuple[tuple[int, int], list[int]] = ((-1, -1), [])
+    _order: tuple[tuple[int, int], list[list[int]]] = ((-1, -1), [])
 
     def __post_init__(self) -> None:
         self.stages = tuple(_stages(self.data))
@@ -88,7 +105,7 @@ class Job:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of one pass."""
-        return math.ceil(len(self.stage.rows) / self.data.run.batch_size)
+        return self.stage.steps_per_epoch(self.data.run.batch_size)
 
     @property
     def total(self) -> int:
@@ -125,9 +142,8 @@ class Job:
         epoch, place = divmod(self.step, self.steps_per_epoch)
         if self._order[0] != (self.stage_index, epoch):
             random = generator(run.seed, "order", self.stage_index, epoch)
-            self._order = (self.stage_index, epoch), torch.randperm(len(stage.rows), generator=random).tolist()
-        chosen = self._order[1][place * run.batch_size : (place + 1) * run.batch_size]
-        rows = [stage.rows[i] for i in chosen]
+            self._order = (self.stage_index, epoch), stage.batches(run.batch_size, random)
+        rows = [stage.rows[i] for i in self._order[1][place]]
         return stage.task.draw(rows, tokenizer, generator(run.seed, "draw", self.at)) if stage.task.draws else rows
 
     @property
@@ -199,28 +215,30 @@ class Job:
 
 
 def _stages(data: Prepared) -> list[Stage]:
-    run = data.run
+    run, stages = data.run, []
 
-    def steps(rows: Sequence[Row], epochs: int) -> int:
-        return epochs * math.ceil(len(rows) / run.batch_size)
+    def add(stage: Stage, most: int | None = None) -> None:
+        steps = stage.epochs * stage.steps_per_epoch(run.batch_size)
+        stages.append(replace(stage, steps=steps if most is None else min(steps, most)))
 
-    stages = []
     if data.text is not None:
-        rows = data.text.rows
-        n = steps(rows, run.pretrain_epochs)
-        stages.append(
-            Stage("text", parse_task("mlm"), ("word",), rows, (), (), "perplexity", run.pretrain_epochs, n, None)
-        )
+        text = parse_task("mlm"), ("word",), data.text.rows, (), (), "perplexity"
+        add(Stage("text", *text, run.pretrain_epochs, 0, None))
     main = (data.task, data.labels, data.train.rows, data.validation.examples, data.validation.rows, data.metric)
+    groups = _groups(data.task, data.train) if data.task.compares_rows else None
     assert run.epochs is not None  # settled with the data
-    n = steps(data.train.rows, run.epochs)
-    n = n if run.max_steps is None else min(n, run.max_steps)
-    stages.append(Stage("task", *main, run.epochs, n, run.eval_every))
+    add(Stage("task", *main, run.epochs, 0, run.eval_every, groups), run.max_steps)
     if data.method.retunes:
-        epochs = max(1, run.epochs // 3)
-        n = min(steps(data.train.rows, epochs), run.max_steps or n)
-        stages.append(Stage("again", *main, epochs, n, run.eval_every))
+        add(Stage("again", *main, max(1, run.epochs // 3), 0, run.eval_every, groups), run.max_steps)
     return stages
+
+
+def _groups(task: Task, train: Part) -> list[list[int]]:
+    """The numbers of the rows about each subject."""
+    found: dict[Hashable, list[int]] = {}
+    for number, row in enumerate(train.rows):
+        found.setdefault(task.subject(train.examples[row.example]), []).append(number)
+    return list(found.values())
 
 
 STATE = (

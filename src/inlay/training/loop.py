@@ -329,8 +329,9 @@ class Loop:
     def _judge(self, outputs: Sequence[Tensor], job: Job) -> None:
         stage = job.stage
         scores, _ = score(self.host, slot_name(job), stage.examples, stage.validation, outputs)
-        # masked words need no loss beside their perplexity, which is its exponential
-        loss = None if stage.task.kind == "mlm" else stage.task.loss(outputs, stage.validation, self.host.base).item()
+        loss = None
+        if stage.task.gives_answers:  # else its score is made of the loss
+            loss = stage.task.loss(outputs, stage.validation, self.host.base).item()
         if job.judge(*self.ranks.same((scores, loss))):
             job.best_tensors = self.host.adapter(slot_name(job)).tensors
         self._tell("eval", job, **job.history[-1])

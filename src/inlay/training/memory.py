@@ -39,7 +39,7 @@ def run_bytes(sites: Sites, method: Method, rows: int, length: int, width: int) 
         width: bytes of a number in the base.
     """
     activations = rows * length * sites.layers * sites.hidden * PER_TOKEN * width
-    trained = sum(p.numel for p in method.params(sites).values())
+    trained = sum(p.numel for p in method.params(sites).values() if not p.is_fixed)
     copies = 4 + 1 + 2 * isinstance(method, WeightMethod)  # value, gradient, two moments, best; base + difference
     return int(activations + 4 * trained * copies)
 

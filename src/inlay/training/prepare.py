@@ -232,8 +232,7 @@ def _split(
         return [known[i] for i in chosen], held_out, [*notes, f"training on {n:,} of {len(known):,} rows"]
     if len(known) < 2:
         raise DataError(f"{name_of(run)}: one row is too few to train and validate on")
-    # the same text, or questions about the same context, never stand on both sides
-    texts = describe.groups([(e.pair or "", None) if task.kind == "qa" else (e.shown(), e.pair) for e in known])
+    texts = describe.groups([task.subject(e) for e in known])
     train, validation = splitting.split(
         len(known), run.seed, train_size=run.train_size, val_size=run.val_size, stratify=strata, groups=texts
     )
