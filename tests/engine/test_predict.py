@@ -13,7 +13,7 @@ import torch
 
 from inlay.bench.host_cost import python_calls
 from inlay.engine.predict import batch_of, chunks, decode, encode, row_limit, run, run_examples, run_rows
-from inlay.engine.translate import Manner, Translator
+from inlay.engine.translate import AnswerOptions, Translator
 from inlay.errors import InlayError, SlotError
 from inlay.tasks import Example, Row
 from inlay.tasks.classification import Classification
@@ -109,7 +109,7 @@ def test_what_is_decoded_together_is_what_each_task_decodes_to_the_bit(host):
         requests = [*REQUESTS, ("other", "a fine film"), ("other", LONG)]
         encoded = encode(host, requests)
         outputs = run(host, encoded)
-        for manner in (Manner(), Manner(raw=True), Manner(top_k=1), Manner(threshold=0.4)):
+        for manner in (AnswerOptions(), AnswerOptions(raw=True), AnswerOptions(top_k=1), AnswerOptions(threshold=0.4)):
             found = decode(host, encoded, outputs, manner)
             given = zip(requests, encoded.examples, outputs, encoded.rows, found, strict=True)
             for (name, _), example, out, rows, answer in given:
@@ -117,8 +117,8 @@ def test_what_is_decoded_together_is_what_each_task_decodes_to_the_bit(host):
                 plain = task.decode(out, rows, example, host.labels(name), host.base)
                 assert answer["task"] == name
                 for key, value in plain.items():
-                    assert answer[key] == value or manner not in (Manner(), Manner(raw=True)), (name, key)
-            assert (found == decode(host, encoded, outputs, Manner())) == (manner == Manner())
+                    assert answer[key] == value or manner not in (AnswerOptions(), AnswerOptions(raw=True)), (name, key)
+            assert (found == decode(host, encoded, outputs, AnswerOptions())) == (manner == AnswerOptions())
     finally:
         host.unload("other")
 
@@ -128,7 +128,7 @@ def test_the_three_steps_may_be_taken_in_other_threads(host):
     own = copy.deepcopy(host.base.tokenizer)
     with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
         made = [ahead.submit(encode, host, REQUESTS, own) for _ in range(4)]
-        found = [behind.submit(decode, host, one.result(), run(host, one.result()), Manner()) for one in made]
+        found = [behind.submit(decode, host, one.result(), run(host, one.result()), AnswerOptions()) for one in made]
         assert all(one.result() == expected for one in found)
 
 
@@ -153,9 +153,9 @@ def test_encoding_and_decoding_take_few_calls():
     asked = [(f"t{i % 50}", TEXTS[i % 3]) for i in range(64)]
     encoded = encode(made, asked)
     outputs = run(made, encoded)
-    decode(made, encoded, outputs, Manner())  # what is kept is there
+    decode(made, encoded, outputs, AnswerOptions())  # what is kept is there
     assert python_calls(lambda: encode(made, asked)) < 64 * 3 + 50 * 2 + 50
-    assert python_calls(lambda: decode(made, encoded, outputs, Manner())) < 100
+    assert python_calls(lambda: decode(made, encoded, outputs, AnswerOptions())) < 100
     for one in asked:
         made.predict([one])
     everything = python_calls(lambda: made.predict(asked))

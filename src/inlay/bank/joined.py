@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inlay.base.joint import joint_bias
-from inlay.base.products import Product
+from inlay.base.products import LinearBackend
 from inlay.kernels.shared import side_by_side
 
 
@@ -41,7 +41,7 @@ def _(parts: list[Tensor], weight: Tensor) -> Tensor:
 class FusedProduct:
     """Several projections of one input as one product. Their weights become parts of one tensor; none is copied."""
 
-    def __init__(self, modules: Mapping[str, nn.Linear], own: Product | None = None):
+    def __init__(self, modules: Mapping[str, nn.Linear], own: LinearBackend | None = None):
         self._modules = list(modules.values()) if own is None else []
         self._own = own
         self.sizes = [module.out_features for module in modules.values()]

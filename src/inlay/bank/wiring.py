@@ -30,7 +30,7 @@ from inlay.bank.weights import call_with
 from inlay.base.joint import joint
 from inlay.base.leaf import Leaf
 from inlay.base.load import IN_USE, refuse_in_use
-from inlay.base.products import Product
+from inlay.base.products import LinearBackend
 from inlay.base.sites import Site, Sites
 
 _OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
@@ -40,7 +40,9 @@ _OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
 class Wiring:
     """The overrides in one model. `current` is the pass under way; without one the model is as it was."""
 
-    def __init__(self, model: nn.Module, sites: Sites, fuse: bool = False, own: Mapping[str, Product] | None = None):
+    def __init__(
+        self, model: nn.Module, sites: Sites, fuse: bool = False, own: Mapping[str, LinearBackend] | None = None
+    ):
         """
         Args:
             fuse: compute queries, keys and values in one product, where they are three.
@@ -103,7 +105,7 @@ class Wiring:
 
         self._undo.append(undo)
 
-    def _install(self, own: Mapping[str, Product]) -> None:
+    def _install(self, own: Mapping[str, LinearBackend]) -> None:
         by_path: dict[str, list[Site]] = defaultdict(list)
         for site in self.sites:
             by_path[site.path].append(site)
@@ -134,7 +136,9 @@ class Wiring:
         self.override(module, functools.partial(self._output, site))
         self._places = _number_places(paths, self.sites, next(self.model.parameters()).device)
 
-    def _fuse(self, own: Mapping[str, Product]) -> Iterator[tuple[str, Callable[[Tensor, dict[str, Any]], Tensor]]]:
+    def _fuse(
+        self, own: Mapping[str, LinearBackend]
+    ) -> Iterator[tuple[str, Callable[[Tensor, dict[str, Any]], Tensor]]]:
         for three in joint(self.model, self.sites):
             product = FusedProduct(three, own.get(next(iter(three))))
             self._undo.append(product.undo)

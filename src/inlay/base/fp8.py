@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from inlay.base.products import Product
+from inlay.base.products import LinearBackend
 from inlay.errors import BaseError
 from inlay.kernels.shared import FP8_LARGEST, FP8_TINY
 
@@ -30,7 +30,7 @@ _WIDE = 1024
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
-class Fp8(Product):
+class Fp8(LinearBackend):
     """A product of an fp8 weight and activations that are made fp8 token by token; it has a gradient."""
 
     kind = "fp8"

@@ -12,13 +12,13 @@ import functools
 import torch
 from torch import Tensor
 
-from inlay.base.products import Product
+from inlay.base.products import LinearBackend
 
 _TINY = 1e-12
 _VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 
-class Int8(Product):
+class Int8(LinearBackend):
     """A product of an int8 weight and activations that are made int8 token by token."""
 
     kind = "int8"

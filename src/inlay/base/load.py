@@ -22,11 +22,11 @@ from inlay.base.fp8 import Fp8
 from inlay.base.int8 import Int8
 from inlay.base.places import DEFAULT, locate, snapshot
 from inlay.base.prepack import Prepacked
-from inlay.base.products import Product, replace_products
+from inlay.base.products import LinearBackend, replace_products
 from inlay.base.sites import Sites, config_of, resolve
 from inlay.errors import BaseError, SlotError, suggest
 
-FORMS: dict[str, type[Product]] = {kind.kind: kind for kind in (Int8, Fp8, Prepacked)}
+FORMS: dict[str, type[LinearBackend]] = {kind.kind: kind for kind in (Int8, Fp8, Prepacked)}
 """How the weights of a base's layers can be kept, other than plainly."""
 IN_USE = "_inlay_in_use"
 """Marks a model that a host or an attached adapter has wired."""
@@ -50,7 +50,7 @@ class Base:
     """The pooler's own fingerprint, if there is one."""
     mlm_head: dict[str, Tensor] | None = field(default=None, repr=False)
     """The checkpoint's own masked-language head, looked up when first needed."""
-    products: dict[str, Product] = field(default_factory=dict, repr=False)
+    products: dict[str, LinearBackend] = field(default_factory=dict, repr=False)
     """Path of a projection -> its product, if it is not a plain one; queries, keys and values may share one."""
 
     @property

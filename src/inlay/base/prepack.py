@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from inlay.base.products import Product
+from inlay.base.products import LinearBackend
 
 _TOKENS = 1000
 """The layout is chosen for about so many; others run on it too."""
@@ -16,7 +16,7 @@ def can_prepack() -> bool:
     return bool(torch._C._has_mkldnn) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-class Prepacked(Product):
+class Prepacked(LinearBackend):
     """A product whose weight is laid out once, not in every call."""
 
     kind = "prepack"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from inlay.base.load import Base
 
 
-class Product(ABC):
+class LinearBackend(ABC):
     """`x W' + b` with a weight that nobody else sees."""
 
     kind: ClassVar[str]
@@ -77,7 +77,7 @@ class _Forward(torch.autograd.Function):
     """Lets a pass that records gradients through; only asking for them is an error."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, product: Product) -> Tensor:
+    def forward(ctx: Any, x: Tensor, product: LinearBackend) -> Tensor:
         ctx.kind = product.kind
         return product.compute(x.detach())
 
@@ -86,7 +86,7 @@ class _Forward(torch.autograd.Function):
         raise BaseError(f"{ctx.kind} is for serving: it has no gradients; train on a host without {ctx.kind}")
 
 
-def replace_products(base: Base, make: type[Product], release: bool) -> None:
+def replace_products(base: Base, make: type[LinearBackend], release: bool) -> None:
     """Compute the projections of a base's layers with such products, until `base.restore()`.
 
     Args:
@@ -139,7 +139,7 @@ def _groups(base: Base, projections: Mapping[str, nn.Module]) -> Iterator[Mappin
             yield {path: module}
 
 
-def _product(modules: list[nn.Module], make: type[Product]) -> Product:
+def _product(modules: list[nn.Module], make: type[LinearBackend]) -> LinearBackend:
     weights = [_weight(module) for module in modules]
     biases = [getattr(module, "bias", None) for module in modules]
     return make(torch.cat(weights), joint_bias([None if b is None else b.data for b in biases], weights))
@@ -157,7 +157,7 @@ def _plain(module: nn.Module) -> Tensor:
     return weight.data
 
 
-def _part(product: Product, first: int, last: int, x: Tensor) -> Tensor:
+def _part(product: LinearBackend, first: int, last: int, x: Tensor) -> Tensor:
     y = product(x)
     return y if last - first == product.out else y[..., first:last]
 

@@ -28,7 +28,7 @@ from inlay.base.places import DEFAULT, locate
 from inlay.engine.host import Host
 from inlay.engine.predict import Request, batch_of, decode, encode, run
 from inlay.engine.run import plan_with_heads
-from inlay.engine.translate import Manner
+from inlay.engine.translate import AnswerOptions
 from inlay.tasks import Row, parse
 from inlay.training.adamw import AdamW, Settings
 from inlay.training.heap import left_alone
@@ -63,7 +63,7 @@ def predict_costs(rows: int = 64, tasks: int = 50, times: int = 200) -> list[Cos
         "batch": lambda: batch_of(flat),
         "plan": lambda: plan_with_heads(host, batch, names, None),
         "batch, plan, heads, rows": lambda: run(host, encoded),
-        "decode": lambda: decode(host, encoded, outputs, Manner()),
+        "decode": lambda: decode(host, encoded, outputs, AnswerOptions()),
         "all": lambda: host.predict(asked),
     }
     return _costs(stages, rows, times)

@@ -90,9 +90,9 @@ class Here:
             how: the options of `Host.predict`.
         """
         from inlay.base.load import load_tokenizer
-        from inlay.engine.translate import Manner
+        from inlay.engine.translate import AnswerOptions
 
-        self.names, self._host, self._manner = host.names, host, Manner(**how)
+        self.names, self._host, self._options = host.names, host, AnswerOptions(**how)
         self._tokenizer = copy.deepcopy(load_tokenizer(host.base))  # truncation is a state in it: one for this thread
 
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
@@ -111,7 +111,7 @@ class Here:
         """Answers."""
         from inlay.engine.predict import decode
 
-        return decode(self._host, encoded, ran, self._manner)
+        return decode(self._host, encoded, ran, self._options)
 
 
 def find(library: Library, names: str, before: Sequence[str]) -> dict[str, Chosen]:

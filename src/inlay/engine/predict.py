@@ -16,7 +16,7 @@ from torch import Tensor
 from inlay.bank.planning import longest_row
 from inlay.base.load import load_tokenizer
 from inlay.data.batch import Batch
-from inlay.engine.translate import Manner, Translator, answers_of
+from inlay.engine.translate import AnswerOptions, Translator, answers_of
 from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row
 
@@ -50,13 +50,13 @@ def predict(
     raw: bool = False,
 ) -> list[Answer]:
     """See `Host.predict`."""
-    manner = Manner(top_k, threshold, raw)
+    options = AnswerOptions(top_k, threshold, raw)
     # 1. Texts become rows of token ids, those that are read alike in one call of the tokenizer.
     encoded = encode(host, requests)
     # 2. and 3. Rows are put into batches by length, planned and run: the logits of every row, on the CPU.
     outputs = run(host, encoded)
     # 4. Logits become answers, those of one kind of task together.
-    return decode(host, encoded, outputs, manner)
+    return decode(host, encoded, outputs, options)
 
 
 def encode(host: Host, requests: Sequence[Request], tokenizer: Any = None) -> Encoded:
@@ -90,9 +90,9 @@ def run(host: Host, encoded: Encoded) -> list[list[Tensor]]:
     return [[next(ran) for _ in own] for own in rows]
 
 
-def decode(host: Host, encoded: Encoded, outputs: Sequence[Sequence[Tensor]], manner: Manner) -> list[Answer]:
+def decode(host: Host, encoded: Encoded, outputs: Sequence[Sequence[Tensor]], options: AnswerOptions) -> list[Answer]:
     """Step 4."""
-    return answers_of(encoded.translators, outputs, encoded.rows, encoded.examples, host.base, manner)
+    return answers_of(encoded.translators, outputs, encoded.rows, encoded.examples, host.base, options)
 
 
 def run_examples(host: Host, examples: Sequence[tuple[str, Example]]) -> tuple[list[list[Tensor]], list[list[Row]]]:

@@ -20,7 +20,7 @@ from inlay.tasks import Answer, Example, Row, Task
 
 
 @dataclass(frozen=True)
-class Manner:
+class AnswerOptions:
     """How answers are wanted."""
 
     top_k: int | None = None
@@ -117,10 +117,10 @@ def answers_of(
     rows: Sequence[Sequence[Row]],
     examples: Sequence[Example],
     base: Base,
-    manner: Manner,
+    options: AnswerOptions,
 ) -> list[Answer]:
     """The answers for examples of any adapters, from the rows of each; those of one kind are decoded together."""
-    if manner.raw:
+    if options.raw:
         translators = [one.raw for one in translators]
     alike: dict[tuple[type[Task], int], list[int]] = {}
     for i, one in enumerate(translators):
@@ -131,8 +131,8 @@ def answers_of(
         ran, seen, asked = [outputs[i] for i in own], [rows[i] for i in own], [examples[i] for i in own]
         for i, answer in zip(own, kind.mixed_answers(tasks, ran, seen, asked, labels, base), strict=True):
             found[i] = answer
-    if manner.top_k is not None or manner.threshold is not None:
-        found = [_trimmed(answer, manner) for answer in found]
+    if options.top_k is not None or options.threshold is not None:
+        found = [_trimmed(answer, options) for answer in found]
     whole: list[Answer] = []
     for one, example, answer in zip(translators, examples, found, strict=True):
         both: Answer = {"task": one.name, "text": " ".join(example.words) if example.words else example.text}
@@ -156,11 +156,11 @@ def _named(what: Mapping[str, Any]) -> Example:
     raise InlayError(f"a request is text and pair, question and context, or tokens (a list), not {dict(what)!r}")
 
 
-def _trimmed(answer: Answer, manner: Manner) -> Answer:
+def _trimmed(answer: Answer, options: AnswerOptions) -> Answer:
     """Fewer scores, and no label when too unsure."""
-    out, threshold = dict(answer), manner.threshold
-    if manner.top_k is not None and "scores" in out:
-        best = sorted(out["scores"].items(), key=lambda item: -item[1])[: manner.top_k]
+    out, threshold = dict(answer), options.threshold
+    if options.top_k is not None and "scores" in out:
+        best = sorted(out["scores"].items(), key=lambda item: -item[1])[: options.top_k]
         out["scores"] = dict(best)
     if threshold is not None and "score" in out and out["score"] < threshold:
         out |= dict.fromkeys(out.keys() & {"label", "answer", "start", "end"})

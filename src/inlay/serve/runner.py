@@ -129,10 +129,10 @@ class Runner:
                 item.pending.set_result(outcome)
 
     def _answers(self, items: Sequence[Item]) -> dict[Item, Answer | Exception]:
-        """Decode what has run, all that is wanted in one manner at once; if that fails, one by one."""
+        """Decode what has run, those with equal options at once; if that fails, one by one."""
         found: dict[Item, Answer | Exception] = {}
-        for manner in dict.fromkeys([item.manner for item in items]):
-            some = [item for item in items if item.manner == manner]
+        for options in dict.fromkeys([item.options for item in items]):
+            some = [item for item in items if item.options == options]
             try:
                 found |= zip(some, self._decoded(some), strict=True)
             except Exception as error:
@@ -144,10 +144,10 @@ class Runner:
         return found
 
     def _decoded(self, items: Sequence[Item]) -> list[Answer]:
-        """The answers to asks that are wanted in one manner."""
+        """The answers to asks with equal options."""
         outputs = [[out for out in item.outputs if out is not None] for item in items]
         asked = [item.translator for item in items], outputs, [item.rows for item in items]
-        answers = answers_of(*asked, [item.example for item in items], self.host.base, items[0].manner)
+        answers = answers_of(*asked, [item.example for item in items], self.host.base, items[0].options)
         for item, answer in zip(items, answers, strict=True):
             answer["version"] = item.version.entry.version
             if item.ask.explain:

@@ -21,7 +21,7 @@ from inlay.bank.delta import WeightMethod, parse
 from inlay.base.load import load_tokenizer
 from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
-from inlay.engine.translate import Manner, Translator
+from inlay.engine.translate import AnswerOptions, Translator
 from inlay.errors import AdapterError, BaseError, InlayError
 from inlay.library.cards import Entry, method_of, task_of
 from inlay.serve.ask import Ask, Pending
@@ -82,7 +82,7 @@ class Item:
     translator: Translator
     example: Example
     rows: list[Row]
-    manner: Manner
+    options: AnswerOptions
     pending: Pending = field(default_factory=Pending)
     accepted: float = field(default_factory=time.monotonic)
     outputs: list[Tensor | None] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Tokenizers:
 
 def encode(version: Version, ask: Ask, tokenizers: Tokenizers) -> Item:
     """An ask in rows of its version; an error says what is wrong with it."""
-    manner = Manner(ask.top_k, ask.threshold, ask.raw)
+    options = AnswerOptions(ask.top_k, ask.threshold, ask.raw)
     translator = version.translator if ask.long == "cut" else version.translator.in_windows()
     example = translator.example(ask.given)
     key = _rows_key(translator, version.limit)
@@ -155,7 +155,7 @@ def encode(version: Version, ask: Ask, tokenizers: Tokenizers) -> Item:
         rows = ask.shared[key] = _rows(version, translator, example, tokenizers)
     if ask.long == "refuse" and len(rows) > 1:
         _refuse_long(version, example, rows, tokenizers)
-    return Item(ask, version, translator, example, rows, manner)
+    return Item(ask, version, translator, example, rows, options)
 
 
 def _rows(version: Version, translator: Translator, example: Example, tokenizers: Tokenizers) -> list[Row]:
