@@ -161,7 +161,7 @@ class Bank:
         slot = next(self._next)
         alone = weights is not None or any(part.site.kind in self._single_slot for part in parts)
         try:
-            homes = self._enter(slot, parts)
+            homes = self._enter(slot, parts, params)
             self.slots[slot] = record = Slot(parts, params, homes, method, dict(start or {}), weights, alone)
             self.columns[slot] = self._free_column()
             if alone or record.has_gates or record.start:
@@ -272,8 +272,7 @@ class Bank:
 
     def places_in_groups(self, slot: int) -> list[tuple[Group, int]]:
         """A slot's groups, and its entry in each."""
-        groups = {id(g): g for g in self.slot(slot).groups.values()}.values()
-        return [(group, group.entry_of[slot]) for group in groups]
+        return [(group, group.entry_of[slot]) for group in dict.fromkeys(self.slot(slot).groups.values())]
 
     def move(self, wanted: Mapping[int, Sequence[tuple[int, int]]]) -> None:
         """Put slots back where `places_in_groups` found them; other slots make way.
@@ -312,11 +311,11 @@ class Bank:
     def _note_places(self, slots: Iterable[int]) -> None:
         """Where slots are, for those who plan."""
         for slot in slots:
-            groups = self.slots[slot].groups.values()
-            for group in groups:
-                self._entries[group.row, self.columns[slot]] = group.entry_of[slot]
-            first = next(iter(groups), None)  # a weight-level adapter without a head has nothing here
-            self.ranks[slot] = _LAST + slot if first is None else (first.number << 32) + first.entry_of[slot]
+            places = self.places_in_groups(slot)
+            for group, entry in places:
+                self._entries[group.row, self.columns[slot]] = entry
+            # a weight-level adapter without a head has nothing here
+            self.ranks[slot] = (places[0][0].number << 32) + places[0][1] if places else _LAST + slot
 
     def _has_others(self, slot: int, name: str) -> bool:
         """Whether a tensor of a slot is other slots' too."""
@@ -328,7 +327,7 @@ class Bank:
         true_size = [slice(0, n) for n in record.params[name].shape]
         return Place(group.stacks[name], (group.entry(slot, name), *true_size))
 
-    def _enter(self, slot: int, parts: Sequence[Part]) -> dict[str, Group]:
+    def _enter(self, slot: int, parts: Sequence[Part], params: Iterable[str]) -> dict[str, Group]:
         """Give a slot its entries: tensor name -> group."""
         by_delta: dict[Delta, list[Part]] = {}
         for part in parts:
@@ -342,7 +341,7 @@ class Bank:
                 self._add(group)
             group.enter(slot)
             homes |= {full: group for part in own for full in part.names().values()}
-        return {name: homes[name] for name in params_of(parts)}
+        return {name: homes[name] for name in params}
 
     def _add(self, group: Group) -> None:
         group.row = self._free_row()

@@ -11,6 +11,7 @@ the same surface.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -161,11 +162,19 @@ class Part:
     delta: Delta
     rows: str | Mapping[str, str]
 
-    def names(self) -> dict[str, str]:
+    def names(self) -> Mapping[str, str]:
         """The delta's tensor name -> the adapter's: `down` -> `layers.0.attn.out.down`."""
-        names = self.delta.params(self.site)
-        rows = self.rows if isinstance(self.rows, Mapping) else dict.fromkeys(names, self.rows)
-        return {name: f"{rows[name]}.{name}" for name in names}
+        return self._names
+
+    @functools.cached_property
+    def _names(self) -> dict[str, str]:
+        rows = self.rows if isinstance(self.rows, Mapping) else dict.fromkeys(self.params, self.rows)
+        return {name: f"{rows[name]}.{name}" for name in self.params}
+
+    @functools.cached_property
+    def params(self) -> dict[str, Param]:
+        """The delta's tensors at its site."""
+        return self.delta.params(self.site)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +327,7 @@ def params_of(parts: Sequence[Part]) -> dict[str, Param]:
     """Every tensor of these parts by its full name; parts that share a row must agree on its shape."""
     found: dict[str, Param] = {}
     for part in parts:
-        params = part.delta.params(part.site)
+        params = part.params
         for name, full in part.names().items():
             if found.setdefault(full, params[name]) != params[name]:
                 shapes = f"{found[full].shape} and {params[name].shape}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -102,7 +102,7 @@ class Mount:
 
     site: Site
     group: Group
-    names: dict[str, str]
+    names: Mapping[str, str]
     """The delta's tensor name -> the stack's."""
 
     @functools.cached_property
