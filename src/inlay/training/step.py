@@ -17,10 +17,9 @@ from torch import Tensor
 from inlay.bank.noise import Keys
 from inlay.bank.records import A, Record, host, shape_of
 from inlay.data.batch import Array, Batch
-from inlay.engine.batch_plan import BatchPlan, run_batch
 from inlay.engine.graphs import Shape
 from inlay.engine.host import Host
-from inlay.engine.run import plan_with_heads
+from inlay.engine.run import BatchPlan, plan_with_heads, run_batch
 from inlay.tasks import Row, Task
 from inlay.training.adamw import AdamW, Settings, UpdatePlan
 from inlay.training.loss import LossPlan, RunTargets, loss_per_run, plan_losses
