@@ -72,7 +72,8 @@ def test_it_is_the_tokenizers_own_call(made: Any, pairs: list[str] | None):
         expected = plain(TEXTS, pairs, **options)
         ids, types = token_ids(asked, TEXTS, pairs, limit)
         assert ids == expected["input_ids"]
-        assert types == expected.get("token_type_ids")
+        given = expected.get("token_type_ids")
+        assert types == (given if given and any(map(any, given)) else None)
         # another thread's call, or a task's, in between
         for one in (asked, plain):
             one("a b c d e f", truncation="only_first", max_length=7, stride=2, padding="max_length")

@@ -400,8 +400,9 @@ def test_forms_of_rows_come_back():
         arrays = packed.pack(rows)
         assert arrays is not None
         assert plain(packed.unpack(arrays)) == plain(rows)
-    mixed = [Row([1], None), Row([1], [0])]
-    assert packed.pack(mixed) is None
+    mixed = packed.pack([Row([1], None), Row([2, 3], [0, 1])])  # none are zeros
+    assert mixed is not None
+    assert plain(packed.unpack(mixed)) == plain([Row([1], [0]), Row([2, 3], [0, 1])])
 
 
 # --- training --------------------------------------------------------------------------------------------------

@@ -182,9 +182,11 @@ def budget(host: Host) -> int:
 
 
 def batch_of(rows: Sequence[Row]) -> Batch:
-    """A batch of these rows; tasks of different kinds agree on token types because one tokenizer made them."""
-    types = [row.types for row in rows if row.types is not None]
-    return Batch.of([row.ids for row in rows], types if len(types) == len(rows) else None)
+    """A batch of these rows; where some have token types, those of the others are 0."""
+    ids, types = [row.ids for row in rows], [row.types for row in rows]
+    if all(own is None for own in types):
+        return Batch.of(ids)
+    return Batch.of(ids, [[0] * len(row) if own is None else own for row, own in zip(ids, types, strict=True)])
 
 
 def chunks(lengths: Sequence[int], tokens: int) -> list[list[int]]:

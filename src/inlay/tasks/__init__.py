@@ -65,6 +65,7 @@ class Row:
     ids: Sequence[int]
     """A list, or a window (a memoryview) on the ids of many rows."""
     types: Sequence[int] | None = None
+    """Token types; None if all are 0, or the model has none."""
     target: Any = None
     """What the loss compares with; its form is the task's own."""
     example: int = 0

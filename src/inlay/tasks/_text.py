@@ -126,7 +126,7 @@ def _runs(examples: Sequence[Example]) -> Iterator[tuple[int, int]]:
 
 def _row(encoded: Any, i: int) -> tuple[list[int], list[int] | None]:
     types = encoded.get("token_type_ids")
-    return encoded["input_ids"][i], None if types is None else types[i]
+    return encoded["input_ids"][i], types[i] if types is not None and any(types[i]) else None
 
 
 def pooled(outputs: Sequence[Sequence[Tensor]]) -> Tensor:

@@ -16,7 +16,7 @@ Ids = list[list[int]]
 def token_ids(
     tokenizer: Any, texts: Sequence[str], pairs: Sequence[str | None] | None, limit: int | None
 ) -> tuple[Ids, Ids | None]:
-    """Ids and token types (None where the model has none) of every text or pair.
+    """Ids and token types of every text or pair; None for types where the model has none, or all are 0.
 
     Args:
         limit: cut at so many tokens, of a pair the longer text first; None to cut nothing.
@@ -24,7 +24,8 @@ def token_ids(
     if not is_plain(type(tokenizer)):  # type: ignore[arg-type]  # mypy: a type[Any] cannot be hashed
         options: dict[str, Any] = {"verbose": False} if limit is None else {"truncation": True, "max_length": limit}
         encoded = tokenizer(list(texts), None if pairs is None else list(pairs), **options)
-        return encoded["input_ids"], encoded.get("token_type_ids")
+        types = encoded.get("token_type_ids")
+        return encoded["input_ids"], types if types is not None and any(map(any, types)) else None
     no_padding, no_truncation, longest_first = _strategies()
     truncation = no_truncation if limit is None else longest_first
     tokenizer.set_truncation_and_padding(no_padding, truncation, limit, 0, None, None)
@@ -36,10 +37,13 @@ def token_ids(
     if "token_type_ids" not in tokenizer.model_input_names:
         return ids, None
     if pairs is not None:
-        return ids, [one.type_ids for one in found]
+        every = [one.type_ids for one in found]
+        return ids, every if any(map(any, every)) else None
     by_length = {len(own): one for own, one in zip(ids, found, strict=True)}  # of one text, nothing else counts
-    types = {length: one.type_ids for length, one in by_length.items()}
-    return ids, [types[len(own)] for own in ids]
+    types_of = {length: one.type_ids for length, one in by_length.items()}
+    if not any(map(any, types_of.values())):
+        return ids, None
+    return ids, [types_of[len(own)] for own in ids]
 
 
 @functools.cache

@@ -225,7 +225,7 @@ def _encoded(
         for piece, found in enumerate(_word_of_piece(sentences[i][start:end], encoded, n)):
             if found is not None:
                 firsts.setdefault(start + found, piece)
-        own = None if types is None else types[n]
+        own = types[n] if types is not None and any(types[n]) else None
         yield encoded["input_ids"][n], own, [(piece, word) for word, piece in firsts.items()]
 
 

@@ -58,8 +58,10 @@ def pack(rows: Sequence[Row]) -> dict[str, array[Any]] | None:
     ids = _numbers([token for row in rows for token in row.ids])
     target, aux = (_column(name, [getattr(row, name) for row in rows]) for name in ("target", "aux"))
     typed = [row.types for row in rows if row.types is not None]
-    if ids is None or ids.typecode != "i" or target is None or aux is None or len(typed) not in (0, len(rows)):
+    if ids is None or ids.typecode != "i" or target is None or aux is None:
         return None
+    if 0 < len(typed) < len(rows):
+        typed = [bytes(len(row.ids)) if row.types is None else row.types for row in rows]
     out = {"ids": ids, "ends": _ends(row.ids for row in rows), "example": array("q", (row.example for row in rows))}
     try:
         return out | ({"types": array("B", chain.from_iterable(typed))} if typed else {}) | target | aux
