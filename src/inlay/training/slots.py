@@ -56,6 +56,10 @@ class Slots:
         alone = [[job] for job in ordered if forward.bank.slot(slots[job.index]).weights is not None]
         return [together, *alone] if together else alone
 
+    def has_gates(self, job: Job) -> bool:
+        """Whether a run's slot holds gates, which are dropped at its end."""
+        return self.host.forward.bank.slot(self.host.slot(slot_name(job))).has_gates
+
     def begin(self, job: Job) -> None:
         """Load a run into a slot: fresh, or as it was put aside. If memory runs out, it is as before, and may wait."""
         try:
