@@ -12,7 +12,6 @@ from inlay.data.columns import by_option
 from inlay.engine.evaluate import by_example, score
 from inlay.engine.host import Host
 from inlay.library.adapter import Adapter
-from inlay.training.encoded import content
 from inlay.training.job import Job
 from inlay.training.parallel import Ranks
 from inlay.training.prepare import Part
@@ -45,7 +44,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
         "best": _place(job),
         "data": data.data_hash,
         "files": data.files,
-        "scored_on": {split: content(part.examples) for split, part in parts.items()},
+        "scored_on": {split: part.content for split, part in parts.items()},
         "config": data.run.written(),
         "columns": by_option(data.task.kind, data.columns),
         "history": job.history,
