@@ -30,6 +30,7 @@ STAGES = {
     "base and tokenizer": ["inlay.base.load:load", "inlay.base.load:load_tokenizer"],
     "prepare: read, split, encode, describe": ["inlay.sweeps.api:Work.prepare"],
     "begin runs": ["inlay.training.loop:Loop._begin", "inlay.training.loop:Loop.__init__"],
+    "recordings of steps and evaluations": ["inlay.engine.graphs:Graphs._capture"],
     "training steps": ["inlay.training.loop:Loop._step", "inlay.training.loop:Loop._settle"],
     "evaluations: model": ["inlay.training.loop:Loop._outputs"],
     "evaluations: scores and best states": ["inlay.training.loop:Loop._evaluate"],

@@ -23,6 +23,6 @@ def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             found[name] = tensor.detach().to("cpu", copy=True)
     for names in together.values():
         flat = torch.cat([tensors[name].detach().reshape(-1) for name in names]).cpu()
-        parts = flat.split([tensors[name].numel() for name in names])
+        parts = torch.split(flat, [tensors[name].numel() for name in names])
         found |= {name: part.view(tensors[name].shape) for name, part in zip(names, parts, strict=True)}
     return {name: found[name] for name in tensors}
