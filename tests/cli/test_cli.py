@@ -148,6 +148,34 @@ def test_an_interrupt_is_quiet(swallow: bool):
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
 
 
+ENDED = """
+import atexit, os, sys, threading, time, types
+import typer
+from inlay.cli import info, main
+class Late:
+    def __del__(self, write=os.write):
+        write(1, b"taken apart")
+late = Late()
+def work():
+    if {heavy}:
+        sys.modules["torch"] = types.ModuleType("torch")
+    atexit.register(print, "called at exit")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    print("said", end=" ")
+    raise typer.Exit(3)
+info._everything = work
+sys.argv = ["inlay", "info"]
+main.main()
+"""
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_a_process_with_torch_is_not_taken_apart_but_all_else_is_done(heavy: bool):
+    done = process("-c", ENDED.format(heavy=heavy))
+    expected = "said thread\ncalled at exit\n" + ("" if heavy else "taken apart")
+    assert (done.returncode, done.stdout, done.stderr) == (3, expected, "")
+
+
 def test_other_packages_are_silenced_for_a_while(capsys: pytest.CaptureFixture[str]):
     log = logging.getLogger("some.package")
     with output.quiet():

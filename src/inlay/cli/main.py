@@ -6,11 +6,12 @@ Each command is a function in a file of its own. Modules here import neither tor
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Annotated, Any
 
@@ -107,9 +108,22 @@ def root(
         raise RunError(f"torchrun is for inlay train; inlay {context.invoked_subcommand} would run in every process")
 
 
+def _leave(codes: Sequence[int]) -> None:
+    """End the process as it is, once threads have ended and all others that wait for its end have been called.
+
+    Python would take apart every object of torch and transformers first, which takes a second.
+    """
+    if codes:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(codes[-1])
+
+
 def main() -> None:
     """Run the command line; an interrupt ends it quietly with 130."""
     interrupts: list[int] = []
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # the first to be registered is the last to be called
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         interrupts.append(number)
@@ -118,6 +132,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, interrupt)
     try:
         app(prog_name="inlay")
+    except SystemExit as end:
+        if "torch" in sys.modules and isinstance(end.code, int | None):
+            codes.append(end.code or 0)
+        raise
     except Exception:
         if interrupts:  # an import that was interrupted may raise anything
             sys.exit(130)

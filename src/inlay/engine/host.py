@@ -31,6 +31,7 @@ from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys
 from inlay.bank.planning import longest_row
 from inlay.bank.records import Record
+from inlay.base.copies import to_cpu
 from inlay.base.load import Base, keep_as, load, load_tokenizer, ready
 from inlay.data.batch import Batch
 from inlay.engine import run
@@ -206,7 +207,8 @@ class Host:
             tensors = record.method.finish(tensors) | head
         for pruned in record.sparse & tensors.keys():
             tensors |= sparse.encode(pruned, tensors.pop(pruned))
-        stored = {n: t.cpu() for n, t in tensors.items() if n not in constants}
+        stored = {n: t for n, t in tensors.items() if n not in constants}
+        stored = to_cpu(stored) if finish else stored
         uses_pooler = record.pool == "pooler" or any(n.startswith("pooler") for n in stored)
         fields = (record.seed, record.head, record.pool, record.labels, name)
         task = "" if record.task is None else record.task.spec
@@ -215,6 +217,8 @@ class Host:
     @_alone
     def read(self, name: str, device: str | None = None) -> dict[str, Tensor]:
         """A copy of all of an adapter's tensors, on its device or on another."""
+        if device == "cpu":
+            return to_cpu({n: place.tensor for n, place in self.forward.bank.places(self.slot(name)).items()})
         return self.forward.bank.read(self.slot(name), device)
 
     @_alone

@@ -14,7 +14,7 @@ from inlay.library import defaults
 from inlay.registry import methods
 from inlay.sweeps.grid import Setting, Space
 from inlay.sweeps.values import shown
-from inlay.training.prepare import Prepared, check, prepare
+from inlay.training.prepare import Known, Prepared, check, prepare, read
 from inlay.training.run import Run
 
 _FILES = ("name", "data", "val", "test", "format", "encoding")
@@ -43,20 +43,28 @@ class Trial:
 
 
 class Data:
-    """The data of all trials, each file read once for every seed."""
+    """The data of all trials: each file is read once, and encoded once for every way of splitting it."""
 
     def __init__(self, host: Host):
         self.host = host
-        self._read: dict[str, Prepared] = {}
+        self._known: dict[str, Known] = {}
+        self._prepared: dict[tuple[str, int | None], Prepared] = {}
+        """By the seed too, where it decides on which rows to train."""
 
     def prepare(self, run: Run) -> Prepared:
         """A run's data, shared with runs that are trained in another way on the same rows."""
-        key = json.dumps(run.model_dump(exclude={"data", *_TRAINING}), sort_keys=True)  # all have the same data
-        found = self._read.get(key)
-        if found is None:
-            found = self._read[key] = prepare(run, self.host)
-            return found
-        return replace(found, run=run, method=check(run, self.host))
+        key = json.dumps(run.model_dump(exclude={"data", "seed", *_TRAINING}), sort_keys=True)  # all have the same data
+        for seed in (None, run.seed):
+            if (found := self._prepared.get((key, seed))) is not None:
+                return replace(found, run=run, method=check(run, self.host))
+        made = prepare(run, self.host, lambda run: self._read(run, key))
+        self._prepared[key, run.seed if self._known[key].is_split_by_seed(run) else None] = made
+        return made
+
+    def _read(self, run: Run, key: str) -> Known:
+        if key not in self._known:
+            self._known[key] = read(run)
+        return self._known[key]
 
 
 class Trials:

@@ -21,9 +21,12 @@ def pays(host: Host, jobs: Sequence[Job], slots: int) -> bool:
     """Whether these runs are long enough to compile for."""
     sites = host.base.sites
     steps = tokens = 0.0
+    means: dict[int, float] = {}  # runs share their rows
     for job in jobs:
         for stage in job.stages:
-            mean = sum(len(row.ids) for row in stage.rows) / max(1, len(stage.rows))
+            if id(stage.rows) not in means:
+                means[id(stage.rows)] = sum(len(row.ids) for row in stage.rows) / max(1, len(stage.rows))
+            mean = means[id(stage.rows)]
             steps += stage.steps / max(1, min(slots, len(jobs)))
             tokens += stage.steps * job.data.run.batch_size * mean
     saved = steps * _PER_STEP * sites.layers / 12 + tokens * _PER_TOKEN * sites.layers * sites.hidden / _LIKE

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+from torch import Tensor
 
 from inlay.data.columns import by_option
 from inlay.engine.evaluate import by_example, score
 from inlay.engine.host import Host
 from inlay.library.adapter import Adapter
-from inlay.training.encoded import content
 from inlay.training.job import Job
 from inlay.training.parallel import Ranks
+from inlay.training.prepare import Part
+from inlay.training.slots import slot_name
+
+Outputs = list[list[Tensor]]
+"""Of a run's parts: those of every row."""
 
 
-def measured(
-    host: Host, name: str, job: Job, adapter: Adapter, ranks: Ranks, before_batch: Callable[[], None] | None = None
-) -> Adapter:
-    """A run's finished adapter, which the host has under a name, with its metrics and its history."""
-    data = job.data
-    parts = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
-    outputs = ranks.outputs(host, [(name, part.rows) for part in parts.values()], before_batch)
+def outputs_of(
+    host: Host, jobs: Sequence[Job], ranks: Ranks, before_batch: Callable[[], None] | None = None
+) -> list[Outputs]:
+    """What runs, each in its slot, say of their validation and test rows: in the same batches, as evaluations are."""
+    parts = [(slot_name(job), part.rows) for job in jobs for part in _parts(job).values()]
+    found = iter(ranks.outputs(host, parts, before_batch))
+    return [[next(found) for _ in _parts(job)] for job in jobs]
+
+
+def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapter:
+    """A run's finished adapter, which the host has in the run's slot, with its metrics and its history."""
+    data, name, parts = job.data, slot_name(job), _parts(job)
     sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
     task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
     found: dict[str, dict[str, float]] = {}
@@ -33,7 +44,7 @@ def measured(
         "best": _place(job),
         "data": data.data_hash,
         "files": data.files,
-        "scored_on": {split: content(part.examples) for split, part in parts.items()},
+        "scored_on": {split: part.content for split, part in parts.items()},
         "config": data.run.written(),
         "columns": by_option(data.task.kind, data.columns),
         "history": job.history,
@@ -41,6 +52,11 @@ def measured(
     about |= {"gates": gates} if (gates := adapter.about.get("gates") or job.gates) else {}
     about |= {"weights": host.base.form} if host.base.form else {}
     return replace(adapter, name=job.name, task=task.spec, about=about)
+
+
+def _parts(job: Job) -> dict[str, Part]:
+    data = job.data
+    return {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
 
 
 def _place(job: Job) -> dict[str, Any]:

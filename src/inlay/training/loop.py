@@ -225,8 +225,10 @@ class Loop:
         self._settle()
         self._evaluate([job for job in stepped if job.state == "active" and job.is_due and not job.is_judged])
         self._drop_hopeless()
+        ended: list[Job] = []
         for job in [job for job in stepped if job.state == "active" and job.is_over]:
-            self._guard(job, self._advance)
+            self._guard(job, functools.partial(self._advance, ended))
+        self._finish(sorted(ended, key=attrgetter("index")))
 
     def _catch_up(self) -> bool:
         """Make the evaluations that were given up before the checkpoint was written; False if there are none."""
@@ -336,15 +338,14 @@ class Loop:
             job.best_tensors = self.host.adapter(slot_name(job)).tensors
         self._tell("eval", job, **job.history[-1])
 
-    def _advance(self, job: Job) -> None:
-        """A stage is over: go on with the next one, or finish."""
+    def _advance(self, ended: list[Job], job: Job) -> None:
+        """A stage is over: go on with the next one, or end."""
         self._with_room(job, lambda: self.slots.back_to_best(job))
-        ended = job.stage
         if job.next_stage():
             self._tell("stage", job, stage=job.stage.kind)
             self._enter_stage(job)
         else:
-            self._finish(job, ended.kind != "again")
+            ended.append(job)
 
     def _enter_stage(self, job: Job) -> None:
         finished = None
@@ -357,17 +358,43 @@ class Loop:
         if job.state != "waiting":
             _does_not_fit(job)
 
-    def _finish(self, job: Job, prune: bool) -> None:
-        """Gates are dropped, scores calibrated; what is measured is what will be served."""
+    def _finish(self, ended: Sequence[Job]) -> None:
+        """Scores are calibrated; what is measured is what will be served, so gates are dropped before."""
+        gated = [job for job in ended if self.slots.has_gates(job)]
+        plain = [job for job in ended if job not in gated]
+        began = time.perf_counter()
+        outputs = self._last_outputs(plain) if plain else []
+        if outputs is None:
+            self._free()
+        share = (time.perf_counter() - began) / max(1, len(plain))
+        for i, job in enumerate(plain):
+            job.seconds += share
+            self._guard(job, functools.partial(self._end, outputs[i] if outputs else None))
+        for job in gated:
+            self._guard(job, self._end_without_gates)
+
+    def _last_outputs(self, ended: Sequence[Job]) -> list[finish.Outputs] | None:
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return finish.outputs_of(self.host, ended, self.ranks, self._interrupt.give_up)
+        return None
+
+    def _end(self, outputs: finish.Outputs | None, job: Job) -> None:
+        """A run whose slot holds what will be served."""
+        began = time.perf_counter()
+        finished = self._with_room(job, lambda: self._measured(job, self.host.adapter(slot_name(job)), outputs))
+        self.slots.leave(job)
+        self._keep(job, finished, began)
+
+    def _end_without_gates(self, job: Job) -> None:
         began, name = time.perf_counter(), slot_name(job)
-        adapter = self._with_room(job, lambda: self.host.adapter(name, finish=prune))
+        adapter = self._with_room(job, lambda: self.host.adapter(name, finish=job.stage.kind != "again"))
         before = self.slots.snapshot(job) if self.checkpoint is not None else None
         self.slots.leave(job)
 
         def measured() -> Adapter:
             self.host.load(adapter, name)
             try:
-                return finish.measured(self.host, name, job, adapter, self.ranks, self._interrupt.give_up)
+                return self._measured(job, adapter)
             finally:
                 self.host.unload(name)
 
@@ -377,6 +404,14 @@ class Loop:
             if before is not None:
                 self.slots.aside[job.index], job.state = before, "waiting"
             raise
+        self._keep(job, finished, began)
+
+    def _measured(self, job: Job, adapter: Adapter, outputs: finish.Outputs | None = None) -> Adapter:
+        if outputs is None:
+            (outputs,) = finish.outputs_of(self.host, [job], self.ranks, self._interrupt.give_up)
+        return finish.measured(self.host, job, adapter, outputs)
+
+    def _keep(self, job: Job, finished: Adapter, began: float) -> None:
         job.result = {"metrics": finished.about["metrics"]}
         self.adapters[job.index] = finished
         if self.checkpoint is not None and self.ranks.leads:

@@ -22,7 +22,12 @@ PER_TOKEN = 30
 def slots_for(host: Host, jobs: Sequence[Job]) -> int:
     """As many slots as fit into half of the free memory, at least one."""
     device = host.base.device
-    need = max((_bytes(host, job) for job in jobs), default=1)
+    alike: dict[tuple[int, ...], list[Job]] = {}  # most runs share their rows
+    for job in jobs:
+        alike.setdefault(tuple(id(stage.rows) for stage in job.stages), []).append(job)
+    need = max(
+        (_bytes(host, job, long) for own in alike.values() for long in [_long(own[0])] for job in own), default=1
+    )
     return max(1, slots_in(free_memory(device), need, device.type, len(jobs)))
 
 
@@ -44,9 +49,13 @@ def run_bytes(sites: Sites, method: Method, rows: int, length: int, width: int) 
     return int(activations + 4 * trained * copies)
 
 
-def _bytes(host: Host, job: Job) -> int:
+def _long(job: Job) -> int:
+    """The tokens of a long row."""
     lengths = sorted(len(row.ids) for stage in job.stages for row in stage.rows)
-    long = lengths[int(0.95 * (len(lengths) - 1))]
+    return lengths[int(0.95 * (len(lengths) - 1))]
+
+
+def _bytes(host: Host, job: Job, long: int) -> int:
     data = job.data
     return run_bytes(host.base.sites, data.method, data.run.batch_size, long, host.base.dtype.itemsize)
 

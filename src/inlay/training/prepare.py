@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +47,11 @@ class Part:
     rows: list[Row]
     """Runs with the same data have the same list."""
 
+    @functools.cached_property
+    def content(self) -> str:
+        """A hash of the examples."""
+        return content(self.examples)
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -74,9 +80,30 @@ class Prepared:
         object.__setattr__(self, "run", settled(self.run, len(self.train.rows)))  # also for another run on these rows
 
 
-def prepare(run: Run, host: Host) -> Prepared:
-    """Read and encode everything a run needs; whatever is wrong with it is noticed here."""
-    method = check(run, host)
+@dataclass(frozen=True)
+class Known:
+    """A run's examples as its files have them: all that is known before a seed splits them."""
+
+    task: Task
+    columns: Columns
+    labels: tuple[str, ...]
+    train: list[Example]
+    validation: list[Example]
+    """Empty where some of `train` will be held out."""
+    test: list[Example]
+    hints: Mapping[str, str]
+    notes: list[str]
+    skipped: list[str]
+    """A note on rows that cannot be used."""
+    files: dict[str, Any]
+
+    def is_split_by_seed(self, run: Run) -> bool:
+        """Whether another seed trains on other rows."""
+        return not self.validation or run.train_size is not None
+
+
+def read(run: Run) -> Known:
+    """Read a run's files, and decide on its task and its columns."""
     sources, notes = open_inputs(run)
     bad: Bad = Skipped() if run.skip_bad_rows else stop_or_skip
     task, columns, note = _task(run, sources["train"])
@@ -87,15 +114,30 @@ def prepare(run: Run, host: Host) -> Prepared:
     if not known:
         raise DataError(f"{name_of(run)}: there are no rows to train on")
     labels = task.labels([*known, *held_out])
-    train, validation, more = _split(run, task, known, held_out)
-    notes += more
-    task = task.fit(train)
+    skipped = []
     if isinstance(bad, Skipped) and bad.count:
-        notes.append(f"skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}")
+        skipped.append(f"skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}")
+    files = {split: found for split, source in sources.items() if (found := digest(source.name)) is not None}
+    return Known(task, columns, labels, known, held_out, test, sources["train"].hints, notes, skipped, files)
+
+
+def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Prepared:
+    """Read and encode everything a run needs; whatever is wrong with it is noticed here.
+
+    Args:
+        reading: gives what `read` does, for runs that share it.
+    """
+    method = check(run, host)
+    given = reading(run)
+    columns, labels, test = given.columns, given.labels, given.test
+    train, validation, more = _split(run, given.task, given.train, given.validation)
+    task = given.task.fit(train)
+    notes = [*given.notes, *more, *given.skipped]
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
     encoder = Encoder(task, tokenizer, labels, limit)
     # another seed splits the same examples in another way
-    pool = known if not held_out and len(train) + len(validation) == len(known) else None
+    known = given.train
+    pool = known if not given.validation and len(train) + len(validation) == len(known) else None
 
     def fixed(rows: list[Row]) -> list[Row]:  # the noise that engine.predict has, so that `eval` gives the same
         return task.draw(rows, tokenizer, torch.Generator().manual_seed(0)) if task.draws else rows
@@ -110,7 +152,7 @@ def prepare(run: Run, host: Host) -> Prepared:
         task,
         columns,
         labels or ("word",),
-        _metric(run, task, sources["train"].hints, labels),
+        _metric(run, task, given.hints, labels),
         Part(train, encoder.rows(train, pool)),
         Part(validation, fixed(encoder.rows(validation, pool))),
         tested,
@@ -119,7 +161,7 @@ def prepare(run: Run, host: Host) -> Prepared:
         _look(task, train, validation, test, encoder.lengths(train, pool), limit),
         notes,
         content([*train, *validation, *test]),
-        {split: found for split, source in sources.items() if (found := digest(source.name)) is not None},
+        given.files,
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from inlay.bank import sparse
+from inlay.base.copies import to_cpu
 from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
@@ -55,6 +56,10 @@ class Slots:
         together = [job for job in ordered if forward.bank.slot(slots[job.index]).weights is None]
         alone = [[job] for job in ordered if forward.bank.slot(slots[job.index]).weights is not None]
         return [together, *alone] if together else alone
+
+    def has_gates(self, job: Job) -> bool:
+        """Whether a run's slot holds gates, which are dropped at its end."""
+        return self.host.forward.bank.slot(self.host.slot(slot_name(job))).has_gates
 
     def begin(self, job: Job) -> None:
         """Load a run into a slot: fresh, or as it was put aside. If memory runs out, it is as before, and may wait."""
@@ -134,8 +139,8 @@ class Slots:
 
     def snapshot(self, job: Job) -> Snapshot:
         """A copy of a run's tensors."""
-        moments = self.optimiser.read(self.host.slot(slot_name(job)), "cpu")
-        return Snapshot(self.host.adapter(slot_name(job)), *moments)
+        first, second = self.optimiser.read(self.host.slot(slot_name(job)))
+        return Snapshot(self.host.adapter(slot_name(job)), to_cpu(first), to_cpu(second))
 
     def adapter_around(self, job: Job, tensors: dict[str, Tensor]) -> Adapter:
         """The adapter of a run's stage with these tensors in it."""
