@@ -35,7 +35,7 @@ from inlay.cli.texts import of_file
 from inlay.engine.predict import decode, encode, run
 from inlay.engine.translate import AnswerOptions
 from inlay.library.library import Library
-from inlay.training.heap import left_alone
+from inlay.training.gc_frozen import gc_frozen
 
 
 def stages(root: Path, file: Path, library: Library, base: str | None) -> dict[str, float]:
@@ -113,7 +113,7 @@ def main() -> None:
             told = "; ".join(f"{c.stage} {c.calls:,} Python calls, {c.microseconds:.1f} µs" for c in predict_costs())
             print(f"64 rows of 50 tasks, a row outside the model: {told}", flush=True)
         if "stages" not in given.skip:
-            with left_alone():  # as the command does
+            with gc_frozen():  # as the command does
                 found = stages(root, file, library, base)
             told = ", ".join(f"{stage} {cost:.1f}" for stage, cost in found.items())
             print(f"µs a row: {told}; all {sum(found.values()):.1f}", flush=True)

@@ -34,7 +34,7 @@ STAGES = {
     "training steps": ["inlay.training.loop:Loop._step", "inlay.training.loop:Loop._settle"],
     "evaluations: model": ["inlay.training.loop:Loop._outputs"],
     "evaluations: scores and best states": ["inlay.training.loop:Loop._evaluate"],
-    "ends: model": ["inlay.training.finish:outputs_of"],
+    "ends: model": ["inlay.training.milestones:outputs_of"],
     "ends: scores": ["inlay.training.loop:Loop._finish"],
     "ends: adapters written": ["inlay.training.checkpoint:Checkpoint.keep"],
     "checkpoints": ["inlay.training.loop:Loop.save"],

@@ -18,8 +18,8 @@ from typing import Any
 import inlay
 from inlay.engine.evaluate import score
 from inlay.engine.predict import run_rows
+from inlay.runs.prepare import Part, prepare
 from inlay.tasks import Answer
-from inlay.training.prepare import Part, prepare
 
 TURNS = 2
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from inlay.library.adapter import Adapter
     from inlay.library.library import Library
     from inlay.registry import methods, tasks
+    from inlay.runs.result import Result
+    from inlay.runs.run import Run
     from inlay.sweeps.api import sweep
     from inlay.sweeps.table import Sweep
     from inlay.tasks import parse as parse_task
     from inlay.training.api import train
-    from inlay.training.result import Result
-    from inlay.training.run import Run
 
     method = methods.register
     task = tasks.register
@@ -41,8 +41,8 @@ _PLACES = {
     "Host": "inlay.engine.host:Host",
     "InlayError": "inlay.errors:InlayError",
     "Library": "inlay.library.library:Library",
-    "Result": "inlay.training.result:Result",
-    "Run": "inlay.training.run:Run",
+    "Result": "inlay.runs.result:Result",
+    "Run": "inlay.runs.run:Run",
     "Sweep": "inlay.sweeps.table:Sweep",
     "attach": "inlay.engine.attach:attach",
     "compare": "inlay.comparison.api:compare",

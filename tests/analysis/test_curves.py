@@ -60,7 +60,7 @@ def test_an_adapter_keeps_its_curve_and_the_loss_is_that_of_the_validation_rows(
     run = inlay.Run(data=data, val_size=8, batch_size=4, epochs=3, method="houlsby:size=4", lr=3e-3, dropout=False)
     result = inlay.train(host, run, name="mine")
     from inlay.engine.evaluate import outputs_of
-    from inlay.training.prepare import prepare
+    from inlay.runs.prepare import prepare
 
     best = next(e for e in result.history if e["step"] == result.best_step)
     part = prepare(run, host).validation

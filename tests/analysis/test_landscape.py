@@ -12,8 +12,8 @@ from inlay.analysis.landscape import landscape
 from inlay.analysis.rows import rows_of
 from inlay.engine.evaluate import measure, outputs_of
 from inlay.errors import DataError, RunError, SlotError
+from inlay.runs.prepare import prepare
 from inlay.tasks import Example
-from inlay.training.prepare import prepare
 
 
 def rated(n: int = 20) -> list[Example]:

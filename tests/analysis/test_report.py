@@ -53,7 +53,7 @@ class World:
         for task, (rows, method) in DATA.items():
             run = work.run(rows, method, task=task, epochs=3, eval_every=2, val_size=6)
             inlay.train(self.host, run, name=task, library=self.library)
-            from inlay.training.prepare import prepare
+            from inlay.runs.prepare import prepare
 
             self.rows[task] = prepare(run, self.host).validation.examples
 

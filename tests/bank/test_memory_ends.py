@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import inlay
-from inlay.training import layout
 from inlay.training.adamw import AdamW
+from inlay.training.slots import places_of, restore_places
 
 TAKES = {"aten::cat", "aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::clone", "aten::_to_copy"}
 
@@ -134,12 +134,12 @@ def test_moves_of_a_restored_layout_are_counted():
     """A recorded step knows the addresses of its entries."""
     host = host_with("a", "b")
     slots = [host.slot("a"), host.slot("b")]
-    places = layout.read(host.forward.bank, slots)
+    places = places_of(host.forward.bank, slots)
     version, was = group_states(host), pointers(host)
-    layout.restore(host.forward.bank, slots, [[(rank, 5 - entry) for rank, entry in one] for one in places])
+    restore_places(host.forward.bank, slots, [[(rank, 5 - entry) for rank, entry in one] for one in places])
     assert pointers(host) != was
     assert not set(group_states(host)) & set(version)
     version = group_states(host)
-    layout.restore(host.forward.bank, slots, places)
+    restore_places(host.forward.bank, slots, places)
     assert not set(group_states(host)) & set(version)
-    assert layout.read(host.forward.bank, slots) == places
+    assert places_of(host.forward.bank, slots) == places

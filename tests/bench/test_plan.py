@@ -17,8 +17,8 @@ from inlay.bench import figures
 from inlay.bench.figures import H200, Figures, products_of
 from inlay.bench.plan import Question, plan
 from inlay.bench.sizes import capacity, sizes_of
+from inlay.runs.run import Run
 from inlay.training.memory import run_bytes, slots_in
-from inlay.training.run import Run
 
 METHODS = [
     "houlsby:size=5",

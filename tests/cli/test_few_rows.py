@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inlay.training.progress import few_to_validate
+from inlay.tracking.progress import few_to_validate
 
 
 def data(rows: int) -> Any:

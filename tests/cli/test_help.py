@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from inlay import heads, metrics, registry
 from inlay.cli import help, known, main, settings
-from inlay.training.run import Run
+from inlay.runs.run import Run
 
 ROOT = typer.main.get_command(main.app)
 

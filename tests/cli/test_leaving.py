@@ -15,7 +15,7 @@ from inlay.errors import AdapterError
 from inlay.interop import peft
 from inlay.interop.merge import merge
 from inlay.library.library import Library
-from inlay.training.prepare import prepare
+from inlay.runs.prepare import prepare
 
 NOTE = "a head on pool=mean cannot be merged or go to peft; for that train with --pool pooler"
 

@@ -23,7 +23,7 @@ from inlay.cli.main import app
 from inlay.data.split import size
 from inlay.library import about
 from inlay.library.readme import readme
-from inlay.training.run import Run, from_config, make_run
+from inlay.runs.run import Run, from_config, make_run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format1"
 NAMES = ("tone", "same", "stars", "names")

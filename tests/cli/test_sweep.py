@@ -318,7 +318,7 @@ class Planned:
 def test_slots_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch):
     screen = Console(file=io.StringIO(), width=100, force_terminal=False)
     now = 0.0
-    monkeypatch.setattr("inlay.training.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("inlay.tracking.progress.time.monotonic", lambda: now)
     progress = SweepProgress(screen, Planned())  # type: ignore[arg-type]
     for name in ("a", "b"):
         progress({"event": "begin", "run": name, "steps": 10, "step": 0})

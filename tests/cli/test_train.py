@@ -21,7 +21,7 @@ import inlay
 from inlay.cli.main import app
 from inlay.cli.progress import Progress, clock, decimals
 from inlay.library.library import Library
-from inlay.training.run import Run, data_name
+from inlay.runs.run import Run, data_name
 from inlay.training.step import Step
 
 PROMISED = {"name", "version", "method", "parameters", "metrics", "best_epoch", "seconds", "library"}

@@ -17,10 +17,10 @@ from inlay.cli.main import app
 from inlay.cli.verdicts import majority, nothing_learned, worse
 from inlay.comparison import baselines
 from inlay.library.library import Library
+from inlay.runs.prepare import Prepared, prepare
+from inlay.runs.result import Result
 from inlay.tasks import Example, parse
 from inlay.training.api import keep
-from inlay.training.prepare import Prepared, prepare
-from inlay.training.result import Result
 
 SKEWED = [*work.texts(24), *({"text": f"{row['text']} {i}", "label": "pos"} for i, row in enumerate(work.texts(16)))]
 

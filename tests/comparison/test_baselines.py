@@ -13,8 +13,8 @@ from training import work
 import inlay
 from inlay.comparison import baselines, linear
 from inlay.errors import RunError
+from inlay.runs.prepare import Prepared, prepare
 from inlay.sweeps.store import Store
-from inlay.training.prepare import Prepared, prepare
 
 pytest.importorskip("sklearn")
 from sklearn.dummy import DummyClassifier

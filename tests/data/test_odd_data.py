@@ -9,7 +9,7 @@ import inlay
 from inlay.data.describe import lines, odd_labels, tag_form
 from inlay.data.source import open_source, open_splits
 from inlay.errors import DataError
-from inlay.training.prepare import prepare
+from inlay.runs.prepare import prepare
 
 
 def test_classes_that_look_like_one():

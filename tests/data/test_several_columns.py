@@ -11,8 +11,8 @@ import inlay
 from inlay.data.columns import Columns, choose
 from inlay.data.record import Record
 from inlay.errors import DataError
+from inlay.runs.prepare import prepare
 from inlay.tasks import Unusable, parse
-from inlay.training.prepare import prepare
 
 MAILS = [
     {"subject": "parcel late", "body": "it never came and I am waiting", "late": 1, "refund": 0, "praise": 0},

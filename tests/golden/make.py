@@ -30,10 +30,10 @@ import torch
 import work
 
 import inlay
+from inlay.runs.prepare import prepare
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
 from inlay.training.loop import Loop
-from inlay.training.prepare import prepare
 
 METHODS = (
     "houlsby",

@@ -19,7 +19,7 @@ from inlay.errors import AdapterError, DamagedError
 from inlay.library import about, cards, defaults
 from inlay.library.library import Library
 from inlay.registry import methods, tasks
-from inlay.training.run import Run
+from inlay.runs.run import Run
 
 SPECS = ("houlsby:size=4", "lora:rank=2", "adapterbias", "adapterbias:l0=0.01", "diffprune", "diffprune:low=-0.5")
 

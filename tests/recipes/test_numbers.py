@@ -15,7 +15,7 @@ from inlay.comparison.plan import Plan
 from inlay.data.benchmarks import METRICS
 from inlay.data.formats import glue
 from inlay.recipes.recipe import MEAN, Recipe, Row
-from inlay.training.run import make_run
+from inlay.runs.run import make_run
 
 ALL = [recipes.find(name) for name in recipes.names()]
 FOLDER = Path(recipes.__file__).parent

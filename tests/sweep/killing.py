@@ -26,7 +26,7 @@ import torch  # noqa: E402
 from training import work  # noqa: E402
 
 import inlay  # noqa: E402
-from inlay.training.prepare import prepare  # noqa: E402
+from inlay.runs.prepare import prepare  # noqa: E402
 
 GRID = {"method": "houlsby,adapterbias,lora:rank=2", "size": "4,8", "lr": "1e-3,1e-2", "epochs": "1,3"}
 SPACE = {"method": "houlsby,adapterbias", "size": "2..8", "lr": "1e-4..1e-1"}

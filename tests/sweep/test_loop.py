@@ -9,10 +9,10 @@ import pytest
 from training import work
 
 from inlay.errors import RunError
+from inlay.runs.prepare import prepare
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
 from inlay.training.loop import Loop
-from inlay.training.prepare import prepare
 
 
 def jobs(host: Any, count: int, **settings: Any) -> list[Job]:

@@ -15,11 +15,11 @@ from training import work
 import inlay
 from inlay.errors import DiskError, RunError
 from inlay.library import defaults
+from inlay.runs import run as runs
+from inlay.runs.prepare import prepare
 from inlay.sweeps import store as stores
 from inlay.sweeps.store import APPLICATION, Store, read_rows, remove
 from inlay.sweeps.trial import identity
-from inlay.training import run as runs
-from inlay.training.prepare import prepare
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format1"
 FOREIGN = {

@@ -13,9 +13,9 @@ from training import work
 
 import inlay
 from inlay.errors import InlayError, RunError
+from inlay.runs import inputs
 from inlay.sweeps.store import Store
 from inlay.tasks.classification import Classification
-from inlay.training import inputs
 
 GRID = {"method": "houlsby,adapterbias", "size": [4, 8], "lr": [1e-3, 1e-2]}
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from training import work
 
+from inlay.runs.prepare import prepare
 from inlay.sweeps import trial
-from inlay.training.prepare import prepare
 
 SEEDS = (0, 1, 2)
 

@@ -27,8 +27,8 @@ import torch  # noqa: E402
 from training import work  # noqa: E402
 
 import inlay  # noqa: E402
+from inlay.runs.prepare import prepare  # noqa: E402
 from inlay.training.checkpoint import Checkpoint  # noqa: E402
-from inlay.training.prepare import prepare  # noqa: E402
 
 RUNS = [
     work.run(work.texts(seed=1), "houlsby:size=4", seed=1, epochs=4),

@@ -29,7 +29,7 @@ from inlay.bank.bank import Bank  # noqa: E402
 from inlay.engine import graphs  # noqa: E402
 from inlay.errors import InlayError  # noqa: E402
 from inlay.methods.diffprune import DiffPrune  # noqa: E402
-from inlay.training import finish, parallel  # noqa: E402
+from inlay.training import milestones, parallel  # noqa: E402
 from inlay.training.adamw import AdamW  # noqa: E402
 from inlay.training.parallel import Ranks, joined  # noqa: E402
 from inlay.training.step import Step  # noqa: E402
@@ -160,7 +160,7 @@ SHORT: dict[str, tuple[int, Scene]] = {
     "in a step": (2, short_at((AdamW, "prepare", 2))),
     "before the exchange": (2, short_at((Ranks, "adding", 3))),
     "where a batch is sent": (2, short_at((graphs, "on_device", 1))),
-    "at begins and ends": (2, short_at((Bank, "load", 3), (finish, "measured", 1), (DiffPrune, "finish", 1))),
+    "at begins and ends": (2, short_at((Bank, "load", 3), (milestones, "measured", 1), (DiffPrune, "finish", 1))),
     "in an evaluation": (2, short_at((parallel, "outputs_of", 1))),
 }
 """Played only where they are named."""

@@ -9,7 +9,7 @@ from training import work
 
 import inlay
 from inlay.tasks import parse
-from inlay.training import finish
+from inlay.training import milestones
 from inlay.training.job import Job
 
 METHODS = ("houlsby:size=4", "lora:rank=2", "adapterbias:l0=0.1", "bitfit", "finetune:layers=top1")
@@ -35,7 +35,7 @@ def assert_same(found: Sequence[Any], alone: Sequence[Any]) -> None:
 @pytest.mark.parametrize("is_short", [False, True])
 def test_together_as_alone(alone, monkeypatch, is_short):
     """Where memory does not suffice for all of them, one after another."""
-    plain, asked = finish.outputs_of, []
+    plain, asked = milestones.last_outputs_of, []
 
     def counted(host: Any, jobs: Sequence[Job], *more: Any) -> Any:
         asked.append(sorted(job.name for job in jobs))
@@ -43,21 +43,21 @@ def test_together_as_alone(alone, monkeypatch, is_short):
             raise torch.OutOfMemoryError("so full")
         return plain(host, jobs, *more)
 
-    monkeypatch.setattr(finish, "outputs_of", counted)
+    monkeypatch.setattr(milestones, "last_outputs_of", counted)
     assert_same(list(inlay.train(work.host(), runs())), alone)
     together, gated = ["run-0", "run-1", "run-3", "run-4"], ["run-2"]
     assert asked == [together, *([[name] for name in together] if is_short else []), gated]
 
 
 def test_one_that_fails_at_its_end_leaves_the_others_alone(alone, monkeypatch):
-    plain = finish.measured
+    plain = milestones.measured
 
     def failing(host: Any, job: Job, *more: Any) -> Any:
         if job.name == "run-1":
             raise inlay.InlayError("it cannot be measured")
         return plain(host, job, *more)
 
-    monkeypatch.setattr(finish, "measured", failing)
+    monkeypatch.setattr(milestones, "measured", failing)
     host = work.host()
     found = list(inlay.train(host, runs()))
     assert [(one.ok, one.problem) for one in found if not one.ok] == [(False, "it cannot be measured")]

@@ -53,7 +53,7 @@ def test_two_steps_are_those_of_the_plain_update():
         assert_equal({"moments": mine}, {"moments": theirs})
 
 
-def test_who_does_not_step_is_left_alone():
+def test_who_does_not_step_is_gc_frozen():
     found, _ = stepped(True, left_out=2)
     fresh = tiny.host("bert", num_hidden_layers=2)
     for i, method in enumerate(METHODS):

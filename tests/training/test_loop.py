@@ -14,10 +14,10 @@ from training import work
 
 import inlay
 from inlay.errors import AdapterError, LibraryError, RunError
-from inlay.training import loop as loop_module
+from inlay.runs.prepare import prepare
+from inlay.training import milestones
 from inlay.training.job import Job
 from inlay.training.loop import Loop
-from inlay.training.prepare import prepare
 from inlay.training.step import Step
 
 Event = dict[str, Any]
@@ -92,7 +92,7 @@ def test_once_per_epoch_or_as_often_as_asked():
 def scripted(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> list[dict[str, torch.Tensor]]:
     """Evaluations during training give these values; what the adapter was at each of them."""
     left, seen = iter(values), []
-    real = loop_module.score
+    real = milestones.score
 
     def score(host: inlay.Host, name: str, *rest: Any) -> Any:
         scores, answers = real(host, name, *rest)
@@ -102,7 +102,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> list[dict[
             scores["accuracy"] = value
         return scores, answers
 
-    monkeypatch.setattr(loop_module, "score", score)
+    monkeypatch.setattr(milestones, "score", score)
     return seen
 
 

@@ -14,8 +14,8 @@ from training import work
 import inlay
 from inlay import screen
 from inlay.errors import RunError
-from inlay.training.progress import Progress
-from inlay.training.run import ELSEWHERE, make_run
+from inlay.runs.run import ELSEWHERE, make_run
+from inlay.tracking.progress import Progress
 
 
 def file(tmp_path: Path) -> str:

@@ -12,7 +12,7 @@ from training import work
 import inlay
 from inlay.bank.bank import Bank
 from inlay.methods.diffprune import DiffPrune
-from inlay.training import finish, parallel
+from inlay.training import milestones, parallel
 from inlay.training.adamw import AdamW, Settings
 from inlay.training.cache import Cache
 from inlay.training.slots import Slots
@@ -70,7 +70,7 @@ def test_where_a_run_begins(monkeypatch, expected, at):
     assert [e["slots"] for e in events if e["event"] == "slots"]
 
 
-ENDS = {"measured": finish, "finish": DiffPrune, "outputs_of": parallel, "back_to_best": Slots}
+ENDS = {"measured": milestones, "finish": DiffPrune, "outputs_of": parallel, "back_to_best": Slots}
 
 
 PLACES = [(name, at) for name in ENDS for at in ({1}, {2, 4}) if (name, at) != ("finish", {2, 4})]

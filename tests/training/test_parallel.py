@@ -21,8 +21,7 @@ from inlay.cli.main import app
 from inlay.errors import RunError
 from inlay.library.library import Library
 from inlay.tasks import Row, Targets, parse
-from inlay.training.parallel import ALONE, joined
-from inlay.training.share import Share, share
+from inlay.training.parallel import ALONE, Share, joined, share
 
 PROGRAM = Path(__file__).with_name("sharing.py")
 

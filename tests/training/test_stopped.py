@@ -105,7 +105,7 @@ def test_sigterm_in_a_step_waits_for_it(tmp_path):
     work.assert_identical(train(run, tmp_path / "c"), inlay.train(work.host(), run))
 
 
-def test_a_signal_that_the_program_handles_is_left_alone(tmp_path):
+def test_a_signal_that_the_program_handles_is_gc_frozen(tmp_path):
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:

@@ -17,9 +17,9 @@ from inlay import config
 from inlay.bank.delta import Method, parse
 from inlay.errors import RunError
 from inlay.library.about import data_name
+from inlay.runs.run import Run
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry, key, rank
-from inlay.training.run import Run
 
 _ASIDE = ("name", "data", "method", "lr", "seed")
 

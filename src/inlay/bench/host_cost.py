@@ -31,7 +31,7 @@ from inlay.engine.run import plan_with_heads
 from inlay.engine.translate import AnswerOptions
 from inlay.tasks import Row, parse
 from inlay.training.adamw import AdamW, Settings
-from inlay.training.heap import left_alone
+from inlay.training.gc_frozen import gc_frozen
 from inlay.training.step import RunStep, Step
 
 WORDS = "the parcel that I ordered on monday came late and the box was broken so please refund my money as soon".split()
@@ -126,7 +126,7 @@ def _costs(stages: dict[str, Callable[[], object]], units: int, times: int) -> l
     torch.set_num_threads(1)
     try:
         # the tokenizer's threads would not count; the collector is left alone as in the commands
-        with patch.dict(os.environ, TOKENIZERS_PARALLELISM="false"), left_alone():
+        with patch.dict(os.environ, TOKENIZERS_PARALLELISM="false"), gc_frozen():
             for work in stages.values():
                 work()
             return [Cost(n, seconds(w, times) / units * 1e6, python_calls(w)) for n, w in stages.items()]

@@ -15,12 +15,13 @@ from inlay.data.columns import Columns
 from inlay.data.describe import Look
 from inlay.engine.host import Host
 from inlay.errors import RunError
+from inlay.runs.prepare import Part, Prepared
+from inlay.runs.run import make_run
 from inlay.tasks import Example, Row
 from inlay.tasks import parse as parse_task
+from inlay.tracking.events import Event
 from inlay.training.job import Job
-from inlay.training.loop import Event, Loop
-from inlay.training.prepare import Part, Prepared
-from inlay.training.run import make_run
+from inlay.training.loop import Loop
 
 
 class Stepper:

@@ -14,7 +14,7 @@ import typer
 from inlay.cli import early, known, options, output, settings, train
 from inlay.cli.bundles import bundled
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
-from inlay.training.run import data_name, make_run
+from inlay.runs.run import data_name, make_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from inlay.comparison.table import Comparison
     from inlay.comparison.work import Work
     from inlay.engine.host import Host
+    from inlay.runs.run import Run
     from inlay.sweeps.ray import Cluster
-    from inlay.training.run import Run
 
 
 @bundled(given=settings.Settings(without=("method",)))
@@ -137,8 +137,8 @@ def compare(
 
 def _runs(data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], problems: early.Problems) -> list[Run]:
     """A run for every dataset."""
-    from inlay.training.inputs import check
-    from inlay.training.manifest import read_manifest
+    from inlay.runs.inputs import check
+    from inlay.runs.manifest import read_manifest
 
     if manifest is not None:
         if data or given:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from inlay.engine.host import Host
     from inlay.library.library import Library
-    from inlay.training.result import Result
-    from inlay.training.run import Run
+    from inlay.runs.result import Result
+    from inlay.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _write_data(lesson: Lesson, folder: Path) -> dict[str, int]:
 
 
 def _make_run(lesson: Lesson, out: Path, quick: bool, **changes: Any) -> Run:
-    from inlay.training.run import Run
+    from inlay.runs.run import Run
 
     how = {"name": lesson.name, "method": METHOD, "lr": lesson.lr, "batch_size": BATCH, "seed": SEED, **changes}
     how["dropout"] = False  # the adapter for bookings then needs fewer steps; both ways train alike

@@ -33,8 +33,8 @@ class Problems(list[str]):
 
 def check_run(settings: Mapping[str, Any]) -> None:
     """The names, files and columns of a run."""
-    from inlay.training.inputs import check
-    from inlay.training.run import make_run
+    from inlay.runs.inputs import check
+    from inlay.runs.run import make_run
 
     check(make_run(dict(settings)))
 
@@ -49,7 +49,7 @@ def check_base(name: str | None) -> None:
 
 def check_logs(specs: Sequence[str] | None) -> None:
     """The packages of these logs are installed."""
-    from inlay.training.logs import check_installed
+    from inlay.tracking.logs import check_installed
 
     for spec in specs or ():
         check_installed(spec)

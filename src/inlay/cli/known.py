@@ -69,6 +69,6 @@ def shape(name: str) -> None:
 
 def log(spec: str) -> None:
     """A log: its kind, and where it goes."""
-    from inlay.training.logs import split_log
+    from inlay.tracking.logs import split_log
 
     split_log(spec)

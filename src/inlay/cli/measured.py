@@ -131,7 +131,7 @@ def examples_of(
         given: the columns that the user named: text, pair, label.
     """
     from inlay.data.columns import in_pairs
-    from inlay.training.prepare import read_examples
+    from inlay.runs.prepare import read_examples
 
     columns = as_trained(about, source.columns, given)
     examples, note = read_examples(source, host.task(name), columns, bad, labelled, in_pairs(about.get("columns")))
@@ -203,8 +203,8 @@ def _there(entry: Entry, data: str) -> str:
 def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Example]]:
     """The rows that training held out: drawn again, since all follows from the settings and the seed."""
     from inlay.library.about import data_name, section
-    from inlay.training.prepare import prepare
-    from inlay.training.run import from_config
+    from inlay.runs.prepare import prepare
+    from inlay.runs.run import from_config
 
     if split not in ("train", "validation"):
         raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only train, validation")

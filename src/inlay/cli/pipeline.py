@@ -145,13 +145,13 @@ class Behind(Generic[T]):
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Threads take turns often; the garbage collector leaves the model alone, and looks at rows seldom."""
-    from inlay.training.heap import left_alone
+    from inlay.training.gc_frozen import gc_frozen
 
     switch, (first, *others) = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(min(switch, _SWITCH))
     gc.set_threshold(first and max(first, _OBJECTS), *others)  # 0: somebody has turned it off
     try:
-        with left_alone():
+        with gc_frozen():
             yield
     finally:
         gc.set_threshold(first, *others)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from inlay.cli import output
 from inlay.cli.verdicts import majority, nothing_learned, worse
 from inlay.library.about import clock as clock
-from inlay.training.progress import Progress as Progress
-from inlay.training.progress import decimals as decimals
-from inlay.training.progress import show_data as show_data
+from inlay.tracking.progress import Progress as Progress
+from inlay.tracking.progress import decimals as decimals
+from inlay.tracking.progress import show_data as show_data
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.training.prepare import Prepared
-    from inlay.training.result import Result
+    from inlay.runs.prepare import Prepared
+    from inlay.runs.result import Result
 
 _ROOMY = 100
 """A terminal of so many columns has room for everything."""

@@ -118,8 +118,8 @@ def _own_rows(
     """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
     from inlay.data.split import take
     from inlay.library.about import data_name, section
-    from inlay.training.prepare import prepare
-    from inlay.training.run import from_config
+    from inlay.runs.prepare import prepare
+    from inlay.runs.run import from_config
 
     config = dict(section(entry.card, "config"))
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from inlay.library.cards import Entry
     from inlay.library.library import Library
+    from inlay.runs.prepare import Prepared
     from inlay.training.checkpoint import Checkpoint
-    from inlay.training.prepare import Prepared
     from inlay.training.retrain import Change, Old
 
 

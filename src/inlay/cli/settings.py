@@ -15,7 +15,7 @@ from inlay.cli.help import DATA, METHOD, RARE, TRAINING
 from inlay.cli.options import either
 from inlay.errors import RunError
 from inlay.heads import HEADS, POOLS
-from inlay.training.run import Run, make_run
+from inlay.runs.run import Run, make_run
 
 
 class Shown(NamedTuple):

@@ -121,10 +121,10 @@ def sweep(
     wrong.stop()
     early.check_specs(given.get("method"), given.get("task"))
     plan, runs, problems = _plan(data, name, manifest, values, given, choices)
+    from inlay.runs.run import data_name
     from inlay.sweeps.api import Work
     from inlay.sweeps.ray import read_engine
     from inlay.sweeps.store import Store, remove
-    from inlay.training.run import data_name
 
     named = check_name(runs.pop("name", None) or data_name(str(runs.get("data", ""))))
     cluster, _ = read_engine(engine, address, workers)

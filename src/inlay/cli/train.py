@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from inlay.engine.host import Host
     from inlay.library.library import Library
+    from inlay.runs.prepare import Prepared
+    from inlay.runs.result import Result
+    from inlay.runs.run import Run
+    from inlay.tracking.logs import Log
     from inlay.training.checkpoint import Checkpoint
-    from inlay.training.logs import Log
     from inlay.training.parallel import Ranks
-    from inlay.training.prepare import Prepared
-    from inlay.training.result import Result
-    from inlay.training.run import Run
 
 
 @bundled(given=settings.Settings())
@@ -106,8 +106,8 @@ def train(
 
 def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapping[str, Any]) -> tuple[list[Run], str]:
     """The runs that were asked for, and the name of their checkpoint."""
-    from inlay.training.manifest import read_manifest
-    from inlay.training.run import data_name, make_run
+    from inlay.runs.manifest import read_manifest
+    from inlay.runs.run import data_name, make_run
 
     if manifest is not None:
         if data is not None or name is not None or given:
@@ -123,7 +123,7 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
 
 def _check(runs: Sequence[Run], many: bool) -> dict[int, str]:
     """Run -> what is wrong with it, as far as that can be seen before a base is loaded."""
-    from inlay.training.inputs import check
+    from inlay.runs.inputs import check
 
     problems: dict[int, str] = {}
     for i, run in enumerate(runs):
@@ -152,7 +152,7 @@ def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: Console)
 
 def open_logs(specs: Sequence[str]) -> Iterator[Log]:
     """The logs that were asked for."""
-    from inlay.training.logs import make
+    from inlay.tracking.logs import make
 
     return (make(spec) for spec in specs)
 
@@ -173,8 +173,8 @@ def _prepare(
 ) -> dict[int, Prepared]:
     """The runs that can be trained; what is wrong with the others goes to `problems`."""
     from inlay.cli.progress import show_data
-    from inlay.training.prepare import prepare
-    from inlay.training.progress import FEW_TO_VALIDATE, few_to_validate
+    from inlay.runs.prepare import prepare
+    from inlay.tracking.progress import FEW_TO_VALIDATE, few_to_validate
 
     prepared: dict[int, Prepared] = {}
     for i, run in enumerate(runs):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inlay.training.progress import decimals
+from inlay.tracking.progress import decimals
 
 if TYPE_CHECKING:
-    from inlay.training.prepare import Prepared
-    from inlay.training.result import Result
+    from inlay.runs.prepare import Prepared
+    from inlay.runs.result import Result
 
 NEAR_ZERO = 0.1
 """A Matthews correlation below this is hardly better than a guess."""

@@ -13,11 +13,11 @@ from inlay.comparison.work import Work
 from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.library.library import check_name
+from inlay.runs.run import Run
 from inlay.sweeps.grid import Grid
 from inlay.sweeps.ray import read_engine
 from inlay.sweeps.store import Store
-from inlay.training.loop import Callback
-from inlay.training.run import Run
+from inlay.tracking.events import Callback
 
 
 def compare(

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from inlay.comparison import linear
+from inlay.runs.prepare import Prepared
 from inlay.sweeps.store import Store
 from inlay.sweeps.trial import digest
 from inlay.tasks import Answer, Example, Task
-from inlay.training.prepare import Prepared
 
 MAJORITY, TFIDF = "majority", "tf-idf"
 NAMES = (MAJORITY, TFIDF)

@@ -13,9 +13,9 @@ from typing import Any
 
 from inlay import metrics
 from inlay.errors import RunError
+from inlay.runs.prepare import Prepared
 from inlay.sweeps.search import optuna
 from inlay.tasks import Answer, Example
-from inlay.training.prepare import Prepared
 
 KINDS = ("classification", "multilabel", "regression")
 GRAMS: dict[str, tuple[str, tuple[int, int]]] = {

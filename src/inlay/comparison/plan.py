@@ -16,14 +16,14 @@ from inlay.comparison.table import Dataset
 from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
 from inlay.metrics import LOWER_IS_BETTER
+from inlay.runs.prepare import Prepared, prepare
+from inlay.runs.run import Run, data_name
 from inlay.sweeps.api import Plan as SweepPlan
 from inlay.sweeps.grid import Grid, Space
 from inlay.sweeps.ray import Cluster
 from inlay.sweeps.search import optuna
 from inlay.sweeps.trial import Trial, Trials
 from inlay.sweeps.values import split_specs
-from inlay.training.prepare import Prepared, prepare
-from inlay.training.run import Run, data_name
 
 METHODS = ("frozen", "norms", "bitfit", "adapterbias", "lora", "houlsby", "finetune:top=1")
 """Fine-tuning everything is not among them: it costs more than all of these together."""

@@ -25,7 +25,7 @@ from inlay.sweeps.local import Local
 from inlay.sweeps.ray import Cluster, Ray
 from inlay.sweeps.store import Row, Store
 from inlay.sweeps.table import Entry, rank
-from inlay.training.loop import Callback
+from inlay.tracking.events import Callback
 
 
 class Work:

@@ -46,11 +46,39 @@ GOLD = frozenset({"label", "tags", "answers"})
 """The parts that say what is right."""
 
 
+@dataclass(frozen=True)
+class Declared:
+    """What a task says of its columns; see `inlay.tasks.Task`."""
+
+    columns: tuple[str, ...]
+    joined: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ("pair",)
+
+
+OWN: Mapping[str, Declared] = {
+    "classification": Declared(("text", "pair", "label"), ("text", "pair")),
+    "multilabel": Declared(("text", "pair", "label"), ("text", "pair", "label")),
+    "regression": Declared(("text", "pair", "label"), ("text", "pair")),
+    "tagging": Declared(("tokens", "tags")),
+    "qa": Declared(("question", "context", "answers")),
+    "mlm": Declared(("text",), ("text",)),
+}
+"""Of this package's tasks: columns are checked before torch is imported, and with it their classes."""
+
+
+def declared(task: str) -> Declared:
+    """What a task says of its columns."""
+    if task in OWN:
+        return OWN[task]
+    kind = tasks.find(task)
+    return Declared(kind.columns, kind.joined, kind.optional)
+
+
 class _Fields(Mapping[str, Mapping[str, str]]):
     """Task -> its parts, as it declares them, and the option that names the column of each."""
 
     def __getitem__(self, task: str) -> Mapping[str, str]:
-        return {part: _OPTIONS[part] for part in tasks.find(task).columns}
+        return {part: _OPTIONS[part] for part in declared(task).columns}
 
     def __iter__(self) -> Iterator[str]:
         return iter(tasks.names())
@@ -98,7 +126,7 @@ def choose(
         fixed.pop("pair", None)
     guessed = _guess(chosen, seen, fixed, labelled, pairs is not False)
     found = {**fixed, **guessed}
-    optional = {*(() if pairs else tasks.find(chosen).optional), *(() if labelled else GOLD)}
+    optional = {*(() if pairs else declared(chosen).optional), *(() if labelled else GOLD)}
     missing = [f for f in FIELDS[chosen] if f not in found and f not in optional]
     if missing:
         raise DataError(f"{where}: {_not_found(chosen, missing, names)}")
@@ -132,7 +160,7 @@ def _fixed(
         own = field if field in parts else by_option.get(_SINGLE.get(field, ""), "")
         if not own:
             raise DataError(f"{where}: {task} has no {field} column; it has {_join(list(parts), 'and')}")
-        if len(several(name, names)) > 1 and own not in tasks.find(task).joined:
+        if len(several(name, names)) > 1 and own not in declared(task).joined:
             hint = "; several columns of 0 and 1 are for --task multilabel" if own == "label" else ""
             raise DataError(f"{where}: {parts[own]} {name}: {task} has one column of its {own}{hint}")
         if own == field or own not in fixed:
@@ -174,7 +202,7 @@ def _join(items: Sequence[str], word: str) -> str:
 def _not_found(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
     parts = " or ".join(missing)
     options = _join([f"{FIELDS[task][field]} COLUMN" for field in missing], "and")
-    if "pair" in missing and "pair" in tasks.find(task).optional:
+    if "pair" in missing and "pair" in declared(task).optional:
         said = "the adapter was trained on pairs of texts, and no column looks like the second"
     else:
         said = f"no column looks like the {parts} (task {task})"
@@ -185,7 +213,7 @@ def _left_over(task: str, seen: Sequence[guess.Seen], found: Mapping[str, str]) 
     """What is said of a column of texts that is not used, where it could be."""
     used = {part for name in found.values() for part in several(name, [s.name for s in seen])}
     left = [s.name for s in seen if s.reads_like_text and not s.never and s.name not in used]
-    if not left or not tasks.find(task).joined or "pair" in found:
+    if not left or not declared(task).joined or "pair" in found:
         return ""
     pair = f", --pair {left[0]} makes pairs" if "pair" in FIELDS[task] else ""
     return f"; not used: {_join(left, 'and')} (--text {left[0]},{found['text']} joins columns{pair})"

@@ -14,7 +14,7 @@ from inlay.recipes.plan import Changes, Chosen, choose, read_all
 from inlay.recipes.reading import find
 from inlay.recipes.recipe import Recipe
 from inlay.sweeps.store import Store
-from inlay.training.loop import Callback
+from inlay.tracking.events import Callback
 
 
 def run(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from inlay.errors import InlayError, RunError, suggest
 from inlay.recipes.folder import Found, look
 from inlay.recipes.recipe import Dataset, Recipe, Row
+from inlay.runs.run import make_run
 from inlay.sweeps.values import shown
-from inlay.training.run import make_run
 
 if TYPE_CHECKING:
     from inlay.comparison.plan import Part

@@ -13,6 +13,8 @@ from inlay.errors import RunError, suggest
 from inlay.library.adapter import Adapter
 from inlay.library.defaults import lasting
 from inlay.library.library import Library, check_name
+from inlay.runs.prepare import Prepared
+from inlay.runs.run import Run, data_name
 from inlay.sweeps.draw import draw
 from inlay.sweeps.grid import Grid, Setting, Space, read_grid
 from inlay.sweeps.local import Local
@@ -21,10 +23,8 @@ from inlay.sweeps.search import PRUNERS, OptunaSearch
 from inlay.sweeps.store import Row, Store
 from inlay.sweeps.table import SELECT, Select, Sweep, rank, worth_keeping
 from inlay.sweeps.trial import Trial, Trials, digest
+from inlay.tracking.events import Callback
 from inlay.training.api import card_facts
-from inlay.training.loop import Callback
-from inlay.training.prepare import Prepared
-from inlay.training.run import Run, data_name
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from inlay.base.load import load_tokenizer
 from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.sweeps.worker import Order, Setup, Work, Worker, identity, portable
+from inlay.tracking.events import Event
 from inlay.training.job import Job
-from inlay.training.loop import Event
 
 _PATIENCE = 300.0
 """Seconds without any worker after which a sweep gives up."""

@@ -20,8 +20,8 @@ from inlay.errors import InlayError, RunError, suggest
 from inlay.heads.head import head_part
 from inlay.heads.pool import choose as choose_pool
 from inlay.registry import methods as registry
+from inlay.runs.run import Run, make_run
 from inlay.sweeps.values import Range, Values, read_values, shown, split_specs
-from inlay.training.run import Run, make_run
 
 Grid = Mapping[str, Any]
 """key -> values: a list, one value, or text as on the command line (`a,b,c` or `low..high`)."""

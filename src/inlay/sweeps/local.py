@@ -15,10 +15,11 @@ from inlay.errors import RunError
 from inlay.library.adapter import Adapter
 from inlay.sweeps.store import ENDED, Store
 from inlay.sweeps.trial import Trial
+from inlay.tracking.events import Callback
 from inlay.training.api import result_of
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
-from inlay.training.loop import Callback, Loop
+from inlay.training.loop import Loop
 from inlay.training.memory import slots_for
 
 

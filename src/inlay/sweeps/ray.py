@@ -23,9 +23,9 @@ from inlay.sweeps.crew import Crew, Lost, Member
 from inlay.sweeps.local import Search, fields_of, open_trials
 from inlay.sweeps.store import ENDED, Store
 from inlay.sweeps.trial import Trial
+from inlay.tracking.events import Callback, Event
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
-from inlay.training.loop import Callback, Event
 
 ENGINES = ("local", "ray")
 

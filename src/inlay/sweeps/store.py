@@ -19,10 +19,10 @@ from typing import Any
 from inlay.errors import AdapterError, DiskError, RunError
 from inlay.library.adapter import Adapter
 from inlay.library.defaults import restated
+from inlay.library.lock import Lock
 from inlay.library.storage import PART
 from inlay.sweeps.trial import Trial
 from inlay.training.checkpoint import Checkpoint
-from inlay.training.lock import Lock
 
 _FORMAT = 1
 APPLICATION = 0x494E4C59

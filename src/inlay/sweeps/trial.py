@@ -12,10 +12,10 @@ from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
 from inlay.library import defaults
 from inlay.registry import methods
+from inlay.runs.prepare import Known, Prepared, check, prepare, read
+from inlay.runs.run import Run
 from inlay.sweeps.grid import Setting, Space
 from inlay.sweeps.values import shown
-from inlay.training.prepare import Known, Prepared, check, prepare, read
-from inlay.training.run import Run
 
 _FILES = ("name", "data", "val", "test", "format", "encoding")
 """Not part of a trial's identity: the rows themselves are."""

@@ -21,13 +21,14 @@ from inlay.bank.delta import Method
 from inlay.cluster import ray
 from inlay.engine.host import Host
 from inlay.errors import InlayError
+from inlay.runs import packed
+from inlay.runs.prepare import Part, Prepared
 from inlay.sweeps.local import fields_of
 from inlay.sweeps.store import ENDED
-from inlay.training import packed
+from inlay.tracking.events import Event
 from inlay.training.job import Job
-from inlay.training.loop import Event, Loop
+from inlay.training.loop import Loop
 from inlay.training.memory import slots_for
-from inlay.training.prepare import Part, Prepared
 from inlay.version import __version__
 
 _POLL = 0.5

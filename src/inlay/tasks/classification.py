@@ -13,7 +13,7 @@ from torch import Tensor
 from inlay import metrics
 from inlay.base.load import Base
 from inlay.config import option
-from inlay.data.columns import Columns
+from inlay.data.columns import OWN, Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
@@ -28,8 +28,8 @@ class Classification(TextTask):
 
     kind = "classification"
     measures = metrics.OF_TASK["classification"]
-    columns = ("text", "pair", "label")
-    joined = ("text", "pair")
+    columns = OWN["classification"].columns
+    joined = OWN["classification"].joined
     loss_options = ()
     encode_options = ("long",)
     asked_options = ("long",)

@@ -20,7 +20,7 @@ from inlay import metrics
 from inlay.base.load import Base
 from inlay.base.words import words_of
 from inlay.config import option
-from inlay.data.columns import Columns
+from inlay.data.columns import OWN, Columns
 from inlay.data.record import Record
 from inlay.errors import SpecError
 from inlay.registry import tasks
@@ -37,8 +37,8 @@ class MLM(Task):
 
     kind = "mlm"
     measures = metrics.OF_TASK["mlm"]
-    columns = ("text",)
-    joined = ("text",)
+    columns = OWN["mlm"].columns
+    joined = OWN["mlm"].joined
     gives_answers = False
     loss_options = ()
     encode_options = ()

@@ -14,7 +14,7 @@ from torch import Tensor
 from inlay import metrics
 from inlay.base.load import Base
 from inlay.config import option
-from inlay.data.columns import Columns
+from inlay.data.columns import OWN, Columns
 from inlay.data.record import Record, as_flag, several
 from inlay.errors import DataError
 from inlay.registry import tasks
@@ -29,8 +29,8 @@ class Multilabel(TextTask):
 
     kind = "multilabel"
     measures = metrics.OF_TASK["multilabel"]
-    columns = ("text", "pair", "label")
-    joined = ("text", "pair", "label")
+    columns = OWN["multilabel"].columns
+    joined = OWN["multilabel"].joined
     loss_options = ()
     encode_options = ("long",)
     asked_options = ("long",)

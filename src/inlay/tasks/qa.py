@@ -18,7 +18,7 @@ from torch import Tensor
 from inlay import metrics
 from inlay.base.load import Base
 from inlay.config import option
-from inlay.data.columns import Columns
+from inlay.data.columns import OWN, Columns
 from inlay.data.record import Record
 from inlay.errors import InlayError
 from inlay.registry import tasks
@@ -35,7 +35,7 @@ class QA(Task):
 
     kind = "qa"
     measures = metrics.OF_TASK["qa"]
-    columns = ("question", "context", "answers")
+    columns = OWN["qa"].columns
     has_whole_rows = False
     loss_options = ()
     encode_options = ("max_length", "stride")

@@ -15,7 +15,7 @@ from torch import Tensor
 from inlay import metrics
 from inlay.base.load import Base
 from inlay.config import option
-from inlay.data.columns import Columns
+from inlay.data.columns import OWN, Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
@@ -30,8 +30,8 @@ class Regression(TextTask):
 
     kind = "regression"
     measures = metrics.OF_TASK["regression"]
-    columns = ("text", "pair", "label")
-    joined = ("text", "pair")
+    columns = OWN["regression"].columns
+    joined = OWN["regression"].joined
     loss_options = ()
     encode_options = ("long", "mean", "scale")
     asked_options = ("long",)

@@ -20,7 +20,7 @@ from torch import Tensor
 from inlay import metrics
 from inlay.base.load import Base
 from inlay.config import option
-from inlay.data.columns import Columns
+from inlay.data.columns import OWN, Columns
 from inlay.data.record import Record
 from inlay.errors import DataError, InlayError
 from inlay.registry import tasks
@@ -45,7 +45,7 @@ class Tagging(Task):
 
     kind = "tagging"
     measures = metrics.OF_TASK["tagging"]
-    columns = ("tokens", "tags")
+    columns = OWN["tagging"].columns
     loss_options = ()
     encode_options = ()
     per_token = True

@@ -14,15 +14,16 @@ from inlay.errors import InlayError, LibraryError, RunError
 from inlay.library import about
 from inlay.library.adapter import Adapter
 from inlay.library.library import Entry, Library, check_name
+from inlay.runs.prepare import Prepared, prepare
+from inlay.runs.result import Result
+from inlay.runs.run import Run, data_name
 from inlay.screen import Lines, console_or_lines
+from inlay.tracking.events import Callback
+from inlay.tracking.progress import Progress, show_data, show_end, show_runs
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
-from inlay.training.loop import Callback, Loop
+from inlay.training.loop import Loop
 from inlay.training.parallel import ALONE, Ranks
-from inlay.training.prepare import Prepared, prepare
-from inlay.training.progress import Progress, show_data, show_end, show_runs
-from inlay.training.result import Result
-from inlay.training.run import Run, data_name
 
 if TYPE_CHECKING:
     from rich.console import Console

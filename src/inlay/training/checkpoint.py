@@ -17,8 +17,8 @@ from torch import Tensor
 
 from inlay.errors import AdapterError, DiskError, RunError
 from inlay.library.adapter import Adapter
+from inlay.library.lock import Lock
 from inlay.library.storage import PART
-from inlay.training.lock import Lock
 
 _FORMAT = 1
 _HALF = (".state.*", f"{PART}*", ".done-*.safetensors.*")

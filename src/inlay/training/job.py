@@ -18,9 +18,9 @@ from torch import Tensor
 from inlay import metrics
 from inlay.bank.noise import generator
 from inlay.errors import RunError
+from inlay.runs.prepare import Part, Prepared
 from inlay.tasks import Example, Row, Task
 from inlay.tasks import parse as parse_task
-from inlay.training.prepare import Part, Prepared
 
 
 @dataclass(frozen=True)

@@ -12,38 +12,33 @@ import functools
 import time
 from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from inlay.base.load import load_tokenizer
 from inlay.data.batch import Batch
-from inlay.engine.evaluate import score
 from inlay.engine.host import Host
 from inlay.errors import AdapterError, DiskError, InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
-from inlay.training import compiling, finish, heap, state
+from inlay.tracking.events import Callback
+from inlay.training import compiling, state
 from inlay.training.adamw import Settings
 from inlay.training.cache import Cache
 from inlay.training.checkpoint import Checkpoint
+from inlay.training.gc_frozen import gc_frozen
 from inlay.training.interrupt import Interrupt, Stopped
 from inlay.training.job import Job
-from inlay.training.memory import slots_for
+from inlay.training.memory import TOO_LARGE, refuse_too_large, slots_for
+from inlay.training.milestones import Milestones
 from inlay.training.parallel import ALONE, Ranks
 from inlay.training.slots import Slots, slot_name
-from inlay.training.step import RunStep
-from inlay.training.taken import Taken
+from inlay.training.step import PendingLosses, RunStep
 
-Event = dict[str, Any]
-"""What callbacks are told: {"event": "step", "run": ...}; events are begin, step, eval, stage, done, failed, pruned,
-slots, compiled and saved; of a sweep on Ray also workers, joined, and lost for a run that starts over."""
-Callback = Callable[[Event], None]
 Source = Callable[[int], Job | None]
 """The next run, under this index; None if there is none now."""
 _T = TypeVar("_T")
-_TOO_LARGE = "{} does not fit in memory even on its own; try a smaller batch_size or max_length"
 _SAVING = 0.05
 """The largest share of the time that saving at every end may take."""
 
@@ -91,13 +86,14 @@ class Loop:
         self.prune = prune
         self.ranks = ranks
         self.slots = Slots(host, ranks)
+        self.milestones = Milestones(self)
         self.adapters: dict[int, Adapter] = {}
         """Finished adapters by the job's index."""
         self._saved, self._took, self._ended = time.monotonic(), 0.0, 0
-        self._interrupt = Interrupt()
+        self.interrupt = Interrupt()
         self._resumed = False
         self._cache = Cache(host)
-        self._taken: Taken | None = None
+        self._pending: PendingLosses | None = None
 
     def run(self) -> None:
         """Until every run is done or has failed. An interrupt waits for the step, and saves."""
@@ -107,16 +103,16 @@ class Loop:
     def steps(self) -> Generator[int, None, None]:
         """The same, with a pause after every step of all runs: how many are active then. Closing it ends them."""
         try:
-            with self._interrupt, heap.left_alone(), compiling.compiled(self.host, self.jobs, self.most):
+            with self.interrupt, gc_frozen(), compiling.compiled(self.host, self.jobs, self.most):
                 while self._fill():
                     with contextlib.suppress(Stopped):
                         if not self._catch_up():
                             self._go_on()
-                    stop, save = self.ranks.any(self._interrupt.pending, self._is_time_to_save())
+                    stop, save = self.ranks.any(self.interrupt.pending, self._is_time_to_save())
                     if stop or save:
                         self.save()
                     if stop:
-                        raise self._interrupt.error
+                        raise self.interrupt.error
                     yield len(self.active)
                 if self.save_ends:
                     self.save()
@@ -130,14 +126,14 @@ class Loop:
         if self.checkpoint is None:
             return
         began = time.monotonic()
-        self._settle()
+        self.settle()
         for job in list(self.active):  # one that has diverged could not be loaded again, nor its neighbours with it
-            self._guard(job, self.slots.refuse_diverged)
+            self.guard(job, self.slots.refuse_diverged)
         if self.ranks.leads:
             state.write(self.checkpoint, self.jobs, self.slots, self.most)
         self._saved = time.monotonic()
         self._took, self._ended = self._saved - began, sum(job.has_ended for job in self.jobs)
-        self._tell("saved", None)
+        self.tell("saved", None)
 
     def resume(self, more: bool = False) -> None:
         """Take up what the checkpoint holds; the runs, their data and the base must be the same.
@@ -167,22 +163,15 @@ class Loop:
             waiting = [job for job in self.jobs if job.state == "waiting"]
             for job in sorted(waiting, key=lambda job: job.at - job.total):
                 if len(self.active) < self.most:
-                    self._guard(job, self._begin)
+                    self.guard(job, self._begin)
         while self.source is not None and len(self.active) < self.most:
             new = self.source(len(self.jobs))
             if new is None:
                 break
             self.jobs.append(new)
             if new.state == "waiting":
-                self._guard(new, self._begin)
+                self.guard(new, self._begin)
         return bool(self.active)
-
-    def _drop_hopeless(self) -> None:
-        for job in self.prune(list(self.active)) if self.prune is not None else ():
-            if not job.is_over:  # else all that is left to do is to measure it
-                self.slots.leave(job)
-                job.state, job.best_tensors = "pruned", {}
-                self._tell("pruned", job)
 
     def _is_time_to_save(self) -> bool:
         since = time.monotonic() - self._saved
@@ -194,14 +183,14 @@ class Loop:
             self.slots.begin(job)
             self._tell_begin(job)
             return
-        self._free()
+        self.free()
         if not self.active:
-            _does_not_fit(job)
+            refuse_too_large(job)
         self.most = len(self.active)  # it waits until one of them has ended
-        self._tell("slots", None, slots=self.most)
+        self.tell("slots", None, slots=self.most)
 
     def _tell_begin(self, job: Job) -> None:
-        self._tell("begin", job, steps=job.total, step=job.at, config=job.data.run.config())
+        self.tell("begin", job, steps=job.total, step=job.at, config=job.data.run.config())
 
     def _go_on(self) -> None:
         """One step of every active run, and what is due after it."""
@@ -216,25 +205,15 @@ class Loop:
             stepped += jobs
         active = len(self.active)
         if any(job.is_due or job.is_over for job in stepped):
-            self._look_at(stepped)
+            self.milestones.look_at(stepped)
         if not fits and len(self.active) == active:  # else there is more room now
             self._make_room()
-
-    def _look_at(self, stepped: Sequence[Job]) -> None:
-        """What is due after a step: evaluations, and the ends of stages."""
-        self._settle()
-        self._evaluate([job for job in stepped if job.state == "active" and job.is_due and not job.is_judged])
-        self._drop_hopeless()
-        ended: list[Job] = []
-        for job in [job for job in stepped if job.state == "active" and job.is_over]:
-            self._guard(job, functools.partial(self._advance, ended))
-        self._finish(sorted(ended, key=attrgetter("index")))
 
     def _catch_up(self) -> bool:
         """Make the evaluations that were given up before the checkpoint was written; False if there are none."""
         late = [job for job in self.active if job.step and (job.is_over or (job.is_due and not job.is_judged))]
         if self._resumed and late:
-            self._look_at(late)
+            self.milestones.look_at(late)
         return self._resumed and bool(late)
 
     def _step(self, active: Sequence[Job]) -> bool:
@@ -249,9 +228,9 @@ class Loop:
         if losses is None:  # the error is gone by now, and with it the failed batch that it kept alive
             return False
         if compiling.graphs() > graphs:
-            self._tell("compiled", None, seconds=time.perf_counter() - began)
+            self.tell("compiled", None, seconds=time.perf_counter() - began)
         steps = [(job, job.at + 1, part.settings.lr) for job, part in zip(active, parts, strict=True)]
-        before, self._taken = self._taken, Taken(steps, losses)
+        before, self._pending = self._pending, PendingLosses(steps, losses)
         took = (time.perf_counter() - began) / len(active)
         for job, part in zip(active, parts, strict=True):
             job.step += 1
@@ -260,7 +239,7 @@ class Loop:
         if losses.is_cuda:  # the device is at work on this step; by now it has done the one before
             self._note(before)
         else:
-            self._settle()
+            self.settle()
         return True
 
     def _batch(self, mine: Sequence[tuple[Job, int, Sequence[Row]]]) -> Batch:
@@ -268,7 +247,7 @@ class Loop:
             with contextlib.suppress(torch.OutOfMemoryError), self.ranks.agreeing():
                 return self._cache.batch(mine)
             self._cache.give_up()
-            self._free()
+            self.free()
         return self._cache.batch(mine)
 
     def _part(self, job: Job, rows: Sequence[Row]) -> RunStep:
@@ -277,150 +256,33 @@ class Loop:
         key = run.seed, job.at
         return RunStep(slot_name(job), job.stage.task, rows, settings, key, run.dropout, job.weights, share)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Wait for the losses of the newest step."""
-        taken, self._taken = self._taken, None
+        taken, self._pending = self._pending, None
         self._note(taken)
 
-    def _note(self, taken: Taken | None) -> None:
+    def _note(self, taken: PendingLosses | None) -> None:
         for (job, step, lr), loss in zip(taken.steps, taken.losses(), strict=True) if taken else ():
             if job in self.active:
-                self._guard(job, functools.partial(_note_loss, loss, step))
+                self.guard(job, functools.partial(_note_loss, loss, step))
                 if job.state != "failed":
-                    self._tell("step", job, step=step, loss=loss, lr=lr)
+                    self.tell("step", job, step=step, loss=loss, lr=lr)
 
     def _make_room(self) -> None:
         """Memory ran out before anything was changed in these runs: half as many at once."""
-        self._settle()
+        self.settle()
         self.slots.optimiser.zero_grad()
-        self._free()
+        self.free()
         if len(self.active) == 1:
-            self._guard(self.active[0], _does_not_fit)
+            self.guard(self.active[0], refuse_too_large)
             return
         self.most = len(self.active) // 2
         for job in self.active[self.most :]:
             self.slots.put_aside(job)
         torch.cuda.empty_cache()
-        self._tell("slots", None, slots=self.most)
+        self.tell("slots", None, slots=self.most)
 
-    def _evaluate(self, due: Sequence[Job]) -> None:
-        began = time.perf_counter()
-        outputs = self._outputs(due) if due else []
-        if outputs is None:
-            self._free()
-            for job in due:
-                self._guard(job, functools.partial(self._judge_alone, due))
-        for job, out in zip(due, outputs or (), strict=False):
-            self._guard(job, functools.partial(self._judge, out))
-        for job in due:
-            job.seconds += (time.perf_counter() - began) / len(due)
-
-    def _outputs(self, due: Sequence[Job]) -> list[list[Tensor]] | None:
-        """What runs say of their validation rows; None if memory ran out."""
-        with contextlib.suppress(torch.OutOfMemoryError):
-            asked = [(slot_name(job), job.stage.validation) for job in due]
-            return self.ranks.outputs(self.host, asked, self._interrupt.give_up)
-        return None
-
-    def _judge_alone(self, due: Sequence[Job], job: Job) -> None:
-        asked = [(slot_name(job), job.stage.validation)]
-        self._judge(
-            self._with_room(job, lambda: self.ranks.outputs(self.host, asked, self._interrupt.give_up), due)[0], job
-        )
-
-    def _judge(self, outputs: Sequence[Tensor], job: Job) -> None:
-        stage = job.stage
-        scores, _ = score(self.host, slot_name(job), stage.examples, stage.validation, outputs)
-        loss = None
-        if stage.task.gives_answers:  # else its score is made of the loss
-            loss = stage.task.loss(outputs, stage.validation, self.host.base).item()
-        if job.judge(*self.ranks.same((scores, loss))):
-            job.best_tensors = self.host.adapter(slot_name(job)).tensors
-        self._tell("eval", job, **job.history[-1])
-
-    def _advance(self, ended: list[Job], job: Job) -> None:
-        """A stage is over: go on with the next one, or end."""
-        self._with_room(job, lambda: self.slots.back_to_best(job))
-        if job.next_stage():
-            self._tell("stage", job, stage=job.stage.kind)
-            self._enter_stage(job)
-        else:
-            ended.append(job)
-
-    def _enter_stage(self, job: Job) -> None:
-        finished = None
-        if job.stage.kind == "again":
-            finished = self._with_room(job, lambda: self.host.adapter(slot_name(job), finish=True))
-            job.gates = finished.about.get("gates", {})
-        with contextlib.suppress(torch.OutOfMemoryError):
-            self.slots.enter_stage(job, finished)
-            return
-        if job.state != "waiting":
-            _does_not_fit(job)
-
-    def _finish(self, ended: Sequence[Job]) -> None:
-        """Scores are calibrated; what is measured is what will be served, so gates are dropped before."""
-        gated = [job for job in ended if self.slots.has_gates(job)]
-        plain = [job for job in ended if job not in gated]
-        began = time.perf_counter()
-        outputs = self._last_outputs(plain) if plain else []
-        if outputs is None:
-            self._free()
-        share = (time.perf_counter() - began) / max(1, len(plain))
-        for i, job in enumerate(plain):
-            job.seconds += share
-            self._guard(job, functools.partial(self._end, outputs[i] if outputs else None))
-        for job in gated:
-            self._guard(job, self._end_without_gates)
-
-    def _last_outputs(self, ended: Sequence[Job]) -> list[finish.Outputs] | None:
-        with contextlib.suppress(torch.OutOfMemoryError):
-            return finish.outputs_of(self.host, ended, self.ranks, self._interrupt.give_up)
-        return None
-
-    def _end(self, outputs: finish.Outputs | None, job: Job) -> None:
-        """A run whose slot holds what will be served."""
-        began = time.perf_counter()
-        finished = self._with_room(job, lambda: self._measured(job, self.host.adapter(slot_name(job)), outputs))
-        self.slots.leave(job)
-        self._keep(job, finished, began)
-
-    def _end_without_gates(self, job: Job) -> None:
-        began, name = time.perf_counter(), slot_name(job)
-        adapter = self._with_room(job, lambda: self.host.adapter(name, finish=job.stage.kind != "again"))
-        before = self.slots.snapshot(job) if self.checkpoint is not None else None
-        self.slots.leave(job)
-
-        def measured() -> Adapter:
-            self.host.load(adapter, name)
-            try:
-                return self._measured(job, adapter)
-            finally:
-                self.host.unload(name)
-
-        try:
-            finished = self._with_room(job, measured)
-        except Stopped:  # it ends when the training goes on
-            if before is not None:
-                self.slots.aside[job.index], job.state = before, "waiting"
-            raise
-        self._keep(job, finished, began)
-
-    def _measured(self, job: Job, adapter: Adapter, outputs: finish.Outputs | None = None) -> Adapter:
-        if outputs is None:
-            (outputs,) = finish.outputs_of(self.host, [job], self.ranks, self._interrupt.give_up)
-        return finish.measured(self.host, job, adapter, outputs)
-
-    def _keep(self, job: Job, finished: Adapter, began: float) -> None:
-        job.result = {"metrics": finished.about["metrics"]}
-        self.adapters[job.index] = finished
-        if self.checkpoint is not None and self.ranks.leads:
-            self.checkpoint.keep(job.index, finished)
-        job.state, job.best_tensors = "done", {}
-        job.seconds += time.perf_counter() - began
-        self._tell("done", job, **job.result)
-
-    def _with_room(self, job: Job, do: Callable[[], _T], stay: Sequence[Job] = ()) -> _T:
+    def with_room(self, job: Job, do: Callable[[], _T], stay: Sequence[Job] = ()) -> _T:
         """Do something for one run that changes nothing if memory runs out; if it does, again without the others.
 
         Args:
@@ -429,19 +291,19 @@ class Loop:
         for alone in (False, True):
             with contextlib.suppress(torch.OutOfMemoryError), self.ranks.agreeing():
                 return do()
-            self._free()
+            self.free()
             for other in [] if alone else list(self.active):
                 if other is not job and other not in stay and not other.is_over:
                     self.slots.put_aside(other)
-        raise RunError(_TOO_LARGE.format(job.name))
+        raise RunError(TOO_LARGE.format(job.name))
 
-    def _free(self) -> None:
+    def free(self) -> None:
         """Let go of memory that nobody needs: recordings, and what torch keeps for later."""
         with self.host.lock:
             self.host.graphs.clear()
         torch.cuda.empty_cache()
 
-    def _guard(self, job: Job, do: Callable[[Job], None]) -> None:
+    def guard(self, job: Job, do: Callable[[Job], None]) -> None:
         """Do something for one run; if it fails, the others go on."""
         try:
             do(job)
@@ -451,22 +313,19 @@ class Loop:
             job.state, job.problem = "failed", str(error)
             if job in self.active:
                 self.slots.leave(job)
-            self._tell("failed", job, problem=job.problem)
+            self.tell("failed", job, problem=job.problem)
             if not self.isolate or self.ranks.lost:
                 raise
 
-    def _tell(self, event: str, job: Job | None, **more: Any) -> None:
+    def tell(self, event: str, job: Job | None, **more: Any) -> None:
+        """All callbacks."""
         told = {"event": event, **({} if job is None else {"run": job.name, "index": job.index}), **more}
         for callback in self.callbacks:
             try:
                 callback(told)
             except KeyboardInterrupt:
-                self._interrupt.pending = True
+                self.interrupt.pending = True
 
 
 def _note_loss(loss: float, step: int, job: Job) -> None:
     job.note(loss, step)
-
-
-def _does_not_fit(job: Job) -> NoReturn:
-    raise RunError(_TOO_LARGE.format(job.name))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 
 from inlay.bank.delta import Method, WeightMethod
+from inlay.base import free_memory as limits
 from inlay.base.sites import Sites
 from inlay.engine.host import Host
-from inlay.training import limits
+from inlay.errors import RunError
 from inlay.training.job import Job
 
+TOO_LARGE = "{} does not fit into memory by itself; try a smaller batch_size or max_length"
 _MOST = {"cuda": 64, "cpu": 16}
 _SHARE = 0.5
 """Of what is free now: the estimate is rough, and others live here too."""
@@ -65,3 +68,8 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return limits.free()
+
+
+def refuse_too_large(job: Job) -> NoReturn:
+    """A run that has no room even by itself."""
+    raise RunError(TOO_LARGE.format(job.name))

@@ -6,13 +6,20 @@ Every process makes the same plans from the same seeds; what differs is which ro
 training are added up (never anything of the base), so all processes take the same step and stay equal to the last bit.
 What depends on a process's own clock or memory (when to save, how many runs fit) is agreed upon, in messages that go
 between CPUs, so that no process waits for a GPU because of them.
+
+A share is rows one after the other, so that its tokens are too, and dropout can count them as the whole batch would.
+Losses are means over the whole batch: a share has the whole batch's weights of its rows, so that the shares' losses add
+up to the loss of all rows, whatever the mean is over.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,10 +29,46 @@ from torch import Tensor
 from inlay.engine.evaluate import outputs_of
 from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
-from inlay.tasks import Row
-from inlay.training.share import Share, share
+from inlay.tasks import Row, Targets, Task
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Rows and tokens from the first number up to the second."""
+
+    rows: tuple[int, int]
+    tokens: tuple[int, int]
+    counts: bool = True
+    """Whether its losses count; where there are fewer rows than processes, one runs a row that others have too."""
+
+    def rows_of(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows that are here."""
+        return rows[slice(*self.rows)]
+
+    def of(self, targets: Targets, task: Task) -> Targets:
+        """The units that look at rows here; their weights stay those of the whole batch."""
+        low, high = self.tokens if task.per_token else self.rows
+        at = targets.at if targets.at.dim() == 2 else targets.at.unsqueeze(1)
+        last = at.amax(1)
+        first = torch.where(at < 0, last.unsqueeze(1), at).amin(1)
+        inside = (first >= low) & (last < high)
+        if bool(((last >= low) & (first < high) & ~inside & (last >= 0)).any()):
+            raise RunError(f"{task.name} compares several rows at once; its batches cannot be shared among processes")
+        chosen = (inside | ((last < 0) & (low == 0))) if self.counts else torch.zeros_like(inside)
+        moved = torch.where(targets.at < 0, -1, targets.at - low)[chosen]
+        return Targets(moved, targets.value[chosen], targets.weight[chosen])
+
+
+def share(lengths: Sequence[int], rank: int, size: int) -> Share:
+    """The share of one of `size` processes in rows of these lengths: about as many tokens for each of them."""
+    ends = list(itertools.accumulate(lengths, initial=0))
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(ends)]
+    start, end = (bisect.bisect_left(middles, ends[-1] * r / size) for r in (rank, rank + 1))
+    if start == end:
+        return Share((0, 1), (0, ends[1]), counts=False)
+    return Share((start, end), (ends[start], ends[end]))
 
 
 class _AllShort(torch.OutOfMemoryError):

@@ -23,11 +23,11 @@ from inlay.errors import InlayError, LibraryError, RunError
 from inlay.library import about, cards
 from inlay.library.cards import Entry
 from inlay.library.library import Library
+from inlay.runs.prepare import Prepared, prepare
+from inlay.runs.result import Result
+from inlay.runs.run import Run, from_config
 from inlay.training.api import card_facts
 from inlay.training.checkpoint import Checkpoint
-from inlay.training.prepare import Prepared, prepare
-from inlay.training.result import Result
-from inlay.training.run import Run, from_config
 
 _FROM = "retrained_from"
 """In a candidate's card: what it was trained after."""

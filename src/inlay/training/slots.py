@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,15 +10,18 @@ import torch
 from torch import Tensor
 
 from inlay.bank import sparse
+from inlay.bank.bank import Bank
 from inlay.base.copies import to_cpu
 from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
-from inlay.training import layout
 from inlay.training.adamw import AdamW
 from inlay.training.job import Job
 from inlay.training.parallel import ALONE, Ranks
 from inlay.training.step import Step
+
+Places = list[list[tuple[int, int]]]
+"""For every slot and each of its groups: (the group's rank in the bank, the slot's entry in it)."""
 
 
 class Snapshot(NamedTuple):
@@ -149,10 +152,10 @@ class Slots:
         self.host.unload(slot_name(job))
         return replace(like, tensors=tensors)
 
-    def take_places(self, places: layout.Layout, snapshots: Mapping[int, Snapshot]) -> None:
+    def take_places(self, places: Places, snapshots: Mapping[int, Snapshot]) -> None:
         """Move the active runs to the places they had in the bank, with their moments."""
         with self.host.lock:
-            layout.restore(self.host.forward.bank, self.numbers(), places)
+            restore_places(self.host.forward.bank, self.numbers(), places)
         self.optimiser = self.step.optimiser = AdamW(self.host.forward)
         for job, slot in zip(self.active, self.numbers(), strict=True):
             self.optimiser.write(slot, snapshots[job.index].first, snapshots[job.index].second)
@@ -179,3 +182,16 @@ def _dense(stored: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str,
         if found is not None:
             out[name] = found
     return out
+
+
+def places_of(bank: Bank, slots: Sequence[int]) -> Places:
+    """Where slots are in the bank. They come and go and leave holes, and the next run takes the lowest. The order of
+    entries decides the order of rows in a batch, and with it the last bits of products, so a checkpoint keeps it.
+    """
+    rank = {group.number: i for i, group in enumerate(bank.groups.values())}
+    return [[(rank[group.number], entry) for group, entry in bank.places_in_groups(slot)] for slot in slots]
+
+
+def restore_places(bank: Bank, slots: Sequence[int], places: Sequence[Sequence[Sequence[int]]]) -> None:
+    """Move these slots to where `places_of` found them; other slots make way. Moments do not move along."""
+    bank.move({slot: [(rank, entry) for rank, entry in own] for slot, own in zip(slots, places, strict=True)})

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
-from inlay.training import layout
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import STATE, Job
-from inlay.training.slots import Slots, Snapshot
+from inlay.training.slots import Slots, Snapshot, places_of
 
 
 def write(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots, most: int) -> None:
@@ -23,7 +22,7 @@ def write(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots, most: int) 
         most: how many runs are active at once.
     """
     base = slots.host.base.identity(True)
-    places = layout.read(slots.host.forward.bank, slots.numbers())
+    places = places_of(slots.host.forward.bank, slots.numbers())
     active = [job.index for job in slots.active]
     state: dict[str, Any] = {"base": base, "slots": most, "active": active, "layout": places, "jobs": []}
     tensors: dict[str, Tensor] = {"": torch.zeros(1)}

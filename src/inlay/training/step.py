@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
@@ -22,9 +22,9 @@ from inlay.engine.host import Host
 from inlay.engine.run import BatchPlan, plan_with_heads, run_batch
 from inlay.tasks import Row, Task
 from inlay.training.adamw import AdamW, Settings, UpdatePlan
+from inlay.training.job import Job
 from inlay.training.loss import LossPlan, RunTargets, loss_per_run, plan_losses
-from inlay.training.parallel import ALONE, Ranks
-from inlay.training.share import Share
+from inlay.training.parallel import ALONE, Ranks, Share
 
 
 @dataclass(frozen=True)
@@ -158,3 +158,25 @@ class Step:
                 if tensor.grad is not None:
                     tensor.grad = grad = tensor.grad.contiguous()
                     yield from [grad] if one.entries is None else (grad[entry] for entry in one.entries)
+
+
+class PendingLosses:
+    """The runs of a step, and their losses once somebody waits for them: on CUDA they come when the device is done."""
+
+    def __init__(self, steps: Sequence[tuple[Job, int, float]], losses: Tensor):
+        self.steps = steps
+        """(run, step, learning rate)"""
+        self._losses = losses
+        self._done: Any = None
+        if losses.is_cuda:
+            with torch.cuda.device(losses.device):  # an event belongs to the device it is made on
+                room = torch.empty(losses.shape, dtype=losses.dtype, pin_memory=True)
+                self._losses = room.copy_(losses, non_blocking=True)
+                self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                self._done.record()
+
+    def losses(self) -> list[float]:
+        """The loss of every run."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._losses.tolist()

@@ -20,10 +20,10 @@ import torch
 from tiny import text_host
 
 from inlay.errors import RunError
+from inlay.runs.run import Run
+from inlay.tracking.logs import JsonLines, TensorBoard, make
+from inlay.tracking.trackers import MLflow, WandB
 from inlay.training.api import train
-from inlay.training.logs import JsonLines, TensorBoard, make
-from inlay.training.run import Run
-from inlay.training.trackers import MLflow, WandB
 
 
 def event(kind, index=0, **more):
@@ -136,14 +136,14 @@ class TestJsonLines:
 
     def test_a_killed_process_leaves_its_events(self, tmp_path):
         path = tmp_path / "log.jsonl"
-        code = "import os, sys; from inlay.training.logs import make; log = make(sys.argv[1]); "
+        code = "import os, sys; from inlay.tracking.logs import make; log = make(sys.argv[1]); "
         code += "log({'event': 'saved'}); os._exit(3)"
         done = subprocess.run([sys.executable, "-c", code, f"jsonl:{path}"], check=False)
         assert done.returncode == 3
         assert [one["event"] for one in lines(path)] == ["saved"]
 
     @pytest.mark.parametrize("text", ["my notes", "text\nand no end", '{"a": 1}'])
-    def test_another_file_is_left_alone(self, tmp_path, text):
+    def test_another_file_is_gc_frozen(self, tmp_path, text):
         path = tmp_path / "notes.txt"
         path.write_text(text)
         with pytest.raises(RunError, match=r"notes\.txt: its last line is not an event"):
@@ -485,7 +485,7 @@ class TestMake:
 
 
 def test_nothing_optional_is_imported():
-    code = "import sys, inlay.training.logs, inlay.training.trackers; "
+    code = "import sys, inlay.tracking.logs, inlay.tracking.trackers; "
     code += "print([m for m in ('wandb', 'mlflow', 'tensorboard') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import inlay
 from inlay.cli.main import app
 from inlay.errors import DiskError, RunError
+from inlay.library.lock import Lock
 from inlay.training.checkpoint import Checkpoint
-from inlay.training.lock import Lock
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format1"
 
@@ -55,7 +55,7 @@ def test_the_second_is_refused_and_the_first_goes_on(checkpoint):
 
 def test_a_lock_goes_with_its_process(tmp_path):
     code = (
-        "import os, sys; from pathlib import Path; from inlay.training.lock import Lock;"
+        "import os, sys; from pathlib import Path; from inlay.library.lock import Lock;"
         "Lock(Path(sys.argv[1]), 'no'); os.kill(os.getpid(), 9)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

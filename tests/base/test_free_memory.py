@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inlay.training import limits
+from inlay.base import free_memory as limits
 from inlay.training.memory import free_memory
 
 MB = 1 << 20

@@ -17,11 +17,11 @@ from training import work
 
 import inlay
 from inlay.base import caches
+from inlay.runs import encoded, packed, store
+from inlay.runs.encoded import Encoder
+from inlay.runs.prepare import Prepared, prepare
 from inlay.tasks import Example, Row, parse
 from inlay.tasks.classification import Classification
-from inlay.training import encoded, packed, store
-from inlay.training.encoded import Encoder
-from inlay.training.prepare import Prepared, prepare
 
 TEXTS = [Example(row["text"], None, (), row["label"]) for row in work.texts(40)]
 LONG = [Example("the soup was very good . " * 9, None, (), "pos"), Example("bad " * 30, None, (), "neg")]
@@ -117,7 +117,7 @@ def test_runs_with_the_same_data_have_the_same_rows(monkeypatch):
     encode = Classification.encode
     monkeypatch.setattr(Classification, "encode", lambda self, *a: calls.append(1) or encode(self, *a))
     test = [{**row, "label": "pos"} for row in work.texts(12, 5)]
-    monkeypatch.setattr("inlay.training.inputs.open_source", lambda *_, **__: prepare_rows(test))
+    monkeypatch.setattr("inlay.runs.inputs.open_source", lambda *_, **__: prepare_rows(test))
     runs = [prepared(method=m, lr=lr, test="t.csv") for m, lr in (("bitfit", 1e-3), ("lora:rank=2", 1e-4))]
     for split in ("train", "validation", "test"):
         assert getattr(runs[0], split).rows is getattr(runs[1], split).rows, split
@@ -125,7 +125,7 @@ def test_runs_with_the_same_data_have_the_same_rows(monkeypatch):
 
 
 def prepare_rows(rows: list[dict[str, Any]]) -> Any:
-    from inlay.training.inputs import _Rows
+    from inlay.runs.inputs import _Rows
 
     return _Rows("test", rows)
 

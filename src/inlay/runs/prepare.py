@@ -31,12 +31,12 @@ from inlay.methods.diffprune import DiffPrune
 from inlay.methods.finetune import Finetune
 from inlay.methods.lora import Lora
 from inlay.methods.norms import Norms
+from inlay.runs.encoded import Encoder, content
+from inlay.runs.inputs import SAMPLE, choose_columns, name_of, open_inputs
+from inlay.runs.length import settled
+from inlay.runs.run import Run
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
-from inlay.training.encoded import Encoder, content
-from inlay.training.inputs import SAMPLE, choose_columns, name_of, open_inputs
-from inlay.training.length import settled
-from inlay.training.run import Run
 
 
 @dataclass(frozen=True)

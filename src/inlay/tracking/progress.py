@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from inlay.engine.host import Host
-    from inlay.training.prepare import Prepared
-    from inlay.training.result import Result
+    from inlay.runs.prepare import Prepared
+    from inlay.runs.result import Result
 
 _ROWS = 24
 _BAR = 20

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from inlay.cli.main import app
 from inlay.errors import RunError
 from inlay.library.library import Library
+from inlay.runs.manifest import read_manifest
 from inlay.training.loop import Loop
-from inlay.training.manifest import read_manifest
 
 
 def write(path: Path, rows: Any) -> None:
@@ -252,7 +252,7 @@ def test_an_interrupted_manifest_goes_on(base, mixed, monkeypatch):
     def go_on(loop: Loop) -> None:
         steps[0] += 1
         if steps[0] == 3:
-            loop._interrupt.pending = True
+            loop.interrupt.pending = True
         real(loop)
 
     with monkeypatch.context() as patch:

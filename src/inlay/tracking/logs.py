@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, SupportsFloa
 from inlay.errors import RunError, suggest
 
 if TYPE_CHECKING:
-    from inlay.training.loop import Event
+    from inlay.tracking.events import Event
 
 Outcome = Literal["done", "failed", "stopped"]
 
@@ -259,7 +259,7 @@ def check_installed(spec: str) -> None:
 
 def make(spec: str) -> Log:
     """A log from the command line: `jsonl:FILE`, `tensorboard:FOLDER`, `wandb:PROJECT` or `mlflow:EXPERIMENT`."""
-    from inlay.training.trackers import MLflow, WandB  # these build on this module
+    from inlay.tracking.trackers import MLflow, WandB  # these build on this module
 
     kind, place = split_log(spec)
     makers: Mapping[str, Callable[[str], Log]] = {"jsonl": JsonLines, "tensorboard": TensorBoard}

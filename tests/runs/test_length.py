@@ -7,11 +7,11 @@ from training import work
 
 import inlay
 from inlay.library import about
+from inlay.runs.length import settled
+from inlay.runs.prepare import Prepared, prepare
+from inlay.runs.run import from_config
 from inlay.sweeps.trial import Data
 from inlay.training.job import Job
-from inlay.training.length import settled
-from inlay.training.prepare import Prepared, prepare
-from inlay.training.run import from_config
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def left_alone() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """The collector leaves alone what is alive now. An evaluation makes so many objects that it would look at all of it
     several times, for up to a third of the evaluation's time."""
     mine = not gc.get_freeze_count()  # else somebody else has done so, and will undo it

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inlay.errors import RunError
-from inlay.training.logs import Outcome, RunByRun, package, plain
+from inlay.tracking.logs import Outcome, RunByRun, package, plain
 
 
 class WandB(RunByRun):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from inlay.training.run import Run
+from inlay.runs.run import Run
 
 FEWEST_EPOCHS = 5
 LEAST_STEPS = 400

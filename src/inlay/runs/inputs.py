@@ -14,7 +14,7 @@ from inlay.data.record import Record, Skipped, stop, stop_or_skip
 from inlay.data.source import is_local, open_source, open_splits
 from inlay.errors import DataError
 from inlay.registry import methods, tasks
-from inlay.training.run import Run
+from inlay.runs.run import Run
 
 SAMPLE = 200
 """Rows that columns are guessed from."""

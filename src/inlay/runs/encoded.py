@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from inlay.runs import packed, store
 from inlay.tasks import Example, Row, Task
-from inlay.training import packed, store
 from inlay.version import __version__
 
 LARGE = 2000

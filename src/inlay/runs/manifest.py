@@ -21,7 +21,7 @@ from typing import Any
 
 from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import InlayError, RunError
-from inlay.training.run import Run, make_run
+from inlay.runs.run import Run, make_run
 
 _FILES = ("data", "val", "test")
 

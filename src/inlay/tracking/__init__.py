@@ -1,0 +1,1 @@
+"""What a training tells while it runs: progress on the screen, logs, trackers."""

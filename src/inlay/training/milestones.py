@@ -1,0 +1,223 @@
+"""What is due after a step: evaluations, the ends of stages, and the ends of runs.
+
+At its end an adapter is calibrated, measured as it will be served, and gets all that a card should say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from inlay.data.columns import by_option
+from inlay.engine.evaluate import by_example, score
+from inlay.engine.host import Host
+from inlay.library.adapter import Adapter
+from inlay.runs.prepare import Part
+from inlay.training.interrupt import Stopped
+from inlay.training.job import Job
+from inlay.training.memory import refuse_too_large
+from inlay.training.parallel import Ranks
+from inlay.training.slots import slot_name
+
+if TYPE_CHECKING:
+    from inlay.training.loop import Loop
+
+Outputs = list[list[Tensor]]
+"""Of a run's parts: those of every row."""
+
+
+class Milestones:
+    """Of the runs in a loop."""
+
+    def __init__(self, loop: Loop):
+        self.loop = loop
+
+    def look_at(self, stepped: Sequence[Job]) -> None:
+        """What is due after a step: evaluations, and the ends of stages."""
+        self.loop.settle()
+        self._evaluate([job for job in stepped if job.state == "active" and job.is_due and not job.is_judged])
+        self._drop_hopeless()
+        ended: list[Job] = []
+        for job in [job for job in stepped if job.state == "active" and job.is_over]:
+            self.loop.guard(job, functools.partial(self._advance, ended))
+        self._finish(sorted(ended, key=attrgetter("index")))
+
+    def _drop_hopeless(self) -> None:
+        for job in self.loop.prune(list(self.loop.active)) if self.loop.prune is not None else ():
+            if not job.is_over:  # else all that is left to do is to measure it
+                self.loop.slots.leave(job)
+                job.state, job.best_tensors = "pruned", {}
+                self.loop.tell("pruned", job)
+
+    def _evaluate(self, due: Sequence[Job]) -> None:
+        began = time.perf_counter()
+        outputs = self._outputs(due) if due else []
+        if outputs is None:
+            self.loop.free()
+            for job in due:
+                self.loop.guard(job, functools.partial(self._judge_alone, due))
+        for job, out in zip(due, outputs or (), strict=False):
+            self.loop.guard(job, functools.partial(self._judge, out))
+        for job in due:
+            job.seconds += (time.perf_counter() - began) / len(due)
+
+    def _outputs(self, due: Sequence[Job]) -> list[list[Tensor]] | None:
+        """What runs say of their validation rows; None if memory ran out."""
+        with contextlib.suppress(torch.OutOfMemoryError):
+            asked = [(slot_name(job), job.stage.validation) for job in due]
+            return self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up)
+        return None
+
+    def _judge_alone(self, due: Sequence[Job], job: Job) -> None:
+        asked = [(slot_name(job), job.stage.validation)]
+        self._judge(
+            self.loop.with_room(
+                job, lambda: self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up), due
+            )[0],
+            job,
+        )
+
+    def _judge(self, outputs: Sequence[Tensor], job: Job) -> None:
+        stage = job.stage
+        scores, _ = score(self.loop.host, slot_name(job), stage.examples, stage.validation, outputs)
+        loss = None
+        if stage.task.gives_answers:  # else its score is made of the loss
+            loss = stage.task.loss(outputs, stage.validation, self.loop.host.base).item()
+        if job.judge(*self.loop.ranks.same((scores, loss))):
+            job.best_tensors = self.loop.host.adapter(slot_name(job)).tensors
+        self.loop.tell("eval", job, **job.history[-1])
+
+    def _advance(self, ended: list[Job], job: Job) -> None:
+        """A stage is over: go on with the next one, or end."""
+        self.loop.with_room(job, lambda: self.loop.slots.back_to_best(job))
+        if job.next_stage():
+            self.loop.tell("stage", job, stage=job.stage.kind)
+            self._enter_stage(job)
+        else:
+            ended.append(job)
+
+    def _enter_stage(self, job: Job) -> None:
+        finished = None
+        if job.stage.kind == "again":
+            finished = self.loop.with_room(job, lambda: self.loop.host.adapter(slot_name(job), finish=True))
+            job.gates = finished.about.get("gates", {})
+        with contextlib.suppress(torch.OutOfMemoryError):
+            self.loop.slots.enter_stage(job, finished)
+            return
+        if job.state != "waiting":
+            refuse_too_large(job)
+
+    def _finish(self, ended: Sequence[Job]) -> None:
+        """Scores are calibrated; what is measured is what will be served, so gates are dropped before."""
+        gated = [job for job in ended if self.loop.slots.has_gates(job)]
+        plain = [job for job in ended if job not in gated]
+        began = time.perf_counter()
+        outputs = self._last_outputs(plain) if plain else []
+        if outputs is None:
+            self.loop.free()
+        share = (time.perf_counter() - began) / max(1, len(plain))
+        for i, job in enumerate(plain):
+            job.seconds += share
+            self.loop.guard(job, functools.partial(self._end, outputs[i] if outputs else None))
+        for job in gated:
+            self.loop.guard(job, self._end_without_gates)
+
+    def _last_outputs(self, ended: Sequence[Job]) -> list[Outputs] | None:
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return last_outputs_of(self.loop.host, ended, self.loop.ranks, self.loop.interrupt.give_up)
+        return None
+
+    def _end(self, outputs: Outputs | None, job: Job) -> None:
+        """A run whose slot holds what will be served."""
+        began = time.perf_counter()
+        finished = self.loop.with_room(
+            job, lambda: self._measured(job, self.loop.host.adapter(slot_name(job)), outputs)
+        )
+        self.loop.slots.leave(job)
+        self._keep(job, finished, began)
+
+    def _end_without_gates(self, job: Job) -> None:
+        began, name = time.perf_counter(), slot_name(job)
+        adapter = self.loop.with_room(job, lambda: self.loop.host.adapter(name, finish=job.stage.kind != "again"))
+        before = self.loop.slots.snapshot(job) if self.loop.checkpoint is not None else None
+        self.loop.slots.leave(job)
+
+        def measured() -> Adapter:
+            self.loop.host.load(adapter, name)
+            try:
+                return self._measured(job, adapter)
+            finally:
+                self.loop.host.unload(name)
+
+        try:
+            finished = self.loop.with_room(job, measured)
+        except Stopped:  # it ends when the training goes on
+            if before is not None:
+                self.loop.slots.aside[job.index], job.state = before, "waiting"
+            raise
+        self._keep(job, finished, began)
+
+    def _measured(self, job: Job, adapter: Adapter, outputs: Outputs | None = None) -> Adapter:
+        if outputs is None:
+            (outputs,) = last_outputs_of(self.loop.host, [job], self.loop.ranks, self.loop.interrupt.give_up)
+        return measured(self.loop.host, job, adapter, outputs)
+
+    def _keep(self, job: Job, finished: Adapter, began: float) -> None:
+        job.result = {"metrics": finished.about["metrics"]}
+        self.loop.adapters[job.index] = finished
+        if self.loop.checkpoint is not None and self.loop.ranks.leads:
+            self.loop.checkpoint.keep(job.index, finished)
+        job.state, job.best_tensors = "done", {}
+        job.seconds += time.perf_counter() - began
+        self.loop.tell("done", job, **job.result)
+
+
+def last_outputs_of(
+    host: Host, jobs: Sequence[Job], ranks: Ranks, before_batch: Callable[[], None] | None = None
+) -> list[Outputs]:
+    """What runs, each in its slot, say of their validation and test rows: in the same batches, as evaluations are."""
+    parts = [(slot_name(job), part.rows) for job in jobs for part in _parts(job).values()]
+    found = iter(ranks.outputs(host, parts, before_batch))
+    return [[next(found) for _ in _parts(job)] for job in jobs]
+
+
+def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapter:
+    """A run's finished adapter, which the host has in the run's slot, with its metrics and its history."""
+    data, name, parts = job.data, slot_name(job), _parts(job)
+    sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
+    task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
+    found: dict[str, dict[str, float]] = {}
+    for (split, part), out in zip(parts.items(), outputs, strict=True):
+        found[split], _ = score(host, name, part.examples, part.rows, out, task)
+    about: dict[str, Any] = {
+        "metrics": found,
+        "metric": data.metric,
+        "best": _place(job),
+        "data": data.data_hash,
+        "files": data.files,
+        "scored_on": {split: part.content for split, part in parts.items()},
+        "config": data.run.written(),
+        "columns": by_option(data.task.kind, data.columns),
+        "history": job.history,
+    }
+    about |= {"gates": gates} if (gates := adapter.about.get("gates") or job.gates) else {}
+    about |= {"weights": host.base.form} if host.base.form else {}
+    return replace(adapter, name=job.name, task=task.spec, about=about)
+
+
+def _parts(job: Job) -> dict[str, Part]:
+    data = job.data
+    return {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
+
+
+def _place(job: Job) -> dict[str, Any]:
+    best = job.best or {"step": job.at, "epoch": round(job.epoch, 3)}
+    return {"step": best["step"], "epoch": best["epoch"]}
