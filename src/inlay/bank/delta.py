@@ -228,7 +228,7 @@ class Method(ABC):
         """How many parameters are trained at each kind of site; gates are not counted."""
 
     def finish(self, tensors: Tensors) -> dict[str, Tensor]:
-        """What is kept when training is over: gates applied and dropped; of an adapter without gates nothing is asked."""
+        """What is kept when training is over: gates applied and dropped. Asked of adapters with gates alone."""
         return dict(tensors)
 
     @property
