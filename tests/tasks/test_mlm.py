@@ -16,7 +16,7 @@ from torch import Tensor
 
 import inlay
 from inlay.base.words import own_head, words_of
-from inlay.engine.evaluate import outputs_of, score
+from inlay.engine.evaluate import by_example, outputs_of, score
 from inlay.errors import SpecError
 from inlay.tasks import Example, Row, parse
 
@@ -226,6 +226,7 @@ def test_loss_and_perplexity_are_those_of_transformers(tmp_path):
     total, n = losses_of(model)(rows)
     (outputs,) = outputs_of(host, [("m", rows)])
     assert TASK.loss(outputs, rows, host.base).item() == pytest.approx(total.item() / n, rel=1e-5)
-    found, answers = score(host, "m", examples, rows, outputs)
+    found = score(host, "m", examples, rows, outputs)
     assert found["perplexity"] == pytest.approx(math.exp(total.item() / n), rel=1e-5)
+    answers = TASK.answers(*by_example(outputs, rows, len(examples)), examples, (), host.base)
     assert sum(a["tokens"] for a in answers) == n

@@ -46,8 +46,8 @@ def ablation(
     refuse_nothing(host, name, with_norms)
     found = outputs_without(host, name, rows, spans(host.base.sites.layers), with_norms)
     (outputs,) = outputs_of(host, [(name, rows)])
-    whole = score(host, name, examples, rows, outputs)[0][metric]
-    values = {span: score(host, name, examples, rows, own)[0][metric] for span, own in found.items()}
+    whole = score(host, name, examples, rows, outputs)[metric]
+    values = {span: score(host, name, examples, rows, own)[metric] for span, own in found.items()}
     if not whole or not math.isfinite(whole):
         raise RunError(f"{name} has {metric} {whole:g} here, so no change is relative to it; choose another --metric")
     changes = {span: (value - whole) / abs(whole) for span, value in values.items()}

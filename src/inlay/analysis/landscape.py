@@ -103,7 +103,7 @@ def along(
         for a, out in zip(some, outputs, strict=True):
             with torch.no_grad():
                 loss = float(task.loss([o.to(host.base.device) for o in out], rows, host.base))
-            found.append(Point(a, loss, score(host, name, examples, rows, out)[0][metric]))
+            found.append(Point(a, loss, score(host, name, examples, rows, out)[metric]))
     return found
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from inlay.engine.predict import run_examples, run_rows
+from inlay.data.batch import Array, Batch, ramp
+from inlay.engine.predict import batch_of, budget, run_examples, run_rows
+from inlay.engine.run import pooled_logits
 from inlay.errors import DataError
-from inlay.tasks import Answer, Example, Row, Task
+from inlay.tasks import Example, Row, RowOutputs, Task
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
@@ -19,10 +23,61 @@ if TYPE_CHECKING:
 def outputs_of(
     host: Host, parts: Sequence[tuple[str, Sequence[Row]]], before_batch: Callable[[], None] | None = None
 ) -> list[list[Tensor]]:
-    """The logits of every part's rows; a part is (adapter, rows)."""
-    names = [name for name, rows in parts for _ in rows]
-    ran = iter(run_rows(host, [row for _, rows in parts for row in rows], names, before_batch=before_batch))
-    return [[next(ran) for _ in rows] for _, rows in parts]
+    """The logits of every part's rows, on the CPU; a part is (adapter, rows).
+
+    Many adapters often have the same rows: these become arrays once, and batches of all parts are cut from them.
+
+    Args:
+        before_batch: called before every batch; what it raises ends it all.
+    """
+    records = [host.loaded(name) for name, _ in parts]
+    if any(record.pool == "tokens" or record.head is None for record in records) or not all(rows for _, rows in parts):
+        names = [name for name, rows in parts for _ in rows]
+        ran = iter(run_rows(host, [row for _, rows in parts for row in rows], names, before_batch=before_batch))
+        return [[next(ran) for _ in rows] for _, rows in parts]
+    distinct = {id(rows): rows for _, rows in parts}
+    batch = batch_of([row for rows in distinct.values() for row in rows])
+    counts = np.array([len(rows) for _, rows in parts])
+    firsts = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
+    in_part = ramp(counts)
+    in_batch = in_part + np.repeat([firsts[id(rows)] for _, rows in parts], counts)
+    part = np.repeat(np.arange(len(parts)), counts)
+    found = [np.empty((len(rows), one.width), np.float32) for (_, rows), one in zip(parts, records, strict=True)]
+    for some in cut(batch.lengths[in_batch], budget(host)):
+        if before_batch is not None:
+            before_batch()
+        names = [parts[number][0] for number in part[some].tolist()]
+        for rows, logits in _blocks(host, batch, in_batch[some], names):
+            mine = some[rows]
+            for number in np.unique(part[mine]).tolist():  # nearly always one; an adapter may have several parts
+                own = part[mine] == number
+                found[number][in_part[mine[own]]] = logits[own]
+    return [RowOutputs(torch.from_numpy(logits)) for logits in found]
+
+
+def _blocks(host: Host, batch: Batch, rows: Array, names: Sequence[str]) -> list[tuple[Array, Array]]:
+    """(which of these rows, their logits) of every adapter; in halves where memory does not suffice."""
+    try:
+        with host.lock:
+            return pooled_logits(host, batch.take(rows), names)
+    except torch.OutOfMemoryError:
+        if len(rows) == 1:
+            raise
+    torch.cuda.empty_cache()  # not in the handler, where the failed batch is still alive
+    half = len(rows) // 2
+    first, second = (_blocks(host, batch, rows[own], names[own]) for own in (slice(half), slice(half, None)))
+    return first + [(which + half, logits) for which, logits in second]
+
+
+def cut(lengths: Array, tokens: int) -> Iterator[Array]:
+    """Rows, longest first, in batches of at most so many tokens (or one row); as `chunks`, of an array."""
+    order = np.argsort(-lengths, kind="stable")
+    ends = lengths[order].cumsum()
+    start, before = 0, 0
+    while start < len(order):
+        end = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
+        yield order[start:end]
+        start, before = end, int(ends[end - 1])
 
 
 def by_example(
@@ -69,8 +124,12 @@ def score(
     rows: Sequence[Row],
     outputs: Sequence[Tensor],
     task: Task | None = None,
-) -> tuple[dict[str, float], list[Answer]]:
-    """All metrics of one adapter on these examples, and its answers; `task` stands in for the adapter's own."""
+) -> dict[str, float]:
+    """All metrics of one adapter on these examples; `task` stands in for the adapter's own."""
     task, labels = task or host.task(name), host.labels(name)
+    if isinstance(outputs, RowOutputs) and [row.example for row in rows] == list(range(len(examples))):
+        found = task.score_rows(outputs.logits, examples, labels)
+        if found is not None:
+            return found
     answers = task.answers(*by_example(outputs, rows, len(examples)), examples, labels, host.base)
-    return task.score(examples, answers, labels), answers
+    return task.score(examples, answers, labels)

@@ -175,6 +175,18 @@ def logits_on_cpu(host: Host, batch: Batch, names: Sequence[str | None]) -> list
     return rows
 
 
+@torch.no_grad()
+def pooled_logits(host: Host, batch: Batch, names: Sequence[str | None]) -> list[tuple[Array, Array]]:
+    """(which rows of the batch, [rows, labels] in fp32) of every adapter, all of which answer for whole rows."""
+    plan, found = _outputs(host, batch, names, None, None)
+    outputs = {id(one.output): one.output for one in found}
+    arrays = {number: out.values.to("cpu", torch.float32).numpy() for number, out in outputs.items()}
+    return [
+        (plan.order[slice(*one.rows)], arrays[id(one.output)][one.first : one.last, : one.width].copy())
+        for one in found
+    ]
+
+
 def _outputs(
     host: Host, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None
 ) -> tuple[BatchPlan[Array], list[RunOutput]]:

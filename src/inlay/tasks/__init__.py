@@ -88,6 +88,18 @@ class Targets:
     """float32 [units], CPU; the loss of the rows is sum(weight * losses)."""
 
 
+class RowOutputs(list[Tensor]):
+    """The logits of pooled rows: a list of them, and all of them in one tensor."""
+
+    def __init__(self, logits: Tensor):
+        """
+        Args:
+            logits: [rows, labels], on the CPU.
+        """
+        super().__init__(logits.unbind())
+        self.logits = logits
+
+
 class Unusable(Exception):  # noqa: N818 - it never leaves the reader
     """A record that a task cannot use; the message says why."""
 
@@ -230,7 +242,10 @@ class Task(ABC):
             outputs: one tensor per row, [labels] or [tokens, labels].
             weights: [labels] how much each class counts.
         """
-        flat = torch.cat(list(outputs)) if self.per_token else torch.stack(list(outputs))
+        if isinstance(outputs, RowOutputs):
+            flat = outputs.logits
+        else:
+            flat = torch.cat(list(outputs)) if self.per_token else torch.stack(list(outputs))
         found = self.targets(rows, None if weights is None else torch.as_tensor(weights, dtype=torch.float32).tolist())
         losses = self.losses(at_units(flat, found.at.to(flat.device)), found.value.to(flat.device), base)
         return (losses * found.weight.to(losses.device)).sum()
@@ -282,6 +297,10 @@ class Task(ABC):
     @abstractmethod
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """All metrics."""
+
+    def score_rows(self, logits: Tensor, examples: Sequence[Example], labels: Sequence[str]) -> dict[str, float] | None:
+        """The same metrics from [examples, labels], one row each, where that is faster than making answers."""
+        return None
 
     def calibrate(self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> Self:
         """The task with a temperature that fits these logits (per example, of rows held out), if it has one."""

@@ -96,6 +96,11 @@ class Classification(TextTask):
         """Accuracy, F1 of several kinds, Matthews."""
         return metrics.classification([e.target for e in examples], [a["label"] for a in answers], labels)
 
+    def score_rows(self, logits: Tensor, examples: Sequence[Example], labels: Sequence[str]) -> dict[str, float]:
+        """The likeliest classes are enough."""
+        best = (logits.float() / self.temperature).softmax(-1).argmax(-1).tolist()
+        return metrics.classification([e.target for e in examples], [labels[i] for i in best], labels)
+
     def calibrate(self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> Self:
         """One temperature that makes the held-out log-likelihood largest."""
         logits = pooled(outputs).double()

@@ -90,6 +90,11 @@ class Regression(TextTask):
         values = zip(pooled(outputs)[:, 0].tolist(), tasks, strict=True)
         return [{"value": value * task.scale + task.mean} for value, task in values]
 
+    def score_rows(self, logits: Tensor, examples: Sequence[Example], labels: Sequence[str]) -> dict[str, float]:
+        """The values are enough."""
+        values = [value * self.scale + self.mean for value in logits.float()[:, 0].tolist()]
+        return metrics.regression([e.target for e in examples], values)
+
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Spearman, Pearson and errors."""
         return metrics.regression([e.target for e in examples], [a["value"] for a in answers])

@@ -87,7 +87,7 @@ class Milestones:
 
     def _judge(self, outputs: Sequence[Tensor], job: Job) -> None:
         stage = job.stage
-        scores, _ = score(self.loop.host, slot_name(job), stage.examples, stage.validation, outputs)
+        scores = score(self.loop.host, slot_name(job), stage.examples, stage.validation, outputs)
         loss = None
         if stage.task.gives_answers:  # else its score is made of the loss
             loss = stage.task.loss(outputs, stage.validation, self.loop.host.base).item()
@@ -196,7 +196,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
     task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
     found: dict[str, dict[str, float]] = {}
     for (split, part), out in zip(parts.items(), outputs, strict=True):
-        found[split], _ = score(host, name, part.examples, part.rows, out, task)
+        found[split] = score(host, name, part.examples, part.rows, out, task)
     about: dict[str, Any] = {
         "metrics": found,
         "metric": data.metric,
