@@ -114,11 +114,11 @@ def test_the_comparison_sees_one_bit():
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("lost", ["adamw.AdamW.write", "layout.restore"])
+@pytest.mark.parametrize("lost", ["adamw.AdamW.write", "slots.restore_places"])
 def test_what_a_checkpoint_keeps_is_needed(tmp_path, monkeypatch, lost):
     """The control: without the moments, a resumed run is another one; without the places, its rows are."""
     monkeypatch.setattr(f"inlay.training.{lost}", lambda *_: None)
-    if lost == "layout.restore":
+    if lost == "slots.restore_places":
         assert orders(tmp_path / "often", 4) != orders(tmp_path / "never", None)
         return
     run = work.run(method="houlsby:size=4", seed=3)
