@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from inlay.data.batch import Array, Batch, ramp
-from inlay.engine.predict import batch_of, budget, run_examples, run_rows
+from inlay.engine.predict import batch_of, budget, even_size, run_examples, run_rows
 from inlay.engine.run import pooled_logits
 from inlay.errors import DataError
 from inlay.tasks import Example, Row, RowOutputs, Task
@@ -70,10 +70,10 @@ def _blocks(host: Host, batch: Batch, rows: Array, names: Sequence[str]) -> list
 
 
 def cut(lengths: Array, tokens: int) -> Iterator[Array]:
-    """Rows, longest first, in batches of at most so many tokens (or one row); as `chunks`, of an array."""
+    """Rows, longest first, in batches of about equal size; as `chunks`, of an array."""
     order = np.argsort(-lengths, kind="stable")
     ends = lengths[order].cumsum()
-    start, before = 0, 0
+    start, before, tokens = 0, 0, even_size(int(ends[-1]), int(lengths.max()), tokens)
     while start < len(order):
         end = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
         yield order[start:end]

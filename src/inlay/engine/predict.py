@@ -189,10 +189,16 @@ def batch_of(rows: Sequence[Row]) -> Batch:
     return Batch.of(ids, [[0] * len(row) if own is None else own for row, own in zip(ids, types, strict=True)])
 
 
+def even_size(total: int, longest: int, tokens: int) -> int:
+    """The tokens of a batch, where all are cut evenly: batches of one size have one shape, which is recorded once."""
+    count = max(1, -(-total // tokens))
+    return min(tokens, -(-total // count) + longest)
+
+
 def chunks(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Cut rows, longest first, into batches of at most so many tokens (or one row)."""
+    """Cut rows, longest first, into batches of about equal size and at most so many tokens (or one row)."""
     out: list[list[int]] = []
-    used = 0
+    used, tokens = 0, even_size(sum(lengths), max(lengths, default=0), tokens)
     for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         if not out or used + lengths[i] > tokens:
             out.append([])
