@@ -130,7 +130,8 @@ def test_compiled_layers_are_compiled_once(compiled):
     fast.forward.compiled = True
     close(answers(fast), answers(plain))
     close(train(fast, 1), train(plain, 1))
-    assert 0 < compiled.frame_count <= 3, "one for serving; for training one for the first layer and one for the rest"
+    # serving: one for each set of groups that a layer has; training: one for the first layer, and one for the rest
+    assert 0 < compiled.frame_count <= 4
     before = compiled.frame_count
     for made in (plain, fast):
         for i in range(5, 9):  # the stacks grow

@@ -370,7 +370,20 @@ def test_a_task_with_a_long_queue_does_not_starve_another(host, library, adapter
 
 
 def test_an_idle_engine_waits_for_company_and_one_with_a_backlog_does_not(host, library, adapters):
+    asleep = threading.Event()
     with running(host, library, {"tone": "tone"}, wait_ms=100_000.0, tokens=25) as engine:
+        sleep = engine._sleep
+
+        def tell_and_sleep() -> None:
+            asleep.set()
+            sleep()
+
+        engine._sleep = tell_and_sleep
+        filled = [engine.submit(Ask("tone", "a fine film")) for _ in range(4)]
+        asleep.clear()
+        filled.append(engine.submit(Ask("tone", "a fine film")))  # a full batch: the adapter is in the bank after it
+        assert [one.result(20) for one in filled]
+        assert asleep.wait(20)
         pending = [engine.submit(Ask("tone", "a fine film")) for _ in range(4)]
         time.sleep(0.05)
         assert not any(one.done() for one in pending)

@@ -26,10 +26,9 @@ from training import work  # noqa: E402
 
 import inlay  # noqa: E402
 from inlay.bank.bank import Bank  # noqa: E402
-from inlay.engine import graphs  # noqa: E402
 from inlay.errors import InlayError  # noqa: E402
 from inlay.methods.diffprune import DiffPrune  # noqa: E402
-from inlay.training import milestones, parallel  # noqa: E402
+from inlay.training import milestones, parallel, step  # noqa: E402
 from inlay.training.adamw import AdamW  # noqa: E402
 from inlay.training.parallel import Ranks, joined  # noqa: E402
 from inlay.training.step import Step  # noqa: E402
@@ -159,7 +158,7 @@ SHORT: dict[str, tuple[int, Scene]] = {
     "few alone": (1, lambda ranks, _: trained(FEW, ranks)),
     "in a step": (2, short_at((AdamW, "prepare", 2))),
     "before the exchange": (2, short_at((Ranks, "adding", 3))),
-    "where a batch is sent": (2, short_at((graphs, "on_device", 1))),
+    "where a batch is sent": (2, short_at((step, "on_device", 1))),
     "at begins and ends": (2, short_at((Bank, "load", 3), (milestones, "measured", 1), (DiffPrune, "finish", 1))),
     "in an evaluation": (2, short_at((parallel, "outputs_of", 1))),
 }

@@ -11,6 +11,7 @@ from training import work
 
 import inlay
 from inlay.bank.bank import Bank
+from inlay.bank.records import on_device
 from inlay.methods.diffprune import DiffPrune
 from inlay.training import milestones, parallel
 from inlay.training.adamw import AdamW, Settings
@@ -123,7 +124,8 @@ def test_the_update_itself_takes_no_memory(decay):
         host.add(name, spec, labels=["x", "y"])
     sum(one.sum() for one in host.logits(host.batch(["a good film"] * 4), ["a", "b", "c", "d"])).backward()
     settings = {host.slot(name): Settings(1, 1e-2, 0.1, 1.0, decay and name == "d") for name in "abcd"}
-    update = AdamW(host.forward).prepare(settings)
+    optimiser = AdamW(host.forward)
+    update = optimiser.prepare(on_device(optimiser.plan(settings), host.base.device))
     before = host.read("d")
     with NoMemory():
         update()

@@ -103,7 +103,7 @@ def test_memory_that_one_lacks_all_lack(scenes):
     [
         ("in a step", ["prepare"]),
         ("before the exchange", ["adding"]),
-        ("where a batch is sent", ["to"]),
+        ("where a batch is sent", ["on_device"]),
         ("at begins and ends", ["finish", "load", "measured"]),
         ("in an evaluation", ["outputs_of"]),
     ],

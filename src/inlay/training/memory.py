@@ -14,7 +14,7 @@ from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.training.job import Job
 
-TOO_LARGE = "{} does not fit into memory by itself; try a smaller batch_size or max_length"
+TOO_LARGE = "{} does not fit in memory even on its own; try a smaller batch_size or max_length"
 _MOST = {"cuda": 64, "cpu": 16}
 _SHARE = 0.5
 """Of what is free now: the estimate is rough, and others live here too."""

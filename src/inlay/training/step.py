@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from inlay.bank.noise import Keys
-from inlay.bank.records import A, Record, host, shape_of
+from inlay.bank.records import A, Record, host, on_device, shape_of
 from inlay.data.batch import Array, Batch
 from inlay.engine.graphs import Shape
 from inlay.engine.host import Host
@@ -78,6 +78,9 @@ class Step:
             # 1. Who goes where, as arrays: rows sorted by slot, tokens packed, noise, targets, every run's settings.
             plan = self.plan(runs, batch)
             # 2. To the device in one copy; on CUDA, from the second step of a shape on, as one recording.
+            if self.ranks.size > 1:  # an exchange cannot be recorded
+                with self.host.graphs.here():
+                    return self._on_device(plan)[0]
             shape, before = self._shape(plan), functools.partial(self.optimiser.make_room, plan.update.of_slot)
             losses: Tensor = self.host.run_recorded(plan, shape, self._on_device, before)[0]
             return losses
@@ -93,10 +96,12 @@ class Step:
         update = self.optimiser.plan(dict(zip(slots, [run.settings for run in runs], strict=True)))
         return StepPlan(rows, losses, update, len(runs), slots)
 
-    def _on_device(self, plan: StepPlan[Tensor]) -> tuple[Tensor, object]:
+    def _on_device(self, plan: StepPlan[Any]) -> tuple[Tensor, object]:
         """Memory may run out before the update, which then has changed nothing; the update itself takes none."""
         self.optimiser.zero_grad()  # a recording that failed may have left some
         with self.ranks.agreeing():
+            if self.ranks.size > 1:
+                plan = on_device(plan, self.host.base.device)
             # 3. to 5.
             losses = self.backward(plan)
             exchange = self.ranks.adding(self._exchanged(losses, plan.slots))
@@ -123,8 +128,7 @@ class Step:
         return losses.detach()
 
     def _shape(self, plan: StepPlan[Array]) -> Shape | None:
-        recordable = plan.batch.is_fixed and self.ranks.size == 1  # an exchange cannot be recorded
-        if not recordable or self.host.forward.wiring.checkpointing:
+        if not plan.batch.is_fixed or self.host.forward.wiring.checkpointing:
             return None
         return Shape(("step", id(self.optimiser), shape_of(plan)), plan.batch.groups)
 
