@@ -184,7 +184,7 @@ def budget(host: Host) -> int:
 def batch_of(rows: Sequence[Row]) -> Batch:
     """A batch of these rows; where some have token types, those of the others are 0."""
     ids, types = [row.ids for row in rows], [row.types for row in rows]
-    if all(own is None for own in types):
+    if types.count(None) == len(types):
         return Batch.of(ids)
     return Batch.of(ids, [[0] * len(row) if own is None else own for row, own in zip(ids, types, strict=True)])
 
