@@ -65,7 +65,7 @@ def assert_holds(bank: Bank, slot: int, spec: str, seed: int) -> None:
 
 
 def assert_tidy(bank: Bank) -> None:
-    """Entry 0 and free entries are zero, no group or mount is empty, capacities are powers of two."""
+    """Entry 0 and free entries are zero, no group or mount is empty, the table of entries is that of the groups."""
     for group in bank.groups.values():
         assert group.entry_of
         assert len(set(group.entry_of.values())) == len(group.entry_of)
@@ -76,6 +76,12 @@ def assert_tidy(bank: Bank) -> None:
             assert len(stack) == group.capacity
             assert not stack[free].any()
     assert all(mount.slots for mounts in bank.mounts.values() for mount in mounts)
+    table = np.zeros_like(bank._entries)
+    for group in bank.groups.values():
+        for slot, entry in group.entry_of.items():
+            table[group.row, bank.columns[slot]] = entry
+    assert np.array_equal(bank._entries, table)
+    assert bank.columns.keys() == bank.ranks.keys() == {BASE, *bank.slots}
 
 
 def runs_of(bank: Bank, slots: list[int], counts: list[int]) -> Runs[Any]:
