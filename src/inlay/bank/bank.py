@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from inlay.bank.delta import Delta, Method, Param, Part, WeightMethod, params_of, penalty_of
-from inlay.bank.group import Group, GroupKey, Mount
+from inlay.bank.group import Group, GroupKey, Mount, is_head, stages_of
 from inlay.bank.weights import WeightSlot
 from inlay.data.batch import Array
 from inlay.errors import AdapterError, SlotError
@@ -346,7 +346,7 @@ class Bank:
     def _add(self, group: Group) -> None:
         group.row = self._free_row()
         self.groups[group.key] = self._of_row[group.row] = group
-        stages = {stage for mount in group.mounts for stage in _stages_of(mount.site.kind)}
+        stages = {stage for mount in group.mounts for stage in stages_of(mount.site.kind)}
         self._stages[:, group.row] = [stage in stages for stage in STAGES]
         for mount in group.mounts:
             self.mounts.setdefault(mount.site.name, []).append(mount)
@@ -390,13 +390,3 @@ class Bank:
 def is_gate(name: str) -> bool:
     """Whether a weight-level adapter's tensor is a gate."""
     return name.endswith(".gate")
-
-
-def is_head(kind: str) -> bool:
-    """Whether a kind of site is that of a head."""
-    return kind in ("head", "head.tokens")
-
-
-def _stages_of(kind: str) -> tuple[str, ...]:
-    """Where a kind of site acts; an adapter that is alone in its pass changes the model's own pooler."""
-    return {"head": ("rows",), "head.tokens": ("tokens",), "pooler": ("layers", "rows")}.get(kind, ("layers",))

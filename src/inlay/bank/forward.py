@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,11 +118,6 @@ class Forward:
         longest = int(batch.lengths.argmax())
         if limit is not None and batch.lengths[longest] > limit:
             raise InlayError(f"row {longest} has {batch.lengths[longest]} tokens, {self.base.name} takes {limit}")
-
-
-def slots_of(slots: Any) -> Array:
-    """Slot numbers as an array."""
-    return np.asarray(slots, dtype=np.int64)
 
 
 def _tensors(plan: PassPlan[Tensor]) -> Iterator[Tensor]:

@@ -114,3 +114,13 @@ class Mount:
     def slots(self) -> Collection[int]:
         """Those of the group: all of them are here."""
         return self.group.entry_of.keys()
+
+
+def is_head(kind: str) -> bool:
+    """Whether a kind of site is that of a head."""
+    return kind in ("head", "head.tokens")
+
+
+def stages_of(kind: str) -> tuple[str, ...]:
+    """Where a kind of site acts; an adapter that is alone in its pass changes the model's own pooler."""
+    return {"head": ("rows",), "head.tokens": ("tokens",), "pooler": ("layers", "rows")}.get(kind, ("layers",))

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from inlay.bank.bank import is_head
+from inlay.bank.group import is_head
 from inlay.base.leaf import Leaf
 from inlay.base.load import Base, _quiet
 from inlay.base.sites import config_of
