@@ -83,6 +83,8 @@ def test_an_engine_that_fails_for_long_gives_up(engine: Engine, monkeypatch: pyt
 def test_a_base_that_no_longer_runs_ends_the_engine(engine: Engine, where: str, monkeypatch: pytest.MonkeyPatch):
     """As a CUDA error does, which stays for the life of a process."""
     ask(engine).result(20)
+    ready: list[bool] = []
+    monkeypatch.setattr(engines._log, "critical", lambda *_, **__: ready.append(engine.ready))
     monkeypatch.setattr(engine.host, "hidden", fail)
     if where == "batches":
         monkeypatch.setattr(engine.host, "logits_on_cpu", fail)
@@ -92,6 +94,8 @@ def test_a_base_that_no_longer_runs_ends_the_engine(engine: Engine, where: str, 
         engine.serve("other", put_another(engine))
     until(lambda: engine.failed is not None)
     assert not engine.ready
+    until(lambda: ready)
+    assert ready == [False]  # when the log says so
 
 
 def put_another(engine: Engine) -> str:

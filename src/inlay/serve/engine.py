@@ -271,6 +271,7 @@ class Engine:
                 except Exception as found:
                     self._recover(found)
         except BaseException as found:
+            self._accepts = False  # before anyone sees the failure: a failed engine is never ready
             self.failed = found
             error = Stopped(f"the engine has failed: {found}")
             _log.critical("the engine has failed", exc_info=found)
