@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import inlay
 from inlay.engine import evaluate
-from inlay.engine.evaluate import cut, outputs_of, score
-from inlay.engine.predict import chunks, run_rows
+from inlay.engine.evaluate import outputs_of, score
+from inlay.engine.predict import run_rows
 from inlay.tasks import Example, Row, RowOutputs, parse
 
 
@@ -93,11 +91,6 @@ def test_what_is_called_before_a_batch_can_end_it(host):
 
     with pytest.raises(KeyboardInterrupt):
         outputs_of(host, parts(), stop)
-
-
-@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=40), tokens=st.integers(1, 120))
-def test_rows_are_cut_as_a_list_is(lengths: list[int], tokens: int):
-    assert [some.tolist() for some in cut(np.array(lengths), tokens)] == chunks(lengths, tokens)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from inlay.bench.host_cost import python_calls
-from inlay.engine.predict import batch_of, chunks, decode, encode, row_limit, run, run_examples, run_rows
+from inlay.engine.predict import batch_of, cut, decode, encode, row_limit, run, run_examples, run_rows
 from inlay.engine.translate import AnswerOptions, Translator
 from inlay.errors import InlayError, SlotError
 from inlay.tasks import Example, Row
@@ -294,14 +298,16 @@ def test_row_limits(host):
         row_limit(host, 65)
 
 
-def test_chunks_hold_so_many_tokens_and_every_row_once():
-    lengths = [5, 1, 9, 30, 2, 2, 8, 40]
-    found = chunks(lengths, 20)
-    assert sorted(i for chunk in found for i in chunk) == list(range(8))
-    assert all(len(chunk) == 1 or sum(lengths[i] for i in chunk) <= 20 for chunk in found)
-    flat = [lengths[i] for chunk in found for i in chunk]
-    assert flat == sorted(lengths, reverse=True)
-    assert chunks([], 20) == []
+@given(lengths=st.lists(st.integers(1, 50), max_size=40), tokens=st.integers(1, 120))
+@example(lengths=[5, 1, 9, 30, 2, 2, 8, 40], tokens=20)
+def test_batches_hold_so_many_tokens_and_every_row_once(lengths: list[int], tokens: int):
+    found = [some.tolist() for some in cut(np.array(lengths, np.int64), tokens)]
+    longest_first = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    assert [i for batch in found for i in batch] == longest_first
+    assert all(len(batch) == 1 or sum(lengths[i] for i in batch) <= tokens for batch in found)
+    even = -(-sum(lengths) // max(1, -(-sum(lengths) // tokens))) + max(lengths, default=0)
+    for batch, after in itertools.pairwise(found):  # a batch ends where the next row has no room
+        assert sum(lengths[i] for i in [*batch, after[0]]) > min(even, tokens)
 
 
 @pytest.mark.skipif(not tiny.EXACT, reason="other batches round otherwise")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from inlay.data.batch import Array, Batch, ramp
-from inlay.engine.predict import batch_of, budget, even_size, run_examples, run_rows
+from inlay.engine.predict import batch_of, budget, cut, run_examples, run_rows
 from inlay.engine.run import pooled_logits
 from inlay.errors import DataError
 from inlay.tasks import Example, Row, RowOutputs, Task
@@ -67,17 +67,6 @@ def _blocks(host: Host, batch: Batch, rows: Array, names: Sequence[str]) -> list
     half = len(rows) // 2
     first, second = (_blocks(host, batch, rows[own], names[own]) for own in (slice(half), slice(half, None)))
     return first + [(which + half, logits) for which, logits in second]
-
-
-def cut(lengths: Array, tokens: int) -> Iterator[Array]:
-    """Rows, longest first, in batches of about equal size; as `chunks`, of an array."""
-    order = np.argsort(-lengths, kind="stable")
-    ends = lengths[order].cumsum()
-    start, before, tokens = 0, 0, even_size(int(ends[-1]), int(lengths.max()), tokens)
-    while start < len(order):
-        end = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
-        yield order[start:end]
-        start, before = end, int(ends[end - 1])
 
 
 def by_example(

@@ -6,16 +6,17 @@ the first one needs a tokenizer to itself, in which truncation is a state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inlay.bank.planning import longest_row
 from inlay.base.load import load_tokenizer
-from inlay.data.batch import Batch
+from inlay.data.batch import Array, Batch
 from inlay.engine.translate import AnswerOptions, Translator, answers_of
 from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row
@@ -156,10 +157,11 @@ def run_rows(
     """
     tokens = tokens or budget(host)
     out: list[Tensor] = [torch.empty(0)] * len(rows)
-    for chunk in chunks([len(row.ids) for row in rows], tokens):
+    for some in cut(np.array([len(row.ids) for row in rows], np.int64), tokens):
         if before_batch is not None:
             before_batch()
-        for i, logits in zip(chunk, _logits(host, [rows[i] for i in chunk], [names[i] for i in chunk]), strict=True):
+        batch = some.tolist()
+        for i, logits in zip(batch, _logits(host, [rows[i] for i in batch], [names[i] for i in batch]), strict=True):
             out[i] = logits
     return out
 
@@ -195,14 +197,12 @@ def even_size(total: int, longest: int, tokens: int) -> int:
     return min(tokens, -(-total // count) + longest)
 
 
-def chunks(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Cut rows, longest first, into batches of about equal size and at most so many tokens (or one row)."""
-    out: list[list[int]] = []
-    used, tokens = 0, even_size(sum(lengths), max(lengths, default=0), tokens)
-    for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        if not out or used + lengths[i] > tokens:
-            out.append([])
-            used = 0
-        out[-1].append(i)
-        used += lengths[i]
-    return out
+def cut(lengths: Array, tokens: int) -> Iterator[Array]:
+    """The numbers of rows, longest first, in batches of about equal size and at most so many tokens (or one row)."""
+    order = np.argsort(-lengths, kind="stable")
+    ends = lengths[order].cumsum()
+    start, before, tokens = 0, 0, even_size(int(lengths.sum()), int(lengths.max(initial=0)), tokens)
+    while start < len(order):
+        end = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
+        yield order[start:end]
+        start, before = end, int(ends[end - 1])

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inlay.data.batch import Batch
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of, chunks
+from inlay.engine.predict import batch_of, cut
 from inlay.engine.watch import states_below
 from inlay.tasks import Row
 from inlay.training.job import Job
@@ -69,8 +70,8 @@ class Cache:
 
     def _compute(self, rows: Sequence[Row], layer: int) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
-        for chunk in chunks([len(row.ids) for row in rows], _TOKENS):
-            some = [rows[i] for i in chunk]
+        for batch in cut(np.array([len(row.ids) for row in rows], np.int64), _TOKENS):
+            some = [rows[i] for i in batch.tolist()]
             with self.host.lock:
                 states = states_below(self.host.forward, batch_of(some), layer)
             parts = torch.split(states, [len(row.ids) for row in some])
