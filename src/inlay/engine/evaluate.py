@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from inlay.data.batch import Array, Batch, ramp
-from inlay.engine.predict import batch_of, budget, cut, run_examples, run_rows
+from inlay.engine.predict import Encoded, batch_of, budget, cut, decode, encode, run, run_rows
 from inlay.engine.run import pooled_logits
+from inlay.engine.translate import AnswerOptions
 from inlay.errors import DataError
 from inlay.tasks import Example, Row, RowOutputs, Task
 
@@ -86,15 +87,13 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
 
     A label that was not there in training can only be missed; if none is known, these are other labels altogether.
     """
-    outputs, rows, unknown = run_labelled(host, name, examples)
-    task, labels = host.task(name), host.labels(name)
-    return task.score(examples, task.answers(outputs, rows, examples, labels, host.base), labels), unknown
+    encoded, outputs, unknown = run_labelled(host, name, examples)
+    answers = decode(host, encoded, outputs, AnswerOptions())
+    return host.task(name).score(examples, answers, host.labels(name)), unknown
 
 
-def run_labelled(
-    host: Host, name: str, examples: Sequence[Example]
-) -> tuple[list[list[Tensor]], list[list[Row]], set[str]]:
-    """The outputs and rows of labelled examples, and the labels among them that the adapter does not know."""
+def run_labelled(host: Host, name: str, examples: Sequence[Example]) -> tuple[Encoded, list[list[Tensor]], set[str]]:
+    """Labelled examples as rows, their outputs, and the labels among them that the adapter does not know."""
     task, labels = host.task(name), set(host.labels(name))
     gold = {label for e in examples for label in task.label_names(e)}
     if gold and not gold & labels:
@@ -102,8 +101,8 @@ def run_labelled(
         raise DataError(f"{examples[0].place}: the labels are {theirs}; {name} knows {mine}")
     asking = host.translator(name)  # refuses what the adapter was not trained on: a text where it needs two
     bare = [asking.example(replace(e, target=None) if gold else e) for e in examples]  # an unknown label has no number
-    outputs, rows = run_examples(host, [(name, e) for e in bare])
-    return outputs, rows, gold - labels
+    encoded = encode(host, [(name, e) for e in bare])
+    return encoded, run(host, encoded), gold - labels
 
 
 def score(

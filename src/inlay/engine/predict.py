@@ -17,6 +17,7 @@ from torch import Tensor
 from inlay.bank.planning import longest_row
 from inlay.base.load import load_tokenizer
 from inlay.data.batch import Array, Batch
+from inlay.engine.ensembles import repeated
 from inlay.engine.translate import AnswerOptions, Translator, answers_of
 from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row
@@ -40,6 +41,7 @@ class Encoded:
     examples: Sequence[Example]
     rows: Sequence[Sequence[Row]]
     """Of every example: one, or one for each window."""
+    has_ensembles: bool = False
 
 
 def predict(
@@ -47,7 +49,7 @@ def predict(
     requests: Sequence[Request],
     *,
     top_k: int | None = None,
-    threshold: float | None = None,
+    threshold: float | str | None = None,
     raw: bool = False,
 ) -> list[Answer]:
     """See `Host.predict`."""
@@ -78,12 +80,17 @@ def encode(host: Host, requests: Sequence[Request], tokenizer: Any = None) -> En
         else one.example(what)
         for one, (_, what) in zip(translators, requests, strict=True)
     ]
-    return Encoded(translators, examples, _rows(host, translators, examples, tokenizer or load_tokenizer(host.base)))
+    rows = _rows(host, translators, examples, tokenizer or load_tokenizer(host.base))
+    return Encoded(translators, examples, rows, any(one.members for one in by_name.values()))
 
 
 def run(host: Host, encoded: Encoded) -> list[list[Tensor]]:
     """Steps 2 and 3: the logits of every example's rows, on the CPU."""
     rows = encoded.rows
+    if encoded.has_ensembles:
+        members, (seen,), counts = repeated(encoded.translators, rows)
+        of_member = iter(run(host, Encoded(members, encoded.examples, seen)))
+        return [[out for _ in range(count) for out in next(of_member)] for count in counts]
     if max(map(len, rows), default=1) == 1:
         return [[out] for out in run_rows(host, [own[0] for own in rows], [one.name for one in encoded.translators])]
     names = [one.name for one, own in zip(encoded.translators, rows, strict=True) for _ in own]

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inlay import config
 from inlay.errors import AdapterError
 from inlay.library import header
 from inlay.library.adapter import Adapter
 from inlay.registry import tasks
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = 3
 """Of the file; 1 and 2 are adapters."""
@@ -76,9 +79,27 @@ class Ensemble:
         return self.about.get("columns") or self.members[0].about.get("columns") or {}
 
     @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Those of all members, numbered."""
+        return {f"{i}.{name}": t for i, one in enumerate(self.members, 1) for name, t in one.tensors.items()}
+
+    @property
     def base_name(self) -> str:
         """What the base was called where it was trained."""
         return next((member.base_name for member in self.members if member.base_name), "")
+
+    @staticmethod
+    def shared(members: Sequence[Adapter]) -> dict[str, Any]:
+        """What is known of an ensemble from its members alone, without measuring it."""
+        known = {"columns": members[0].about.get("columns"), "metric": members[0].about.get("metric")}
+        return {key: value for key, value in known.items() if value}
+
+    @staticmethod
+    def parameters(cards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """How many parameters members have together, where their cards all say it."""
+        found = [one if isinstance(one := card.get("parameters"), Mapping) else {} for card in cards]
+        keys = ("adapter", "head", "share_of_base")
+        return {key: sum(one[key] for one in found) for key in keys if all(key in one for one in found)}
 
     def content(self, members: Sequence[str]) -> bytes:
         """The bytes of its file, given the hashes of its members' files; the same ensemble always gives the same."""

@@ -294,6 +294,14 @@ class Task(ABC):
                 found[i] = answer
         return found
 
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """One answer of those of several adapters to the same example, with their `uncertainty`.
+
+        Args:
+            weights: how much each of them counts.
+        """
+        raise SpecError(f"{self.name} cannot be answered by an ensemble")
+
     @abstractmethod
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """All metrics."""

@@ -19,6 +19,7 @@ from inlay.errors import DataError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Targets, as_text, in_natural_order, shares
 from inlay.tasks._text import TextTask, best_temperature, column, pooled, text_example, text_rows
+from inlay.tasks._together import disagreement, mean
 
 
 @tasks.register("classification")
@@ -91,6 +92,14 @@ class Classification(TextTask):
         p = (logits / column("temperature", tasks, logits)).softmax(-1)
         found = zip(labels, p.argmax(-1).tolist(), p.tolist(), strict=True)
         return [{"label": names[i], "score": p[i], "scores": dict(zip(names, p, strict=True))} for names, i, p in found]
+
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """Means of the probabilities."""
+        chances = [list(answer["scores"].values()) for answer in answers]
+        p = mean(chances, weights)
+        best = max(range(len(p)), key=p.__getitem__)
+        found = {"label": labels[best], "score": p[best], "scores": dict(zip(labels, p, strict=True))}
+        return found | {"uncertainty": disagreement(chances, weights)}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Accuracy, F1 of several kinds, Matthews."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Literal, Self
 
 import torch
@@ -20,6 +21,7 @@ from inlay.errors import DataError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Targets, Unusable, in_natural_order, needed
 from inlay.tasks._text import TextTask, best_temperature, column, pooled, text_example, text_rows
+from inlay.tasks._together import disagreement, mean
 
 
 @tasks.register("multilabel")
@@ -97,6 +99,12 @@ class Multilabel(TextTask):
         logits = pooled(outputs)
         p = (logits / column("temperature", tasks, logits)).sigmoid().tolist()
         return [_answer(one, names, task.cutoff) for one, names, task in zip(p, labels, tasks, strict=True)]
+
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """Means of the probabilities; uncertain by the mean over labels."""
+        chances = [list(answer["scores"].values()) for answer in answers]
+        apart = [disagreement([(p, 1 - p) for p in label], weights) for label in zip(*chances, strict=True)]
+        return _answer(mean(chances, weights), labels, self.cutoff) | {"uncertainty": fmean(apart)}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """F1 over labels, and how often the whole set is right."""

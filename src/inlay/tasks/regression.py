@@ -21,6 +21,8 @@ from inlay.errors import DataError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Targets, Unusable, as_text, equal_shares
 from inlay.tasks._text import TextTask, pooled, text_example, text_rows
+from inlay.tasks._together import deviation
+from inlay.tasks._together import mean as weighted_mean
 
 
 @tasks.register("regression")
@@ -89,6 +91,12 @@ class Regression(TextTask):
         """The value on the scale of the data."""
         values = zip(pooled(outputs)[:, 0].tolist(), tasks, strict=True)
         return [{"value": value * task.scale + task.mean} for value, task in values]
+
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """The mean; uncertain by the standard deviation, in units of the data."""
+        values = [answer["value"] for answer in answers]
+        (value,) = weighted_mean([[value] for value in values], weights)
+        return {"value": value, "uncertainty": deviation(values, weights)}
 
     def score_rows(self, logits: Tensor, examples: Sequence[Example], labels: Sequence[str]) -> dict[str, float]:
         """The values are enough."""
