@@ -5,8 +5,8 @@
 
 Stages run one after the other in one thread, in parts and batches as on a GPU. What is measured is that thread's CPU
 time, without the model's and without that of the tokenizer's own threads: the time in which a stage holds the
-interpreter's lock, which all stages of the command share. The command runs as users run it, in a process of its own, and says how many rows a second it had from
-the first row read to the last written.
+interpreter's lock, which all stages of the command share. The command runs as users run it, in a process of its own,
+and says how many rows a second it had from the first row read to the last written.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def stages(root: Path, file: Path, library: Library, base: str | None) -> dict[s
         with timed("decode"):
             answers = decode(host, encoded, outputs, AnswerOptions())
         with timed("lay out"):
-            lines = [asking.line(row, answer, False) for row, answer in asking.paired(part, answers)]
+            lines = asking.lines(part, asking.every(part, answers), False)
         with timed("write"):
             store.write(number, lines)
         rows += len(part)
