@@ -172,6 +172,7 @@ def test_rows_in_one_batch_give_what_rows_one_by_one_give_to_the_bit(host, monke
     plain = encode(host, asked)
     assert isinstance(plain.rows, list)
     assert list(found) == list(decode(host, plain, run(host, plain), options))
+    assert ["pair" in answer for answer in found] == [isinstance(what, tuple) for _, what in asked]
     packed, flat = (batch_of([row for own in one.rows for row in own]) for one in (encoded, plain))
     assert np.array_equal(packed.ids, flat.ids)
     assert (packed.types is None) == (flat.types is None)
