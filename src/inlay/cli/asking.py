@@ -128,7 +128,7 @@ class Asking:
 
 def _line(answer: Mapping[str, Any], kept: Mapping[str, Any], table: bool) -> dict[str, Any]:
     """What was asked, what is kept, and the answer: of one row, or the columns of all."""
-    line = {key: answer[key] for key in _ASKED if key in answer} | kept | answer
+    line: dict[str, Any] = {**{key: answer[key] for key in _ASKED if key in answer}, **kept, **answer}
     if table and (scores := line.pop("scores", None)) is not None:
         each = scores.columns if isinstance(scores, ByColumn) else scores
         line |= {_score(label): score for label, score in each.items()}

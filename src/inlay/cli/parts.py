@@ -266,7 +266,7 @@ def _texts(column: Sequence[Any]) -> Iterable[str]:
 def _write_lines(path: Path, answers: Sequence[Answer], parts: Parts) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         lines = _lines(answers) if isinstance(answers, ByColumn) else map(_json, answers)
-        file.write("".join([f"{line}\n" for line in lines]))
+        file.write("\n".join([*lines, ""]))
 
 
 def _join_lines(path: Path, files: Iterator[Path], parts: Parts, head: bytes = b"") -> None:

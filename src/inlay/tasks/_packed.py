@@ -32,8 +32,8 @@ class PackedRows(Sequence[Sequence[Row]]):
         """That of one example, not of several."""
         end, length = self._ends[self._examples[i]], self.batch.lengths[self._examples[i]]
         own = slice(end - length, end)
-        types = None if self.batch.types is None else memoryview(self.batch.types[own])
-        return [Row(memoryview(self.batch.ids[own]), types, example=i)]
+        types = None if self.batch.types is None else self.batch.types[own].data
+        return [Row(self.batch.ids[own].data, types, example=i)]
 
     def take(self, examples: Sequence[int]) -> PackedRows:
         """Those of some of all examples."""

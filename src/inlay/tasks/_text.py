@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, repeat, starmap
 from math import exp, isfinite, log, sqrt
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -168,7 +168,7 @@ def scores(labels: Sequence[Sequence[str]], p: Tensor) -> Sequence[Answer]:
 class TextTask(Task):
     """One answer for a whole text: all answers come from one tensor, whatever the number of adapters."""
 
-    encode_options = ("long",)
+    encode_options: ClassVar[tuple[str, ...] | None] = ("long",)
     asked_options = ("long",)
 
     long: Literal["cut", "windows"] = option(
