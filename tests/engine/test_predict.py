@@ -8,7 +8,6 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 import tiny
 import torch
@@ -341,7 +340,7 @@ def test_row_limits(host):
 @given(lengths=st.lists(st.integers(1, 50), max_size=40), tokens=st.integers(1, 120))
 @example(lengths=[5, 1, 9, 30, 2, 2, 8, 40], tokens=20)
 def test_batches_hold_so_many_tokens_and_every_row_once(lengths: list[int], tokens: int):
-    found = [some.tolist() for some in cut(np.array(lengths, np.int64), tokens)]
+    found = [some.tolist() for some in cut(lengths, tokens)]
     longest_first = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     assert [i for batch in found for i in batch] == longest_first
     assert all(len(batch) == 1 or sum(lengths[i] for i in batch) <= tokens for batch in found)

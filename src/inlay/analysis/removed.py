@@ -19,7 +19,7 @@ from inlay.bank.delta import Method, Param, Part, SlotMethod, Tensors, Uniform, 
 from inlay.base.sites import Sites
 from inlay.data.batch import Batch
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of, budget, chunks
+from inlay.engine.predict import batch_of, budget, cut
 from inlay.engine.watch import layer_states
 from inlay.errors import RunError
 from inlay.methods.norms import NormShift
@@ -120,7 +120,7 @@ def outputs_without(
     begins = _can_begin(host, name)
     groups = _groups(removed, alone=isinstance(record.method, WeightMethod))
     found = {span: [torch.empty(0)] * len(rows) for span in removed}
-    for chunk in chunks([len(row.ids) for row in rows], _room(host)):
+    for chunk in cut([len(row.ids) for row in rows], _room(host)):
         batch = batch_of([rows[i] for i in chunk])
         states = _states(host, name, batch) if begins else None
         for group in groups:
@@ -186,8 +186,8 @@ def _room(host: Host) -> int:
 def _states(host: Host, name: str, batch: Batch) -> Tensor:
     """[depth + 1, tokens, d] of a batch under the whole adapter."""
     found: list[Tensor] = [torch.empty(0)] * len(batch.lengths)
-    for chunk in chunks(batch.lengths.tolist(), budget(host)):
-        some = layer_states(host, batch.take(np.array(chunk)), [name] * len(chunk))
+    for chunk in cut(batch.lengths, budget(host)):
+        some = layer_states(host, batch.take(chunk), [name] * len(chunk))
         for row, states in zip(chunk, some, strict=True):
             found[row] = states
     return torch.cat(found, dim=1)
@@ -205,7 +205,7 @@ def _side_by_side(host: Host, batch: Batch, names: Sequence[str]) -> list[list[T
     count = len(batch.lengths)
     out: list[list[Tensor]] = [[torch.empty(0)] * count for _ in names]
     each = [(which, row) for which in range(len(names)) for row in range(count)]
-    for chunk in chunks([int(batch.lengths[row]) for _, row in each], budget(host)):
+    for chunk in cut([int(batch.lengths[row]) for _, row in each], budget(host)):
         some = [each[i] for i in chunk]
         logits = host.logits_on_cpu(batch.take(np.array([row for _, row in some])), [names[which] for which, _ in some])
         for (which, row), one in zip(some, logits, strict=True):

@@ -19,7 +19,7 @@ from inlay import drawing
 from inlay.analysis.finding import Finding
 from inlay.base.load import load_tokenizer
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of, budget, chunks, limit_of
+from inlay.engine.predict import batch_of, budget, cut, limit_of
 from inlay.engine.watch import layer_states
 from inlay.errors import DataError, RunError
 from inlay.tasks import Example, Row
@@ -122,7 +122,7 @@ def _states(host: Host, models: Sequence[str | None], rows: Sequence[Row], chose
     """[models, depth + 1, tokens, d] of the chosen tokens, on the CPU; all models in the same batches."""
     each = [(model, row) for model in range(len(models)) for row in range(len(rows))]
     found: list[list[Tensor]] = [[torch.empty(0)] * len(rows) for _ in models]
-    for chunk in chunks([len(rows[row].ids) for _, row in each], budget(host)):
+    for chunk in cut([len(rows[row].ids) for _, row in each], budget(host)):
         some = [each[i] for i in chunk]
         batch = batch_of([rows[row] for _, row in some])
         states = layer_states(host, batch, [models[model] for model, _ in some])

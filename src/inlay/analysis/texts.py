@@ -18,7 +18,7 @@ from torch import Tensor
 from inlay.base.load import load_tokenizer
 from inlay.engine.alpha import alphas, has_alpha
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of, budget, chunks, limit_of
+from inlay.engine.predict import batch_of, budget, cut, limit_of
 from inlay.errors import AdapterError, BaseError, DataError
 from inlay.tasks import Example, Row
 from inlay.tasks.tagging import word_spans
@@ -74,7 +74,7 @@ def weights(host: Host, asked: Sequence[tuple[str, Text]]) -> list[Tensor]:
 
 def batches(host: Host, some: Sequence[Text]) -> list[list[int]]:
     """Which texts run together."""
-    return chunks([len(text.row.ids) for text in some], budget(host))
+    return [batch.tolist() for batch in cut([len(text.row.ids) for text in some], budget(host))]
 
 
 def _encoded(tokenizer: Any, limit: int, examples: Sequence[Example], paired: bool) -> list[Text]:

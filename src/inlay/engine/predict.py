@@ -189,7 +189,7 @@ def run_rows(
     """
     tokens = tokens or budget(host)
     out: list[Tensor] = [torch.empty(0)] * len(rows)
-    for some in cut(np.array([len(row.ids) for row in rows], np.int64), tokens):
+    for some in cut([len(row.ids) for row in rows], tokens):
         if before_batch is not None:
             before_batch()
         batch = some.tolist()
@@ -263,8 +263,9 @@ def even_size(total: int, longest: int, tokens: int) -> int:
     return min(tokens, -(-total // count) + longest)
 
 
-def cut(lengths: Array, tokens: int) -> Iterator[Array]:
+def cut(lengths: Sequence[int] | Array, tokens: int) -> Iterator[Array]:
     """The numbers of rows, longest first, in batches of about equal size and at most so many tokens (or one row)."""
+    lengths = np.asarray(lengths, np.int64)
     order = np.argsort(-lengths, kind="stable")
     ends = lengths[order].cumsum()
     start, before, tokens = 0, 0, even_size(int(lengths.sum()), int(lengths.max(initial=0)), tokens)

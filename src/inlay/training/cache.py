@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,7 +69,7 @@ class Cache:
 
     def _compute(self, rows: Sequence[Row], layer: int) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
-        for batch in cut(np.array([len(row.ids) for row in rows], np.int64), _TOKENS):
+        for batch in cut([len(row.ids) for row in rows], _TOKENS):
             some = [rows[i] for i in batch.tolist()]
             with self.host.lock:
                 states = states_below(self.host.forward, batch_of(some), layer)

@@ -16,7 +16,7 @@ from inlay.bank.delta import parse
 from inlay.base.load import load_tokenizer
 from inlay.base.sites import Sites
 from inlay.engine.alpha import alphas, has_alpha
-from inlay.engine.predict import batch_of, chunks
+from inlay.engine.predict import batch_of, cut
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
 
@@ -54,7 +54,7 @@ def weights(host: Host, name: str, rows: Sequence[Row]) -> list[float] | None:
     special = set(load_tokenizer(host.base).all_special_ids)
     total, count = [0.0] * host.base.sites.depth, 0
     some = rows[:ROWS]
-    for chunk in chunks([len(row.ids) for row in some], _TOKENS):
+    for chunk in cut([len(row.ids) for row in some], _TOKENS):
         own = [some[i] for i in chunk]
         for row, found in zip(own, alphas(host, batch_of(own), [name] * len(own)), strict=True):
             if found is not None:
