@@ -8,6 +8,7 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
