@@ -263,8 +263,8 @@ def _all(host: Answering, asking: Asking) -> list[Answer]:
     found: list[Answer] = []
     with answers.progress() as advance:
 
-        def finish(number: int, rows: Sequence[Row], own: Sequence[tuple[Row, Answer]] | None) -> None:
-            found.extend([asking.document(row, answer) for row, answer in own or ()])
+        def finish(number: int, rows: Sequence[Row], own: Sequence[Answer] | None) -> None:
+            found.extend(asking.documents(rows, own or ()))
             advance(len(rows))
 
         answer_all(host, asking, finish)
@@ -292,10 +292,10 @@ def _write(store: Parts, host: Answering, asking: Asking) -> dict[str, Any]:
     table = store.out.suffix != ".jsonl"
     with answers.progress() as advance:
 
-        def finish(number: int, part: Sequence[Row], own: Sequence[tuple[Row, Answer]] | None) -> None:
+        def finish(number: int, part: Sequence[Row], own: Sequence[Answer] | None) -> None:
             nonlocal rows, new, parts
             if own is not None:
-                store.write(number, [asking.line(row, answer, table) for row, answer in own])
+                store.write(number, asking.lines(part, own, table))
                 new += len(part)
             rows, parts = rows + len(part), parts + 1
             advance(len(part))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from inlay.engine.translate import Translator
+from inlay.engine.translate import Translator, some_of
 from inlay.errors import SlotError
 from inlay.library.ensemble import Ensemble
 from inlay.tasks import parse as parse_task
@@ -57,17 +57,15 @@ def asked_as(
     return replace(whole, members=members, weights=tuple(weights))
 
 
-def repeated(
-    translators: Sequence[Translator], *each: Sequence[Any]
-) -> tuple[list[Translator], list[list[Any]], list[int]]:
+def repeated(translators: Sequence[Translator], *each: Sequence[Any]) -> tuple[list[Translator], list[Any], list[int]]:
     """The translators of all members, what belongs to each example once for every member of it, and how many these are.
 
     An adapter is its own only member.
     """
     members = [one.members or (one,) for one in translators]
     counts = [len(own) for own in members]
-    flat = [member for own in members for member in own]
-    return flat, [[item for item, n in zip(items, counts, strict=True) for _ in range(n)] for items in each], counts
+    numbers = [i for i, count in enumerate(counts) for _ in range(count)]
+    return [member for own in members for member in own], [some_of(items, numbers) for items in each], counts
 
 
 def parts(outputs: Sequence[Sequence[Tensor]], counts: Sequence[int]) -> list[Sequence[Tensor]]:

@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from inlay.base.load import Base
+from inlay.data.batch import Batch
+from inlay.data.by_column import ByColumn
 from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row, Task
+from inlay.tasks._packed import PackedRows, PooledOutputs
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,10 @@ class Translator:
             rows[row.example].append(row)
         return rows
 
+    def packed(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> Batch | None:
+        """The same as one batch, where every example has one row and no target, and the task can do that."""
+        return None if self.task.draws else self.task.packed(tokenizer, examples, limit)
+
     def in_windows(self) -> Translator:
         """The same, but nothing of a long text is cut off; no other where that is so anyway."""
         long: Any = {"long": "windows"} if hasattr(self.task, "long") else {}
@@ -127,26 +134,52 @@ def answers_of(
     examples: Sequence[Example],
     base: Base,
     options: AnswerOptions,
-) -> list[Answer]:
+) -> Sequence[Answer]:
     """The answers for examples of any adapters, from the rows of each; those of one kind are decoded together."""
     if options.raw:
         translators = [one.raw for one in translators]
-    found = (
-        _together(translators, outputs, rows, examples, base)
-        if [one for one in translators if one.members]
-        else _decoded(translators, outputs, rows, examples, base)
-    )
+    how = _together if [one for one in translators if one.members] else _decoded
+    found = how(translators, outputs, rows, examples, base)
     if options.top_k is not None or options.threshold is not None:
         found = [_trimmed(answer, options, one.name) for answer, one in zip(found, translators, strict=True)]
+    names, kinds = [one.name for one in translators], [one.task.kind for one in translators]
+    texts, pairs = [" ".join(e.words) if e.words else e.text for e in examples], [e.pair for e in examples]
+    if isinstance(found, ByColumn) and "qa" not in kinds and pairs.count(None) in (0, len(pairs)):
+        paired = {} if pairs[0] is None else {"pair": pairs}
+        return ByColumn({"task": names, "text": texts, **paired, **found.columns})
     whole: list[Answer] = []
-    for one, example, answer in zip(translators, examples, found, strict=True):
-        both: Answer = {"task": one.name, "text": " ".join(example.words) if example.words else example.text}
-        if one.task.kind == "qa":
-            both["context"] = example.pair
-        elif example.pair is not None:
-            both["pair"] = example.pair
-        whole.append(both | answer)
+    for name, kind, text, pair, answer in zip(names, kinds, texts, pairs, found, strict=True):
+        second = {"context": pair} if kind == "qa" else {} if pair is None else {"pair": pair}
+        whole.append({"task": name, "text": text, **second, **answer})
     return whole
+
+
+def _decoded(
+    translators: Sequence[Translator],
+    outputs: Sequence[Sequence[Tensor]],
+    rows: Sequence[Sequence[Row]],
+    examples: Sequence[Example],
+    base: Base,
+) -> Sequence[Answer]:
+    """What the tasks say; by column where all are of one kind, and that has columns."""
+    alike: dict[tuple[type[Task], int], list[int]] = {}
+    for i, one in enumerate(translators):
+        alike.setdefault(one.decode_key, []).append(i)
+    found: list[Answer] = [{}] * len(translators)
+    for (kind, _), own in alike.items():
+        tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
+        if len(alike) == 1:
+            return kind.mixed_answers(tasks, outputs, rows, examples, labels, base)
+        ran, seen, asked = some_of(outputs, own), some_of(rows, own), [examples[i] for i in own]
+        for i, answer in zip(own, kind.mixed_answers(tasks, ran, seen, asked, labels, base), strict=True):
+            found[i] = answer
+    return found
+
+
+def some_of(items: Any, own: Sequence[int]) -> Any:
+    """These of the rows or outputs of examples, in the same form."""
+    packed = type(items) in (PackedRows, PooledOutputs)
+    return items.take(own) if packed else [items[i] for i in own]
 
 
 def _together(
@@ -165,26 +198,6 @@ def _together(
     for one, count in zip(translators, counts, strict=True):
         own = [next(answers) for _ in range(count)]
         found.append(one.task.together(own, one.weights, one.labels) if one.members else own[0])
-    return found
-
-
-def _decoded(
-    translators: Sequence[Translator],
-    outputs: Sequence[Sequence[Tensor]],
-    rows: Sequence[Sequence[Row]],
-    examples: Sequence[Example],
-    base: Base,
-) -> list[Answer]:
-    """What the tasks of adapters say."""
-    alike: dict[tuple[type[Task], int], list[int]] = {}
-    for i, one in enumerate(translators):
-        alike.setdefault(one.decode_key, []).append(i)
-    found: list[Answer] = [{}] * len(translators)
-    for (kind, _), own in alike.items():
-        tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
-        ran, seen, asked = [outputs[i] for i in own], [rows[i] for i in own], [examples[i] for i in own]
-        for i, answer in zip(own, kind.mixed_answers(tasks, ran, seen, asked, labels, base), strict=True):
-            found[i] = answer
     return found
 
 

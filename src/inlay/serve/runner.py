@@ -150,7 +150,7 @@ class Runner:
         """The answers to asks with equal options."""
         outputs = [[out for member in zip(*item.outputs, strict=True) for out in member] for item in items]
         asked = [item.translator for item in items], outputs, [item.rows for item in items]
-        answers = answers_of(*asked, [item.example for item in items], self.host.base, items[0].options)
+        answers = list(answers_of(*asked, [item.example for item in items], self.host.base, items[0].options))
         for item, answer in zip(items, answers, strict=True):
             answer["version"] = item.version.entry.version
             if item.ask.explain:
