@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from inlay.engine.host import Host
     from inlay.errors import InlayError
     from inlay.library.adapter import Adapter
+    from inlay.library.ensemble import Ensemble
     from inlay.library.library import Library
     from inlay.registry import methods, tasks
     from inlay.runs.result import Result
@@ -38,6 +39,7 @@ _PLACES = {
     "Batch": "inlay.data.batch:Batch",
     "Client": "inlay.client:Client",
     "Comparison": "inlay.comparison.table:Comparison",
+    "Ensemble": "inlay.library.ensemble:Ensemble",
     "Host": "inlay.engine.host:Host",
     "InlayError": "inlay.errors:InlayError",
     "Library": "inlay.library.library:Library",
@@ -60,6 +62,7 @@ __all__ = [
     "Batch",
     "Client",
     "Comparison",
+    "Ensemble",
     "Host",
     "InlayError",
     "Library",

@@ -243,7 +243,15 @@ MISSING = [
     ["export", "merged", "nobody", "--out", "x"],
     *(["analyze", kind, "nobody"] for kind in ("ablation", "landscape", "rsa", "alpha", "words", "shift", "sparsity")),
     *(["analyze", kind, "nobody"] for kind in ("size", "init", "robustness", "curves", "tradeoff")),
-    *(["library", *words] for words in (["show", "nobody"], ["verify", "nobody"], ["diff", "nobody", "nobody"])),
+    *(
+        ["library", *words]
+        for words in (
+            ["show", "nobody"],
+            ["ensemble", "x", "--of", "nobody"],
+            ["verify", "nobody"],
+            ["diff", "nobody", "nobody"],
+        )
+    ),
     *(["library", *words] for words in (["alias", "nobody", "prod"], ["rm", "nobody"], ["restore", "nobody"])),
     *(["library", *words] for words in (["export", "nobody", "x"], ["import", "nowhere"], ["push", "nobody", "a/b"])),
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import datetime
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from inlay.cli.parts import SIZE, Parts, begun, check_out, folder_of, open_parts, size_of
+from inlay.data.by_column import ByColumn
 from inlay.errors import RunError
 
 COLUMNS = dict.fromkeys(("task", "text", "label", "score", "scores", "start"), "string")
@@ -262,3 +265,29 @@ def test_an_empty_output_has_columns(tmp_path: Path):
     assert (tmp_path / "a.jsonl").read_bytes() == b""
     assert (tmp_path / "a.csv").read_text() == ",".join(COLUMNS) + "\n"
     assert pq.read_table(tmp_path / "a.parquet").column_names == list(COLUMNS)
+
+
+def test_answers_by_column_are_written_as_one_by_one(tmp_path: Path):
+    texts = ['a "b" \\ c', "\x00\x1f\x7f\u2028", "ünï\U0001f600", "", "100 % %s"]
+    columns: dict[str, Any] = {
+        "text": texts,
+        '50 % "off" %s': [None, "x", None, "y", "z"],
+        "whole": [0, -1, 10**30, 7, 2**63],
+        "flag": [True, False, True, True, False],
+        "score": [0.1, 1e-9, 1e22, -0.0, 0.30000001192092896],
+        "not finite": [0.5, float("nan"), float("inf"), float("-inf"), 1.0],
+        "mixed": [1, 1.0, "1", None, [1, {"a": float("nan")}]],
+        "day": [datetime.date(2024, 1, day) for day in range(1, 6)],
+        "scores": ByColumn({"a%d": [0.1 + 0.2, 0.5, 1.0, 0.0, 1e-5], "ü": [math.nan] * 5}),
+        "none": [None] * 5,
+    }
+    kept = {**dict.fromkeys(columns, "string"), "score": "float64"}
+    for suffix in SUFFIXES:
+        found = []
+        for number, some in enumerate((ByColumn(columns), list(ByColumn(columns)))):
+            store = open_parts(tmp_path / f"{number}{suffix}", kept, COMMAND)
+            store.write(0, some)
+            store.join(1, SUMMARY)
+            found.append(store.out.read_bytes())
+        assert found[0] == found[1]
+        assert b"100 % %s" in found[0]

@@ -39,6 +39,8 @@ from inlay.cli.texts import of_lines
 from inlay.engine import predict as predicting
 from inlay.errors import DataError, InlayError
 from inlay.library.library import Library
+from inlay.tasks import Task
+from inlay.tasks._text import TextTask
 
 TASKS = {
     "sms": ("lora", "classification:temperature=2.0", ["ham", "spam"]),
@@ -858,11 +860,37 @@ def wait_until_still(count: list[int]) -> None:
         time.sleep(0.3)
 
 
+@pytest.mark.parametrize(
+    ("names", "suffix"),
+    [("sms", ".jsonl"), ("sms,sms@1", ".jsonl"), ("sms", ".csv"), ("topic,sms", ".parquet"), ("sms,ner", ".jsonl")],
+)
+def test_a_file_by_column_is_the_same_as_row_by_row(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, suffix: str
+):
+    """One part of three has a row that cannot be used."""
+    rows = [{"text": f"{TEXTS[i % 5]} {i}", "n": i, "label": "it's", "score %": None} for i in range(23)]
+    file = table(tmp_path / "in.jsonl", rows)
+    file.write_text(file.read_text().replace('"soup , soup and soup 9"', "7 7"))
+    monkeypatch.setattr(parts, "size_of", lambda before: 8)
+    found, decode = [], predicting.decode
+    for way in ("fast", "plain"):
+        if way == "plain":
+            monkeypatch.setattr(predicting, "decode", lambda *given: list(decode(*given)))
+            monkeypatch.setattr(TextTask, "packed", Task.packed)
+        out = tmp_path / f"{way}{suffix}"
+        assert call(place, names, "--file", file, "--text", "text", "--out", out).exit_code == 0
+        found.append(out.read_bytes())
+    assert found[0] == found[1]
+    if suffix == ".jsonl":
+        asked, kept, said = ["task", "text"], ["n", "input_label", "score %"], ["label", "score", "scores"]
+        assert list(json.loads(found[0].splitlines()[0])) == asked + kept + said
+
+
 def test_one_pass_for_all_adapters(place: Place, monkeypatch: pytest.MonkeyPatch):
     calls: list[int] = []
-    real = predicting.run_rows
+    real = predicting.pooled_logits
     monkeypatch.setattr(
-        predicting, "run_rows", lambda host, rows, *more: calls.append(len(rows)) or real(host, rows, *more)
+        predicting, "pooled_logits", lambda host, batch, names: calls.append(len(names)) or real(host, batch, names)
     )
     answers(place, "sms,stars,topic", *TEXTS)
     assert calls == [15]

@@ -10,7 +10,7 @@ import tiny
 import torch
 
 import inlay
-from inlay.engine import evaluate
+from inlay.engine import predict
 from inlay.engine.evaluate import outputs_of, score
 from inlay.engine.predict import run_rows
 from inlay.tasks import Example, Row, RowOutputs, parse
@@ -44,7 +44,7 @@ def plain(host: inlay.Host, some: list[tuple[str, list[Row]]]) -> list[torch.Ten
 
 @pytest.mark.parametrize("tokens", [7, 40, 4096])
 def test_many_parts_give_what_their_rows_give_to_the_bit(host, monkeypatch, tokens):
-    monkeypatch.setattr(evaluate, "budget", lambda host: tokens)
+    monkeypatch.setattr(predict, "budget", lambda host: tokens)
     some = parts()
     found = outputs_of(host, some)
     expected = run_rows(host, [r for _, rows in some for r in rows], [n for n, rows in some for _ in rows], tokens)
@@ -70,7 +70,7 @@ def test_parts_that_answer_for_tokens_run_row_by_row(host):
 
 
 def test_memory_that_runs_out_halves_a_batch(host, monkeypatch):
-    some, real, sizes = parts(), evaluate.pooled_logits, []
+    some, real, sizes = parts(), predict.pooled_logits, []
 
     def short(host: Any, batch: Any, names: Any) -> Any:
         sizes.append(len(batch.lengths))
@@ -78,7 +78,7 @@ def test_memory_that_runs_out_halves_a_batch(host, monkeypatch):
             raise torch.OutOfMemoryError("so full")
         return real(host, batch, names)
 
-    monkeypatch.setattr(evaluate, "pooled_logits", short)
+    monkeypatch.setattr(predict, "pooled_logits", short)
     found = outputs_of(host, some)
     assert max(sizes) > 10
     for one, expected in zip([one for own in found for one in own], plain(host, some), strict=True):

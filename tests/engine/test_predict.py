@@ -8,6 +8,7 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -15,10 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inlay.bench.host_cost import python_calls
-from inlay.engine.predict import batch_of, cut, decode, encode, row_limit, run, run_examples, run_rows
+from inlay.engine.predict import TOKENS, batch_of, cut, decode, encode, row_limit, run, run_examples, run_rows
 from inlay.engine.translate import AnswerOptions, Translator
 from inlay.errors import InlayError, SlotError
-from inlay.tasks import Example, Row
+from inlay.tasks import Example, Row, Task
+from inlay.tasks._packed import PackedRows
+from inlay.tasks._text import TextTask
 from inlay.tasks.classification import Classification
 
 TEXTS = ["good", "a fine film", "the soup was awful , never"]
@@ -146,6 +149,44 @@ def test_an_adapter_that_comes_again_is_asked_as_it_is_now():
         made.translator("a")
     made.add("a", "adapterbias", labels=["value"], task="regression:mean=7")
     assert set(made.predict([("a", "good")])[0]) == {"task", "text", "value"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [("tone", TEXTS[i % 3]) for i in range(7)],
+        [("tone", (TEXTS[i % 3], "soup")) for i in range(7)],
+        [("tone", TEXTS[i % 3] if i % 2 else (TEXTS[i % 3], LONG)) for i in range(7)],
+        [(("tone", "topics", "stars")[i % 3], TEXTS[i % 2]) for i in range(9)],
+        [(("tone", "topics")[i % 2], LONG) for i in range(4)],
+    ],
+    ids=["texts", "pairs", "both", "three tasks", "two tasks, cut"],
+)
+@pytest.mark.parametrize("options", [AnswerOptions(), AnswerOptions(top_k=1, threshold=0.4), AnswerOptions(raw=True)])
+def test_rows_in_one_batch_give_what_rows_one_by_one_give_to_the_bit(host, monkeypatch, asked, options):
+    monkeypatch.setitem(TOKENS, "cpu", 40)
+    encoded = encode(host, asked)
+    assert isinstance(encoded.rows, PackedRows)
+    found = decode(host, encoded, run(host, encoded), options)
+    monkeypatch.setattr(TextTask, "packed", Task.packed)
+    plain = encode(host, asked)
+    assert isinstance(plain.rows, list)
+    assert list(found) == list(decode(host, plain, run(host, plain), options))
+    assert ["pair" in answer for answer in found] == [isinstance(what, tuple) for _, what in asked]
+    packed, flat = (batch_of([row for own in one.rows for row in own]) for one in (encoded, plain))
+    assert np.array_equal(packed.ids, flat.ids)
+    assert (packed.types is None) == (flat.types is None)
+    assert packed.types is None or np.array_equal(packed.types, flat.types)
+
+
+def test_a_task_with_an_encoding_of_its_own_is_not_passed_by(host):
+    class Mine(Classification):
+        def encode(self, *given: Any) -> list[Row]:
+            return super().encode(*given)
+
+    assert Mine().packed(host.base.tokenizer, [Example("good")], 8) is None
+    assert Classification().packed(host.base.tokenizer, [Example("good")], 8) is not None
+    assert Classification(long="windows").packed(host.base.tokenizer, [Example("good")], 8) is None
 
 
 def test_encoding_and_decoding_take_few_calls():

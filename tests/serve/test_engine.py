@@ -230,14 +230,14 @@ def test_a_deadline(engine, host):
 
 
 def test_a_deadline_passes_while_an_adapter_is_read(host, library, adapters, monkeypatch):
-    read, gate = library.read, threading.Event()
+    read, gate = library.read_adapter, threading.Event()
 
     def slow(entry: Any) -> inlay.Adapter:
         if entry.name == "tone":
             assert gate.wait(20)
         return read(entry)
 
-    monkeypatch.setattr(library, "read", slow)
+    monkeypatch.setattr(library, "read_adapter", slow)
     with running(host, library, {"tone": "tone", "topics": "topics"}) as engine:
         late = engine.submit(Ask("tone", "a fine film"), time.monotonic() + 0.05)
         waits = engine.submit(Ask("tone", "a fine film"))
@@ -530,13 +530,13 @@ class TestVersions:
     def test_asks_that_wait_for_a_damaged_adapter_are_told(self, host, twin, own, monkeypatch):
         put(own, twin, "tone", "tone", 1)
         damage(own, "tone")
-        read, gate = own.read, threading.Event()
+        read, gate = own.read_adapter, threading.Event()
 
         def slow(entry: Any) -> inlay.Adapter:
             assert gate.wait(20)
             return read(entry)
 
-        monkeypatch.setattr(own, "read", slow)
+        monkeypatch.setattr(own, "read_adapter", slow)
         with running(host, own, {"tone": "tone"}) as engine:
             pending = [engine.submit(Ask("tone", "a fine film")) for _ in range(3)]
             gate.set()

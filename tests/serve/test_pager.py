@@ -74,8 +74,8 @@ def until(true: Callable[[], Any]) -> None:
 
 def load(pager: Pager, entry: Entry, waits: Callable[[str], bool] = everybody) -> None:
     """Want one, wait until it was read, load it."""
-    pager.want(entry)
-    until(lambda: pager.state(entry.ref) != "disk")
+    pager.want([entry])
+    until(lambda: pager.state([entry.ref]) != "disk")
     pager.load_some(waits, 0.0)
 
 
@@ -85,9 +85,9 @@ def resident(pager: Pager) -> list[str]:
 
 def test_what_is_wanted_comes(make, entries, host):
     pager = make()
-    assert pager.state("t0@1") == "disk"
+    assert pager.state(["t0@1"]) == "disk"
     load(pager, entries["t0"])
-    assert pager.state("t0@1") == "bank"
+    assert pager.state(["t0@1"]) == "bank"
     assert host.names == ["t0@1"]
     assert pager.sizes() == (1, 1)
     assert (pager.counts.reads, pager.counts.loads, pager.counts.evictions) == (1, 1, 0)
@@ -103,7 +103,7 @@ def test_the_one_used_longest_ago_leaves(make, entries, host):
     load(pager, entries["t3"], lambda ref: ref == "t3@1")
     assert resident(pager) == ["t0", "t2", "t3"]
     assert sorted(host.names) == ["t0@1", "t2@1", "t3@1"]
-    assert pager.state("t1@1") == "memory"
+    assert pager.state(["t1@1"]) == "memory"
     reads = pager.counts.reads
     load(pager, entries["t1"], lambda ref: ref == "t1@1")
     assert pager.counts.reads == reads  # from memory
@@ -135,9 +135,9 @@ def test_nobody_leaves_for_one_that_nobody_waits_for(make, entries):
 def test_those_asked_for_come_before_those_hoped_for(make, entries):
     pager = make(resident=8)
     for name in NAMES[:6]:
-        pager.want(entries[name], asked=False)
-    pager.want(entries["t7"])
-    pager.want(entries["t5"])
+        pager.want([entries[name]], asked=False)
+    pager.want([entries["t7"]])
+    pager.want([entries["t5"]])
     until(lambda: pager.counts.reads == 7)
     for name in ("t7", "t5", "t0"):
         assert pager.load_some(everybody, 0.0)
@@ -149,7 +149,7 @@ def test_memory_holds_what_was_used_last(make, entries):
     for name in NAMES:
         load(pager, entries[name], lambda ref, name=name: ref == f"{name}@1")
     assert pager.sizes() == (1, 3)
-    assert [name for name in NAMES if pager.state(f"{name}@1") == "memory"] == ["t5", "t6"]
+    assert [name for name in NAMES if pager.state([f"{name}@1"]) == "memory"] == ["t5", "t6"]
     assert pager.counts.evictions == 7
 
 
@@ -159,7 +159,7 @@ def test_one_that_leaves_the_bank_was_used_a_moment_ago(make, entries):
         load(pager, entries[name], lambda ref, name=name: ref == f"{name}@1")
         pager.used([f"{name}@1"])
     assert resident(pager) == ["t2", "t3"]
-    assert pager.state("t0@1") == "memory"  # rather than t1, which was in the bank when t3 was read
+    assert pager.state(["t0@1"]) == "memory"  # rather than t1, which was in the bank when t3 was read
 
 
 def test_memory_is_bounded_by_bytes(make, entries):
@@ -177,7 +177,7 @@ def test_much_that_is_wanted_does_not_fill_memory(make, entries, monkeypatch):
     monkeypatch.setattr(module, "_AHEAD", 2)
     pager = make(resident=8)
     for entry in entries.values():
-        pager.want(entry)
+        pager.want([entry])
     until(lambda: pager.counts.reads == 2)
     time.sleep(0.05)
     assert pager.sizes() == (0, 2)
@@ -199,7 +199,7 @@ def damage(library: inlay.Library, entry: Entry) -> bytes:
 def test_a_damaged_adapter_fails_alone_and_is_tried_again(make, entries, library, monkeypatch):
     pager = make()
     content = damage(library, entries["t0"])
-    pager.want(entries["t0"])
+    pager.want([entries["t0"]])
     until(lambda: pager.error("t0@1"))
     assert isinstance(pager.error("t0@1"), DamagedError)
     assert pager.news() == ["t0@1"]
@@ -207,7 +207,7 @@ def test_a_damaged_adapter_fails_alone_and_is_tried_again(make, entries, library
     load(pager, entries["t1"])
     assert resident(pager) == ["t1"]
     (library.local / "blobs" / f"{entries['t0'].sha256}.safetensors").write_bytes(content)
-    pager.want(entries["t0"])  # not yet
+    pager.want([entries["t0"]])  # not yet
     assert "t0@1" not in pager._wishes
     monkeypatch.setattr(module, "RETRY", 0.0)
     assert pager.error("t0@1") is None
@@ -220,12 +220,12 @@ def test_reading_on_purpose_says_what_is_wrong_and_clears_it(make, entries, libr
     content = damage(library, entries["t0"])
     with pytest.raises(DamagedError):
         pager.read(entries["t0"])
-    pager.want(entries["t0"])
+    pager.want([entries["t0"]])
     until(lambda: pager.error("t0@1"))
     (library.local / "blobs" / f"{entries['t0'].sha256}.safetensors").write_bytes(content)
     pager.read(entries["t0"])
     assert pager.error("t0@1") is None
-    assert pager.state("t0@1") == "memory"
+    assert pager.state(["t0@1"]) == "memory"
 
 
 def test_one_that_cannot_be_loaded_fails_alone(make, entries, host, monkeypatch):
@@ -246,26 +246,26 @@ def test_one_that_cannot_be_loaded_fails_alone(make, entries, host, monkeypatch)
 
 
 def test_a_slow_read_holds_nobody_up(make, entries, library, monkeypatch):
-    read, gate = library.read, threading.Event()
+    read, gate = library.read_adapter, threading.Event()
 
     def slow(entry: Entry) -> inlay.Adapter:
         if entry.name == "t0":
             assert gate.wait(10)
         return read(entry)
 
-    monkeypatch.setattr(library, "read", slow)
+    monkeypatch.setattr(library, "read_adapter", slow)
     pager = make()
-    pager.want(entries["t0"])
+    pager.want([entries["t0"]])
     load(pager, entries["t1"])
     assert resident(pager) == ["t1"]
     gate.set()
-    until(lambda: pager.state("t0@1") == "memory")
+    until(lambda: pager.state(["t0@1"]) == "memory")
 
 
 def test_one_that_is_dropped_leaves_the_bank_and_is_wanted_no_more(make, entries):
     pager = make()
     load(pager, entries["t0"])
-    pager.want(entries["t1"])
+    pager.want([entries["t1"]])
     for ref in ("t0@1", "t1@1", "t2@1"):
         pager.drop(ref)
     time.sleep(0.05)
@@ -278,5 +278,5 @@ def test_after_the_end_nothing_comes(make, entries, host):
     load(pager, entries["t0"])
     pager.close()
     assert host.names == []
-    pager.want(entries["t1"])
+    pager.want([entries["t1"]])
     assert not pager.load_some(everybody, 1.0)

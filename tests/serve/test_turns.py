@@ -14,7 +14,7 @@ SECONDS = {True: 0.5, False: 0.02}
 
 class Version:
     def __init__(self, ref: str, alone: bool):
-        self.ref, self.alone = ref, alone
+        self.ref, self.refs, self.alone = ref, (ref,), alone
 
 
 def fill(turns: Turns, of: Version, number: int, tokens: int = 10) -> None:

@@ -8,11 +8,12 @@ own has it, and the input's is called `input_NAME`. A table has a column for the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from inlay.data.by_column import ByColumn
 from inlay.data.record import Skipped
 
 if TYPE_CHECKING:
@@ -54,34 +55,43 @@ class Asking:
         """The rows to be answered among every so many of the input."""
         rows = self.texts.rows({name: one.task() for name, one in self.chosen.items()})
         while chunk := list(itertools.islice(rows, self.size)):
-            for row in [row for row in chunk if row.problems]:
+            bad = [row for row in chunk if row.problems]
+            for row in bad:
                 self.bad(row.place, next(iter(row.problems.values())))
-            kept = [row for row in chunk if not (self.skip and row.problems)]
-            self.answered += sum([bool(row.asked) for row in kept])
+            kept = [row for row in chunk if not row.problems] if self.skip and bad else chunk
+            self.answered += len(kept) - [row.asked for row in kept].count({})
             yield kept
 
     def requests(self, rows: Sequence[Row]) -> list[tuple[str, Example]]:
         """What is asked about these rows."""
         return [(name, example) for row in rows for name, example in row.asked.items()]
 
-    def paired(self, rows: Sequence[Row], answers: Iterable[Answer]) -> list[tuple[Row, Answer]]:
+    def every(self, rows: Sequence[Row], answers: Sequence[Answer]) -> Sequence[Answer]:
         """Every adapter's answer to every row; an `error` where it could not be asked."""
+        if not [row for row in rows if row.problems]:
+            return answers
         found = iter(answers)
-        return [(row, next(found) if name in row.asked else _failed(row, name)) for row in rows for name in self.chosen]
+        return [next(found) if name in row.asked else _failed(row, name) for row in rows for name in self.chosen]
 
-    def document(self, row: Row, answer: Answer) -> Answer:
-        """An answer of the JSON document: what is kept has a place of its own."""
-        return {**answer, _INPUT: dict(row.kept)} if row.kept else answer
+    def documents(self, rows: Sequence[Row], answers: Sequence[Answer]) -> list[Answer]:
+        """The answers of the JSON document: what is kept has a place of its own."""
+        found, kept = zip(self._rows(rows), answers, strict=True), self.texts.kept
+        return [
+            {**answer, _INPUT: {name: row.fields.get(name) for name in kept}} if kept and row.fields else answer
+            for row, answer in found
+        ]
 
-    def line(self, row: Row, answer: Answer, table: bool) -> Answer:
-        """An answer of a file."""
-        line = {key: answer[key] for key in _ASKED if key in answer}
-        for name, new in self._kept.items():
-            line[new] = row.kept.get(name)
-        line |= answer
-        if table:
-            line |= {_score(label): score for label, score in line.pop("scores", {}).items()}
-        return line
+    def lines(self, rows: Sequence[Row], answers: Sequence[Answer], table: bool) -> Sequence[Answer]:
+        """The answers of a file; by column, if they come so."""
+        kept = {new: [row.fields.get(name) for row in self._rows(rows)] for name, new in self._kept.items()}
+        if isinstance(answers, ByColumn) and not (table and isinstance(answers.columns.get("scores"), list)):
+            return ByColumn(_line(answers.columns, kept, table))
+        of_rows = ByColumn(kept) if kept else [{}] * len(answers)
+        return [_line(answer, own, table) for answer, own in zip(answers, of_rows, strict=True)]
+
+    def _rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """That of every answer."""
+        return rows if len(self.chosen) == 1 else [row for row in rows for _ in self.chosen]
 
     def columns(self) -> dict[str, str]:
         """The columns of a table, with their types."""
@@ -114,6 +124,15 @@ class Asking:
                 new = f"{_INPUT}_{new}"
             found[name] = new
         return found
+
+
+def _line(answer: Mapping[str, Any], kept: Mapping[str, Any], table: bool) -> dict[str, Any]:
+    """What was asked, what is kept, and the answer: of one row, or the columns of all."""
+    line: dict[str, Any] = {**{key: answer[key] for key in _ASKED if key in answer}, **kept, **answer}
+    if table and (scores := line.pop("scores", None)) is not None:
+        each = scores.columns if isinstance(scores, ByColumn) else scores
+        line |= {_score(label): score for label, score in each.items()}
+    return line
 
 
 def _score(label: str) -> str:

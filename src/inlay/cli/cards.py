@@ -54,11 +54,11 @@ def show_list(
     screen.print(_aligned({name: name for name in widths}, widths), style="bold", soft_wrap=True)
     screen.print("─" * min(screen.width, sum(widths.values()) + _GAP * (len(widths) - 1)))
     screen.print("\n".join(_aligned(row, widths) for row in rows) + "\n", soft_wrap=True)  # a table takes long for many
-    costs = about.costs((entry.card, entry.bytes) for entry in newest)
+    costs = about.costs((entry.card, entry.size) for entry in newest)
     for cost in costs:
         screen.print(f"{cost.base}: {cost.line}" if len(costs) > 1 else cost.line, soft_wrap=True)
     if len(entries) > len(newest):
-        stored = sum({entry.sha256: entry.bytes for entry in entries}.values())
+        stored = sum({entry.sha256: entry.size for entry in entries}.values())
         screen.print(f"all {len(entries):,} versions: {about.size(stored)}", soft_wrap=True)
     if hidden:
         older = "1 older version is" if hidden == 1 else f"{hidden:,} older versions are"
@@ -78,7 +78,7 @@ def _row(entry: Entry) -> dict[str, str]:
         "method": method if len(method) <= _METHOD else f"{method[: _METHOD - 3]}...",
         "task": one_line(about.kind(card)) or _UNKNOWN,
         "labels": f"{labels:,}" if labels else _UNKNOWN,
-        "size": about.size(entry.bytes),
+        "size": about.size(entry.size),
         "of base": facts.share(card) or _UNKNOWN,
         "metric": _deciding(card),
         "when": facts.when(card, "%Y-%m-%d") or _UNKNOWN,

@@ -77,7 +77,7 @@ class Answering(Protocol):
     def run(self, encoded: Any) -> Any:
         """The step that needs the model."""
 
-    def decode(self, encoded: Any, ran: Any) -> list[Answer]:
+    def decode(self, encoded: Any, ran: Any) -> Sequence[Answer]:
         """The answers, as `Host.predict` gives them."""
 
 
@@ -107,7 +107,7 @@ class Here:
 
         return run(self._host, encoded)
 
-    def decode(self, encoded: Any, ran: Any) -> list[Answer]:
+    def decode(self, encoded: Any, ran: Any) -> Sequence[Answer]:
         """Answers."""
         from inlay.engine.predict import decode
 

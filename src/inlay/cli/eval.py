@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from inlay.data.record import Bad
     from inlay.data.source import Source
     from inlay.engine.host import Host
-    from inlay.library.adapter import Adapter
     from inlay.library.cards import Entry
 
 
@@ -61,7 +60,7 @@ def evaluate(
         measured.check_columns(known, source, given)
     host, adapter, entry = measured.open_adapter(name, library, base, weights)
     bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
-    found = {key: _evaluate(host, name, adapter, source, given, bad, screen) for key, source in sources.items()}
+    found = {key: _evaluate(host, name, adapter.about, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:
         said = f"skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}"
         screen.print(said, style="dim", soft_wrap=True)
@@ -87,12 +86,12 @@ def _sources(
 
 
 def _evaluate(
-    host: Host, name: str, adapter: Adapter, source: Source, given: Mapping[str, str], bad: Bad, screen: Console
+    host: Host, name: str, about: Mapping[str, Any], source: Source, given: Mapping[str, str], bad: Bad, screen: Console
 ) -> dict[str, Any]:
     from inlay.comparison.baselines import majority
     from inlay.engine.evaluate import measure
 
-    examples = measured.examples_of(host, name, adapter.about, source, given, bad, screen)
+    examples = measured.examples_of(host, name, about, source, given, bad, screen)
     metrics, unknown = measure(host, name, examples)
     if unknown:
         labels = ", ".join(sorted(unknown)[:5])

@@ -37,6 +37,17 @@ pool = one_of("pooling", POOLS)
 data_format = one_of("format", FORMATS)
 
 
+def threshold(text: str) -> None:
+    """A score, or `uncertainty=0.1`."""
+    key, _, number = text.rpartition("=")
+    try:
+        fits = key in ("", "uncertainty") and float(number) >= 0 and (key != "" or float(number) <= 1)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise SpecError(f"{text!r} is not a score between 0 and 1, nor uncertainty=NUMBER")
+
+
 def method(spec: str) -> None:
     """A method's spec: its name alone is looked at."""
     registry.methods.check(config.split_spec(spec)[0])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import exchange, options, output
+from inlay.cli import ensemble, exchange, options, output
 from inlay.cli.chosen import open_library
 from inlay.cli.help import DATA, App
 from inlay.errors import LibraryError
@@ -273,6 +273,7 @@ def _amount(freed: Freed) -> str:
     return f"{freed.files:,} file{'' if freed.files == 1 else 's'} ({size(freed.bytes)})"
 
 
+app.command("ensemble")(ensemble.ensemble)
 app.command("export")(exchange.export)
 app.command("import")(exchange.import_)
 app.command("push")(exchange.push)

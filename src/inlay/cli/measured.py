@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from inlay.data.source import Source
     from inlay.engine.host import Host
     from inlay.library.adapter import Adapter
+    from inlay.library.ensemble import Ensemble
     from inlay.library.library import Entry
     from inlay.tasks import Example
 
@@ -40,7 +41,7 @@ def open_adapter(
     base: str | None = None,
     weights: str | None = None,
     host: Host | None = None,
-) -> tuple[Host, Adapter, Entry]:
+) -> tuple[Host, Adapter | Ensemble, Entry]:
     """An adapter of the library, loaded under the name it was asked for.
 
     Args:

@@ -14,15 +14,18 @@ import csv
 import importlib
 import io
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import IO, Any
 
 from inlay.cli.output import finite
+from inlay.data.by_column import ByColumn
 from inlay.errors import RunError
 from inlay.untrusted import cell
 
@@ -241,9 +244,29 @@ def _json(value: Any) -> str:
         return _encoded(finite(value))
 
 
+def _lines(answers: ByColumn) -> Iterator[str]:
+    """What `_json` makes of each, in half its time."""
+    names = [_json(name).replace("%", "%%") for name in answers.columns]
+    form = f"{{{', '.join([f'{name}: %s' for name in names])}}}"
+    return map(form.__mod__, zip(*map(_texts, answers.columns.values()), strict=True))
+
+
+def _texts(column: Sequence[Any]) -> Iterable[str]:
+    """The same for the values of a column."""
+    if isinstance(column, ByColumn):
+        return _lines(column)
+    kinds = set(map(type, column))
+    if kinds == {str}:
+        return map(encode_basestring, column)
+    if kinds == {int} or (kinds == {float} and all(map(math.isfinite, column))):
+        return map(repr, column)
+    return map(_json, column)
+
+
 def _write_lines(path: Path, answers: Sequence[Answer], parts: Parts) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write("".join([f"{_json(answer)}\n" for answer in answers]))
+        lines = _lines(answers) if isinstance(answers, ByColumn) else map(_json, answers)
+        file.write("\n".join([*lines, ""]))
 
 
 def _join_lines(path: Path, files: Iterator[Path], parts: Parts, head: bytes = b"") -> None:

@@ -12,7 +12,7 @@ import gc
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -31,8 +31,8 @@ of torch's, and with the usual 5 ms may wait longer than it works."""
 _OBJECTS = 200_000
 """New objects from which on the garbage collector looks for cycles. Parts on their way hold about as many, and none."""
 
-Finish = Callable[[int, "list[Row]", "list[tuple[Row, Answer]] | None"], None]
-"""Takes a part's number, rows and answers; these are None if the part was done before."""
+Finish = Callable[[int, "list[Row]", "Sequence[Answer] | None"], None]
+"""Takes a part's number, rows and answers, one of every adapter to every row; None if the part was done before."""
 
 
 def answer_all(
@@ -46,7 +46,7 @@ def answer_all(
 
     def decoded(part: tuple[int, list[Row], Any, Any]) -> None:
         number, rows, own, ran = part
-        finish(number, rows, None if own is None else asking.paired(rows, host.decode(own, ran)))
+        finish(number, rows, None if own is None else asking.every(rows, host.decode(own, ran)))
 
     with _undisturbed(), Ahead(encoded(), asking.texts.waits) as parts, Behind(decoded) as rest:
         for number, rows, own in parts:

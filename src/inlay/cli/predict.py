@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import answers, options, output
+from inlay.cli import answers, known, options, output
 from inlay.cli.chosen import Answering, Chosen, Here, base_of, find, find_there, host_with, open_library, packed
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING
 from inlay.errors import InlayError, RunError
@@ -72,8 +72,12 @@ def predict(
     base: options.TrainedBase = None,
     top_k: Annotated[int | None, options.option(METHOD, "--top-k", "N", "Keep the N best scores.", min=1)] = None,
     threshold: Annotated[
-        float | None,
-        options.option(METHOD, "--threshold", "P", "Give no label below this score (abstain).", min=0, max=1),
+        str | None,
+        options.option(
+            *(METHOD, "--threshold", "P"),
+            "Give no label below this score (abstain); uncertainty=P: where the members of an ensemble disagree more.",
+            check=known.threshold,
+        ),
     ] = None,
     raw: Annotated[bool, options.option(METHOD, "--raw", None, "Give uncalibrated scores.")] = False,
     url: Annotated[
@@ -117,7 +121,8 @@ def predict(
 
     if out is not None:
         _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
-    how = {"top_k": top_k, "threshold": threshold, "raw": raw}
+    limit = float(threshold) if threshold is not None and "=" not in threshold else threshold
+    how = {"top_k": top_k, "threshold": limit, "raw": raw}
     before = (parts.begun(out) if out is not None else None) or {}
     begun = before.get("adapters", ()) if resume else ()
     load: Callable[[], Answering]
@@ -258,8 +263,8 @@ def _all(host: Answering, asking: Asking) -> list[Answer]:
     found: list[Answer] = []
     with answers.progress() as advance:
 
-        def finish(number: int, rows: Sequence[Row], own: Sequence[tuple[Row, Answer]] | None) -> None:
-            found.extend([asking.document(row, answer) for row, answer in own or ()])
+        def finish(number: int, rows: Sequence[Row], own: Sequence[Answer] | None) -> None:
+            found.extend(asking.documents(rows, own or ()))
             advance(len(rows))
 
         answer_all(host, asking, finish)
@@ -287,10 +292,10 @@ def _write(store: Parts, host: Answering, asking: Asking) -> dict[str, Any]:
     table = store.out.suffix != ".jsonl"
     with answers.progress() as advance:
 
-        def finish(number: int, part: Sequence[Row], own: Sequence[tuple[Row, Answer]] | None) -> None:
+        def finish(number: int, part: Sequence[Row], own: Sequence[Answer] | None) -> None:
             nonlocal rows, new, parts
             if own is not None:
-                store.write(number, [asking.line(row, answer, table) for row, answer in own])
+                store.write(number, asking.lines(part, own, table))
                 new += len(part)
             rows, parts = rows + len(part), parts + 1
             advance(len(part))

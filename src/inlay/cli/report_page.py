@@ -98,7 +98,7 @@ def _rows(
     """What to measure on: DATA, else what the adapter was tested or validated on; or why there is nothing."""
     from inlay.analysis.report.report import Rows
 
-    if host.head(name) is None:
+    if entry.card["head"] is None:
         return None, "It has no head, so it has no answers."
     if data is not None:
         where, examples = measured.read_labelled(host, name, entry, data, screen, **which)

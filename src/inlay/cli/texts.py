@@ -39,8 +39,8 @@ class Row(NamedTuple):
     """Adapter -> why it is not asked."""
     text: str | None
     """What can be shown of it where nobody is asked."""
-    kept: Mapping[str, Any]
-    """Columns of the user's that go out again."""
+    fields: Mapping[str, Any]
+    """The user's columns, of which some go out again."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def of_file(
         for record in source.records(lambda place, problem: unread.append((place, problem))):
             if unread:
                 yield from _unread(unread, kinds)
-            yield _row(record, tasks, columns, kept, Unusable)
+            yield _row(record, tasks, columns, Unusable)
         yield from _unread(unread, kinds)
 
     notes = dict.fromkeys([*source.notes, *(note for _, note in chosen.values() if note)])
@@ -209,7 +209,6 @@ def _row(
     record: Record,
     tasks: Mapping[str, Task],
     columns: Mapping[str, Columns],
-    kept: Sequence[str],
     unusable: type[Exception],
 ) -> Row:
     """A row as every task reads it; `unusable` is what a task raises that cannot use it."""
@@ -225,7 +224,7 @@ def _row(
         first = next(iter(columns.values()))
         text = fields.get(first.text or first.tokens or first.question)
         shown = text if isinstance(text, str) else None
-    return Row(record.place, asked, problems, shown, {name: fields.get(name) for name in kept})
+    return Row(record.place, asked, problems, shown, fields)
 
 
 def _shown(columns: Sequence[Columns]) -> set[str]:

@@ -31,15 +31,22 @@ class Batch:
     layer: int = 0
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> Batch:
-        """Make a batch from rows of ids; an empty row is an error, because it has no first token."""
+    def of(cls, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int] | None] | None = None) -> Batch:
+        """Make a batch from rows of ids; an empty row is an error, because it has no first token.
+
+        Args:
+            types: token types of every row; those of a row without any are 0.
+        """
         lengths = _lengths(rows)
         if not len(lengths) or not lengths.all():
             empty = f"row {int(lengths.argmin())} of the batch has no tokens" if len(lengths) else ""
             raise InlayError(empty or "the batch has no rows")
-        if types is not None and not np.array_equal(_lengths(types), lengths):
+        if types is None or types.count(None) == len(types):
+            return cls(_flat(rows), lengths)
+        own = [[0] * n if one is None else one for n, one in zip(lengths.tolist(), types, strict=False)]
+        if len(types) != len(rows) or not np.array_equal(_lengths(own), lengths):
             raise InlayError("token types and ids differ in length")
-        return cls(_flat(rows), lengths, None if types is None else _flat(types))
+        return cls(_flat(rows), lengths, _flat(own))
 
     def take(self, order: Array) -> Batch:
         """The same rows in another order, or some of them."""

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inlay.data.batch import Array, Batch, ramp
-from inlay.engine.predict import batch_of, budget, cut, run_examples, run_rows
-from inlay.engine.run import pooled_logits
+from inlay.data.batch import ramp
+from inlay.engine.predict import Encoded, all_pooled, batch_of, decode, encode, pooled_blocks, run, run_rows
+from inlay.engine.translate import AnswerOptions
 from inlay.errors import DataError
 from inlay.tasks import Example, Row, RowOutputs, Task
 
@@ -31,7 +31,7 @@ def outputs_of(
         before_batch: called before every batch; what it raises ends it all.
     """
     records = [host.loaded(name) for name, _ in parts]
-    if any(record.pool == "tokens" or record.head is None for record in records) or not all(rows for _, rows in parts):
+    if not all_pooled(records) or not all(rows for _, rows in parts):
         names = [name for name, rows in parts for _ in rows]
         ran = iter(run_rows(host, [row for _, rows in parts for row in rows], names, before_batch=before_batch))
         return [[next(ran) for _ in rows] for _, rows in parts]
@@ -43,30 +43,12 @@ def outputs_of(
     in_batch = in_part + np.repeat([firsts[id(rows)] for _, rows in parts], counts)
     part = np.repeat(np.arange(len(parts)), counts)
     found = [np.empty((len(rows), one.width), np.float32) for (_, rows), one in zip(parts, records, strict=True)]
-    for some in cut(batch.lengths[in_batch], budget(host)):
-        if before_batch is not None:
-            before_batch()
-        names = [parts[number][0] for number in part[some].tolist()]
-        for rows, logits in _blocks(host, batch, in_batch[some], names):
-            mine = some[rows]
-            for number in np.unique(part[mine]).tolist():  # nearly always one; an adapter may have several parts
-                own = part[mine] == number
-                found[number][in_part[mine[own]]] = logits[own]
+    names = [parts[number][0] for number in part.tolist()]
+    for mine, logits in pooled_blocks(host, batch, in_batch, names, before_batch):
+        for number in np.unique(part[mine]).tolist():  # nearly always one; an adapter may have several parts
+            own = part[mine] == number
+            found[number][in_part[mine[own]]] = logits[own]
     return [RowOutputs(torch.from_numpy(logits)) for logits in found]
-
-
-def _blocks(host: Host, batch: Batch, rows: Array, names: Sequence[str]) -> list[tuple[Array, Array]]:
-    """(which of these rows, their logits) of every adapter; in halves where memory does not suffice."""
-    try:
-        with host.lock:
-            return pooled_logits(host, batch.take(rows), names)
-    except torch.OutOfMemoryError:
-        if len(rows) == 1:
-            raise
-    torch.cuda.empty_cache()  # not in the handler, where the failed batch is still alive
-    half = len(rows) // 2
-    first, second = (_blocks(host, batch, rows[own], names[own]) for own in (slice(half), slice(half, None)))
-    return first + [(which + half, logits) for which, logits in second]
 
 
 def by_example(
@@ -86,15 +68,15 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
 
     A label that was not there in training can only be missed; if none is known, these are other labels altogether.
     """
-    outputs, rows, unknown = run_labelled(host, name, examples)
-    task, labels = host.task(name), host.labels(name)
-    return task.score(examples, task.answers(outputs, rows, examples, labels, host.base), labels), unknown
+    encoded, outputs, unknown = run_labelled(host, name, examples)
+    answers = decode(host, encoded, outputs, AnswerOptions())
+    return host.task(name).score(examples, answers, host.labels(name)), unknown
 
 
 def run_labelled(
     host: Host, name: str, examples: Sequence[Example]
-) -> tuple[list[list[Tensor]], list[list[Row]], set[str]]:
-    """The outputs and rows of labelled examples, and the labels among them that the adapter does not know."""
+) -> tuple[Encoded, Sequence[Sequence[Tensor]], set[str]]:
+    """Labelled examples as rows, their outputs, and the labels among them that the adapter does not know."""
     task, labels = host.task(name), set(host.labels(name))
     gold = {label for e in examples for label in task.label_names(e)}
     if gold and not gold & labels:
@@ -102,8 +84,8 @@ def run_labelled(
         raise DataError(f"{examples[0].place}: the labels are {theirs}; {name} knows {mine}")
     asking = host.translator(name)  # refuses what the adapter was not trained on: a text where it needs two
     bare = [asking.example(replace(e, target=None) if gold else e) for e in examples]  # an unknown label has no number
-    outputs, rows = run_examples(host, [(name, e) for e in bare])
-    return outputs, rows, gold - labels
+    encoded = encode(host, [(name, e) for e in bare])
+    return encoded, run(host, encoded), gold - labels
 
 
 def score(

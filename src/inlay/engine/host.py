@@ -34,7 +34,7 @@ from inlay.bank.records import Record
 from inlay.base.copies import to_cpu
 from inlay.base.load import Base, keep_as, load, load_tokenizer, ready
 from inlay.data.batch import Batch
-from inlay.engine import run
+from inlay.engine import ensembles, run
 from inlay.engine.graphs import Graphs, Run, Shape
 from inlay.engine.loaded import Loaded, label_names
 from inlay.engine.predict import Request, predict
@@ -43,6 +43,7 @@ from inlay.engine.translate import Translator
 from inlay.errors import AdapterError, BaseError, InlayError, SlotError, suggest
 from inlay.heads.pool import choose
 from inlay.library.adapter import Adapter
+from inlay.library.ensemble import Ensemble
 from inlay.tasks import Answer, Task
 from inlay.tasks import parse as parse_task
 
@@ -106,19 +107,22 @@ class Host:
         self._loaded: dict[str, Loaded] = {}
         self._changes = 0
         self._translators: dict[str, tuple[Loaded, Translator]] = {}
+        self._ensembles: dict[str, Translator] = {}
 
     @property
     def names(self) -> list[str]:
-        """The adapters that are loaded."""
-        return list(self._loaded)
+        """The adapters and ensembles that are loaded."""
+        inside = {member.name for one in self._ensembles.values() for member in one.members}
+        return [*(name for name in self._loaded if name not in inside), *self._ensembles]
 
     def __repr__(self) -> str:
-        count, few = len(self._loaded), ", ".join(self.names[:_FEW])
+        names = self.names
+        count, few = len(names), ", ".join(names[:_FEW])
         loaded = f"{count:,} adapter{'' if count == 1 else 's'}" + (f": {few}" if count else "")
         return f"<Host {self.base.described}, {loaded}{', ...' if count > _FEW else ''}>"
 
     def __contains__(self, name: str) -> bool:
-        return name in self._loaded
+        return name in self._loaded or name in self._ensembles
 
     def add(
         self,
@@ -148,9 +152,15 @@ class Host:
         record = Loaded(0, method, method.spec, seed, kind, kept, names, made)
         self.enter(name, record, record.initial(self.base))
 
-    def load(self, adapter: Adapter, name: str | None = None) -> None:
-        """Load an adapter, under its own name by default; it must belong to this base, and every tensor must fit."""
-        self.enter(adapter.name if name is None else name, *self.fitted(adapter))
+    @_alone
+    def load(self, adapter: Adapter | Ensemble, name: str | None = None) -> None:
+        """Load an adapter or an ensemble, under its own name by default; it must belong to this base, and fit."""
+        name = adapter.name if name is None else name
+        if isinstance(adapter, Adapter):
+            self.enter(name, *self.fitted(adapter))
+        else:
+            self._refuse_name(name)
+            self._ensembles[name] = ensembles.load(self, adapter, name)
 
     def fitted(self, adapter: Adapter) -> tuple[Loaded, dict[str, Tensor]]:
         """All of `load` that changes nothing, so that another thread can do it: what `enter` takes."""
@@ -179,10 +189,7 @@ class Host:
     @_alone
     def enter(self, name: str, record: Loaded, tensors: Mapping[str, Tensor]) -> None:
         """Give an adapter its slot; record and tensors are those of `fitted`."""
-        if not isinstance(name, str) or not name:
-            raise SlotError(f"an adapter needs a name, not {name!r}")
-        if name in self._loaded:
-            raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")
+        self._refuse_name(name)
         method, sites = record.method, self.base.sites
         if (kind := self.base.form) and method.needs_weights(sites):
             without = f"load it on a host without {kind} (--weights plain)"
@@ -232,7 +239,11 @@ class Host:
 
     @_alone
     def unload(self, name: str) -> None:
-        """Forget an adapter."""
+        """Forget an adapter or an ensemble."""
+        if name in self._ensembles:
+            for member in self._ensembles.pop(name).members:
+                self.unload(member.name)
+            return
         slot = self.slot(name)
         del self._loaded[name]
         self._translators.pop(name, None)
@@ -259,14 +270,14 @@ class Host:
 
     def task(self, name: str) -> Task:
         """What an adapter's answers mean."""
-        task = self.loaded(name).task
+        task = self._ensembles[name].task if name in self._ensembles else self.loaded(name).task
         if task is None:
             raise SlotError(f"{name!r} has no task; add it with labels, and a task if it is not classification")
         return task
 
     def labels(self, name: str) -> tuple[str, ...]:
         """The names of an adapter's outputs."""
-        return self.loaded(name).labels
+        return self._ensembles[name].labels if name in self._ensembles else self.loaded(name).labels
 
     def head(self, name: str) -> str | None:
         """The kind of an adapter's head; None if it has none."""
@@ -278,6 +289,8 @@ class Host:
 
     def translator(self, name: str) -> Translator:
         """How an adapter is asked, and how it answers."""
+        if name in self._ensembles:
+            return self._ensembles[name]
         record, known = self.loaded(name), self._translators.get(name)
         if known is None or known[0] is not record:
             made = Translator(name, self.task(name), record.labels, record.about.get("columns") or {})
@@ -290,7 +303,7 @@ class Host:
         requests: Sequence[Request],
         *,
         top_k: int | None = None,
-        threshold: float | None = None,
+        threshold: float | str | None = None,
         raw: bool = False,
     ) -> list[Answer]:
         """Answers for any mix of adapters, in order: `host.predict([("spam", "you won"), ("tone", "a fine day")])`.
@@ -299,7 +312,8 @@ class Host:
             requests: (adapter, what to answer): a text, a pair (text, text), a list of words, or a mapping such as
                 {"question": ..., "context": ...}.
             top_k: keep only so many of the scores.
-            threshold: below this score the label is None: the adapter abstains.
+            threshold: below this score the label is None: the adapter abstains. `uncertainty=0.1`: the same where the
+                members of an ensemble disagree more than that.
             raw: scores without calibration.
         """
         return predict(self, requests, top_k=top_k, threshold=threshold, raw=raw)
@@ -378,5 +392,12 @@ class Host:
     def loaded(self, name: str) -> Loaded:
         """What is known of an adapter."""
         if name not in self._loaded:
-            raise SlotError(f"no adapter named {name!r} is loaded. {suggest(name, self._loaded)}")
+            ensembles.refuse(name, self._ensembles)
+            raise SlotError(f"no adapter named {name!r} is loaded. {suggest(name, self.names)}")
         return self._loaded[name]
+
+    def _refuse_name(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise SlotError(f"an adapter needs a name, not {name!r}")
+        if name in self:
+            raise SlotError(f"an adapter named {name!r} is already loaded; unload it first")

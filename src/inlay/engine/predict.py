@@ -6,7 +6,7 @@ the first one needs a tokenizer to itself, in which truncation is a state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,16 @@ from torch import Tensor
 from inlay.bank.planning import longest_row
 from inlay.base.load import load_tokenizer
 from inlay.data.batch import Array, Batch
+from inlay.engine.ensembles import repeated
+from inlay.engine.run import pooled_logits
 from inlay.engine.translate import AnswerOptions, Translator, answers_of
 from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row
+from inlay.tasks._packed import PackedRows, PooledOutputs
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
+    from inlay.engine.loaded import Loaded
 
 Request = tuple[str, Any]
 """(adapter, text | (text, text) | list of words | mapping | Example)."""
@@ -40,6 +44,7 @@ class Encoded:
     examples: Sequence[Example]
     rows: Sequence[Sequence[Row]]
     """Of every example: one, or one for each window."""
+    has_ensembles: bool = False
 
 
 def predict(
@@ -47,7 +52,7 @@ def predict(
     requests: Sequence[Request],
     *,
     top_k: int | None = None,
-    threshold: float | None = None,
+    threshold: float | str | None = None,
     raw: bool = False,
 ) -> list[Answer]:
     """See `Host.predict`."""
@@ -57,7 +62,7 @@ def predict(
     # 2. and 3. Rows are put into batches by length, planned and run: the logits of every row, on the CPU.
     outputs = run(host, encoded)
     # 4. Logits become answers, those of one kind of task together.
-    return decode(host, encoded, outputs, options)
+    return list(decode(host, encoded, outputs, options))
 
 
 def encode(host: Host, requests: Sequence[Request], tokenizer: Any = None) -> Encoded:
@@ -78,12 +83,22 @@ def encode(host: Host, requests: Sequence[Request], tokenizer: Any = None) -> En
         else one.example(what)
         for one, (_, what) in zip(translators, requests, strict=True)
     ]
-    return Encoded(translators, examples, _rows(host, translators, examples, tokenizer or load_tokenizer(host.base)))
+    rows = _rows(host, by_name, translators, examples, tokenizer or load_tokenizer(host.base))
+    return Encoded(translators, examples, rows, any(one.members for one in by_name.values()))
 
 
-def run(host: Host, encoded: Encoded) -> list[list[Tensor]]:
+def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
     """Steps 2 and 3: the logits of every example's rows, on the CPU."""
     rows = encoded.rows
+    if encoded.has_ensembles:
+        members, (seen,), counts = repeated(encoded.translators, rows)
+        of_member = iter(run(host, Encoded(members, encoded.examples, seen)))
+        return [[out for _ in range(count) for out in next(of_member)] for count in counts]
+    if isinstance(rows, PackedRows):
+        names = [one.name for one in encoded.translators]
+        records = {name: host.loaded(name) for name in dict.fromkeys(names)}
+        if all_pooled(records.values()):
+            return _run_packed(host, rows, names, {name: record.width for name, record in records.items()})
     if max(map(len, rows), default=1) == 1:
         return [[out] for out in run_rows(host, [own[0] for own in rows], [one.name for one in encoded.translators])]
     names = [one.name for one, own in zip(encoded.translators, rows, strict=True) for _ in own]
@@ -91,29 +106,52 @@ def run(host: Host, encoded: Encoded) -> list[list[Tensor]]:
     return [[next(ran) for _ in own] for own in rows]
 
 
-def decode(host: Host, encoded: Encoded, outputs: Sequence[Sequence[Tensor]], options: AnswerOptions) -> list[Answer]:
+def _run_packed(
+    host: Host, rows: PackedRows, names: Sequence[str], widths: Mapping[str, int]
+) -> Sequence[Sequence[Tensor]]:
+    """The same for one row of every example, all of which are pooled."""
+    found = np.empty((len(names), max(widths.values())), np.float32)
+    for which, logits in pooled_blocks(host, rows.batch, rows.examples, names):
+        found[which, : logits.shape[1]] = logits
+    every = torch.from_numpy(found)
+    if len(set(widths.values())) == 1:
+        return PooledOutputs(every)
+    return [[row[: widths[name]]] for row, name in zip(every.unbind(), names, strict=True)]
+
+
+def decode(
+    host: Host, encoded: Encoded, outputs: Sequence[Sequence[Tensor]], options: AnswerOptions
+) -> Sequence[Answer]:
     """Step 4."""
     return answers_of(encoded.translators, outputs, encoded.rows, encoded.examples, host.base, options)
 
 
-def run_examples(host: Host, examples: Sequence[tuple[str, Example]]) -> tuple[list[list[Tensor]], list[list[Row]]]:
+def run_examples(
+    host: Host, examples: Sequence[tuple[str, Example]]
+) -> tuple[Sequence[Sequence[Tensor]], Sequence[Sequence[Row]]]:
     """The outputs and the rows of every example."""
     encoded = encode(host, examples)
-    return run(host, encoded), [list(own) for own in encoded.rows]
+    return run(host, encoded), encoded.rows
 
 
 def _rows(
-    host: Host, translators: Sequence[Translator], examples: Sequence[Example], tokenizer: Any
-) -> list[list[Row]]:
+    host: Host,
+    by_name: Mapping[str, Translator],
+    translators: Sequence[Translator],
+    examples: Sequence[Example],
+    tokenizer: Any,
+) -> Sequence[Sequence[Row]]:
     """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
     most = _longest(host, tokenizer)
-    by_name = {one.name: one.task.max_length for one in translators}
-    within = {asked: _within(host, most, asked) for asked in set(by_name.values())}
-    limits = {name: within[asked] for name, asked in by_name.items()}
+    limits = {name: _within(host, most, one.task.max_length) for name, one in by_name.items()}
+    keys = {name: (limits[name], one.asked_key) for name, one in by_name.items()}
+    if len(set(keys.values())) == 1 and not [example for example in examples if example.target is not None]:
+        one = translators[0]
+        if (batch := one.packed(tokenizer, examples, limits[one.name])) is not None:
+            return PackedRows(batch)
     alike: dict[Hashable, list[int]] = {}
     for i, (one, example) in enumerate(zip(translators, examples, strict=True)):
-        key = one.name if example.target is not None else (limits[one.name], one.asked_key)
-        alike.setdefault(key, []).append(i)
+        alike.setdefault(one.name if example.target is not None else keys[one.name], []).append(i)
     rows: list[list[Row]] = [[]] * len(examples)
     for own in alike.values():
         one, some = translators[own[0]], [examples[i] for i in own]
@@ -184,11 +222,45 @@ def budget(host: Host) -> int:
 
 
 def batch_of(rows: Sequence[Row]) -> Batch:
-    """A batch of these rows; where some have token types, those of the others are 0."""
-    ids, types = [row.ids for row in rows], [row.types for row in rows]
-    if types.count(None) == len(types):
-        return Batch.of(ids)
-    return Batch.of(ids, [[0] * len(row) if own is None else own for row, own in zip(ids, types, strict=True)])
+    """A batch of these rows."""
+    return Batch.of([row.ids for row in rows], [row.types for row in rows])
+
+
+def all_pooled(records: Iterable[Loaded]) -> bool:
+    """Whether all these adapters answer for whole rows."""
+    return all(record.pool != "tokens" and record.head is not None for record in records)
+
+
+def pooled_blocks(
+    host: Host, batch: Batch, rows: Array, names: Sequence[str], before_batch: Callable[[], None] | None = None
+) -> Iterator[tuple[Array, Array]]:
+    """(which of these rows, [those, labels]) of one adapter after the other, from as many batches as it takes.
+
+    Args:
+        rows: of the batch; one may come several times, for several adapters, all of which are pooled.
+        before_batch: called before every batch; what it raises ends it all.
+    """
+    for some in cut(batch.lengths[rows], budget(host)):
+        if before_batch is not None:
+            before_batch()
+        for which, logits in _blocks(host, batch.take(rows[some]), [names[i] for i in some.tolist()]):
+            yield some[which], logits
+
+
+def _blocks(host: Host, batch: Batch, names: Sequence[str]) -> list[tuple[Array, Array]]:
+    """One batch; in halves where memory does not suffice."""
+    try:
+        with host.lock:
+            return pooled_logits(host, batch, names)
+    except torch.OutOfMemoryError:
+        if len(names) == 1:
+            raise
+    torch.cuda.empty_cache()  # not in the handler, where the failed batch is still alive
+    half = len(names) // 2
+    first, second = (
+        _blocks(host, batch.take(np.arange(len(names))[own]), names[own]) for own in (slice(half), slice(half, None))
+    )
+    return first + [(which + half, logits) for which, logits in second]
 
 
 def even_size(total: int, longest: int, tokens: int) -> int:

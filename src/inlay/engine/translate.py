@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from inlay.base.load import Base
+from inlay.data.batch import Batch
+from inlay.data.by_column import ByColumn
 from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row, Task
+from inlay.tasks._packed import PackedRows, PooledOutputs
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,17 @@ class AnswerOptions:
     """How answers are wanted."""
 
     top_k: int | None = None
-    threshold: float | None = None
+    threshold: float | str | None = None
+    """The least score of a label; or `uncertainty=0.1`, the most that an ensemble may disagree."""
     raw: bool = False
 
     def __post_init__(self) -> None:
         if self.top_k is not None and self.top_k < 1:
             raise InlayError(f"top_k must be at least 1, not {self.top_k}")
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
+        if isinstance(self.threshold, str):
+            if (most := _uncertainty(self.threshold)) is None or not most >= 0:
+                raise InlayError(f"threshold must be a score or uncertainty=NUMBER, not {self.threshold!r}")
+        elif self.threshold is not None and not 0 <= self.threshold <= 1:
             raise InlayError(f"threshold must be between 0 and 1, not {self.threshold}")
 
 
@@ -43,6 +50,10 @@ class Translator:
     labels: tuple[str, ...]
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Those it was trained with; empty where nobody knows."""
+    members: tuple[Translator, ...] = ()
+    """Of an ensemble: how each of its adapters answers; an adapter has none."""
+    weights: tuple[int, ...] = ()
+    """How much each of them counts."""
 
     @cached_property
     def takes_text(self) -> bool:
@@ -63,7 +74,7 @@ class Translator:
     @cached_property
     def raw(self) -> Translator:
         """The same without calibration."""
-        return replace(self, task=self.task.raw())
+        return replace(self, task=self.task.raw(), members=tuple(one.raw for one in self.members))
 
     def example(self, what: Any) -> Example:
         """What was asked, in any of its forms; one text or two, as the adapter was trained."""
@@ -90,10 +101,15 @@ class Translator:
             rows[row.example].append(row)
         return rows
 
+    def packed(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> Batch | None:
+        """The same as one batch, where every example has one row and no target, and the task can do that."""
+        return None if self.task.draws else self.task.packed(tokenizer, examples, limit)
+
     def in_windows(self) -> Translator:
         """The same, but nothing of a long text is cut off; no other where that is so anyway."""
         long: Any = {"long": "windows"} if hasattr(self.task, "long") else {}
-        return replace(self, task=replace(self.task, **long)) if long else self
+        members = tuple(one.in_windows() for one in self.members)
+        return replace(self, task=replace(self.task, **long), members=members) if long else self
 
     def _any_form(self, what: Any) -> Example:
         if isinstance(what, Example):
@@ -118,30 +134,71 @@ def answers_of(
     examples: Sequence[Example],
     base: Base,
     options: AnswerOptions,
-) -> list[Answer]:
+) -> Sequence[Answer]:
     """The answers for examples of any adapters, from the rows of each; those of one kind are decoded together."""
     if options.raw:
         translators = [one.raw for one in translators]
+    how = _together if [one for one in translators if one.members] else _decoded
+    found = how(translators, outputs, rows, examples, base)
+    if options.top_k is not None or options.threshold is not None:
+        found = [_trimmed(answer, options, one.name) for answer, one in zip(found, translators, strict=True)]
+    names, kinds = [one.name for one in translators], [one.task.kind for one in translators]
+    texts, pairs = [" ".join(e.words) if e.words else e.text for e in examples], [e.pair for e in examples]
+    if isinstance(found, ByColumn) and "qa" not in kinds and pairs.count(None) in (0, len(pairs)):
+        paired = {} if pairs[0] is None else {"pair": pairs}
+        return ByColumn({"task": names, "text": texts, **paired, **found.columns})
+    whole: list[Answer] = []
+    for name, kind, text, pair, answer in zip(names, kinds, texts, pairs, found, strict=True):
+        second = {"context": pair} if kind == "qa" else {} if pair is None else {"pair": pair}
+        whole.append({"task": name, "text": text, **second, **answer})
+    return whole
+
+
+def _decoded(
+    translators: Sequence[Translator],
+    outputs: Sequence[Sequence[Tensor]],
+    rows: Sequence[Sequence[Row]],
+    examples: Sequence[Example],
+    base: Base,
+) -> Sequence[Answer]:
+    """What the tasks say; by column where all are of one kind, and that has columns."""
     alike: dict[tuple[type[Task], int], list[int]] = {}
     for i, one in enumerate(translators):
         alike.setdefault(one.decode_key, []).append(i)
     found: list[Answer] = [{}] * len(translators)
     for (kind, _), own in alike.items():
         tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
-        ran, seen, asked = [outputs[i] for i in own], [rows[i] for i in own], [examples[i] for i in own]
+        if len(alike) == 1:
+            return kind.mixed_answers(tasks, outputs, rows, examples, labels, base)
+        ran, seen, asked = some_of(outputs, own), some_of(rows, own), [examples[i] for i in own]
         for i, answer in zip(own, kind.mixed_answers(tasks, ran, seen, asked, labels, base), strict=True):
             found[i] = answer
-    if options.top_k is not None or options.threshold is not None:
-        found = [_trimmed(answer, options) for answer in found]
-    whole: list[Answer] = []
-    for one, example, answer in zip(translators, examples, found, strict=True):
-        both: Answer = {"task": one.name, "text": " ".join(example.words) if example.words else example.text}
-        if one.task.kind == "qa":
-            both["context"] = example.pair
-        elif example.pair is not None:
-            both["pair"] = example.pair
-        whole.append(both | answer)
-    return whole
+    return found
+
+
+def some_of(items: Any, own: Sequence[int]) -> Any:
+    """These of the rows or outputs of examples, in the same form."""
+    packed = type(items) in (PackedRows, PooledOutputs)
+    return items.take(own) if packed else [items[i] for i in own]
+
+
+def _together(
+    translators: Sequence[Translator],
+    outputs: Sequence[Sequence[Tensor]],
+    rows: Sequence[Sequence[Row]],
+    examples: Sequence[Example],
+    base: Base,
+) -> list[Answer]:
+    """The same where some are ensembles: the answers of all members, then one of those of each ensemble."""
+    from inlay.engine.ensembles import parts, repeated
+
+    flat, (seen, asked), counts = repeated(translators, rows, examples)
+    answers = iter(_decoded(flat, parts(outputs, counts), seen, asked, base))
+    found: list[Answer] = []
+    for one, count in zip(translators, counts, strict=True):
+        own = [next(answers) for _ in range(count)]
+        found.append(one.task.together(own, one.weights, one.labels) if one.members else own[0])
+    return found
 
 
 def _named(what: Mapping[str, Any]) -> Example:
@@ -156,9 +213,25 @@ def _named(what: Mapping[str, Any]) -> Example:
     raise InlayError(f"a request is text and pair, question and context, or tokens (a list), not {dict(what)!r}")
 
 
-def _trimmed(answer: Answer, options: AnswerOptions) -> Answer:
+def _uncertainty(threshold: str) -> float | None:
+    """The number in `uncertainty=0.1`; None of any other text."""
+    key, _, number = threshold.partition("=")
+    try:
+        return float(number) if key.strip() == "uncertainty" else None
+    except ValueError:
+        return None
+
+
+def _trimmed(answer: Answer, options: AnswerOptions, name: str) -> Answer:
     """Fewer scores, and no label when too unsure."""
     out, threshold = dict(answer), options.threshold
+    if isinstance(threshold, str):
+        if "uncertainty" not in out:
+            raise InlayError(f"threshold {threshold} is for ensembles; {name!r} is one adapter")
+        is_unsure, threshold = out["uncertainty"] > (_uncertainty(threshold) or 0.0), None
+        if is_unsure:
+            out |= dict.fromkeys(out.keys() & {"label", "answer", "start", "end", "value"})
+            out |= {"spans": []} if "spans" in out else {}
     if options.top_k is not None and "scores" in out:
         best = sorted(out["scores"].items(), key=lambda item: -item[1])[: options.top_k]
         out["scores"] = dict(best)

@@ -10,13 +10,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from inlay.errors import DamagedError, LibraryError
 from inlay.library import defaults
 from inlay.library.adapter import Adapter
+from inlay.library.ensemble import METHOD, Ensemble
 from inlay.registry import Registry, methods, tasks
 from inlay.version import __version__
 
@@ -25,6 +26,7 @@ LIMIT = 4 * 1024 * 1024
 GONE = b'{"removed": true}\n'
 """What lies in the place of a card that was removed. It keeps the number from being taken again, for ever."""
 _HASH = re.compile(r"[0-9a-f]{64}")
+_SAME_TOGETHER = ("name", "task", "base", "labels", "weights")
 _SAME = ("name", "method", "task", "full", "base", "labels", "head", "pool", "seed")
 _KINDS: dict[str, Any] = {
     "name": str,
@@ -64,9 +66,35 @@ class Entry:
         return f"{self.name}@{self.version}"
 
     @property
+    def members(self) -> tuple[Member, ...]:
+        """Those of an ensemble; none of an adapter."""
+        found = self.card.get("members")
+        return tuple(Member(one["name"], 0, one["sha256"], one["bytes"], one) for one in found or ())
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """The hashes of all its files."""
+        return (self.sha256, *(member.sha256 for member in self.members))
+
+    @property
+    def size(self) -> int:
+        """The bytes of all its files."""
+        return self.bytes + sum(member.bytes for member in self.members)
+
+    @property
     def parents(self) -> list[str]:
         """What it was made from: refs or hashes."""
         return list(self.card.get("parents", ()))
+
+
+@dataclass(frozen=True)
+class Member(Entry):
+    """A member of an ensemble, which needs no version of its own."""
+
+    @property
+    def ref(self) -> str:
+        """`sms#3f2a...`: the same wherever the same file is a member."""
+        return f"{self.name}#{self.sha256[:16]}"
 
 
 def blob_path(sha256: str) -> str:
@@ -116,6 +144,37 @@ def make(
     }
 
 
+def make_ensemble(
+    ensemble: Ensemble,
+    sha256: str,
+    size: int,
+    members: Sequence[Mapping[str, Any]],
+    more: Mapping[str, Any],
+    parents: Sequence[str] | None,
+) -> dict[str, Any]:
+    """The same of an ensemble.
+
+    Args:
+        members: what a card says of each of them, and its name.
+    """
+    heads, pools = ({member[key] for member in members} for key in ("head", "pool"))
+    first = ensemble.members[0]
+    own = replace(
+        first,
+        method=METHOD,
+        base=ensemble.base,
+        task=ensemble.task,
+        seed=0,
+        head=heads.pop() if len(heads) == 1 else "several",
+        pool=pools.pop() if len(pools) == 1 else "several",
+        about=ensemble.about,
+        name=ensemble.name,
+    )
+    known = [ref for ref in ensemble.refs if ref] if parents is None else parents
+    facts = {"members": [dict(member) for member in members], "weights": list(ensemble.weights)}
+    return make(own, sha256, size, {**more, **facts}, known)
+
+
 def method_of(card: Mapping[str, Any]) -> str:
     """The method's spec as it is written today; what the card does not say has the default of its day."""
     return _spec_of(card, "method", methods)
@@ -128,7 +187,7 @@ def task_of(card: Mapping[str, Any]) -> str:
 
 def _spec_of(card: Mapping[str, Any], key: str, registry: Registry) -> str:
     spec, full = str(card.get(key) or ""), card.get("full")
-    if not spec:
+    if not spec or (key, spec) == ("method", METHOD):
         return spec
     if isinstance(full, Mapping):
         spec = defaults.both(spec, str(full.get(key) or spec))
@@ -161,12 +220,21 @@ def decode(content: bytes, name: str, version: int, where: str) -> Entry:
         raise DamagedError(f"{where} is not a card: it does not name a file by its SHA-256 and size")
     if card.get("digest") != digest_of(card):
         raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest is another)")
+    if card["method"] == METHOD and not _are_members(card.get("members")):
+        raise DamagedError(f"{where} is not a card: it does not name the members of the ensemble")
     return Entry(name, version, card["sha256"], card["bytes"], card)
+
+
+def _are_members(found: Any) -> bool:
+    kinds = {"name": str, "sha256": str, "bytes": int, "method": str, "task": str, "labels": list}
+    return isinstance(found, list) and all(
+        isinstance(one, Mapping) and all(_is(one.get(key), kind) for key, kind in kinds.items()) for one in found
+    )
 
 
 def compare(entry: Entry, written: Mapping[str, Any], where: str) -> None:
     """Refuse a card that says something else than what is written in the adapter's own file."""
-    for key in _SAME:
+    for key in _SAME_TOGETHER if entry.members else _SAME:
         if entry.card.get(key) != written.get(key):
             said, true = (repr(one.get(key))[:100] for one in (entry.card, written))
             raise DamagedError(f"{entry.ref} is damaged: {key} is {said} in {where}, but {true} in the adapter itself")

@@ -22,8 +22,11 @@ def what_it_is(entry: Entry) -> Iterator[tuple[str, str]]:
     trained = f": {counts['adapter']:,} trained parameters" if isinstance(counts.get("adapter"), int) else ""
     trained += f", {share(card)} of the base" if trained and share(card) else ""
     trained += f", and {counts['head']:,} in the head" if trained and isinstance(counts.get("head"), int) else ""
-    yield "size", f"{about.size(entry.bytes)}{trained}"
+    yield "size", f"{about.size(entry.size)}{trained}"
     yield "method", one_line(card["method"])
+    for member, weight in zip(entry.members, card.get("weights") or (), strict=False):
+        times = f", counts {weight} times" if weight != 1 else ""
+        yield "member", f"{one_line(member.card.get('ref') or member.name)}, {one_line(member.card['method'])}{times}"
     yield "task", one_line(card["task"])
     if card.get("head"):
         yield "head", f"{card['head']}, {card['pool']} pooling" if card.get("pool") else str(card["head"])

@@ -24,6 +24,7 @@ from inlay.library import aliases, cards, trash
 from inlay.library.adapter import Adapter, read_content
 from inlay.library.aliases import Move
 from inlay.library.cards import Entry, blob_path, card_path
+from inlay.library.ensemble import Ensemble, read_ensemble
 from inlay.library.names import check_name, number_of, split_ref
 from inlay.library.shelf import Shelf, read_shelves
 from inlay.library.storage import TAKEN, Folder, open_storage
@@ -69,9 +70,9 @@ class Library:
         return Path(data_folder(), "inlay", "urls", hashlib.sha256(self.root.encode()).hexdigest()[:16])
 
     def put(
-        self, adapter: Adapter, name: str | None = None, *, parents: Sequence[str] | None = None, **more: Any
+        self, adapter: Adapter | Ensemble, name: str | None = None, *, parents: Sequence[str] | None = None, **more: Any
     ) -> Entry:
-        """Add an adapter as the next version of its name; the newest again if nothing has changed.
+        """Add an adapter or an ensemble as the next version of its name; the newest again if nothing has changed.
 
         The blob is written first, so a card never stands for nothing, and looked for once more when the card is there:
         a `gc` that ran in between may have seen a blob without a card.
@@ -84,23 +85,33 @@ class Library:
         adapter = replace(adapter, name=name)
         if adapter.base_name:
             more.setdefault("base_name", adapter.base_name)
-        content = adapter.content()
-        sha256 = hashlib.sha256(content).hexdigest()
-        card = cards.make(adapter, sha256, len(content), more, parents)
+        card, files = _written(adapter, more, parents)
         cards.encode(card, name, 1)  # a card that cannot be written is noticed before anything is
-        self.storage.replace(blob_path(sha256), content)
-        entry = self._take(name, card)
-        found = self.storage.stat(blob_path(sha256))
-        if found is None or found.size != len(content):
+        for sha256, content in files.items():
             self.storage.replace(blob_path(sha256), content)
+        entry = self._take(name, card)
+        for sha256, content in files.items():
+            found = self.storage.stat(blob_path(sha256))
+            if found is None or found.size != len(content):
+                self.storage.replace(blob_path(sha256), content)
         return entry
 
-    def get(self, ref: str) -> Adapter:
-        """An adapter, its content checked against its hash and what it says against its card."""
+    def get(self, ref: str) -> Adapter | Ensemble:
+        """An adapter or an ensemble, its content checked against its hash and what it says against its card."""
         return self.read(self.find(ref))
 
-    def read(self, entry: Entry) -> Adapter:
-        """The adapter of an entry, checked as in `get`."""
+    def read(self, entry: Entry) -> Adapter | Ensemble:
+        """What an entry stands for, checked as in `get`."""
+        return self._read_ensemble(entry) if entry.members else self.read_adapter(entry)
+
+    def read_adapter(self, entry: Entry, why: str = "used so") -> Adapter:
+        """The adapter of an entry.
+
+        Args:
+            why: what it is wanted for, if an ensemble will not do.
+        """
+        if entry.members:
+            raise AdapterError(f"{entry.ref} is an ensemble of {len(entry.members)}; it cannot be {why}")
         where = self.storage.where(blob_path(entry.sha256))
         try:
             adapter, written = read_content(self.blob(entry), where)
@@ -108,6 +119,19 @@ class Library:
             raise DamagedError(f"{entry.ref} is damaged: {error}") from None
         cards.compare(entry, written, self.storage.where(card_path(entry.name, entry.version)))
         return replace(adapter, base_name=str(entry.card.get("base_name") or ""))
+
+    def _read_ensemble(self, entry: Entry) -> Ensemble:
+        where = self.storage.where(blob_path(entry.sha256))
+        try:
+            written = read_ensemble(self.blob(entry), where)
+            cards.compare(entry, written, self.storage.where(card_path(entry.name, entry.version)))
+            if written["members"] != [member.sha256 for member in entry.members]:
+                raise AdapterError("its card names other members than its file")
+            members = tuple(self.read_adapter(member) for member in entry.members)
+            refs = tuple(str(member.card.get("ref") or "") for member in entry.members)
+            return Ensemble(members, tuple(written["weights"]), entry.name, written["about"], refs)
+        except AdapterError as error:
+            raise DamagedError(f"{entry.ref} is damaged: {error}") from None
 
     def blob(self, entry: Entry) -> bytes:
         """The bytes of an entry's file, checked against their hash."""
@@ -279,6 +303,26 @@ class Library:
             if entry is not None and entry.sha256 == sha256:
                 return entry
         return None
+
+
+def _written(
+    adapter: Adapter | Ensemble, more: dict[str, Any], parents: Sequence[str] | None
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """A card, and the files that it names by their hashes, its own last."""
+    if isinstance(adapter, Adapter):
+        content = adapter.content()
+        sha256 = hashlib.sha256(content).hexdigest()
+        return cards.make(adapter, sha256, len(content), more, parents), {sha256: content}
+    contents = [member.content() for member in adapter.members]
+    hashes = [hashlib.sha256(content).hexdigest() for content in contents]
+    members = [
+        {"name": member.name, **cards.make(member, sha256, len(content), {}, None), **({"ref": ref} if ref else {})}
+        for member, sha256, content, ref in zip(adapter.members, hashes, contents, adapter.refs, strict=True)
+    ]
+    content = adapter.content(hashes)
+    sha256 = hashlib.sha256(content).hexdigest()
+    card = cards.make_ensemble(adapter, sha256, len(content), members, more, parents)
+    return card, dict(zip([*hashes, sha256], [*contents, content], strict=True))
 
 
 def _decoded(content: bytes | LibraryError, name: str, version: int, where: str) -> Entry:

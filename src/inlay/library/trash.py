@@ -47,7 +47,7 @@ def removable(library: Library, ref: str) -> tuple[str, list[int]]:
     found = library._shelf(name)
     chosen = library.resolve(name, which, found)
     versions = list(found.versions) if which is None else [chosen]
-    _refuse_aliased(library, name, versions)
+    _refuse_needed(library, name, versions)
     return name, versions
 
 
@@ -58,7 +58,7 @@ def remove(library: Library, ref: str) -> list[Entry]:
     if not mine:
         raise LibraryError(f"{ref} was removed a moment ago")
     try:
-        _refuse_aliased(library, name, list(mine))  # one may have been moved here in between
+        _refuse_needed(library, name, list(mine))  # one may have been moved here in between
     except LibraryError:
         for version in mine:
             _put_back(library, name, version)
@@ -119,7 +119,7 @@ def _put_back(library: Library, name: str, version: int) -> Entry | None:
         return None
     entry = cards.decode(content, name, version, storage.where(path))
     storage.replace(place, content)
-    if storage.stat(blob_path(entry.sha256)) is None:
+    if any(storage.stat(blob_path(sha256)) is None for sha256 in entry.blobs):
         storage.replace(place, cards.GONE)
         raise LibraryError(f"{entry.ref} cannot be restored: its content was deleted")
     storage.remove(path)
@@ -184,7 +184,7 @@ def _aside(sha256: str) -> str:
 def _named(library: Library) -> set[str]:
     """The blobs that cards name. A card that cannot be read might name any of them, so it stops everything."""
     try:
-        return {entry.sha256 for entry in library.list(all_versions=True)}
+        return {sha256 for entry in library.list(all_versions=True) for sha256 in entry.blobs}
     except DamagedError as error:
         raise DamagedError(f"nothing is deleted while a card cannot be read: {error}; remove it first") from None
 
@@ -194,8 +194,7 @@ def _removed_since(library: Library, trash: list[tuple[str, int, File]]) -> dict
     contents = library.storage.read_all((file.path for *_, file in trash), cards.LIMIT)
     since: dict[str, float] = {}
     for name, version, file in trash:
-        sha256 = _whatever(library, contents.get(file.path, b""), name, version).sha256
-        if sha256:
+        for sha256 in filter(None, _whatever(library, contents.get(file.path, b""), name, version).blobs):
             since[sha256] = max(file.modified, since.get(sha256, 0.0))
     return since
 
@@ -222,7 +221,13 @@ def _whatever(library: Library, content: bytes | LibraryError, name: str, versio
         return Entry(name, version, "", 0, {"name": name, "version": version})
 
 
-def _refuse_aliased(library: Library, name: str, versions: list[int]) -> None:
+def _refuse_needed(library: Library, name: str, versions: list[int]) -> None:
+    """An error if an alias points to one of these versions, or another version has it as a member."""
+    mine = {f"{name}@{version}" for version in versions}
+    for entry in library.list(all_versions=True, damaged=[]):
+        for ref in {str(member.card.get("ref")) for member in entry.members} & mine - {entry.ref}:
+            if entry.ref not in mine:
+                raise LibraryError(f"{ref} is a member of the ensemble {entry.ref}; remove that first")
     held = {alias: v for alias, v in library.aliases(name).items() if v in versions}
     for alias, version in sorted(held.items()):
         raise LibraryError(f"{name}@{version} is what {name}@{alias} points to; move or remove the alias first")

@@ -125,7 +125,8 @@ def _content(library: Library, path: str) -> bytes | LibraryError | None:
 
 def _blobs(library: Library) -> Iterator[Problem]:
     """Blobs that no card names, of which nothing else is checked."""
-    named = {entry.sha256 for entry in [*library.list(all_versions=True, damaged=[]), *library.removed()]}
+    entries = [*library.list(all_versions=True, damaged=[]), *library.removed()]
+    named = {sha256 for entry in entries for sha256 in entry.blobs}
     for file in sorted(library.storage.list("blobs")):
         sha256, where = cards.hash_of(file.path), library.storage.where(file.path)
         if sha256 is None:

@@ -23,7 +23,7 @@ class Ask:
     given: str | tuple[str, str] | list[str] | Mapping[str, Any]
     """What `Host.predict` takes: a text, a pair of texts, a list of words, or a mapping: question and context, say."""
     top_k: int | None = None
-    threshold: float | None = None
+    threshold: float | str | None = None
     raw: bool = False
     long: Literal["cut", "windows", "refuse"] = "cut"
     """A text longer than a row: as the adapter does by itself (cut, or what it was trained with); pool overlapping

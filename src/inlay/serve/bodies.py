@@ -25,6 +25,7 @@ Given = str | tuple[str, str] | list[str] | Mapping[str, str]
 Words = Annotated[list[str], Field(fail_fast=True)]
 Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _DEADLINE = "Answer within this many milliseconds, or not at all (504)."
+_UNCERTAINTY = r"^uncertainty=[0-9]+(\.[0-9]+)?$"
 _EXPECTED = 'expected {"requests": [...]}, or one request such as {"task": "sms", "text": "you won a prize"}'
 
 
@@ -44,7 +45,9 @@ class Item(BaseModel):
     question: str | None = None
     context: str | None = Field(default=None, description="The text that holds the answer.")
     top_k: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Keep this many scores.")
-    threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(default=None, description="Below it, no label.")
+    threshold: Annotated[float, Field(ge=0, le=1)] | Annotated[str, Field(pattern=_UNCERTAINTY)] | None = Field(
+        default=None, description="Below this score, no label; uncertainty=0.1: above it, none of an ensemble."
+    )
     raw: bool = Field(default=False, description="Scores without calibration.")
     long: Long = Field(default="cut", description="What to do with a text that is too long.")
     explain: bool = Field(default=False, description="Add tokens and their alpha, where the method has one.")

@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 
 from inlay.engine.host import Host
-from inlay.errors import InlayError, RunError, SlotError
+from inlay.errors import AdapterError, InlayError, RunError, SlotError
 from inlay.library.library import Entry, Library
 from inlay.serve.ask import Answer, Ask, BatchDone, Busy, Counts, Late, Pending, Served, Settings, Stopped, check_served
 from inlay.serve.pager import Pager
@@ -143,13 +143,16 @@ class Engine:
         """
         entry = self.library.find(ref) if isinstance(ref, str) else ref
         version = Version.of(self.host, check_served(name), entry)
-        if self.ready if read is None else read:
-            self._pager.read(entry)
+        if len(version.parts) > self._pager.resident:
+            said = f"has {len(version.parts)} members, and {self._pager.resident} adapters can be resident (--resident)"
+            raise AdapterError(f"{entry.ref} cannot be served: it {said}")
+        for part in version.parts if (self.ready if read is None else read) else ():
+            self._pager.read(part)
         with self._change:
             version = self._roster.serve(version)
             self._wake()
         if self.ready:
-            self._pager.want(entry, asked=False)
+            self._pager.want(version.parts, asked=False)
         return self._described(version)
 
     def withdraw(self, name: str) -> None:
@@ -203,7 +206,7 @@ class Engine:
             self._tally.add(refused=1)
             after = self._turns.seconds()
             raise Busy(f"{len(self._queue)} requests are waiting; try again in {after:.2g} s", after)
-        error = self._pager.error(version.ref)
+        error = self._error(version)
         if error is not None:
             raise copy.copy(error)  # one that is raised again and again gathers everybody's frames
 
@@ -211,12 +214,12 @@ class Engine:
         version = item.version
         with self._change:
             self._admit(version)
-            self._tally.add(**{"hits" if version.ref in self._pager else "misses": 1})
+            self._tally.add(**{"hits" if self._pager.state(version.refs) == "bank" else "misses": 1})
             for i, piece in enumerate(item.pieces):
                 self._queue.put(version, piece, piece.tokens, None if i else deadline)
             if not self._lingers or self._queue.cost >= self.tokens:
                 self._wake()
-        self._pager.want(version.entry)
+        self._pager.want(version.parts)
 
     def _wake(self) -> None:
         with self._change:
@@ -248,9 +251,13 @@ class Engine:
                 self._roster.leave(version)
             self._wake()
 
+    def _error(self, version: Version) -> InlayError | None:
+        """Why a version cannot be used at the moment."""
+        return next((error for ref in version.refs if (error := self._pager.error(ref)) is not None), None)
+
     def _described(self, version: Version) -> Served:
-        error = self._pager.error(version.ref)
-        where, said = self._pager.state(version.ref), None if error is None else str(error)
+        error = self._error(version)
+        where, said = self._pager.state(version.refs), None if error is None else str(error)
         return Served(version.name, version.entry.version, version.ref, version.entry.card, where, said)
 
     @property
@@ -304,7 +311,7 @@ class Engine:
         with self._change:
             first = list(self._roster.served.values())[: self.settings.resident]
         for version in first:
-            self._pager.want(version.entry, asked=False)
+            self._pager.want(version.parts, asked=False)
 
     def _turn(self) -> None:
         with self._change:
@@ -331,7 +338,7 @@ class Engine:
         for ref in self._pager.news():
             error = self._pager.error(ref) or InlayError(f"{ref} cannot be used")
             with self._change:
-                flows = [version for version in self._queue.flows if version.ref == ref]
+                flows = [version for version in self._queue.flows if ref in version.refs]
                 items = [piece.item for version in flows for piece in self._queue.remove_flow(version)]
             self._runner.fail(items, error)
         return more
@@ -340,7 +347,7 @@ class Engine:
         began = time.perf_counter()
         self._check(not self._runner.run(pieces, pieces[0].item.version.alone, waiting))
         self._failures.clear()
-        self._pager.used({piece.item.version.ref for piece in pieces})
+        self._pager.used({ref for piece in pieces for ref in piece.item.version.refs})
         with self._change:
             self._turns.took(pieces, time.perf_counter() - began)
 

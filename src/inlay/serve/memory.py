@@ -26,7 +26,7 @@ class Fitted:
     @classmethod
     def of(cls, host: Host, library: Library, entry: Entry) -> Fitted:
         """Read, checked, and unpacked; the host is only looked at."""
-        record, tensors = host.fitted(library.read(entry))
+        record, tensors = host.fitted(library.read_adapter(entry))
         return cls(record, tensors, entry, sum(t.numel() * t.element_size() for t in tensors.values()))
 
 

@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
@@ -72,6 +72,8 @@ class Pager:
         """Whether the last attempt to load an adapter failed in a way that no adapter causes."""
         self._closed = False
         self._reading: set[str] = set()
+        self._mates: dict[str, frozenset[str]] = {}
+        """Of members of ensembles: all that are needed together."""
         self._broken: dict[str, tuple[InlayError, float]] = {}
         self._news: list[str] = []
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="inlay-read")
@@ -79,9 +81,11 @@ class Pager:
     def __contains__(self, ref: str) -> bool:
         return ref in self._bank
 
-    def state(self, ref: str) -> Literal["bank", "memory", "disk"]:
-        """Where an adapter is."""
-        return "bank" if ref in self._bank else "memory" if ref in self._memory else "disk"
+    def state(self, refs: Sequence[str]) -> Literal["bank", "memory", "disk"]:
+        """Where adapters are that are needed together: where the farthest of them is."""
+        if all(ref in self._bank for ref in refs):
+            return "bank"
+        return "memory" if all(ref in self._bank or ref in self._memory for ref in refs) else "disk"
 
     def sizes(self) -> tuple[int, int]:
         """How many adapters are in the bank and in memory."""
@@ -96,24 +100,27 @@ class Pager:
                 return None
             return error
 
-    def want(self, entry: Entry, asked: bool = True) -> None:
-        """An adapter is needed in the bank; it is read in the background if it must be.
+    def want(self, entries: Sequence[Entry], asked: bool = True) -> None:
+        """Adapters are needed in the bank, all of them at once; they are read in the background if they must be.
 
         Args:
-            asked: whether there is an ask for it already.
+            asked: whether there is an ask for them already.
         """
-        ref = entry.ref
         with self._lock:
-            if ref in self._bank or ref in self._broken or ref in self._wishes or self._closed:
-                return
-            if asked:
-                self._hopes.pop(ref, None)
-            (self._wishes if asked else self._hopes).setdefault(ref, entry)
+            if len(entries) > 1 and 2 * sum(entry.bytes for entry in entries) <= self._memory.size:
+                self._mates |= dict.fromkeys([entry.ref for entry in entries], frozenset(one.ref for one in entries))
+            for entry in entries:
+                ref = entry.ref
+                if ref in self._bank or ref in self._broken or ref in self._wishes or self._closed:
+                    continue
+                if asked:
+                    self._hopes.pop(ref, None)
+                (self._wishes if asked else self._hopes).setdefault(ref, entry)
             self._read_ahead()
 
     def read(self, entry: Entry) -> None:
         """Read an adapter now, and remember it; an error if it cannot be used. One that was broken is so no more."""
-        if self.state(entry.ref) == "disk":
+        if self.state([entry.ref]) == "disk":
             found = self._read(entry)
             with self._lock:
                 self._remember(found)
@@ -229,9 +236,13 @@ class Pager:
     def _next(self) -> tuple[str, Fitted] | None:
         """The first wish that can be loaded."""
         with self._lock:
-            ready = (ref for ref, _ in self._coming() if ref in self._memory)
+            ready = (ref for ref, _ in self._coming() if ref in self._memory and self._mates_are_here(ref))
             ref = next(ready, None)
             return None if ref is None else (ref, self._memory[ref])
+
+    def _mates_are_here(self, ref: str) -> bool:
+        """Whether what is needed with an adapter can be loaded too: two halves of ensembles would block each other."""
+        return all(mate in self._bank or mate in self._memory for mate in self._mates.get(ref, ()))
 
     def _coming(self) -> Iterator[tuple[str, Entry]]:
         """What is to be loaded next; with the lock held."""
@@ -251,14 +262,15 @@ class Pager:
             self._forget_wish(ref, waits)
             return False
         victim = next((one for one in self._bank if not waits(one)), None)
-        victim = victim or next((one for one in self._bank if one not in self._fresh), None)
+        kept = self._fresh | self._mates.get(ref, frozenset())
+        victim = victim or next((one for one in self._bank if one not in kept), None)
         if victim is None:
             return False
         entry = self._bank[victim]
         self._evict(victim)
         self.counts.evictions += 1
         if waits(victim):  # an ask that came meanwhile may have found it in the bank
-            self.want(entry)
+            self.want([entry])
         return True
 
     def _load(self, ref: str, fitted: Fitted) -> None:

@@ -58,7 +58,7 @@ class Roster:
             before.entry = version.entry  # its aliases may have moved
             return before
         self.served[version.name] = version
-        self._users[version.ref] += 1
+        self._users.update(version.refs)
         if before is not None:
             self._retire(before)
         return version
@@ -72,15 +72,16 @@ class Roster:
         """An ask begins."""
         self.open += 1
         version.open += 1
-        self._asks[version.ref] += 1
+        self._asks.update(version.refs)
 
     def leave(self, version: Version) -> None:
         """An ask is answered, or will never be."""
         self.open -= 1
         version.open -= 1
-        self._asks[version.ref] -= 1
-        if not self._asks[version.ref]:
-            del self._asks[version.ref]
+        for ref in version.refs:
+            self._asks[ref] -= 1
+            if not self._asks[ref]:
+                del self._asks[ref]
         if version.retired and not version.open:
             self._release(version)
 
@@ -104,10 +105,11 @@ class Roster:
             self._release(version)
 
     def _release(self, version: Version) -> None:
-        self._users[version.ref] -= 1
-        if not self._users[version.ref]:
-            del self._users[version.ref]
-            self._leaving.append(version.ref)
+        for ref in version.refs:
+            self._users[ref] -= 1
+            if not self._users[ref]:
+                del self._users[ref]
+                self._leaving.append(ref)
 
 
 def near(name: str, served: Collection[str]) -> str:

@@ -92,19 +92,22 @@ class Runner:
             self._settle(gone)
         return len(gone)
 
-    def _outputs(self, pieces: Sequence[Piece]) -> list[list[Tensor]]:
-        names = [piece.item.version.ref for piece in pieces for _ in range(piece.start, piece.end)]
-        ran = iter(run_rows(self.host, [row for piece in pieces for row in piece.rows], names, self.tokens))
-        return [[next(ran) for _ in range(piece.start, piece.end)] for piece in pieces]
+    def _outputs(self, pieces: Sequence[Piece]) -> list[list[Sequence[Tensor]]]:
+        """Of every piece's rows: the outputs of all adapters that answer."""
+        asked = [(row, piece.item.version.refs) for piece in pieces for row in piece.rows]
+        rows, names = [row for row, refs in asked for _ in refs], [ref for _, refs in asked for ref in refs]
+        ran = iter(run_rows(self.host, rows, names, self.tokens))
+        of_rows = iter([[next(ran) for _ in refs] for _, refs in asked])
+        return [[next(of_rows) for _ in range(piece.start, piece.end)] for piece in pieces]
 
-    def _one_by_one(self, pieces: Sequence[Piece], failed: dict[Item, Exception]) -> list[list[Tensor]]:
-        found: list[list[Tensor]] = []
+    def _one_by_one(self, pieces: Sequence[Piece], failed: dict[Item, Exception]) -> list[list[Sequence[Tensor]]]:
+        found: list[list[Sequence[Tensor]]] = []
         for piece in pieces:
             try:
                 found += self._outputs([piece])
             except Exception as error:
                 failed[piece.item] = _told(error)
-                found.append([torch.empty(0)] * (piece.end - piece.start))
+                found.append([()] * (piece.end - piece.start))
         return found
 
     def _settle(self, items: Mapping[Item, Exception | None], *batch: Any) -> None:
@@ -145,9 +148,9 @@ class Runner:
 
     def _decoded(self, items: Sequence[Item]) -> list[Answer]:
         """The answers to asks with equal options."""
-        outputs = [[out for out in item.outputs if out is not None] for item in items]
+        outputs = [[out for member in zip(*item.outputs, strict=True) for out in member] for item in items]
         asked = [item.translator for item in items], outputs, [item.rows for item in items]
-        answers = answers_of(*asked, [item.example for item in items], self.host.base, items[0].options)
+        answers = list(answers_of(*asked, [item.example for item in items], self.host.base, items[0].options))
         for item, answer in zip(items, answers, strict=True):
             answer["version"] = item.version.entry.version
             if item.ask.explain:
@@ -158,7 +161,9 @@ class Runner:
         """Each token's share in what AdapterBias adds: the mean over layers of |alpha|; by words in tagging."""
         from inlay.engine.alpha import alphas
 
-        parts = (alphas(self.host, batch_of(p.rows), [item.version.ref] * len(p.rows)) for p in item.pieces)
+        if len(item.version.refs) > 1:
+            return {}
+        parts = (alphas(self.host, batch_of(p.rows), [*item.version.refs] * len(p.rows)) for p in item.pieces)
         weights = [one.abs().mean(0).tolist() for part in parts for one in part if one is not None]
         if len(weights) < len(item.rows):
             return {}

@@ -59,7 +59,7 @@ class Turns:
         return min(60.0, max(0.05, self.queue.cost / self._rate)) if self._rate else 1.0
 
     def _together(self, version: Version) -> bool:
-        return not version.alone and self._here(version.ref)
+        return not version.alone and all(map(self._here, version.refs))
 
     def _alone(self, version: Version) -> bool:
-        return version.alone and self._here(version.ref)
+        return version.alone and all(map(self._here, version.refs))

@@ -10,15 +10,16 @@ import copy
 import os
 import queue
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from inlay.bank.delta import WeightMethod, parse
+from inlay.bank.delta import SlotMethod, parse
 from inlay.base.load import load_tokenizer
+from inlay.engine.ensembles import asked_as
 from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
 from inlay.engine.translate import AnswerOptions, Translator
@@ -47,8 +48,18 @@ class Version:
 
     @property
     def ref(self) -> str:
-        """Its name in the host; versions that are served twice share it."""
+        """`sms@3`."""
         return self.entry.ref
+
+    @property
+    def refs(self) -> tuple[str, ...]:
+        """The names in the host of the adapters that answer; versions that are served twice share them."""
+        return tuple([member.name for member in self.translator.members]) or (self.entry.ref,)
+
+    @property
+    def parts(self) -> tuple[Entry, ...]:
+        """The adapters that answer: itself, or its members."""
+        return self.entry.members or (self.entry,)
 
     @classmethod
     def of(cls, host: Host, name: str, entry: Entry) -> Version:
@@ -61,16 +72,24 @@ class Version:
             host.refuse_other_base(card["base"], card.get("base_name"))
         except AdapterError as error:
             raise AdapterError(f"{entry.ref} cannot be served: {error}") from None
-        method, special = parse(method_of(card)), host.base.sites.single_slot
-        if (form := host.base.form) and method.needs_weights(host.base.sites):
-            raise BaseError(f"{entry.ref} ({method.name}) works with the base's own weights; serve it without {form}")
-        alone = isinstance(method, WeightMethod)
-        if special and not alone:
-            alone = any(part.site.kind in special for part in method.parts(host.base.sites))  # type: ignore[attr-defined]
+        alone = any(_runs_alone(host, one) for one in entry.members or (entry,))
         columns = card.get("columns")
         known = columns if isinstance(columns, Mapping) else {}
         translator = Translator(name, task, tuple(card["labels"]), known)
+        if entry.members:
+            slots, specs = [one.ref for one in entry.members], [task_of(one.card) for one in entry.members]
+            translator = asked_as(name, task.spec, card["labels"], known, slots, specs, card["weights"])
         return cls(name, entry, translator, row_limit(host, task.max_length), alone)
+
+
+def _runs_alone(host: Host, entry: Entry) -> bool:
+    """Whether an adapter needs a pass of its own; an error if this host cannot have it."""
+    method, sites = parse(method_of(entry.card)), host.base.sites
+    if (form := host.base.form) and method.needs_weights(sites):
+        raise BaseError(f"{entry.ref} ({method.name}) works with the base's own weights; serve it without {form}")
+    if not isinstance(method, SlotMethod):
+        return True
+    return any(part.site.kind in sites.single_slot for part in method.parts(sites))
 
 
 @dataclass(eq=False)
@@ -85,7 +104,8 @@ class Item:
     options: AnswerOptions
     pending: Pending = field(default_factory=Pending)
     accepted: float = field(default_factory=time.monotonic)
-    outputs: list[Tensor | None] = field(default_factory=list)
+    outputs: list[Sequence[Tensor]] = field(default_factory=list)
+    """Of every row that has run: those of all adapters that answer."""
     left: int = 0
     """Pieces that have not run."""
     pieces: list[Piece] = field(default_factory=list)
@@ -100,13 +120,13 @@ class Item:
 
     def cut(self, tokens: int) -> None:
         """Put its rows into pieces of at most so many tokens, or one row."""
-        found = self.pieces
+        found, times = self.pieces, len(self.version.refs)
         for i, row in enumerate(self.rows):
-            if not found or found[-1].tokens + len(row.ids) > tokens:
+            if not found or found[-1].tokens + times * len(row.ids) > tokens:
                 found.append(Piece(self, i, i, 0))
             found[-1].end += 1
-            found[-1].tokens += len(row.ids)
-        self.left, self.outputs = len(found), [None] * len(self.rows)
+            found[-1].tokens += times * len(row.ids)
+        self.left, self.outputs = len(found), [()] * len(self.rows)
 
 
 @dataclass(eq=False)

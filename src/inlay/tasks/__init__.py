@@ -30,6 +30,7 @@ from inlay.registry import tasks
 
 if TYPE_CHECKING:
     from inlay.base.load import Base
+    from inlay.data.batch import Batch
     from inlay.data.columns import Columns
     from inlay.data.record import Record
 
@@ -143,7 +144,7 @@ class Task(ABC):
     def __init_subclass__(cls) -> None:
         if "losses" in cls.__dict__ and "loss_options" not in cls.__dict__:
             cls.loss_options = None  # not its parent's
-        if "encode" in cls.__dict__ and "encode_options" not in cls.__dict__:
+        if {"encode", "target_of"} & cls.__dict__.keys() and "encode_options" not in cls.__dict__:
             cls.encode_options = None
         if "encode" in cls.__dict__ and "asked_options" not in cls.__dict__:
             cls.asked_options = None
@@ -182,6 +183,10 @@ class Task(ABC):
     @abstractmethod
     def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
         """Rows of at most `limit` tokens; `Row.example` is the index of the example."""
+
+    def packed(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> Batch | None:
+        """The same rows of examples without targets, one each, as a batch: where that is so, and they have no `aux`."""
+        return None
 
     def label_names(self, example: Example) -> tuple[str, ...]:
         """The names in an example's target; none where a target is something else: a number, an answer."""
@@ -263,7 +268,7 @@ class Task(ABC):
         examples: Sequence[Example],
         labels: Sequence[str],
         base: Base,
-    ) -> list[Answer]:
+    ) -> Sequence[Answer]:
         """The answers for many examples, from the rows of each; a task may have a faster way than one by one."""
         found = zip(outputs, rows, examples, strict=True)
         return [self.decode(out, own, example, labels, base) for out, own, example in found]
@@ -277,7 +282,7 @@ class Task(ABC):
         examples: Sequence[Example],
         labels: Sequence[Sequence[str]],
         base: Base,
-    ) -> list[Answer]:
+    ) -> Sequence[Answer]:
         """The answers for examples of many adapters that have this task and equally many outputs.
 
         Args:
@@ -293,6 +298,14 @@ class Task(ABC):
             for i, answer in zip(own, answers, strict=True):
                 found[i] = answer
         return found
+
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """One answer of those of several adapters to the same example, with their `uncertainty`.
+
+        Args:
+            weights: how much each of them counts.
+        """
+        raise SpecError(f"{self.name} cannot be answered by an ensemble")
 
     @abstractmethod
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, repeat, starmap
 from math import exp, isfinite, log, sqrt
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from inlay.base.load import Base
+from inlay.config import option
+from inlay.data.batch import Batch
+from inlay.data.by_column import ByColumn
 from inlay.data.columns import Columns
 from inlay.data.record import Record, several
 from inlay.tasks import Answer, Example, Row, Task, Unusable, as_text, is_blank
-from inlay.tasks._tokens import token_ids
+from inlay.tasks._packed import PooledOutputs
+from inlay.tasks._tokens import Ids, token_ids
 
 
 def text_example(record: Record, columns: Columns, target: Any) -> Example:
@@ -53,9 +58,7 @@ def text_rows(
     rows: list[Row] = []
     for begin, end in _runs(examples):
         chunk = examples[begin:end]
-        pairs = [e.pair for e in chunk] if chunk[0].pair is not None else None
-        texts = [" ".join(e.words) if e.words else e.text for e in chunk]
-        ids, types = token_ids(tokenizer, texts, pairs, None if windows else limit)
+        ids, types = _token_ids(tokenizer, chunk, None if windows else limit)
         targets = [None if e.target is None else target(e) for e in chunk]
         own = zip(ids, types or repeat(None), targets, range(begin, end))  # noqa: B905 - repeat has no end
         if not windows or max(map(len, ids)) <= limit:
@@ -66,6 +69,12 @@ def text_rows(
         for i, row in enumerate(own):
             rows += [Row(*_row(*window), *row[2:]) for window in cut[i]] if i in cut else [Row(*row)]
     return rows
+
+
+def _token_ids(tokenizer: Any, examples: Sequence[Example], limit: int | None) -> tuple[Ids, Ids | None]:
+    """Of examples that are all pairs or all not."""
+    pairs = [e.pair for e in examples] if examples[0].pair is not None else None
+    return token_ids(tokenizer, [" ".join(e.words) if e.words else e.text for e in examples], pairs, limit)
 
 
 def overlapping(
@@ -131,6 +140,8 @@ def _row(encoded: Any, i: int) -> tuple[list[int], list[int] | None]:
 
 def pooled(outputs: Sequence[Sequence[Tensor]]) -> Tensor:
     """[examples, labels] one vector for every example: the mean over its windows, in fp32."""
+    if isinstance(outputs, PooledOutputs):
+        return outputs.logits.float()
     if max(map(len, outputs), default=1) == 1:
         return torch.stack([windows[0] for windows in outputs]).float()
     return torch.stack([torch.stack([o.float() for o in windows]).mean(0) for windows in outputs])
@@ -142,9 +153,47 @@ def column(option: str, tasks: Sequence[Task], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
 
 
+def scores(labels: Sequence[Sequence[str]], p: Tensor) -> Sequence[Answer]:
+    """Label -> score of every example; by column where all have the same labels.
+
+    Args:
+        p: [examples, labels]
+    """
+    if len(set(map(id, labels))) == 1:
+        return ByColumn(dict(zip(labels[0], p.t().tolist(), strict=True)))
+    return [dict(zip(names, own, strict=True)) for names, own in zip(labels, p.tolist(), strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
     """One answer for a whole text: all answers come from one tensor, whatever the number of adapters."""
+
+    encode_options: ClassVar[tuple[str, ...] | None] = ("long",)
+    asked_options = ("long",)
+
+    long: Literal["cut", "windows"] = option(
+        "cut", "a text longer than max_length: cut it, or pool overlapping windows"
+    )
+
+    @abstractmethod
+    def target_of(self, labels: Sequence[str]) -> Callable[[Example], Any]:
+        """What makes a row's target of an example that has one."""
+
+    def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
+        """One row, or as many windows as it takes."""
+        return text_rows(tokenizer, examples, limit, self.long == "windows", self.target_of(labels))
+
+    def packed(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> Batch | None:
+        """Unless there may be windows."""
+        if self.long == "windows" or type(self).encode is not TextTask.encode:
+            return None
+        ids: list[Sequence[int]] = []
+        types: list[Sequence[int] | None] = []
+        for begin, end in _runs(examples):
+            own, of_tokens = _token_ids(tokenizer, examples[begin:end], limit)
+            ids += own
+            types += of_tokens or [None] * len(own)
+        return Batch.of(ids, types)
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
@@ -159,7 +208,7 @@ class TextTask(Task):
         examples: Sequence[Example],
         labels: Sequence[str],
         base: Base,
-    ) -> list[Answer]:
+    ) -> Sequence[Answer]:
         """Those of one adapter."""
         alike = len(outputs)
         return self.mixed_answers([self] * alike, outputs, rows, examples, [labels] * alike, base)

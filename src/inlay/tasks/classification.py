@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +13,14 @@ from torch import Tensor
 from inlay import metrics
 from inlay.base.load import Base
 from inlay.config import option
+from inlay.data.by_column import ByColumn
 from inlay.data.columns import OWN, Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Targets, as_text, in_natural_order, shares
-from inlay.tasks._text import TextTask, best_temperature, column, pooled, text_example, text_rows
+from inlay.tasks._text import TextTask, best_temperature, column, pooled, scores, text_example
+from inlay.tasks._together import disagreement, mean
 
 
 @tasks.register("classification")
@@ -32,11 +34,7 @@ class Classification(TextTask):
     joined = OWN["classification"].joined
     loss_options = ()
     encode_options = ("long",)
-    asked_options = ("long",)
 
-    long: Literal["cut", "windows"] = option(
-        "cut", "a text longer than max_length: cut it, or pool overlapping windows"
-    )
     temperature: float = option(1.0, "what logits are divided by; fitted on validation rows", above=0)
 
     def read(self, record: Record, columns: Columns) -> Example:
@@ -56,16 +54,16 @@ class Classification(TextTask):
         """The class."""
         return () if example.target is None else (example.target,)
 
-    def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
+    def target_of(self, labels: Sequence[str]) -> Callable[[Example], int]:
         """The target is the number of the class."""
         number = {label: i for i, label in enumerate(labels)}
 
-        def target(example: Example) -> int | None:
-            if example.target is not None and example.target not in number:
+        def target(example: Example) -> int:
+            if example.target not in number:
                 raise DataError(f"{example.place}: the label {example.target!r} is not one of {', '.join(labels)}")
-            return None if example.target is None else number[example.target]
+            return number[example.target]
 
-        return text_rows(tokenizer, examples, limit, self.long == "windows", target)
+        return target
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value the class; with class weights it counts as much as its class."""
@@ -85,12 +83,21 @@ class Classification(TextTask):
         examples: Sequence[Example],
         labels: Sequence[Sequence[str]],
         base: Base,
-    ) -> list[Answer]:
+    ) -> Sequence[Answer]:
         """The likeliest class, its probability, and all of them."""
         logits = pooled(outputs)
         p = (logits / column("temperature", tasks, logits)).softmax(-1)
-        found = zip(labels, p.argmax(-1).tolist(), p.tolist(), strict=True)
-        return [{"label": names[i], "score": p[i], "scores": dict(zip(names, p, strict=True))} for names, i, p in found]
+        score, best = p.max(-1)
+        label = [names[i] for names, i in zip(labels, best.tolist(), strict=True)]
+        return ByColumn({"label": label, "score": score.tolist(), "scores": scores(labels, p)})
+
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """Means of the probabilities."""
+        chances = [list(answer["scores"].values()) for answer in answers]
+        p = mean(chances, weights)
+        best = max(range(len(p)), key=p.__getitem__)
+        found = {"label": labels[best], "score": p[best], "scores": dict(zip(labels, p, strict=True))}
+        return found | {"uncertainty": disagreement(chances, weights)}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Accuracy, F1 of several kinds, Matthews."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from statistics import fmean
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +15,14 @@ from torch import Tensor
 from inlay import metrics
 from inlay.base.load import Base
 from inlay.config import option
+from inlay.data.by_column import ByColumn
 from inlay.data.columns import OWN, Columns
 from inlay.data.record import Record, as_flag, several
 from inlay.errors import DataError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Targets, Unusable, in_natural_order, needed
-from inlay.tasks._text import TextTask, best_temperature, column, pooled, text_example, text_rows
+from inlay.tasks._text import TextTask, best_temperature, column, pooled, scores, text_example
+from inlay.tasks._together import disagreement, mean
 
 
 @tasks.register("multilabel")
@@ -33,11 +36,7 @@ class Multilabel(TextTask):
     joined = OWN["multilabel"].joined
     loss_options = ()
     encode_options = ("long",)
-    asked_options = ("long",)
 
-    long: Literal["cut", "windows"] = option(
-        "cut", "a text longer than max_length: cut it, or pool overlapping windows"
-    )
     cutoff: float = option(0.5, "a label is given from this probability on")
     temperature: float = option(1.0, "what logits are divided by; fitted on validation rows", above=0)
 
@@ -59,16 +58,16 @@ class Multilabel(TextTask):
         """All labels."""
         return tuple(example.target or ())
 
-    def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
+    def target_of(self, labels: Sequence[str]) -> Callable[[Example], list[float]]:
         """The target is 0 or 1 for every label."""
 
-        def target(example: Example) -> list[float] | None:
-            unknown = set(example.target or ()) - set(labels)
+        def target(example: Example) -> list[float]:
+            unknown = set(example.target) - set(labels)
             if unknown:
                 raise DataError(f"{example.place}: the label {min(unknown)!r} is not one of {', '.join(labels)}")
-            return None if example.target is None else [float(label in example.target) for label in labels]
+            return [float(label in example.target) for label in labels]
 
-        return text_rows(tokenizer, examples, limit, self.long == "windows", target)
+        return target
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value [labels, 2]: for each label whether it is given, and how much it counts."""
@@ -92,11 +91,22 @@ class Multilabel(TextTask):
         examples: Sequence[Example],
         labels: Sequence[Sequence[str]],
         base: Base,
-    ) -> list[Answer]:
+    ) -> Sequence[Answer]:
         """Every label from the cut-off on; the score is that of the least certain of all decisions."""
         logits = pooled(outputs)
-        p = (logits / column("temperature", tasks, logits)).sigmoid().tolist()
-        return [_answer(one, names, task.cutoff) for one, names, task in zip(p, labels, tasks, strict=True)]
+        p = (logits / column("temperature", tasks, logits)).sigmoid()
+        decided = [_decided(*one) for one in zip(p.tolist(), labels, [task.cutoff for task in tasks], strict=True)]
+        label, score = zip(*decided, strict=True)
+        return ByColumn({"label": label, "score": score, "scores": scores(labels, p)})
+
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """Means of the probabilities; uncertain by the mean over labels."""
+        chances = [list(answer["scores"].values()) for answer in answers]
+        apart = [disagreement([(p, 1 - p) for p in label], weights) for label in zip(*chances, strict=True)]
+        p = mean(chances, weights)
+        label, score = _decided(p, labels, self.cutoff)
+        scores = dict(zip(labels, p, strict=True))
+        return {"label": label, "score": score, "scores": scores, "uncertainty": fmean(apart)}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """F1 over labels, and how often the whole set is right."""
@@ -113,10 +123,9 @@ class Multilabel(TextTask):
         return replace(self, temperature=best_temperature(loss, targets.numel()))
 
 
-def _answer(p: Sequence[float], labels: Sequence[str], cutoff: float) -> Answer:
+def _decided(p: Sequence[float], labels: Sequence[str], cutoff: float) -> tuple[list[str], float]:
     given = [label for label, one in zip(labels, p, strict=True) if one >= cutoff]
-    sure = min([one if one >= cutoff else 1 - one for one in p])
-    return {"label": given, "score": sure, "scores": dict(zip(labels, p, strict=True))}
+    return given, min([one if one >= cutoff else 1 - one for one in p])
 
 
 def _flag(record: Record, column: str) -> bool:

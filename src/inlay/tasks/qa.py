@@ -24,6 +24,7 @@ from inlay.errors import InlayError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, as_text, equal_shares, first_tokens
 from inlay.tasks._text import overlapping
+from inlay.tasks._together import shares
 
 _WINDOW = 384
 
@@ -107,6 +108,16 @@ class QA(Task):
             return {"answer": "", "start": None, "end": None, "score": 0.0 if best is None else 1 - best[1]}
         _, p, start, end = best
         return {"answer": context[start:end], "start": start, "end": end, "score": p}
+
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """What most vote for, among equals the surest; uncertain by the share of the other votes."""
+        votes = [(answer["start"], answer["end"]) for answer in answers]
+        sure = dict.fromkeys(votes, 0.0)
+        for vote, answer, weight in zip(votes, answers, weights, strict=True):
+            sure[vote] += weight * answer["score"] / sum(weights)
+        found = shares(votes, weights)
+        best = max(found, key=lambda vote: (found[vote], sure[vote]))
+        return answers[votes.index(best)] | {"score": sure[best], "uncertainty": 1 - found[best]}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """F1 and exact match."""

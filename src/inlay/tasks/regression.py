@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
-from typing import Any, Literal, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -15,12 +15,15 @@ from torch import Tensor
 from inlay import metrics
 from inlay.base.load import Base
 from inlay.config import option
+from inlay.data.by_column import ByColumn
 from inlay.data.columns import OWN, Columns
 from inlay.data.record import Record
 from inlay.errors import DataError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Targets, Unusable, as_text, equal_shares
-from inlay.tasks._text import TextTask, pooled, text_example, text_rows
+from inlay.tasks._text import TextTask, pooled, text_example
+from inlay.tasks._together import deviation
+from inlay.tasks._together import mean as weighted_mean
 
 
 @tasks.register("regression")
@@ -34,11 +37,7 @@ class Regression(TextTask):
     joined = OWN["regression"].joined
     loss_options = ()
     encode_options = ("long", "mean", "scale")
-    asked_options = ("long",)
 
-    long: Literal["cut", "windows"] = option(
-        "cut", "a text longer than max_length: cut it, or pool overlapping windows"
-    )
     mean: float = option(0.0, "the mean of the training targets; the head predicts the standardised value")
     scale: float = option(1.0, "their standard deviation", above=0)
 
@@ -59,13 +58,9 @@ class Regression(TextTask):
         """One output."""
         return ("value",)
 
-    def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
+    def target_of(self, labels: Sequence[str]) -> Callable[[Example], float]:
         """The target is standardised."""
-
-        def target(example: Example) -> float | None:
-            return None if example.target is None else (example.target - self.mean) / self.scale
-
-        return text_rows(tokenizer, examples, limit, self.long == "windows", target)
+        return lambda example: (example.target - self.mean) / self.scale
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value the standardised target."""
@@ -85,10 +80,16 @@ class Regression(TextTask):
         examples: Sequence[Example],
         labels: Sequence[Sequence[str]],
         base: Base,
-    ) -> list[Answer]:
+    ) -> Sequence[Answer]:
         """The value on the scale of the data."""
         values = zip(pooled(outputs)[:, 0].tolist(), tasks, strict=True)
-        return [{"value": value * task.scale + task.mean} for value, task in values]
+        return ByColumn({"value": [value * task.scale + task.mean for value, task in values]})
+
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """The mean; uncertain by the standard deviation, in units of the data."""
+        values = [answer["value"] for answer in answers]
+        (value,) = weighted_mean([[value] for value in values], weights)
+        return {"value": value, "uncertainty": deviation(values, weights)}
 
     def score_rows(self, logits: Tensor, examples: Sequence[Example], labels: Sequence[str]) -> dict[str, float]:
         """The values are enough."""

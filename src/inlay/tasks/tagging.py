@@ -26,6 +26,7 @@ from inlay.errors import DataError, InlayError
 from inlay.registry import tasks
 from inlay.tasks import Answer, Example, Row, Targets, Task, Unusable, first_tokens, in_natural_order, needed, shares
 from inlay.tasks._text import best_temperature
+from inlay.tasks._together import shares as vote_shares
 
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+|[^\w\s]")
 """Kana and Han stand alone; else letters and digits together, and punctuation alone."""
@@ -139,6 +140,26 @@ class Tagging(Task):
             spans = _spans(example, found, words, tags, scores, entities)
             answers.append({"tokens": list(words), "tags": tags, "spans": spans})
         return answers
+
+    def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
+        """The spans that more than half vote for; or, where tags are of another kind, what most say of each word.
+
+        Uncertain by the share of votes, over words, that differ from what comes of it.
+        """
+        entities, total = is_entities(labels), sum(weights)
+        given = [answer["tags"] for answer in answers]
+        spans = [
+            dict(zip(_pieces(own, entities), answer["spans"], strict=True))
+            for own, answer in zip(given, answers, strict=True)
+        ]
+        tags = _elected_spans(given, weights, labels) if entities else _elected_tags(given, weights)
+        found = []
+        for piece in _pieces(tags, entities):
+            voters = [(w, own[piece]) for w, own in zip(weights, spans, strict=True) if piece in own]
+            found.append(voters[0][1] | {"score": sum(w * span["score"] for w, span in voters) / total})
+        others = [sum(w for w, own in zip(weights, given, strict=True) if own[i] != tag) for i, tag in enumerate(tags)]
+        uncertainty = sum(others) / total / max(1, len(tags))
+        return {"tokens": answers[0]["tokens"], "tags": tags, "spans": found, "uncertainty": uncertainty}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Accuracy over words; F1 over entities where tags are B- and I-."""
@@ -268,6 +289,31 @@ def _at_words(outputs: Sequence[Tensor], rows: Sequence[Row]) -> Tensor:
     return torch.cat([out[[piece for piece, _ in row.aux]] for out, row in zip(outputs, rows, strict=True)])
 
 
+def _pieces(tags: Sequence[str], entities: bool) -> list[tuple[str, int, int]]:
+    """(label, first word, last + 1) of entities; or, where tags are of another kind, of every word that has one."""
+    return metrics.entities(tags) if entities else [(tag, i, i + 1) for i, tag in enumerate(tags) if tag != "O"]
+
+
+def _elected_spans(given: Sequence[Sequence[str]], weights: Sequence[int], labels: Sequence[str]) -> list[str]:
+    """The tags of the entities that more than half of the votes have: two of them never overlap."""
+    tags = ["O"] * len(given[0])
+    pieces = [metrics.entities(own) for own in given]
+    for piece in dict.fromkeys(piece for own in pieces for piece in own):
+        voters = [i for i, own in enumerate(pieces) if piece in own]
+        if 2 * sum(weights[i] for i in voters) > sum(weights):
+            kind, first, last = piece
+            tags[first:last] = given[voters[0]][first:last]
+            if f"B-{kind}" in labels and tags[first] == f"I-{kind}":  # else it would go on from the word before
+                tags[first] = f"B-{kind}"
+    return tags
+
+
+def _elected_tags(given: Sequence[Sequence[str]], weights: Sequence[int]) -> list[str]:
+    """Of every word what most votes say, the first among equals."""
+    votes = [vote_shares(word, weights) for word in zip(*given, strict=True)]
+    return [max(own, key=own.__getitem__) for own in votes]
+
+
 def _spans(
     example: Example,
     found: Sequence[tuple[int, int]],
@@ -277,9 +323,8 @@ def _spans(
     entities: bool,
 ) -> list[dict[str, Any]]:
     """Entities; or, where tags are of another kind, every word that has one."""
-    pieces = metrics.entities(tags) if entities else [(tag, i, i + 1) for i, tag in enumerate(tags) if tag != "O"]
     out = []
-    for label, first, last in pieces:
+    for label, first, last in _pieces(tags, entities):
         start, end = (found[first][0], found[last - 1][1]) if found else (first, last)
         text = example.text[start:end] if found else " ".join(words[first:last])
         out.append({"label": label, "start": start, "end": end, "text": text, "score": min(scores[first:last])})

@@ -126,6 +126,8 @@ def read(library: Library, refs: Sequence[str] | None) -> tuple[list[Old], dict[
 
 def _run(entry: Entry) -> Run:
     config = dict(about.section(entry.card, "config"))
+    if entry.members:
+        raise RunError("it is an ensemble; its members can be trained again if they have names of their own")
     if not config:
         raise RunError("its card does not say how it was trained; it was made elsewhere")
     if str(config.get("data", "")).endswith("rows given as objects"):

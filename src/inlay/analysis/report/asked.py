@@ -14,6 +14,8 @@ from torch import Tensor
 
 from inlay import metrics
 from inlay.engine.evaluate import run_labelled
+from inlay.engine.predict import decode
+from inlay.engine.translate import AnswerOptions
 from inlay.errors import DataError
 from inlay.tasks import Answer, Example, Row, Task
 
@@ -56,16 +58,15 @@ def ask(host: Host, name: str, examples: Sequence[Example]) -> Asked:
     if not examples:
         raise DataError("there are no rows to predict")
     task, labels = host.task(name), host.labels(name)
-    outputs, rows, unknown = run_labelled(host, name, examples)
-    parts = list(zip(outputs, rows, examples, strict=True))
-    answers = [task.decode(out, own, e, labels, host.base) for out, own, e in parts]
+    encoded, outputs, unknown = run_labelled(host, name, examples)
+    parts = list(zip(outputs, encoded.rows, examples, strict=True))
+    answers, without = (decode(host, encoded, outputs, AnswerOptions(raw=raw)) for raw in (False, True))
     plain = task.raw()
-    without = answers if plain == task else [plain.decode(out, own, e, labels, host.base) for out, own, e in parts]
     given = [(e, out, own) for out, own, e in parts]
     sure = [d for a, one in zip(answers, given, strict=True) for d in _decisions(task, labels, a, *one)]
     raw = [d for a, one in zip(without, given, strict=True) for d in _decisions(plain, labels, a, *one)]
     scores = task.score(examples, answers, labels)
-    flat = [row for own in rows for row in own]
+    flat = [row for own in encoded.rows for row in own]
     return Asked(name, task, labels, examples, answers, scores, sure, raw, frozenset(unknown), flat)
 
 
@@ -87,7 +88,7 @@ def _decisions(
         given, gold = set(answer["label"]), set(example.target or ())
         for label, p in answer["scores"].items():
             yield (p if label in given else 1 - p), (label in given) == (label in gold)
-    elif task.kind == "tagging":
+    elif task.kind == "tagging" and "uncertainty" not in answer:  # an ensemble has no scores of single words
         temperature: Any = getattr(task, "temperature", 1.0)
         for out, row in zip(outputs, rows, strict=True):
             if row.aux:

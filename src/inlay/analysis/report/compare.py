@@ -120,7 +120,7 @@ def _metrics(a: Subject, b: Subject, first: Asked, second: Asked, found: Differe
 
 def _size(entry: Entry) -> dict[str, Any]:
     counts = about.section(entry.card, "parameters")
-    return {"bytes": entry.bytes, "parameters": counts.get("adapter"), "share": about.share(entry.card)}
+    return {"bytes": entry.size, "parameters": counts.get("adapter"), "share": about.share(entry.card)}
 
 
 def _sizes(a: Entry, b: Entry) -> str:
@@ -132,7 +132,7 @@ def _sizes(a: Entry, b: Entry) -> str:
             about.one_line(card["method"]),
             f"{trained:,}" if isinstance(trained, int) else "",
             "" if share is None else about.percent(share),
-            about.size(entry.bytes),
+            about.size(entry.size),
             about.one_line(about.base_name(card)),
             about.one_line(data),
             about.one_line(card.get("data") or ""),

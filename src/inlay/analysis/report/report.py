@@ -20,6 +20,7 @@ from inlay.library import about
 from inlay.library import facts as known
 from inlay.library.adapter import Adapter
 from inlay.library.cards import Entry
+from inlay.library.ensemble import Ensemble
 from inlay.tasks import Example
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Report:
 def report(
     host: Host,
     name: str,
-    adapter: Adapter,
+    adapter: Adapter | Ensemble,
     entry: Entry,
     rows: Rows | None,
     *,
@@ -73,9 +74,9 @@ def report(
         versions: all versions of its name, with their aliases.
         library: where it is, if that is not the default library.
     """
-    asked = None if rows is None or host.head(name) is None else ask(host, name, rows.examples)
-    norms = layers.changes(host, name, adapter)
-    weights = None if asked is None else layers.weights(host, name, asked.rows)
+    asked = None if rows is None or entry.card["head"] is None else ask(host, name, rows.examples)
+    norms = layers.changes(host, name, adapter) if isinstance(adapter, Adapter) else {}
+    weights = None if asked is None or entry.members else layers.weights(host, name, asked.rows)
     sections = [
         Section("card", "Card", _card(entry, versions or {})),
         Section("metrics", "Metrics", _metrics(entry, asked, rows, why)),
@@ -98,7 +99,7 @@ def _lead(entry: Entry) -> str:
     if isinstance(counts.get("adapter"), int):
         share = f", {known.share(card)} of the base" if known.share(card) else ""
         large.append((f"{counts['adapter']:,}", f"trained parameters{share}"))
-    large.append((about.size(entry.bytes), "on disk, head included"))
+    large.append((about.size(entry.size), "on disk, head included"))
     if (names := about.labels(card)) and about.kind(card) in ("classification", "multilabel", "tagging"):
         large.append((f"{len(names)}", "labels"))
     return f"<h1>{esc(entry.ref)}{aliases}</h1>\n<p>{esc(about.does(card))}.</p>\n{tiles(large)}"
@@ -139,7 +140,7 @@ def _metrics(entry: Entry, asked: Asked | None, rows: Rows | None, why: str) -> 
     return f"{table(columns, lines, range(1, len(columns)))}\n<p class='soft'>{esc(star + ' '.join(notes))}</p>"
 
 
-def _training(adapter: Adapter) -> str:
+def _training(adapter: Adapter | Ensemble) -> str:
     history, metric = training.evaluations(adapter.about), str(adapter.about.get("metric"))
     if not history:
         return "<p>Its file has no evaluations.</p>"

@@ -205,7 +205,7 @@ def _rows(name: str, library: str | None, adapters: bool) -> list[Row]:
         entry = store.find(name)
     except LibraryError as error:
         raise RunError(f"no sweep {name!r} ({path}), and {error}") from None
-    return [row_of(store.get(name), entry.card)]
+    return [row_of(store.read_adapter(entry, "analyzed here"), entry.card)]
 
 
 def _missing(name: str, path: Path) -> Any:

@@ -1,0 +1,68 @@
+"""Examples of one row each, of which nothing but the text counts: all rows in one batch, all logits in one tensor.
+
+Both are lists for who reads them as such; whoever is faster with arrays finds those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from inlay.data.batch import Array, Batch
+from inlay.tasks import Row
+
+
+class PackedRows(Sequence[Sequence[Row]]):
+    """The one row of every example."""
+
+    def __init__(self, batch: Batch, examples: Sequence[int] | Array | None = None):
+        """
+        Args:
+            examples: which rows of the batch are those; all of them by default.
+        """
+        self.batch, self.examples = batch, np.arange(len(batch.lengths)) if examples is None else np.array(examples)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, i: Any) -> Any:
+        """That of one example, not of several."""
+        end, length = self._ends[self.examples[i]], self.batch.lengths[self.examples[i]]
+        own = slice(end - length, end)
+        types = None if self.batch.types is None else self.batch.types[own].data
+        return [Row(self.batch.ids[own].data, types, example=i)]
+
+    def take(self, examples: Sequence[int]) -> PackedRows:
+        """Those of some examples."""
+        return PackedRows(self.batch, self.examples[list(examples)])
+
+    @cached_property
+    def _ends(self) -> Array:
+        ends: Array = self.batch.lengths.cumsum()
+        return ends
+
+
+class PooledOutputs(Sequence[Sequence[Tensor]]):
+    """The logits of the one row of every example."""
+
+    def __init__(self, logits: Tensor):
+        """
+        Args:
+            logits: [examples, labels], on the CPU.
+        """
+        self.logits = logits
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def __getitem__(self, i: Any) -> Any:
+        """Those of one example, not of several."""
+        return [self.logits[i]]
+
+    def take(self, examples: Sequence[int]) -> PooledOutputs:
+        """Those of some examples."""
+        return PooledOutputs(self.logits[list(examples)])
