@@ -145,7 +145,7 @@ def _plan(
         varies |= (keys is not None and one.draws) or (one.alone and one.weights is None)
     is_fixed = kernels and not varies and tokens.valid is None and tokens.back_end != "buckets"
     begin = None if batch.states is None else (batch.layer, batch.states)
-    return PassPlan(tokens, runs, noise, alone, is_fixed, rows, batch.lengths, slots, keys, begin)
+    return PassPlan(tokens, runs, noise, alone, is_fixed, rows, batch.lengths, keys, begin)
 
 
 def plan_runs(bank: Bank, owners: Owners, counts: Array, stage: str, size: int | None) -> Runs[Array]:

@@ -65,25 +65,22 @@ class Graphs:
             before: to be done before a recording, which can neither wait nor take memory by itself.
         """
         with self.here():
-            return self._run(plan, shape, run, before)
+            if not self.on or shape is None:
+                return run(on_device(plan, self.device))
+            if shape not in self._seen:
+                self._remember(shape, None)
+                return run(on_device(plan, self.device))
+            recording = self._seen[shape] or self._record(shape, plan, run, before)
+            if recording is None:
+                return run(on_device(plan, self.device))
+            self._seen.move_to_end(shape)
+            recording.buffer.copy_(pack(plan), non_blocking=True)
+            recording.graph.replay()
+            return recording.found
 
     def here(self) -> AbstractContextManager[object]:
         """Page-locked memory, streams and recordings are the current device's, which need not be this one."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-
-    def _run(self, plan: Any, shape: Shape | None, run: Run, before: Callable[[], None] | None) -> Any:
-        if not self.on or shape is None:
-            return run(on_device(plan, self.device))
-        if shape not in self._seen:
-            self._remember(shape, None)
-            return run(on_device(plan, self.device))
-        recording = self._seen[shape] or self._record(shape, plan, run, before)
-        if recording is None:
-            return run(on_device(plan, self.device))
-        self._seen.move_to_end(shape)
-        recording.buffer.copy_(pack(plan), non_blocking=True)
-        recording.graph.replay()
-        return recording.found
 
     def keep(self, groups: Collection[GroupState]) -> None:
         """Forget recordings that use any other group: its stacks have moved, or are gone."""

@@ -29,7 +29,6 @@ from inlay.bank.bank import BASE
 from inlay.bank.delta import Method, SlotMethod, params_of, parse
 from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys
-from inlay.bank.planning import longest_row
 from inlay.bank.records import Record
 from inlay.base.copies import to_cpu
 from inlay.base.load import Base, keep_as, load, load_tokenizer, ready
@@ -37,7 +36,7 @@ from inlay.data.batch import Batch
 from inlay.engine import run
 from inlay.engine.graphs import Graphs, Run, Shape
 from inlay.engine.loaded import Loaded, label_names
-from inlay.engine.predict import Request, predict
+from inlay.engine.predict import Request, longest, predict
 from inlay.engine.run import Hidden
 from inlay.engine.translate import Translator
 from inlay.errors import AdapterError, BaseError, InlayError, SlotError, suggest
@@ -337,9 +336,8 @@ class Host:
         if pairs is not None and len(pairs) != len(texts):
             raise InlayError(f"there are {len(texts)} texts but {len(pairs)} pairs")
         tokenizer = load_tokenizer(self.base)
-        limits = [n for n in (longest_row(self.base), tokenizer.model_max_length) if n is not None]
         both = (list(texts), None if pairs is None else list(pairs))
-        encoded = tokenizer(*both, truncation=True, max_length=min(limits))
+        encoded = tokenizer(*both, truncation=True, max_length=longest(self, tokenizer))
         return Batch.of(encoded["input_ids"], encoded.get("token_type_ids"))
 
     @_alone

@@ -17,7 +17,7 @@ from torch import Tensor
 from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys
 from inlay.bank.plan import PassPlan
-from inlay.bank.records import A, Record, shape_of
+from inlay.bank.records import A, Record, host, shape_of
 from inlay.data.batch import Array, Batch
 from inlay.engine.graphs import GroupState, Shape
 from inlay.engine.outputs import HeadPlan, Output, apply_heads, by_run, by_width, plan_heads
@@ -35,21 +35,10 @@ class BatchPlan(Record, Generic[A]):
     heads: HeadPlan[A] | None
     """None to stop at the hidden states."""
     compiled: bool
-
-    @functools.cached_property
-    def slots(self) -> Array:
-        """The slot of every row, in the order they run."""
-        return np.concatenate([one.slots for one in self.passes])
-
-    @functools.cached_property
-    def lengths(self) -> Array:
-        """The length of every row, in the order they run."""
-        return np.concatenate([one.lengths for one in self.passes])
-
-    @functools.cached_property
-    def order(self) -> Array:
-        """Which row of the batch each of them is."""
-        return np.concatenate([one.rows for one in self.passes])
+    order: Array = host()
+    """Which row of the batch each row is, in the order they run; the next two are in this order too."""
+    slots: Array = host()
+    lengths: Array = host()
 
     @property
     def is_fixed(self) -> bool:
@@ -83,13 +72,13 @@ def plan_batch(
         pools: how each slot pools its rows; None to stop at the hidden states.
     """
     passes = tuple(forward.plan(batch, slots, keys, packed))
-    plan = BatchPlan(passes, None, forward.compiled)
-    if pools is None:
-        return plan
-    is_padded_at_the_end = len(passes) == 1 and passes[0].tokens.valid is None
-    tokens = passes[0].tokens.size if is_padded_at_the_end else int(plan.lengths.sum())
-    heads = plan_heads(forward, plan.slots, plan.lengths, tokens, pools, keys)
-    return BatchPlan(passes, heads, forward.compiled)
+    order = np.concatenate([one.rows for one in passes])
+    slots, lengths, heads = slots[order], batch.lengths[order], None
+    if pools is not None:
+        is_padded_at_the_end = len(passes) == 1 and passes[0].tokens.valid is None
+        tokens = passes[0].tokens.size if is_padded_at_the_end else int(lengths.sum())
+        heads = plan_heads(forward, slots, lengths, tokens, pools, keys)
+    return BatchPlan(passes, heads, forward.compiled, order, slots, lengths)
 
 
 def run_passes(forward: Forward, plan: BatchPlan[Tensor]) -> Tensor:

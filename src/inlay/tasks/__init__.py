@@ -128,6 +128,8 @@ class Task(ABC):
     """Whether an example's only row, if it is shorter than the limit, is all of its text."""
     compares_rows: ClassVar[bool] = False
     """Whether its loss is about several rows at once: all rows about one subject are then in the same batch."""
+    draws: ClassVar[bool] = False
+    """Whether it has noise of its own in the input: a `draw` of its own."""
     head: ClassVar[str | None] = None
     """A head that no other can replace."""
     loss_options: ClassVar[tuple[str, ...] | None] = None
@@ -142,6 +144,7 @@ class Task(ABC):
     max_length: int | None = option(None, "longest row in tokens; auto is the base's limit, at most 512")
 
     def __init_subclass__(cls) -> None:
+        cls.draws = cls.draw is not Task.draw
         if "losses" in cls.__dict__ and "loss_options" not in cls.__dict__:
             cls.loss_options = None  # not its parent's
         if "encode" in cls.__dict__ and "encode_options" not in cls.__dict__:
@@ -187,11 +190,6 @@ class Task(ABC):
     def label_names(self, example: Example) -> tuple[str, ...]:
         """The names in an example's target; none where a target is something else: a number, an answer."""
         return ()
-
-    @property
-    def draws(self) -> bool:
-        """Whether it has noise of its own in the input."""
-        return type(self).draw is not Task.draw
 
     def draw(self, rows: Sequence[Row], tokenizer: Any, random: torch.Generator) -> list[Row]:
         """What a training step or an evaluation sees of these rows; a place for noise in the input."""
