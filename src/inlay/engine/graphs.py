@@ -18,7 +18,7 @@ from torch import Tensor
 
 from inlay.bank.records import on_device, pack, unpack
 
-Run = Callable[[Any], Any]
+Work = Callable[[Any], Any]
 """Work on a plan that is on the device."""
 _MOST = 128
 """Recordings that are kept."""
@@ -56,7 +56,7 @@ class Graphs:
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
-    def run(self, plan: Any, shape: Shape | None, run: Run, before: Callable[[], None] | None = None) -> Any:
+    def run(self, plan: Any, shape: Shape | None, run: Work, before: Callable[[], None] | None = None) -> Any:
         """Run work on a plan, from a recording if there is one.
 
         Args:
@@ -97,7 +97,7 @@ class Graphs:
         self._never.clear()
         self._pool = None
 
-    def _record(self, shape: Shape, plan: Any, run: Run, before: Callable[[], None] | None) -> _Recording | None:
+    def _record(self, shape: Shape, plan: Any, run: Work, before: Callable[[], None] | None) -> _Recording | None:
         """None for work that turns out not to be recordable: a task from outside may wait for the device, say."""
         if shape in self._never:
             return None
@@ -115,7 +115,7 @@ class Graphs:
         self._remember(shape, recording)
         return recording
 
-    def _capture(self, plan: Any, run: Run) -> _Recording:
+    def _capture(self, plan: Any, run: Work) -> _Recording:
         buffer = pack(plan).to(self.device)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)

@@ -34,7 +34,7 @@ from inlay.base.copies import to_cpu
 from inlay.base.load import Base, keep_as, load, load_tokenizer, ready
 from inlay.data.batch import Batch
 from inlay.engine import run
-from inlay.engine.graphs import Graphs, Run, Shape
+from inlay.engine.graphs import Graphs, Shape, Work
 from inlay.engine.loaded import Loaded, label_names
 from inlay.engine.predict import Request, longest, predict
 from inlay.engine.run import Hidden
@@ -364,7 +364,7 @@ class Host:
         return self.loaded(name).width
 
     def run_recorded(
-        self, plan: Record, shape: Shape | None, work: Run, before: Callable[[], None] | None = None
+        self, plan: Record, shape: Shape | None, work: Work, before: Callable[[], None] | None = None
     ) -> Any:
         """Run work on a plan, from a recording where there is one; see `Graphs.run`."""
         bank = self.forward.bank
