@@ -199,7 +199,9 @@ class Host:
         """A snapshot; `finish` also applies and drops what only training needs (gates), and notes how shut they are."""
         record = self.loaded(name)
         tensors, about = self.read(name, None if finish else "cpu"), dict(record.about)
-        constants = {n for n, p in record.params(self.base).items() if p.is_fixed}
+        is_banked = isinstance(record.method, SlotMethod)
+        params = self.forward.bank.slot(record.slot).params if is_banked else record.params(self.base)
+        constants = {n for n, p in params.items() if p.is_fixed}
         if finish:
             head = {n: tensors.pop(n) for n in params_of(record.head_parts(self.base))}
             about |= {"gates": left} if (left := record.method.gates_left(tensors)) else {}
@@ -214,6 +216,7 @@ class Host:
         return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, about)
 
     @_alone
+    @torch.no_grad()
     def read(self, name: str, device: str | None = None) -> dict[str, Tensor]:
         """A copy of all of an adapter's tensors, on its device or on another."""
         if device == "cpu":

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
 import torch
@@ -89,16 +89,25 @@ class Targets:
     """float32 [units]; the loss of the rows is sum(weight * losses)."""
 
 
-class RowOutputs(list[Tensor]):
-    """The logits of pooled rows: a list of them, and all of them in one tensor."""
+@dataclass(frozen=True)
+class RowOutputs(Sequence[Tensor]):
+    """The logits of pooled rows: all of them in one tensor, and one by one for whoever asks."""
 
-    def __init__(self, logits: Tensor):
-        """
-        Args:
-            logits: [rows, labels], on the CPU.
-        """
-        super().__init__(logits.unbind())
-        self.logits = logits
+    logits: Tensor
+    """[rows, labels], on the CPU."""
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> RowOutputs: ...
+    def __getitem__(self, index: int | slice) -> Tensor | RowOutputs:
+        return RowOutputs(self.logits[index]) if isinstance(index, slice) else self.logits[index]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.logits.unbind())
 
 
 class Unusable(Exception):  # noqa: N818 - it never leaves the reader

@@ -30,7 +30,7 @@ from inlay.training.slots import slot_name
 if TYPE_CHECKING:
     from inlay.training.loop import Loop
 
-Outputs = list[list[Tensor]]
+Outputs = list[Sequence[Tensor]]
 """Of a run's parts: those of every row."""
 
 
@@ -69,7 +69,7 @@ class Milestones:
         for job in due:
             job.seconds += (time.perf_counter() - began) / len(due)
 
-    def _outputs(self, due: Sequence[Job]) -> list[list[Tensor]] | None:
+    def _outputs(self, due: Sequence[Job]) -> list[Sequence[Tensor]] | None:
         """What runs say of their validation rows; None if memory ran out."""
         with contextlib.suppress(torch.OutOfMemoryError):
             asked = [(slot_name(job), job.stage.validation) for job in due]

@@ -152,7 +152,7 @@ class Ranks:
         host: Host,
         parts: Sequence[tuple[str, Sequence[Row]]],
         before_batch: Callable[[], None] | None = None,
-    ) -> list[list[Tensor]]:
+    ) -> list[Sequence[Tensor]]:
         """`outputs_of`, every process running some of the rows; all get all of them.
 
         Args:
