@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from inlay.base.load import Base
 from inlay.data.columns import Columns
@@ -57,9 +56,12 @@ class Ranking(Task):
         queries: dict[int, list[int]] = {}
         for i, row in enumerate(rows):
             queries.setdefault(row.aux, []).append(i)
-        at = pad_sequence([torch.tensor(own) for own in queries.values()], True, -1)
-        fits = [torch.tensor([rows[i].target for i in own], dtype=torch.float32) for own in queries.values()]
-        return Targets(at, pad_sequence(fits, True), equal_shares(len(queries)))
+        shape = len(queries), max(map(len, queries.values()), default=0)
+        at, fits = np.full(shape, -1), np.zeros(shape, dtype=np.float32)
+        for number, own in enumerate(queries.values()):
+            at[number, : len(own)] = own
+            fits[number, : len(own)] = [rows[i].target for i in own]
+        return Targets(at, fits, equal_shares(len(queries)))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         share = value / value.sum(1, keepdim=True).clamp(min=1e-6)

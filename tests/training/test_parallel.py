@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -161,7 +162,7 @@ def test_the_shares_targets_are_those_of_the_whole(kind):
 
 
 def test_a_unit_over_rows_of_two_processes_is_refused():
-    targets = Targets(torch.tensor([[0, 1], [2, -1]]), torch.zeros(2), torch.ones(2))
+    targets = Targets(np.array([[0, 1], [2, -1]]), np.zeros(2), np.ones(2))
     task = parse("classification")
     assert len(Share((0, 2), (0, 9)).of(targets, task).at) == 1
     with pytest.raises(RunError, match="cannot be shared among processes"):
@@ -169,7 +170,7 @@ def test_a_unit_over_rows_of_two_processes_is_refused():
 
 
 def test_a_row_that_others_have_too_counts_nothing():
-    targets = Targets(torch.arange(1), torch.zeros(1), torch.ones(1))
+    targets = Targets(np.arange(1), np.zeros(1), np.ones(1))
     ghost = next(s for s in (share([5], 0, 2), share([5], 1, 2)) if not s.counts)
     assert len(ghost.of(targets, parse("classification")).at) == 0
 

@@ -323,9 +323,10 @@ class Bank:
         return group is not None and name in group.shared and len(group.entry_of) > 1
 
     def _place(self, slot: int, record: Slot, name: str) -> Place:
-        group = record.groups[name]
-        true_size = [slice(0, n) for n in record.params[name].shape]
-        return Place(group.stacks[name], (group.entry(slot, name), *true_size))
+        group, shape = record.groups[name], record.params[name].shape
+        stack = group.stacks[name]
+        true_size = [] if stack.shape[1:] == shape else [slice(0, n) for n in shape]
+        return Place(stack, (group.entry(slot, name), *true_size))
 
     def _enter(self, slot: int, parts: Sequence[Part], params: Iterable[str]) -> dict[str, Group]:
         """Give a slot its entries: tensor name -> group."""

@@ -32,7 +32,7 @@ from inlay.errors import SpecError
 from inlay.registry import methods
 
 Tensors = Mapping[str, Tensor]
-Stage = Literal["projection", "sublayer", "input"]
+DeltaStage = Literal["projection", "sublayer", "input"]
 Uniform = Callable[[str, Tensor], Tensor]
 """(tensor name, tensor) -> uniform noise of its shape."""
 
@@ -86,7 +86,7 @@ class Signal:
 class Delta(ABC):
     """One kind of change at a site. Subclasses are frozen dataclasses: their fields are the static options."""
 
-    stage: ClassVar[Stage] = "projection"
+    stage: ClassVar[DeltaStage] = "projection"
     """`projection`: part of the projection, before its dropout. `sublayer`: after it, before the residual. `input`, at
     a norm: added to what the norm is given; the signal's x is what the norm would make of it, y what it is given.
     """

@@ -29,6 +29,7 @@ def generator(*key: object, device: torch.device | str = "cpu") -> torch.Generat
     return torch.Generator(device=device).manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
+@functools.lru_cache(4096, typed=True)  # a step asks twice for every slot's: for its tokens and for its rows
 def number(*key: object) -> int:
     """A key as a signed 32-bit number."""
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest(), "little", signed=True)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.bank.bank import BASE, Bank
+from inlay.bank.bank import Bank
 from inlay.bank.delta import Delta, Method, Signal, Tensors
 from inlay.bank.group import Group, Mount
 from inlay.bank.mixout import keep_mask, mix
@@ -136,18 +136,18 @@ class BankPass(Pass):
             alone: all tokens belong to one slot, so that sites may be called on anything.
             pooler: the tokens are pooled rows, and only the pooler runs; else the model's own call of it is left alone.
         """
-        present = {slot for slot in runs.slots if slot != BASE}
-        super().__init__(w for slot in present for w in bank.slots[slot].wants)
+        self._row = {number: row for row, (number, _) in enumerate(runs.groups)}
+        acting = [group for group in bank.groups.values() if group.number in self._row]
+        super().__init__(want for group in acting for want in group.delta.wants)
         self.bank = bank
         self.noise = noise
         self.keys = keys
         self.alone = alone
         self.pooler = pooler
         self.runs = runs
-        self._row = {number: row for row, (number, _) in enumerate(runs.groups)}
         self._routes: dict[int, Route] = {}
         self._tensors: dict[int, Tensors] = {}
-        self._prepare(present)
+        self._prepare(acting)
 
     def at(self, site: Site) -> Sequence[Action]:
         """The mounts at a site that have tokens in this batch."""
@@ -184,11 +184,12 @@ class BankPass(Pass):
         entries = runs.entries[row].tolist()
         return UniformRoute(entries[0]) if self.alone else SegmentRoute.of(runs.bounds.tolist(), entries)
 
-    def _prepare(self, present: set[int]) -> None:
+    def _prepare(self, acting: Iterable[Group]) -> None:
         """Apply mixout and gates, entry by entry, so that no adapter's arithmetic depends on its neighbours."""
-        for group in self.bank.groups.values():
-            if group.number in self._row and (self.keys is not None or group.delta.gated):
-                slots = [s for s in sorted(present & group.entry_of.keys()) if group.delta.gated or self._mixes(s)]
+        for group in acting:
+            if self.keys is not None or group.delta.gated:
+                here = sorted(group.entry_of.keys() & self.runs.slots)
+                slots = [slot for slot in here if group.delta.gated or self._mixes(slot)]
                 for mount in group.mounts if slots else ():
                     self._tensors[id(mount)] = self._drawn(mount, slots)
 

@@ -94,8 +94,6 @@ class PassPlan(Record, Generic[A]):
     rows: Array = host()
     """Which rows of the batch, in the order they run."""
     lengths: Array = host()
-    slots: Array = host()
-    """[rows]"""
     keys: Keys | None = host()
     """Given, the slots in it train."""
     begin: tuple[int, Tensor] | None = host()

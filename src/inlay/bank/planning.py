@@ -85,8 +85,7 @@ class Owners:
     @classmethod
     def of(cls, bank: Bank, slots: Array) -> Owners:
         """Those of rows with these slots."""
-        inside = np.flatnonzero(slots[1:] != slots[:-1]) + 1
-        bounds = np.concatenate(([0], inside, [len(slots)]))
+        bounds = _bounds(slots)
         own: list[int] = slots[bounds[:-1]].tolist()
         return cls(own, bounds, bank.entries(own))
 
@@ -112,11 +111,11 @@ def plan_passes(
 
 def _passes(bank: Bank, slots: Array) -> list[Array]:
     """Which rows run together, each pass sorted by slot."""
-    distinct, which = np.unique(slots, return_inverse=True)
-    ranks = bank.ranks
-    of_row = np.array([ranks[slot] for slot in distinct.tolist()])[which]
+    bounds = _bounds(slots)
+    own: list[int] = slots[bounds[:-1]].tolist()
+    of_row = np.array([bank.ranks[slot] for slot in own]).repeat(bounds[1:] - bounds[:-1])
     order = np.argsort(of_row, kind="stable")
-    special = bank.special.intersection(distinct.tolist()) if bank.special else ()
+    special = bank.special.intersection(own) if bank.special else ()
     is_alone = np.isin(slots[order], [slot for slot in special if bank.slots[slot].alone]) if special else None
     if is_alone is None or not is_alone.any():
         return [order]
@@ -146,7 +145,7 @@ def _plan(
         varies |= (keys is not None and one.draws) or (one.alone and one.weights is None)
     is_fixed = kernels and not varies and tokens.valid is None and tokens.back_end != "buckets"
     begin = None if batch.states is None else (batch.layer, batch.states)
-    return PassPlan(tokens, runs, noise, alone, is_fixed, rows, batch.lengths, slots, keys, begin)
+    return PassPlan(tokens, runs, noise, alone, is_fixed, rows, batch.lengths, keys, begin)
 
 
 def plan_runs(bank: Bank, owners: Owners, counts: Array, stage: str, size: int | None) -> Runs[Array]:
@@ -182,6 +181,12 @@ def plan_noise(
     key[:tokens] = np.repeat(np.array(numbers).astype(np.int32), counts)
     local[:tokens] = np.where(np.repeat(trains, counts), np.arange(tokens) - np.repeat(starts, counts), -1)
     return Noise(key, local)
+
+
+def _bounds(slots: Array) -> Array:
+    """[runs + 1] where neighbours have another slot."""
+    inside = np.flatnonzero(slots[1:] != slots[:-1]) + 1
+    return np.concatenate(([0], inside, [len(slots)]))
 
 
 def _ends(counts: Array) -> Array:

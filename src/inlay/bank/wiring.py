@@ -50,6 +50,7 @@ class Wiring:
         """
         self.model = model
         self.sites = sites
+        self._outside = [site for site in sites if site.layer is None]
         self.current: Pass | None = None
         self.checkpointing = False
         """Recompute each layer in the backward pass instead of keeping its activations."""
@@ -66,7 +67,7 @@ class Wiring:
     def running(self, state: Pass) -> Iterator[None]:
         """Let the model run under a pass."""
         state.leaves = self.leaves
-        state.outside = state.look((site for site in self.sites if site.layer is None), self._places.get(("", 0), {}))
+        state.outside = state.look(self._outside, self._places.get(("", 0), {}))
         before, self.current = self.current, state
         try:
             yield

@@ -15,7 +15,7 @@ from inlay.data.columns import Columns
 from inlay.data.describe import Look
 from inlay.engine.host import Host
 from inlay.errors import RunError
-from inlay.runs.prepare import Part, Prepared
+from inlay.runs.prepare import Prepared, Split
 from inlay.runs.run import make_run
 from inlay.tasks import Example, Row
 from inlay.tasks import parse as parse_task
@@ -81,8 +81,8 @@ def jobs_for(method: str, ids: Sequence[Sequence[int]], runs: int, rows: int, st
             columns=Columns(text="text", label="label"),
             labels=("0", "1"),
             metric="accuracy",
-            train=Part(examples, made),
-            validation=Part(examples[:2], made[:2]),
+            train=Split(examples, made),
+            validation=Split(examples[:2], made[:2]),
             test=None,
             text=None,
             weights=None,

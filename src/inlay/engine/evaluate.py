@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def outputs_of(
     host: Host, parts: Sequence[tuple[str, Sequence[Row]]], before_batch: Callable[[], None] | None = None
-) -> list[list[Tensor]]:
+) -> list[Sequence[Tensor]]:
     """The logits of every part's rows, on the CPU; a part is (adapter, rows).
 
     Many adapters often have the same rows: these become arrays once, and batches of all parts are cut from them.

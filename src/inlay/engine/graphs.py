@@ -18,7 +18,7 @@ from torch import Tensor
 
 from inlay.bank.records import on_device, pack, unpack
 
-Run = Callable[[Any], Any]
+Work = Callable[[Any], Any]
 """Work on a plan that is on the device."""
 _MOST = 128
 """Recordings that are kept."""
@@ -56,7 +56,7 @@ class Graphs:
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
 
-    def run(self, plan: Any, shape: Shape | None, run: Run, before: Callable[[], None] | None = None) -> Any:
+    def run(self, plan: Any, shape: Shape | None, run: Work, before: Callable[[], None] | None = None) -> Any:
         """Run work on a plan, from a recording if there is one.
 
         Args:
@@ -65,25 +65,22 @@ class Graphs:
             before: to be done before a recording, which can neither wait nor take memory by itself.
         """
         with self.here():
-            return self._run(plan, shape, run, before)
+            if not self.on or shape is None:
+                return run(on_device(plan, self.device))
+            if shape not in self._seen:
+                self._remember(shape, None)
+                return run(on_device(plan, self.device))
+            recording = self._seen[shape] or self._record(shape, plan, run, before)
+            if recording is None:
+                return run(on_device(plan, self.device))
+            self._seen.move_to_end(shape)
+            recording.buffer.copy_(pack(plan), non_blocking=True)
+            recording.graph.replay()
+            return recording.found
 
     def here(self) -> AbstractContextManager[object]:
         """Page-locked memory, streams and recordings are the current device's, which need not be this one."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-
-    def _run(self, plan: Any, shape: Shape | None, run: Run, before: Callable[[], None] | None) -> Any:
-        if not self.on or shape is None:
-            return run(on_device(plan, self.device))
-        if shape not in self._seen:
-            self._remember(shape, None)
-            return run(on_device(plan, self.device))
-        recording = self._seen[shape] or self._record(shape, plan, run, before)
-        if recording is None:
-            return run(on_device(plan, self.device))
-        self._seen.move_to_end(shape)
-        recording.buffer.copy_(pack(plan), non_blocking=True)
-        recording.graph.replay()
-        return recording.found
 
     def keep(self, groups: Collection[GroupState]) -> None:
         """Forget recordings that use any other group: its stacks have moved, or are gone."""
@@ -100,7 +97,7 @@ class Graphs:
         self._never.clear()
         self._pool = None
 
-    def _record(self, shape: Shape, plan: Any, run: Run, before: Callable[[], None] | None) -> _Recording | None:
+    def _record(self, shape: Shape, plan: Any, run: Work, before: Callable[[], None] | None) -> _Recording | None:
         """None for work that turns out not to be recordable: a task from outside may wait for the device, say."""
         if shape in self._never:
             return None
@@ -118,7 +115,7 @@ class Graphs:
         self._remember(shape, recording)
         return recording
 
-    def _capture(self, plan: Any, run: Run) -> _Recording:
+    def _capture(self, plan: Any, run: Work) -> _Recording:
         buffer = pack(plan).to(self.device)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)

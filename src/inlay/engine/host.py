@@ -29,15 +29,14 @@ from inlay.bank.bank import BASE
 from inlay.bank.delta import Method, SlotMethod, params_of, parse
 from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys
-from inlay.bank.planning import longest_row
 from inlay.bank.records import Record
 from inlay.base.copies import to_cpu
 from inlay.base.load import Base, keep_as, load, load_tokenizer, ready
 from inlay.data.batch import Batch
 from inlay.engine import ensembles, run
-from inlay.engine.graphs import Graphs, Run, Shape
+from inlay.engine.graphs import Graphs, Shape, Work
 from inlay.engine.loaded import Loaded, label_names
-from inlay.engine.predict import Request, predict
+from inlay.engine.predict import Request, longest, predict
 from inlay.engine.run import Hidden
 from inlay.engine.translate import Translator
 from inlay.errors import AdapterError, BaseError, InlayError, SlotError, suggest
@@ -207,7 +206,9 @@ class Host:
         """A snapshot; `finish` also applies and drops what only training needs (gates), and notes how shut they are."""
         record = self.loaded(name)
         tensors, about = self.read(name, None if finish else "cpu"), dict(record.about)
-        constants = {n for n, p in record.params(self.base).items() if p.is_fixed}
+        is_banked = isinstance(record.method, SlotMethod)
+        params = self.forward.bank.slot(record.slot).params if is_banked else record.params(self.base)
+        constants = {n for n, p in params.items() if p.is_fixed}
         if finish:
             head = {n: tensors.pop(n) for n in params_of(record.head_parts(self.base))}
             about |= {"gates": left} if (left := record.method.gates_left(tensors)) else {}
@@ -222,6 +223,7 @@ class Host:
         return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, about)
 
     @_alone
+    @torch.no_grad()
     def read(self, name: str, device: str | None = None) -> dict[str, Tensor]:
         """A copy of all of an adapter's tensors, on its device or on another."""
         if device == "cpu":
@@ -351,9 +353,8 @@ class Host:
         if pairs is not None and len(pairs) != len(texts):
             raise InlayError(f"there are {len(texts)} texts but {len(pairs)} pairs")
         tokenizer = load_tokenizer(self.base)
-        limits = [n for n in (longest_row(self.base), tokenizer.model_max_length) if n is not None]
         both = (list(texts), None if pairs is None else list(pairs))
-        encoded = tokenizer(*both, truncation=True, max_length=min(limits))
+        encoded = tokenizer(*both, truncation=True, max_length=longest(self, tokenizer))
         return Batch.of(encoded["input_ids"], encoded.get("token_type_ids"))
 
     @_alone
@@ -375,12 +376,8 @@ class Host:
         """As `logits`, without gradients and on the CPU: one copy from the device, not one per row."""
         return run.logits_on_cpu(self, batch, names)
 
-    def width(self, name: str) -> int:
-        """How many outputs an adapter's head has."""
-        return self.loaded(name).width
-
     def run_recorded(
-        self, plan: Record, shape: Shape | None, work: Run, before: Callable[[], None] | None = None
+        self, plan: Record, shape: Shape | None, work: Work, before: Callable[[], None] | None = None
     ) -> Any:
         """Run work on a plan, from a recording where there is one; see `Graphs.run`."""
         bank = self.forward.bank

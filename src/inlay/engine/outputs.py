@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Generic, NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ class Output:
 
 
 class RunOutput(NamedTuple):
-    """Where the logits of one adapter's rows are."""
+    """Where the logits of one adapter's rows, or of their tokens, are."""
 
     output: Output
     first: int
@@ -138,18 +139,40 @@ def apply_heads(forward: Forward, heads: HeadPlan[Tensor], states: Tensor) -> li
 
 def by_run(outputs: Sequence[Output], heads: HeadPlan[Array], widths: Mapping[int, int]) -> Iterator[RunOutput]:
     """The logits of every run of rows; `widths` says how many outputs every slot's head has."""
-    ends = heads.bounds.tolist()
-    for place in (place for place in (heads.rows, heads.tokens) if place is not None):
-        of_group = {out.group: out for out in outputs if out.per_token == (place.site == TOKENS)}
-        rows = [row for row, (number, _) in enumerate(place.runs.groups) if number in of_group]
-        outs = [of_group[place.runs.groups[row][0]] for row in rows]
-        entries, bounds = place.runs.entries[rows], place.runs.bounds.tolist()
-        which, here = entries.argmax(0).tolist(), (entries != 0).any(0).tolist()
-        for run, slot in enumerate(place.runs.slots):
-            if here[run]:
-                out = outs[which[run]]
-                first, last = bounds[run] - out.start, bounds[run + 1] - out.start
-                yield RunOutput(out, first, last, widths[slot], (ends[run], ends[run + 1]))
+    for out in outputs:
+        place = heads.tokens if out.per_token else heads.rows
+        assert place is not None
+        runs = np.flatnonzero(_entries_of(out, place))
+        first, last = (place.runs.bounds[runs + i] - out.start for i in (0, 1))
+        own = [widths[place.runs.slots[run]] for run in runs.tolist()]
+        rows = zip(heads.bounds[runs].tolist(), heads.bounds[runs + 1].tolist(), strict=True)
+        yield from map(RunOutput, repeat(out), first.tolist(), last.tolist(), own, rows)
+
+
+def by_width(
+    outputs: Sequence[Output], heads: HeadPlan[Array], widths: Mapping[int, int]
+) -> Iterator[tuple[Output, int, Array]]:
+    """(output, width, numbers) of pooled rows whose logits are in one output and equally wide, in the order they run.
+
+    Few, however many adapters there are.
+    """
+    rows = heads.rows
+    if rows is None:
+        return
+    of_run = np.array([widths[slot] for slot in rows.runs.slots])
+    counts = rows.runs.bounds[1:] - rows.runs.bounds[:-1]
+    for out in [out for out in outputs if not out.per_token]:
+        own = np.where(_entries_of(out, rows), of_run, 0)
+        of_row = own.repeat(counts)
+        for width in set(own.tolist()) - {0}:
+            yield out, width, np.flatnonzero(of_row == width)
+
+
+def _entries_of(out: Output, place: HeadPlace[Array]) -> Array:
+    """[runs] the entry of every run in an output's group; 0 where its logits are in another one."""
+    row = [number for number, _ in place.runs.groups].index(out.group)
+    found: Array = place.runs.entries[row]
+    return found
 
 
 def head_dropout(base: Base) -> float:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inlay.bank.planning import longest_row
 from inlay.base.load import load_tokenizer
 from inlay.data.batch import Array, Batch
 from inlay.engine.ensembles import repeated
@@ -142,7 +141,7 @@ def _rows(
     tokenizer: Any,
 ) -> Sequence[Sequence[Row]]:
     """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
-    most = _longest(host, tokenizer)
+    most = longest(host, tokenizer)
     limits = {name: _within(host, most, one.task.max_length) for name, one in by_name.items()}
     keys = {name: (limits[name], one.asked_key) for name, one in by_name.items()}
     if len(set(keys.values())) == 1 and not [example for example in examples if example.target is not None]:
@@ -167,12 +166,12 @@ def limit_of(host: Host, name: str) -> int:
 
 def row_limit(host: Host, asked: int | None) -> int:
     """A length in tokens that the base can take; an error if more is asked for."""
-    return _within(host, _longest(host, load_tokenizer(host.base)), asked)
+    return _within(host, longest(host, load_tokenizer(host.base)), asked)
 
 
-def _longest(host: Host, tokenizer: Any) -> int:
+def longest(host: Host, tokenizer: Any) -> int:
     """The longest row that base and tokenizer take."""
-    return min(n for n in (longest_row(host.base), tokenizer.model_max_length) if n is not None)
+    return min(n for n in (host.forward.spec.longest, tokenizer.model_max_length) if n is not None)
 
 
 def _within(host: Host, most: int, asked: int | None) -> int:

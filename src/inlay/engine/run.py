@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
@@ -17,10 +17,10 @@ from torch import Tensor
 from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys
 from inlay.bank.plan import PassPlan
-from inlay.bank.records import A, Record, shape_of
+from inlay.bank.records import A, Record, host, shape_of
 from inlay.data.batch import Array, Batch
 from inlay.engine.graphs import GroupState, Shape
-from inlay.engine.outputs import HeadPlan, Output, RunOutput, apply_heads, by_run, plan_heads
+from inlay.engine.outputs import HeadPlan, Output, apply_heads, by_run, by_width, plan_heads
 from inlay.errors import InlayError, SlotError
 
 if TYPE_CHECKING:
@@ -35,21 +35,10 @@ class BatchPlan(Record, Generic[A]):
     heads: HeadPlan[A] | None
     """None to stop at the hidden states."""
     compiled: bool
-
-    @functools.cached_property
-    def slots(self) -> Array:
-        """The slot of every row, in the order they run."""
-        return np.concatenate([one.slots for one in self.passes])
-
-    @functools.cached_property
-    def lengths(self) -> Array:
-        """The length of every row, in the order they run."""
-        return np.concatenate([one.lengths for one in self.passes])
-
-    @functools.cached_property
-    def order(self) -> Array:
-        """Which row of the batch each of them is."""
-        return np.concatenate([one.rows for one in self.passes])
+    order: Array = host()
+    """Which row of the batch each row is, in the order they run; the next two are in this order too."""
+    slots: Array = host()
+    lengths: Array = host()
 
     @property
     def is_fixed(self) -> bool:
@@ -83,13 +72,13 @@ def plan_batch(
         pools: how each slot pools its rows; None to stop at the hidden states.
     """
     passes = tuple(forward.plan(batch, slots, keys, packed))
-    plan = BatchPlan(passes, None, forward.compiled)
-    if pools is None:
-        return plan
-    is_padded_at_the_end = len(passes) == 1 and passes[0].tokens.valid is None
-    tokens = passes[0].tokens.size if is_padded_at_the_end else int(plan.lengths.sum())
-    heads = plan_heads(forward, plan.slots, plan.lengths, tokens, pools, keys)
-    return BatchPlan(passes, heads, forward.compiled)
+    order = np.concatenate([one.rows for one in passes])
+    slots, lengths, heads = slots[order], batch.lengths[order], None
+    if pools is not None:
+        is_padded_at_the_end = len(passes) == 1 and passes[0].tokens.valid is None
+        tokens = passes[0].tokens.size if is_padded_at_the_end else int(lengths.sum())
+        heads = plan_heads(forward, slots, lengths, tokens, pools, keys)
+    return BatchPlan(passes, heads, forward.compiled, order, slots, lengths)
 
 
 def run_passes(forward: Forward, plan: BatchPlan[Tensor]) -> Tensor:
@@ -142,13 +131,12 @@ def logits(
     host: Host, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None
 ) -> list[Tensor]:
     """[labels] of every row, or [tokens, labels]; see `Host.logits`."""
-    plan, found = _outputs(host, batch, names, keys, packed)
-    values = {id(one.output): one.output.values for one in found}
+    plan, heads, widths, outputs = _outputs(host, batch, names, keys, packed)
     if not torch.is_grad_enabled():  # a recording's own results are overwritten by the next run
-        values = {number: tensor.clone() for number, tensor in values.items()}
+        outputs = [replace(out, values=out.values.clone()) for out in outputs]
     rows: list[Tensor] = [torch.empty(0)] * len(names)
-    for one in found:
-        mine = values[id(one.output)][one.first : one.last, : one.width]
+    for one in by_run(outputs, heads, widths):
+        mine = one.output.values[one.first : one.last, : one.width]
         lengths = plan.lengths[slice(*one.rows)].tolist()
         each = torch.split(mine, lengths) if one.output.per_token else mine.unbind()
         for place, row in zip(plan.order[slice(*one.rows)].tolist(), each, strict=True):
@@ -159,42 +147,39 @@ def logits(
 @torch.no_grad()
 def logits_on_cpu(host: Host, batch: Batch, names: Sequence[str | None]) -> list[Tensor]:
     """As `logits`, without gradients, on the CPU and in fp32: one copy from the device, not one per row."""
-    plan, found = _outputs(host, batch, names, None, None)
-    outputs = {id(one.output): one.output for one in found}
-    arrays = {number: out.values.to("cpu", torch.float32, copy=True).numpy() for number, out in outputs.items()}
-    order, lengths = plan.order.tolist(), plan.lengths.tolist()
+    plan, heads, widths, outputs = _outputs(host, batch, names, None, None)
+    outputs = [replace(out, values=out.values.to("cpu", torch.float32, copy=out.per_token)) for out in outputs]
     rows: list[Tensor] = [torch.empty(0)] * len(names)
-    for one in found:
-        mine, at = arrays[id(one.output)][:, : one.width], one.first
+    for out, width, numbers in by_width(outputs, heads, widths):
+        mine = torch.from_numpy(out.values.numpy()[numbers - out.start, :width])
+        for place, row in zip(plan.order[numbers].tolist(), mine.unbind(), strict=True):
+            rows[place] = row
+    for one in by_run([out for out in outputs if out.per_token], heads, widths):
+        tokens, at = one.output.values.numpy()[:, : one.width], one.first
         for number in range(*one.rows):  # views of arrays: several times faster than those of tensors
-            if one.output.per_token:
-                row, at = mine[at : at + lengths[number]], at + lengths[number]
-            else:
-                row, at = mine[at], at + 1
-            rows[order[number]] = torch.from_numpy(row)
+            end = at + int(plan.lengths[number])
+            rows[plan.order[number]], at = torch.from_numpy(tokens[at:end]), end
     return rows
 
 
 @torch.no_grad()
 def pooled_logits(host: Host, batch: Batch, names: Sequence[str | None]) -> list[tuple[Array, Array]]:
     """(which rows of the batch, [rows, labels] in fp32) of every adapter, all of which answer for whole rows."""
-    plan, found = _outputs(host, batch, names, None, None)
-    outputs = {id(one.output): one.output for one in found}
-    arrays = {number: out.values.to("cpu", torch.float32).numpy() for number, out in outputs.items()}
+    plan, heads, widths, outputs = _outputs(host, batch, names, None, None)
+    outputs = [replace(out, values=out.values.to("cpu", torch.float32)) for out in outputs]
     return [
-        (plan.order[slice(*one.rows)], arrays[id(one.output)][one.first : one.last, : one.width].copy())
-        for one in found
+        (plan.order[slice(*one.rows)], one.output.values.numpy()[one.first : one.last, : one.width].copy())
+        for one in by_run(outputs, heads, widths)
     ]
 
 
 def _outputs(
     host: Host, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None
-) -> tuple[BatchPlan[Array], list[RunOutput]]:
-    """A plan, and what its heads give, on the device."""
+) -> tuple[BatchPlan[Array], HeadPlan[Array], dict[int, int], list[Output]]:
+    """A plan, that of its heads, how wide these are, and what they give, on the device."""
     plan, widths = plan_with_heads(host, batch, names, keys, packed)
     assert plan.heads is not None
-    found: list[Output] = _run(host, plan, "outputs", functools.partial(run_batch, host.forward))
-    return plan, list(by_run(found, plan.heads, widths))
+    return plan, plan.heads, widths, _run(host, plan, "outputs", functools.partial(run_batch, host.forward))
 
 
 def plan_with_heads(

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Stage, Tensors, bucket
+from inlay.bank.delta import Delta, DeltaStage, Param, Part, Signal, SlotMethod, Tensors, bucket
 from inlay.bank.route import Route
 from inlay.base.leaf import Leaf
 from inlay.base.sites import Site, Sites
@@ -40,7 +40,7 @@ _NOT_ZERO_AT_ZERO = ("sigmoid", "softplus", "exp", "softmax", "logsigmoid", "har
 class Bottleneck(Delta):
     """Down, activation, up."""
 
-    stage: ClassVar[Stage] = "sublayer"
+    stage: ClassVar[DeltaStage] = "sublayer"
 
     size: int
     activation: str

@@ -40,7 +40,7 @@ from inlay.tasks import parse as parse_task
 
 
 @dataclass(frozen=True)
-class Part:
+class Split:
     """One split, ready to run."""
 
     examples: list[Example]
@@ -63,10 +63,10 @@ class Prepared:
     columns: Columns
     labels: tuple[str, ...]
     metric: str
-    train: Part
-    validation: Part
-    test: Part | None
-    text: Part | None
+    train: Split
+    validation: Split
+    test: Split | None
+    text: Split | None
     """The training texts for masked language modelling, if the run asks for it."""
     weights: list[float] | None
     """Class weights."""
@@ -143,7 +143,7 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
         return task.draw(rows, tokenizer, torch.Generator().manual_seed(0)) if task.draws else rows
 
     # nobody learns from test rows, so they may have labels of their own
-    tested = Part(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
+    tested = Split(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
     notes += _new_labels(test, labels)
     notes += _stays_here(run, method, task, host)
     return Prepared(
@@ -153,8 +153,8 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
         columns,
         labels or ("word",),
         _metric(run, task, given.hints, labels),
-        Part(train, encoder.rows(train, pool)),
-        Part(validation, fixed(encoder.rows(validation, pool))),
+        Split(train, encoder.rows(train, pool)),
+        Split(validation, fixed(encoder.rows(validation, pool))),
         tested,
         _texts(run, tokenizer, host, train, pool) if run.pretrain_on_text else None,
         _weights(run, train, labels),
@@ -284,12 +284,12 @@ def _split(
     return [known[i] for i in train], [known[i] for i in validation], notes
 
 
-def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example], pool: list[Example] | None) -> Part:
+def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example], pool: list[Example] | None) -> Split:
     """The same texts without their labels."""
     bare = {id(e): Example(e.shown(), e.pair, place=e.place) for e in pool or train}
     texts = [bare[id(e)] for e in train]
     encoder = Encoder(parse_task("mlm"), tokenizer, (), row_limit(host, run.max_length))
-    return Part(texts, encoder.rows(texts, list(bare.values()) if pool else None))
+    return Split(texts, encoder.rows(texts, list(bare.values()) if pool else None))
 
 
 def _weights(run: Run, train: list[Example], labels: Sequence[str]) -> list[float] | None:

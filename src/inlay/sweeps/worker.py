@@ -22,7 +22,7 @@ from inlay.cluster import ray
 from inlay.engine.host import Host
 from inlay.errors import InlayError
 from inlay.runs import packed
-from inlay.runs.prepare import Part, Prepared
+from inlay.runs.prepare import Prepared, Split
 from inlay.sweeps.local import fields_of
 from inlay.sweeps.store import ENDED
 from inlay.tracking.events import Event
@@ -95,8 +95,8 @@ def _arrived(data: Prepared) -> Prepared:
 
 
 def _each_part(data: Prepared, change: Any) -> Prepared:
-    def changed(part: Part | None) -> Any:
-        return None if part is None else Part(part.examples, change(part.rows))
+    def changed(part: Split | None) -> Any:
+        return None if part is None else Split(part.examples, change(part.rows))
 
     parts = (changed(data.train), changed(data.validation), changed(data.test), changed(data.text))
     return replace(data, train=parts[0], validation=parts[1], test=parts[2], text=parts[3])

@@ -7,7 +7,7 @@
 A task is a set of options (a frozen dataclass), and its spec holds everything that answering needs, learned numbers
 such as the temperature included: `classification:temperature=1.31`. It travels in the adapter's card.
 
-A loss never sees rows: `targets` makes tensors of them on the host, and `losses` computes with tensors alone, of many
+A loss never sees rows: `targets` makes arrays of them on the host, and `losses` computes with tensors alone, of many
 runs in one call and inside a CUDA graph.
 """
 
@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inlay import config, metrics
 from inlay.config import option
+from inlay.data.batch import Array
 from inlay.errors import SpecError
 from inlay.registry import tasks
 
@@ -78,27 +79,36 @@ class Row:
 class Targets:
     """What a loss compares with. A unit is what is right or wrong by itself: a row, a word, a hidden token."""
 
-    at: Tensor
-    """int64 [units] or [units, k], CPU: which outputs a unit looks at, -1: nothing there.
+    at: Array
+    """int64 [units] or [units, k]: which outputs a unit looks at, -1: nothing there.
 
     Outputs are numbered through all rows, in their order: tokens where the task is per token, else rows.
     """
-    value: Tensor
-    """[units, ...], CPU, int64 or float32: what is right. Beside another run's wider one it is padded with zeros."""
-    weight: Tensor
-    """float32 [units], CPU; the loss of the rows is sum(weight * losses)."""
+    value: Array
+    """[units, ...], int64 or float32: what is right. Beside another run's wider one it is padded with zeros."""
+    weight: Array
+    """float32 [units]; the loss of the rows is sum(weight * losses)."""
 
 
-class RowOutputs(list[Tensor]):
-    """The logits of pooled rows: a list of them, and all of them in one tensor."""
+@dataclass(frozen=True)
+class RowOutputs(Sequence[Tensor]):
+    """The logits of pooled rows: all of them in one tensor, and one by one for whoever asks."""
 
-    def __init__(self, logits: Tensor):
-        """
-        Args:
-            logits: [rows, labels], on the CPU.
-        """
-        super().__init__(logits.unbind())
-        self.logits = logits
+    logits: Tensor
+    """[rows, labels], on the CPU."""
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> RowOutputs: ...
+    def __getitem__(self, index: int | slice) -> Tensor | RowOutputs:
+        return RowOutputs(self.logits[index]) if isinstance(index, slice) else self.logits[index]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.logits.unbind())
 
 
 class Unusable(Exception):  # noqa: N818 - it never leaves the reader
@@ -128,6 +138,8 @@ class Task(ABC):
     """Whether an example's only row, if it is shorter than the limit, is all of its text."""
     compares_rows: ClassVar[bool] = False
     """Whether its loss is about several rows at once: all rows about one subject are then in the same batch."""
+    draws: ClassVar[bool] = False
+    """Whether it has noise of its own in the input: a `draw` of its own."""
     head: ClassVar[str | None] = None
     """A head that no other can replace."""
     loss_options: ClassVar[tuple[str, ...] | None] = None
@@ -142,6 +154,7 @@ class Task(ABC):
     max_length: int | None = option(None, "longest row in tokens; auto is the base's limit, at most 512")
 
     def __init_subclass__(cls) -> None:
+        cls.draws = cls.draw is not Task.draw
         if "losses" in cls.__dict__ and "loss_options" not in cls.__dict__:
             cls.loss_options = None  # not its parent's
         if {"encode", "target_of"} & cls.__dict__.keys() and "encode_options" not in cls.__dict__:
@@ -191,11 +204,6 @@ class Task(ABC):
     def label_names(self, example: Example) -> tuple[str, ...]:
         """The names in an example's target; none where a target is something else: a number, an answer."""
         return ()
-
-    @property
-    def draws(self) -> bool:
-        """Whether it has noise of its own in the input."""
-        return type(self).draw is not Task.draw
 
     def draw(self, rows: Sequence[Row], tokenizer: Any, random: torch.Generator) -> list[Row]:
         """What a training step or an evaluation sees of these rows; a place for noise in the input."""
@@ -252,8 +260,9 @@ class Task(ABC):
         else:
             flat = torch.cat(list(outputs)) if self.per_token else torch.stack(list(outputs))
         found = self.targets(rows, None if weights is None else torch.as_tensor(weights, dtype=torch.float32).tolist())
-        losses = self.losses(at_units(flat, found.at.to(flat.device)), found.value.to(flat.device), base)
-        return (losses * found.weight.to(losses.device)).sum()
+        at, value, weight = map(torch.from_numpy, (found.at, found.value, found.weight))
+        losses = self.losses(at_units(flat, at.to(flat.device)), value.to(flat.device), base)
+        return (losses * weight.to(losses.device)).sum()
 
     @abstractmethod
     def decode(
@@ -355,22 +364,23 @@ def at_units(flat: Tensor, at: Tensor) -> Tensor:
     return flat[torch.where(missing, anywhere, at)].float().masked_fill(missing.unsqueeze(-1), NOTHING)
 
 
-def shares(classes: Sequence[int], weights: Sequence[float] | None) -> Tensor:
+def shares(classes: Array, weights: Sequence[float] | None) -> Array:
     """How much each unit counts given its class, float32 [units] with a sum of 1: torch's weighted mean."""
     if weights is None:
         return equal_shares(len(classes))
-    each = torch.tensor(weights, dtype=torch.float32)[torch.tensor(classes, dtype=torch.long)]
-    return each / each.sum()
+    each: Array = np.array(weights, dtype=np.float32)[classes]
+    return each / np.float32(torch.from_numpy(each).sum().item())  # numpy adds up in another order
 
 
-def equal_shares(units: int) -> Tensor:
+def equal_shares(units: int) -> Array:
     """Of so many units, each as much as any other."""
-    return torch.full((units,), 1 / max(1, units), dtype=torch.float32)
+    return np.full(units, 1 / max(1, units), dtype=np.float32)
 
 
-def first_tokens(rows: Sequence[Row]) -> list[int]:
+def first_tokens(rows: Sequence[Row]) -> Array:
     """The number of every row's first token, counted through all rows."""
-    return list(accumulate((len(row.ids) for row in rows), initial=0))[:-1]
+    lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
+    return lengths.cumsum() - lengths
 
 
 def needed(record: Record, column: str) -> Any:

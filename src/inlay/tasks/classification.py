@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -67,8 +68,8 @@ class Classification(TextTask):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value the class; with class weights it counts as much as its class."""
-        classes = [row.target for row in rows]
-        return Targets(torch.arange(len(rows)), torch.tensor(classes), shares(classes, weights))
+        classes = np.array([row.target for row in rows], dtype=np.int64)
+        return Targets(np.arange(len(rows)), classes, shares(classes, weights))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Cross-entropy."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -83,8 +84,8 @@ class MLM(Task):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a hidden token, its value what stood there; there may be none to hide."""
-        tokens = torch.tensor([token for row in rows for token in row.target], dtype=torch.long)
-        (at,) = torch.where(tokens != _IGNORED)
+        tokens = np.array([token for row in rows for token in row.target], dtype=np.int64)
+        at = np.flatnonzero(tokens != _IGNORED)
         return Targets(at, tokens[at], equal_shares(len(at)))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
@@ -102,7 +103,8 @@ class MLM(Task):
     ) -> Answer:
         """The summed loss, and over how many tokens."""
         flat, found = torch.cat(list(outputs)), self.targets(rows)
-        losses = self.losses(at_units(flat, found.at.to(flat.device)), found.value, base)
+        at, value = torch.from_numpy(found.at).to(flat.device), torch.from_numpy(found.value)
+        losses = self.losses(at_units(flat, at), value, base)
         return {"loss": losses.sum().item(), "tokens": len(losses)}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:

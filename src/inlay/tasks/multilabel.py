@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -71,10 +72,12 @@ class Multilabel(TextTask):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value [labels, 2]: for each label whether it is given, and how much it counts."""
-        given = torch.tensor([row.target for row in rows], dtype=torch.float32)
-        counts = torch.ones_like(given) if weights is None else given.new_tensor(weights).expand_as(given)
-        weight = given.new_full((len(rows),), 1 / max(1, given.numel()))
-        return Targets(torch.arange(len(rows)), torch.stack((given, counts), -1), weight)
+        given = np.array([row.target for row in rows], dtype=np.float32)
+        value = np.ones((*given.shape, 2), dtype=np.float32)
+        value[..., 0] = given
+        if weights is not None:
+            value[..., 1] = weights
+        return Targets(np.arange(len(rows)), value, np.full(len(rows), 1 / max(1, given.size), dtype=np.float32))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Binary cross-entropy, the sum over labels: one beyond a run's own counts 0."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -80,11 +81,11 @@ class QA(Task):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, and looks at all its tokens; its value is (start, end)."""
-        at = torch.full((len(rows), max((len(row.ids) for row in rows), default=0)), -1)
-        for i, (first, row) in enumerate(zip(first_tokens(rows), rows, strict=True)):
-            at[i, : len(row.ids)] = torch.arange(first, first + len(row.ids))
-        weight = equal_shares(len(rows))
-        return Targets(at, torch.tensor([row.target for row in rows]), weight)
+        lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)[:, None]
+        token = np.arange(lengths.max(initial=0))
+        at = np.where(token < lengths, first_tokens(rows)[:, None] + token, -1)
+        value = np.array([row.target for row in rows], dtype=np.int64)
+        return Targets(at, value, equal_shares(len(rows)))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Over all tokens of a window."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Self
 
-import torch
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -64,8 +64,8 @@ class Regression(TextTask):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value the standardised target."""
-        value = torch.tensor([row.target for row in rows], dtype=torch.float32)
-        return Targets(torch.arange(len(rows)), value, equal_shares(len(rows)))
+        value = np.array([row.target for row in rows], dtype=np.float32)
+        return Targets(np.arange(len(rows)), value, equal_shares(len(rows)))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Squared error."""

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any, Self
 from unicodedata import category
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -97,10 +98,10 @@ class Tagging(Task):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a word, at its first piece; there is none where the tokenizer drops all characters."""
-        at = [first + piece for first, row in zip(first_tokens(rows), rows, strict=True) for piece, _ in row.aux]
-        classes = [tag for row in rows for tag in row.target]
-        value = torch.tensor(classes, dtype=torch.long)
-        return Targets(torch.tensor(at, dtype=torch.long), value, shares(classes, weights))
+        pieces = np.array([piece for row in rows for piece, _ in row.aux], dtype=np.int64)
+        at = pieces + np.repeat(first_tokens(rows), [len(row.aux) for row in rows])
+        classes = np.array([tag for row in rows for tag in row.target], dtype=np.int64)
+        return Targets(at, classes, shares(classes, weights))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Cross-entropy."""

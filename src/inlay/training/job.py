@@ -18,7 +18,7 @@ from torch import Tensor
 from inlay import metrics
 from inlay.bank.noise import generator
 from inlay.errors import RunError
-from inlay.runs.prepare import Part, Prepared
+from inlay.runs.prepare import Prepared, Split
 from inlay.tasks import Example, Row, Task
 from inlay.tasks import parse as parse_task
 
@@ -233,7 +233,7 @@ def _stages(data: Prepared) -> list[Stage]:
     return stages
 
 
-def _groups(task: Task, train: Part) -> list[list[int]]:
+def _groups(task: Task, train: Split) -> list[list[int]]:
     """The numbers of the rows about each subject."""
     found: dict[Hashable, list[int]] = {}
     for number, row in enumerate(train.rows):

@@ -109,18 +109,16 @@ def _plan(runs: Sequence[RunTargets], numbers: Sequence[int], roomy: bool) -> Lo
     )
 
 
-def _joined(parts: Sequence[Tensor], size: int, rest: int, roomy: bool) -> Array:
-    """Tensors one after the other, all as wide as the widest, in an array of `size`."""
-    arrays = [part.numpy() for part in parts]
-    wide = arrays[0].ndim > 1
-    width = max(a.shape[1] for a in arrays) if wide else 0
-    width = max(16, 1 << (width - 1).bit_length()) if wide and roomy else width
-    out = np.full((size, width, *arrays[0].shape[2:]) if wide else size, rest, dtype=arrays[0].dtype)
+def _joined(parts: Sequence[Array], size: int, rest: int, roomy: bool) -> Array:
+    """Arrays one after the other, all as wide as the widest, in one of `size`."""
+    if parts[0].ndim == 1:
+        flat = np.concatenate(parts)
+        return np.concatenate([flat, np.full(size - len(flat), rest, dtype=flat.dtype)])
+    width = max(part.shape[1] for part in parts)
+    width = max(16, 1 << (width - 1).bit_length()) if roomy else width
+    out = np.full((size, width, *parts[0].shape[2:]), rest, dtype=parts[0].dtype)
     at = 0
-    for a in arrays:
-        if wide:
-            out[at : at + len(a), : a.shape[1]] = a
-        else:
-            out[at : at + len(a)] = a
-        at += len(a)
+    for part in parts:
+        out[at : at + len(part), : part.shape[1]] = part
+        at += len(part)
     return out

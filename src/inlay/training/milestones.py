@@ -20,7 +20,7 @@ from inlay.data.columns import by_option
 from inlay.engine.evaluate import by_example, score
 from inlay.engine.host import Host
 from inlay.library.adapter import Adapter
-from inlay.runs.prepare import Part
+from inlay.runs.prepare import Split
 from inlay.training.interrupt import Stopped
 from inlay.training.job import Job
 from inlay.training.memory import refuse_too_large
@@ -30,7 +30,7 @@ from inlay.training.slots import slot_name
 if TYPE_CHECKING:
     from inlay.training.loop import Loop
 
-Outputs = list[list[Tensor]]
+Outputs = list[Sequence[Tensor]]
 """Of a run's parts: those of every row."""
 
 
@@ -69,7 +69,7 @@ class Milestones:
         for job in due:
             job.seconds += (time.perf_counter() - began) / len(due)
 
-    def _outputs(self, due: Sequence[Job]) -> list[list[Tensor]] | None:
+    def _outputs(self, due: Sequence[Job]) -> list[Sequence[Tensor]] | None:
         """What runs say of their validation rows; None if memory ran out."""
         with contextlib.suppress(torch.OutOfMemoryError):
             asked = [(slot_name(job), job.stage.validation) for job in due]
@@ -184,18 +184,18 @@ def last_outputs_of(
     host: Host, jobs: Sequence[Job], ranks: Ranks, before_batch: Callable[[], None] | None = None
 ) -> list[Outputs]:
     """What runs, each in its slot, say of their validation and test rows: in the same batches, as evaluations are."""
-    parts = [(slot_name(job), part.rows) for job in jobs for part in _parts(job).values()]
+    parts = [(slot_name(job), part.rows) for job in jobs for part in _splits(job).values()]
     found = iter(ranks.outputs(host, parts, before_batch))
-    return [[next(found) for _ in _parts(job)] for job in jobs]
+    return [[next(found) for _ in _splits(job)] for job in jobs]
 
 
 def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapter:
     """A run's finished adapter, which the host has in the run's slot, with its metrics and its history."""
-    data, name, parts = job.data, slot_name(job), _parts(job)
+    data, name, splits = job.data, slot_name(job), _splits(job)
     sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
     task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
     found: dict[str, dict[str, float]] = {}
-    for (split, part), out in zip(parts.items(), outputs, strict=True):
+    for (split, part), out in zip(splits.items(), outputs, strict=True):
         found[split] = score(host, name, part.examples, part.rows, out, task)
     about: dict[str, Any] = {
         "metrics": found,
@@ -203,7 +203,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
         "best": _place(job),
         "data": data.data_hash,
         "files": data.files,
-        "scored_on": {split: part.content for split, part in parts.items()},
+        "scored_on": {split: part.content for split, part in splits.items()},
         "config": data.run.written(),
         "columns": by_option(data.task.kind, data.columns),
         "history": job.history,
@@ -213,7 +213,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
     return replace(adapter, name=job.name, task=task.spec, about=about)
 
 
-def _parts(job: Job) -> dict[str, Part]:
+def _splits(job: Job) -> dict[str, Split]:
     data = job.data
     return {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
 

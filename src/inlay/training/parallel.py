@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -50,14 +51,14 @@ class Share:
     def of(self, targets: Targets, task: Task) -> Targets:
         """The units that look at rows here; their weights stay those of the whole batch."""
         low, high = self.tokens if task.per_token else self.rows
-        at = targets.at if targets.at.dim() == 2 else targets.at.unsqueeze(1)
-        last = at.amax(1)
-        first = torch.where(at < 0, last.unsqueeze(1), at).amin(1)
+        at = targets.at if targets.at.ndim == 2 else targets.at[:, None]
+        last = at.max(1)
+        first = np.where(at < 0, last[:, None], at).min(1)
         inside = (first >= low) & (last < high)
-        if bool(((last >= low) & (first < high) & ~inside & (last >= 0)).any()):
+        if ((last >= low) & (first < high) & ~inside & (last >= 0)).any():
             raise RunError(f"{task.name} compares several rows at once; its batches cannot be shared among processes")
-        chosen = (inside | ((last < 0) & (low == 0))) if self.counts else torch.zeros_like(inside)
-        moved = torch.where(targets.at < 0, -1, targets.at - low)[chosen]
+        chosen = (inside | ((last < 0) & (low == 0))) if self.counts else np.zeros_like(inside)
+        moved = np.where(targets.at < 0, -1, targets.at - low)[chosen]
         return Targets(moved, targets.value[chosen], targets.weight[chosen])
 
 
@@ -151,7 +152,7 @@ class Ranks:
         host: Host,
         parts: Sequence[tuple[str, Sequence[Row]]],
         before_batch: Callable[[], None] | None = None,
-    ) -> list[list[Tensor]]:
+    ) -> list[Sequence[Tensor]]:
         """`outputs_of`, every process running some of the rows; all get all of them.
 
         Args:

@@ -146,7 +146,7 @@ class Step:
             group = self.host.forward.bank.slot(slot).head
             assert group is not None
             first = token[slot] if run.task.per_token else row[slot]
-            yield RunTargets(run.task, group.number, self.host.width(run.name), first, targets)
+            yield RunTargets(run.task, group.number, self.host.loaded(run.name).width, first, targets)
 
     def _keys(self, runs: Sequence[RunStep]) -> Keys:
         keys = self.host.keys({run.name: run.key for run in runs}, [run.name for run in runs if not run.dropout])
