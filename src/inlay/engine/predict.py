@@ -33,6 +33,8 @@ Request = tuple[str, Any]
 TOKENS = {"cuda": 65536}
 """Tokens of one batch without gradients; 4096 where nothing else is said: what caches of a CPU hold best."""
 _DEFAULT_LIMIT = 512
+_MANY = 8
+"""Requests for each adapter from which on arrays of all of them are faster than rows one by one."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,11 @@ def _rows(
 ) -> Sequence[Sequence[Row]]:
     """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
     most = longest(host, tokenizer)
-    limits = {name: _within(host, most, one.task.max_length) for name, one in by_name.items()}
+    within = {asked: _within(host, most, asked) for asked in {one.task.max_length for one in by_name.values()}}
+    limits = {name: within[one.task.max_length] for name, one in by_name.items()}
     keys = {name: (limits[name], one.asked_key) for name, one in by_name.items()}
-    if len(set(keys.values())) == 1 and not [example for example in examples if example.target is not None]:
+    many = len(examples) >= _MANY * len(by_name)
+    if many and len(set(keys.values())) == 1 and not [example for example in examples if example.target is not None]:
         one = translators[0]
         if (batch := one.packed(tokenizer, examples, limits[one.name])) is not None:
             return PackedRows(batch)
@@ -227,7 +231,7 @@ def batch_of(rows: Sequence[Row]) -> Batch:
 
 def all_pooled(records: Iterable[Loaded]) -> bool:
     """Whether all these adapters answer for whole rows."""
-    return all(record.pool != "tokens" and record.head is not None for record in records)
+    return not [record for record in records if record.pool == "tokens" or record.head is None]
 
 
 def pooled_blocks(

@@ -58,8 +58,6 @@ def parse(line: str) -> tuple[dict[str, Any], str]:
         return {}, f"not JSON: {error.msg} (column {error.colno}); expected one object {{...}} per line"
     except (ValueError, RecursionError) as error:
         return {}, f"this JSON cannot be read: {error}"
-    if value and type(value) is dict and "\\u" not in line:
-        return value, ""
     return (value, "") if not (problem := unusable(value, line)) else ({}, problem)
 
 
