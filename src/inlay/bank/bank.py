@@ -269,7 +269,9 @@ class Bank:
 
     def places_in_groups(self, slot: int) -> list[tuple[Group, int]]:
         """A slot's groups, and its entry in each."""
-        return [(group, group.entry_of[slot]) for group in dict.fromkeys(self.slot(slot).groups.values())]
+        record = self.slot(slot)
+        groups = [*record.groups.values(), *([] if record.head is None else [record.head])]
+        return [(group, group.entry_of[slot]) for group in dict.fromkeys(groups)]
 
     def move(self, wanted: Mapping[int, Sequence[tuple[int, int]]]) -> None:
         """Put slots back where `places_in_groups` found them; other slots make way.
