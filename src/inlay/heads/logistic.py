@@ -19,15 +19,18 @@ _ABSENT = -5.0
 """How far below the least bias a class is that has no row."""
 
 
-def fit(states: Tensor, classes: Sequence[int], labels: int, weights: Sequence[float] | None = None) -> dict[str, Tensor]:
+def fit(
+    states: Tensor, classes: Sequence[int], labels: int, weights: Sequence[float] | None = None
+) -> dict[str, Tensor]:
     """weight [d, labels] and bias [labels] of a linear head, fp32.
 
     Args:
         states: [rows, d].
         weights: [labels] how much each class counts.
     """
-    length = states.double().square().sum(1).mean().sqrt().clamp(min=1e-12)
-    x = states.double().cpu() / length.cpu()
+    x = states.detach().double().cpu()
+    length = x.square().sum(1).mean().sqrt().clamp(min=1e-12)
+    x = x / length
     there = sorted(set(classes))
     y = torch.tensor([there.index(one) for one in classes])
     each = None if weights is None else torch.tensor([weights[one] for one in there], dtype=torch.float64)
@@ -48,5 +51,5 @@ def fit(states: Tensor, classes: Sequence[int], labels: int, weights: Sequence[f
         search.step(loss)  # type: ignore[no-untyped-call]
     weight, found = torch.zeros(x.shape[1], labels), b.detach() - b.detach().mean()
     bias = torch.full((labels,), float(found.min()) + _ABSENT)
-    weight[:, there], bias[there] = (w.detach() / length.cpu()).float(), found.float()
+    weight[:, there], bias[there] = (w.detach() / length).float(), found.float()
     return {"weight": weight, "bias": bias}

@@ -130,6 +130,17 @@ def deciding(card: Card) -> tuple[str, str, float] | None:
     return None if split is None else (metric, split, found[split][metric])
 
 
+def scored(card: Card) -> str:
+    """What a validation score has to do with the state that was kept."""
+    config, folds = settings(card), card.get("folds")
+    if isinstance(folds, int) and folds:
+        return f"{folds} folds gave the validation score, each on rows it had not seen; this adapter saw all of them"
+    if config.get("keep") == "last" or config.get("epochs") == 0:
+        return "validation rows picked nothing: the last state was kept"
+    chose = "the loss" if config.get("keep") == "loss" else str(card.get("metric"))
+    return f"{chose} on the validation rows picked the checkpoint, so the score is slightly optimistic"
+
+
 def data_name(card: Card) -> str:
     """What it was trained on, without the folders of the machine it was trained on."""
     data = str(section(card, "config").get("data") or "")
@@ -149,6 +160,8 @@ _FLAGS = {
     ("class_weights", True): "--class-weights",
     ("pretrain_on_text", True): "--pretrain-on-text",
     ("skip_bad_rows", True): "--skip-bad-rows",
+    ("few_shot", True): "--few-shot",
+    ("few_shot", False): "--no-few-shot",
 }
 
 

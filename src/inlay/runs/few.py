@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FEW_SHOT_BELOW = 200
 """Rows to train on: with fewer, classification is few-shot by itself."""
 FEW_SHOT_STEPS = 100
+FEW_SHOT_RATE = 0.5
+"""Of a method's own learning rate."""
 FOLDS = 5
 """Of a few-shot run that has no more rows than that, for training and validation together."""
 

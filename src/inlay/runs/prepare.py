@@ -300,7 +300,9 @@ def _folds(run: Run, task: Task, known: list[Example], number: int) -> tuple[tup
     strata = [e.target for e in known] if run.stratify and task.kind == "classification" else None
     texts = describe.groups([task.subject(e) for e in known])
     found = splitting.folds(len(known), number, run.seed, strata, texts)
-    note = f"{len(found)} folds of the {len(known):,} rows give the score (seed {run.seed}); the adapter learns from all"
+    note = (
+        f"{len(found)} folds of the {len(known):,} rows give the score (seed {run.seed}); the adapter learns from all"
+    )
     return tuple(map(tuple, found)), [note]
 
 

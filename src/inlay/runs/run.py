@@ -71,7 +71,9 @@ class Run(BaseModel):
     stratify: bool = Field(True, description="keep the proportions of the classes when rows are drawn")
     lr: float | None = Field(None, gt=0, description="the peak learning rate")
     epochs: int | None = Field(
-        None, ge=0, description="passes over the data; 0, after --few-shot, trains no further than the head that is fitted"
+        None,
+        ge=0,
+        description="passes over the data; 0, after --few-shot, trains no further than the head that is fitted",
     )
     max_steps: int | None = Field(None, ge=1, description="stop after this many steps")
     batch_size: int = Field(16, ge=1, description="rows per step")
@@ -100,6 +102,9 @@ class Run(BaseModel):
         None, description="classification: first make texts of one class alike, then fit the head by regression"
     )
     few_shot_steps: int | None = Field(None, ge=1, description="steps that make texts of one class alike")
+    few_shot_temperature: float = Field(
+        0.1, gt=0, description="what similarities are divided by while texts of one class are made alike"
+    )
     folds: int | None = Field(
         None, ge=0, description="score by N folds, then train on all rows; 0 holds rows out for validation instead"
     )

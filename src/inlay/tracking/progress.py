@@ -197,10 +197,14 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
         screen.print("texts that are too long are cut; --long windows reads all of them", style="dim")
     count = data.method.count(host.base.sites)
     share = percent(count / host.base.sites.size)
-    screen.print(f"method: {data.method.spec}, {count:,} parameters ({share} of the base); {kept(data)}", soft_wrap=True)
+    screen.print(
+        f"method: {data.method.spec}, {count:,} parameters ({share} of the base); {kept(data)}", soft_wrap=True
+    )
     if data.run.few_shot:
         then = "its head is trained further" if data.run.epochs else "nothing more is trained"
-        said = f"few-shot: {data.run.few_shot_steps} steps make texts of one class alike, then a head is fitted and {then}"
+        said = (
+            f"few-shot: {data.run.few_shot_steps} steps make texts of one class alike, then a head is fitted and {then}"
+        )
         screen.print(f"{said} (--no-few-shot turns this off)", style="dim", soft_wrap=True)
     if note := few_to_validate(data):
         screen.print(note, style="yellow", soft_wrap=True)

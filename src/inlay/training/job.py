@@ -20,6 +20,7 @@ from torch import Tensor
 from inlay import metrics
 from inlay.bank.noise import generator
 from inlay.errors import RunError
+from inlay.runs.few import FEW_SHOT_RATE
 from inlay.runs.prepare import Part, Prepared
 from inlay.tasks import Example, Row, Task
 from inlay.tasks import parse as parse_task
@@ -135,7 +136,8 @@ class Job:
     def lr(self) -> float:
         """The learning rate of the next step: a linear rise, then a linear fall to zero."""
         run = self.data.run
-        return self._scheduled(run.lr if run.lr is not None else self.data.method.learning_rate)
+        own = self.data.method.learning_rate * (FEW_SHOT_RATE if run.few_shot else 1.0)
+        return self._scheduled(run.lr if run.lr is not None else own)
 
     @property
     def gate_lr(self) -> float | None:
@@ -271,7 +273,7 @@ def _round(data: Prepared, train: Part, scored: Part, text: Part | None, fold: i
         classes: dict[int, list[int]] = {}
         for number, row in enumerate(train.rows):
             classes.setdefault(row.target, []).append(number)
-        contrast = Contrast(max_length=data.task.max_length), data.labels, train.rows, (), (), data.metric
+        contrast = Contrast(sharpness=run.few_shot_temperature), data.labels, train.rows, (), (), data.metric
         assert run.few_shot_steps is not None  # settled with the data
         add(Stage("contrast", *contrast, 0, run.few_shot_steps, None, None, classes))
     main = (data.task, data.labels, train.rows, scored.examples, scored.rows, data.metric)
@@ -300,7 +302,8 @@ def _pairs(classes: Mapping[int, Sequence[int]], random: torch.Generator) -> lis
         order = [own[i] for i in torch.randperm(len(own), generator=random).tolist()]
         pairs = [order[i : i + 2] for i in range(0, len(order), 2)]
         if len(pairs) > 1 and len(pairs[-1]) == 1:
-            pairs[-2] += pairs.pop()
+            single = pairs.pop()
+            pairs[-1] += single
         found += pairs
     return found
 
