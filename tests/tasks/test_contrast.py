@@ -12,14 +12,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from inlay.bank.noise import generator
+from inlay.bank.records import on_device
+from inlay.engine.outputs import Output
 from inlay.registry import tasks
 from inlay.runs.prepare import Part
 from inlay.tasks import NOTHING, Row, at_units
 from inlay.tasks._contrast import Contrast
 from inlay.training.job import Stage
 from inlay.training.loss import RunTargets, loss_per_run, plan_losses
-from inlay.bank.records import on_device
-from inlay.engine.outputs import Output
 
 BASE = tiny.text_host().base
 CLASSES = ([0, 1, 0, 1, 1, 2], [0, 0, 0], [1, 0, 2, 1], [3, 3])

@@ -38,7 +38,11 @@ def section(card: Card, key: str) -> Card:
 def settings(card: Card) -> Card:
     """The settings of the run that trained it, as far as they are not today's defaults."""
     found = section(card, "config")
-    return restated(found) if found else {}
+    if not found:
+        return {}
+    said = restated(found)
+    # a run whose length is said is not few-shot by itself
+    return {key: value for key, value in said.items() if said.get("epochs") is None or (key, value) not in _USUAL}
 
 
 def labels(card: Card) -> list[str]:
@@ -152,6 +156,7 @@ def data_name(card: Card) -> str:
 
 
 _ASIDE = ("data", "name")
+_USUAL = (("few_shot", False), ("folds", 0))
 _CAN_BE_NONE = ("clip",)
 """Settings that `none` turns off; of all others it is the default of today."""
 _FLAGS = {

@@ -1,8 +1,9 @@
 """Few rows: when a run trains in the way for them, and where its score then comes from.
 
 With a few dozen rows, texts of one class are first made alike (tasks/_contrast.py), and the head is then fitted by
-logistic regression: docs/log.md has what that is worth. A tenth of so few rows says nothing about a score, and is missed in training.
-So folds give the score, each trained without the rows it is scored on, and the adapter learns from all rows.
+logistic regression: docs/log.md has what that is worth. A tenth of so few rows says nothing about a score, and is
+missed in training. So folds give the score, each trained without the rows it is scored on, and the adapter learns from
+all rows.
 
 Both take steps, of which a file of a hundred rows can afford some 800 in three minutes on two cores (runs/length.py).
 """

@@ -1,8 +1,8 @@
 """How long a run trains where nobody says, and which of its states is kept.
 
-It makes `FEWEST_EPOCHS` passes, or more until it has taken `LEAST_STEPS` steps. With a hundred rows, five passes are some
-thirty steps, in which the learning rate rises and falls before anything is learned. The least number of steps is what
-a small file can afford on two cores: docs/performance.md has 0.44 s for a step of 32 texts of 32 tokens
+It makes `FEWEST_EPOCHS` passes, or more until it has taken `LEAST_STEPS` steps. With a hundred rows, five passes are
+some thirty steps, in which the learning rate rises and falls before anything is learned. The least number of steps is
+what a small file can afford on two cores: docs/performance.md has 0.44 s for a step of 32 texts of 32 tokens
 (all-MiniLM-L6-v2), so 400 steps of 16 take about one and a half minutes; twice as long texts, three. A few-shot run
 (runs/few.py) has steps of its own, and after them none.
 """

@@ -6,7 +6,7 @@ rows of i's class,
     loss = mean over rows i that have others of their class of
            mean over p in P(i) of  -log( exp(z_i . z_p / T) / sum over a != i of exp(z_i . z_a / T) )
 
-Nobody can ask for this task by its name: it has the rows of classification, and its outputs (head `states`) are no answers.
+Nobody can ask for it by a name: it has the rows of classification, and its outputs (head `states`) are no answers.
 """
 
 from __future__ import annotations

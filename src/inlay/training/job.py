@@ -1,9 +1,9 @@
 """One run's place in the loop: its stages, its position, its best so far. No tensors live here but the best ones.
 
-A run has one stage, its task; more if it first trains on the texts alone, or makes texts of one class alike (few-shot), or
-tunes again what its method has kept. A stage starts from the adapter the one before it gave, with a fresh head unless the
-task is the same, or with one that is fitted to its rows (few-shot). With folds a run goes through all its stages once for
-every fold, and at last for all rows, each time from the beginning.
+A run has one stage, its task; more if it first trains on the texts alone, or makes texts of one class alike (few-shot),
+or tunes again what its method has kept. A stage starts from the adapter the one before it gave, with a fresh head
+unless the task is the same, or with one that is fitted to its rows (few-shot). With folds a run goes through all its
+stages once for every fold, and at last for all rows, each time from the beginning.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Job:
     def judge(self, scores: Mapping[str, float], loss: float | None = None) -> bool:
         """Enter an evaluation; True if it is the best so far, and its state is one to keep.
 
-        By the metric, and among equals by the loss; or by the loss alone, if the run says so. Folds keep the last state.
+        By the metric, and among equals by the loss; or by the loss alone, if the run says so. Folds keep the last.
 
         Args:
             loss: of the validation rows, if it is known.
