@@ -155,7 +155,7 @@ def test_wrong_usage(place: Place, data: list[str]):
     assert "give DATA or --manifest" in place.fails(code=2)
     assert "--test is for a single dataset" in place.fails(*data, "--test", data[0], code=2)
     assert "--methods: unknown method 'houlsbi'" in place.fails(data[0], "--methods", "houlsbi", code=2)
-    assert "--epochs: " in place.fails(data[0], "--epochs", "0", code=2)
+    assert "--epochs: " in place.fails(data[0], "--epochs", "-1", code=2)
 
 
 def test_runs_that_all_fail(place: Place, data: list[str]):

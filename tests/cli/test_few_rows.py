@@ -10,16 +10,19 @@ import pytest
 from inlay.tracking.progress import few_to_validate
 
 
-def data(rows: int) -> Any:
-    return SimpleNamespace(validation=SimpleNamespace(examples=[None] * rows))
+def data(rows: int, folds: tuple[int, ...] = ()) -> Any:
+    return SimpleNamespace(validation=SimpleNamespace(examples=[None] * rows), folds=folds)
 
 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (1, "Only one validation row: scores such as accuracy may be off by ±50 points"),
-        (10, "Only 10 validation rows: scores such as accuracy may be off by ±30 points"),
-        (49, "Only 49 validation rows: scores such as accuracy may be off by ±15 points"),
+        (1, "Only one validation row: the standard error of an accuracy is up to 50 points, so ±50 points may be luck"),
+        (
+            10,
+            "Only 10 validation rows: the standard error of an accuracy is up to 16 points, so ±30 points may be luck",
+        ),
+        (49, "Only 49 validation rows: the standard error of an accuracy is up to 7 points, so ±15 points may be luck"),
     ],
 )
 def test_few_validation_rows_are_named_with_what_they_mean(rows, said):
@@ -27,6 +30,14 @@ def test_few_validation_rows_are_named_with_what_they_mean(rows, said):
     assert found.startswith(said)
     assert "--val or" in found
     assert "--val-size" in found
+
+
+def test_with_folds_all_rows_count():
+    found = few_to_validate(data(25, (1, 2)))
+    assert found.startswith(
+        "25 rows, each scored by a fold that has not seen it: the standard error of an accuracy is up to 10"
+    )
+    assert "--val" not in found
 
 
 def test_enough_validation_rows_need_no_word():

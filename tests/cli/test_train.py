@@ -227,13 +227,14 @@ def test_every_setting_has_an_option_that_reaches_it(place: Place):
         "label": "label", "format": "jsonl", "encoding": "utf-8", "val": val, "val_size": "5", "test": val,
         "train_size": "20", "lr": 0.001, "epochs": 2, "max_steps": 3, "batch_size": 5, "max_length": 20,
         "long": "windows", "warmup": 0.2, "weight_decay": 0.01, "decay": "weights", "clip": 0.5, "eval_every": 2,
-        "patience": 4, "metric": "f1_macro", "seed": 7, "pretrain_epochs": 1,
+        "patience": 4, "metric": "f1_macro", "seed": 7, "pretrain_epochs": 1, "keep": "last", "few_shot_steps": 9,
+        "few_shot_temperature": 0.2, "folds": 0,
     }  # fmt: skip
-    flags = {"stratify": "--no-stratify", "dropout": "--no-dropout"}
+    flags = {"stratify": "--no-stratify", "dropout": "--no-dropout", "few_shot": "--no-few-shot"}
     flags |= {name: f"--{name.replace('_', '-')}" for name in ("class_weights", "pretrain_on_text", "skip_bad_rows")}
     options = [str(part) for name, value in given.items() for part in (f"--{name.replace('_', '-')}", value)]
     config = place.train(place.write(rows), "--name", "mine", *options, *flags.values())["config"]
-    expected = {**given, **{name: name not in ("stratify", "dropout") for name in flags}, "name": "mine"}
+    expected = {**given, **{name: name not in ("stratify", "dropout", "few_shot") for name in flags}, "name": "mine"}
     assert config == {**expected, "data": str(place.folder / "rows.jsonl")}
     assert Run.model_fields.keys() - config.keys() == {"pair"}
 
@@ -386,7 +387,7 @@ def test_a_run_that_fails_leaves_nothing_behind(place: Place):
         (["--name", "-x"], "'-x'"),
         (["--name", "a/b"], "'a/b'"),
         (["--name", "x" * 101], "xxx"),
-        (["--epochs", "0"], "greater than or equal to 1"),
+        (["--epochs", "-1"], "greater than or equal to 0"),
         (["--lr", "-1"], "greater than 0"),
         (["--long", "sometimes"], "'cut', 'windows'"),
         (["--train-size", "lots"], "a number of rows such as 1000, or a share such as 10%"),

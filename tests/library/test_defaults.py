@@ -212,6 +212,9 @@ def test_specs_in_full_say_the_same():
     assert parse(config.full("houlsby", made)) == made
 
 
+FIRST = {"keep": "score", "few_shot": False, "folds": 0}
+"""What was done before there were these settings."""
+
 # --- settings of runs -------------------------------------------------------------------------------------------
 
 
@@ -226,18 +229,18 @@ def more_epochs(monkeypatch):
 
 
 def test_settings_say_what_differs_from_the_first_defaults(more_epochs):
-    assert Run(data="x", epochs=8, method="diffprune").written() == {
+    assert Run(data="x", epochs=8, method="diffprune", **FIRST).written() == {
         "data": "x",
         "epochs": 8,
         "method": "diffprune:low=-0.1,gate_lr=0.1",
     }
-    assert Run(data="x", epochs=5, method="diffprune:l0=0").written() == {
+    assert Run(data="x", epochs=5, method="diffprune:l0=0", **FIRST).written() == {
         "data": "x",
         "method": "diffprune:l0=0,low=-0.1,gate_lr=0.1",
     }
     explicit = {"data": "x", "method": "diffprune:low=-1.5,gate_lr=0"}
-    assert Run(**explicit, epochs=5).written() == explicit
-    assert Run(data="x", epochs=5, method="lora:rank=8").written() == {"data": "x", "method": "lora:rank=8"}
+    assert Run(**explicit, epochs=5, **FIRST).written() == explicit
+    assert Run(data="x", epochs=5, method="lora:rank=8", **FIRST).written() == {"data": "x", "method": "lora:rank=8"}
 
 
 def test_old_settings_run_as_they_did(more_epochs):
@@ -249,11 +252,8 @@ def test_old_settings_run_as_they_did(more_epochs):
 
 
 def test_while_defaults_are_the_first_ones_settings_are_as_given():
-    run = Run(data="x", method="lora:rank=8", epochs=3, seed=0)
-    assert (
-        run.written()
-        == run.config()
-        == run.model_dump(exclude_defaults=True)
-        == {"data": "x", "method": "lora:rank=8", "epochs": 3}
-    )
+    run = Run(data="x", method="lora:rank=8", epochs=3, seed=0, **FIRST)
+    said = {"data": "x", "method": "lora:rank=8", "epochs": 3}
+    assert run.config() == run.model_dump(exclude_defaults=True) == {**said, **FIRST}
+    assert run.written() == said
     assert defaults.restated(run.written()) == run.config()

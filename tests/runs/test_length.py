@@ -20,7 +20,7 @@ def host() -> inlay.Host:
 
 
 def prepared(host: inlay.Host, **settings: object) -> Prepared:
-    return prepare(work.run(**{"epochs": None, "batch_size": 16, **settings}), host)
+    return prepare(work.run(**{"epochs": None, "batch_size": 16, "few_shot": False, **settings}), host)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_settings_that_are_kept_say_how_long_it_was(host):
 
 def test_runs_of_a_sweep_that_share_rows_have_lengths_of_their_own(host):
     trials = Data(host)
-    first, second = (trials.prepare(work.run(epochs=None, batch_size=size)) for size in (4, 16))
+    first, second = (trials.prepare(work.run(epochs=None, batch_size=size, few_shot=False)) for size in (4, 16))
     assert second.train is first.train
     assert (first.run.epochs, second.run.epochs) == (100, 400)
 
@@ -80,6 +80,34 @@ def test_among_equal_scores_the_lowest_validation_loss_is_best(host):
     assert job.best is not None
     assert job.best["step"] == 2
     assert job.is_over, "a tie with a lower loss is no reason to go on"
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept", "patience"),
+    [("score", [1, 0, 1, 0, 0], False), ("loss", [1, 1, 0, 1, 0], False), ("last", [0] * 5, False)],
+)
+def test_which_state_is_kept(host, keep, kept, patience):
+    job = Job(0, "a", prepared(host, epochs=9, patience=3, keep=keep))
+    found = []
+    for step, (accuracy, loss) in enumerate([(0.5, 1.0), (0.4, 0.9), (0.6, 0.95), (0.1, 0.8), (0.4, 0.8)], 1):
+        job.step = step
+        job.losses.append(1.0)
+        found.append(job.judge({"accuracy": accuracy}, loss))
+    assert found == [bool(one) for one in kept]
+    assert job.kept["step"] == (5 if keep == "last" else 1 + max(i for i, one in enumerate(kept) if one))
+    assert job.is_over == patience
+
+
+def test_the_last_state_is_the_one_that_is_served(host):
+    last, best = (inlay.train(host, work.run(epochs=6, lr=1e-2, val_size=4, keep=keep)) for keep in ("last", "score"))
+    assert last.losses == best.losses
+    assert last.best_step == len(last.losses) > best.best_step
+
+
+@pytest.mark.parametrize(("held_out", "keep"), [(49, "loss"), (50, "score"), (2000, "score")])
+def test_few_validation_rows_choose_by_loss(held_out, keep):
+    assert settled(inlay.Run(data="x.csv"), 400, held_out).keep == keep
+    assert settled(inlay.Run(data="x.csv", keep="last"), 400, held_out).keep == "last"
 
 
 def test_the_state_with_the_lowest_loss_is_the_one_that_is_served(host):

@@ -238,11 +238,11 @@ def test_when_no_task_can_be_trained(base, tmp_path):
 
 
 def test_mistakes_in_the_file_end_the_command(base, tmp_path):
-    done = train(base, manifest(tmp_path, "[tasks.a]\ndata = 'x'\nlr = -1\n[tasks.b]\nepochs = 0"))
+    done = train(base, manifest(tmp_path, "[tasks.a]\ndata = 'x'\nlr = -1\n[tasks.b]\nepochs = -1"))
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
     assert "[tasks.a]: lr=-1" in done.stderr
-    assert "[tasks.b]: 'data' is missing; epochs=0" in done.stderr
+    assert "[tasks.b]: 'data' is missing; epochs=-1" in done.stderr
 
 
 def test_an_interrupted_manifest_goes_on(base, mixed, monkeypatch):

@@ -67,6 +67,8 @@ class Slot:
     params: dict[str, Param]
     groups: dict[str, Group]
     """tensor name -> the group whose stack holds it."""
+    head: Group | None
+    """The group of its head, which may be without tensors; None without one."""
     method: Method | None = None
     start: dict[str, Tensor] = field(default_factory=dict)
     """Where mixout falls back to; empty without it."""
@@ -81,11 +83,6 @@ class Slot:
         if self.weights is not None:
             return any(map(is_gate, self.weights.tensors))
         return any(part.delta.gated for part in self.parts)
-
-    @functools.cached_property
-    def head(self) -> Group | None:
-        """The group of its head; None without one."""
-        return next((self.groups[next(iter(p.names().values()))] for p in self.parts if is_head(p.site.kind)), None)
 
     @functools.cached_property
     def wants(self) -> frozenset[str]:
@@ -161,8 +158,8 @@ class Bank:
         slot = next(self._next)
         alone = weights is not None or any(part.site.kind in self._single_slot for part in parts)
         try:
-            homes = self._enter(slot, parts, params)
-            self.slots[slot] = record = Slot(parts, params, homes, method, dict(start or {}), weights, alone)
+            homes, head = self._enter(slot, parts, params)
+            self.slots[slot] = record = Slot(parts, params, homes, head, method, dict(start or {}), weights, alone)
             self.columns[slot] = self._free_column()
             if alone or record.has_gates or record.start:
                 self.special.add(slot)
@@ -272,7 +269,9 @@ class Bank:
 
     def places_in_groups(self, slot: int) -> list[tuple[Group, int]]:
         """A slot's groups, and its entry in each."""
-        return [(group, group.entry_of[slot]) for group in dict.fromkeys(self.slot(slot).groups.values())]
+        record = self.slot(slot)
+        groups = [*record.groups.values(), *([] if record.head is None else [record.head])]
+        return [(group, group.entry_of[slot]) for group in dict.fromkeys(groups)]
 
     def move(self, wanted: Mapping[int, Sequence[tuple[int, int]]]) -> None:
         """Put slots back where `places_in_groups` found them; other slots make way.
@@ -328,12 +327,13 @@ class Bank:
         true_size = [] if stack.shape[1:] == shape else [slice(0, n) for n in shape]
         return Place(stack, (group.entry(slot, name), *true_size))
 
-    def _enter(self, slot: int, parts: Sequence[Part], params: Iterable[str]) -> dict[str, Group]:
-        """Give a slot its entries: tensor name -> group."""
+    def _enter(self, slot: int, parts: Sequence[Part], params: Iterable[str]) -> tuple[dict[str, Group], Group | None]:
+        """Give a slot its entries: tensor name -> group, and the group of its head."""
         by_delta: dict[Delta, list[Part]] = {}
         for part in parts:
             by_delta.setdefault(part.delta.bucketed(), []).append(part)
         homes: dict[str, Group] = {}
+        head: Group | None = None
         for delta, own in by_delta.items():
             key = delta, tuple((part.site.name, tuple(part.names().items())) for part in own)
             group = self.groups.get(key)
@@ -342,7 +342,8 @@ class Bank:
                 self._add(group)
             group.enter(slot)
             homes |= {full: group for part in own for full in part.names().values()}
-        return {name: homes[name] for name in params}
+            head = group if any(is_head(part.site.kind) for part in own) else head
+        return {name: homes[name] for name in params}, head
 
     def _add(self, group: Group) -> None:
         group.row = self._free_row()

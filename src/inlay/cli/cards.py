@@ -127,7 +127,7 @@ def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) ->
         table.add_row(marked, *(decimals(one[name]) if name in one else "" for one in found.values()))
     screen.print(table)
     if about.deciding(card):
-        screen.print("  * picked the checkpoint", style="dim")
+        screen.print(f"  * {about.scored(card)}", style="dim", soft_wrap=True)
 
 
 def _section(screen: Console, title: str) -> None:

@@ -127,7 +127,11 @@ def _own_rows(
     data = prepare(from_config(config, entry.name), host)
     if data.data_hash != entry.card.get("data"):
         raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
-    parts = {"test": data.test, "validation": data.validation, "train": data.train}
+    if data.folds and data.test is None and split != "train":
+        raise DataError(
+            f"{entry.name} learned from all its rows, and {len(data.folds)} folds gave its score; pass DATA"
+        )
+    parts = {"test": data.test, "validation": None if data.folds else data.validation, "train": data.train}
     chosen = split or ("test" if data.test is not None else "validation")
     part = parts.get(chosen)
     if part is None:

@@ -15,6 +15,8 @@ from inlay.cli.help import DATA, METHOD, RARE, TRAINING
 from inlay.cli.options import either
 from inlay.errors import RunError
 from inlay.heads import HEADS, POOLS
+from inlay.runs.few import FEW_SHOT_BELOW, FEW_SHOT_STEPS, FOLDS
+from inlay.runs.length import FEW_TO_VALIDATE, FEWEST_EPOCHS, LEAST_STEPS
 from inlay.runs.run import Run, make_run
 
 
@@ -42,6 +44,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "label": Shown("COLUMN", "guessed"),
         "val": Shown("FILE", "some rows are held out"),
         "val_size": Shown("N|P%", "10%, at most 2000"),
+        "folds": Shown("N", f"{FOLDS} with --few-shot and fewer than {FEW_SHOT_BELOW} rows, else 0"),
         "test": Shown("FILE", "none"),
         "train_size": Shown("N|P%", "all"),
         "skip_bad_rows": Shown(),
@@ -57,8 +60,8 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "metric": Shown("METRIC", "the task's own", (), known.metric),
     },
     TRAINING: {
-        "lr": Shown("X", "the method's own"),
-        "epochs": Shown("N", "5, or enough for 400 steps"),
+        "lr": Shown("X", "the method's own; half of it with --few-shot"),
+        "epochs": Shown("N", f"{FEWEST_EPOCHS}, or enough for {LEAST_STEPS} steps; 0 with --few-shot"),
         "max_steps": Shown("N", "no limit"),
         "batch_size": Shown("N"),
         "max_length": Shown("N", "the base's limit, at most 512"),
@@ -67,6 +70,11 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "class_weights": Shown(),
         "eval_every": Shown("N", "once an epoch"),
         "patience": Shown("N", "never stop early"),
+        "keep": Shown("WHICH", f"score, or loss with fewer than {FEW_TO_VALIDATE} validation rows, or last with folds"),
+        "few_shot": Shown(
+            "", f"on with fewer than {FEW_SHOT_BELOW} rows and none of --epochs, --max-steps, --eval-every, --patience"
+        ),
+        "few_shot_steps": Shown("N", str(FEW_SHOT_STEPS)),
         "seed": Shown("N"),
     },
     RARE: {
@@ -79,6 +87,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "decay": Shown("WHAT"),
         "pretrain_on_text": Shown(),
         "pretrain_epochs": Shown("N"),
+        "few_shot_temperature": Shown("X"),
     },
 }
 """Panel -> the settings in it. All of `Run` but `data` and `name`, which every command has in a way of its own."""
@@ -98,8 +107,8 @@ class Settings:
 
     def made(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What differs from leaving everything out."""
-        given = {name: value for name, value in values.items() if value is not None and value is not False}
-        return {name: not _default(name) if value is True else _read(name, value) for name, value in given.items()}
+        given = {name: value for name, value in values.items() if value is not None and (value or not _is_flag(name))}
+        return {name: not _default(name) if _is_flag(name) else _read(name, value) for name, value in given.items()}
 
 
 def option(setting: str) -> str:
@@ -112,10 +121,24 @@ def _default(setting: str) -> Any:
     return Run.model_fields[setting].default
 
 
+def _is_flag(setting: str) -> bool:
+    """Whether an option turns it on, or off, and nothing else."""
+    return isinstance(_default(setting), bool)
+
+
+def _is_open(setting: str) -> bool:
+    """Whether it is on, off, or follows from the data."""
+    return _default(setting) is None and Run.model_fields[setting].annotation == bool | None
+
+
 def _parameter(panel: str, name: str) -> inspect.Parameter:
     shown, field = SETTINGS[panel][name], Run.model_fields[name]
     help_ = _sentence(shown.off or field.description or "", shown.names) + f" {shown.note}" * bool(shown.note)
-    if isinstance(field.default, bool):
+    if _is_open(name):
+        both = f"{option(name)}/--no-{name.replace('_', '-')}"
+        told = f"{help_}  [default: {shown.unset}]"
+        return parameter(name, Annotated[bool | None, options.option(panel, both, None, told)], None)
+    if _is_flag(name):
         return parameter(name, Annotated[bool, options.option(panel, option(name), None, help_)], False)
     unset = shown.unset if field.default is None else _plain(field.default)
     told = f"{help_}  [default: {unset}]"

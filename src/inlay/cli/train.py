@@ -173,8 +173,9 @@ def _prepare(
 ) -> dict[int, Prepared]:
     """The runs that can be trained; what is wrong with the others goes to `problems`."""
     from inlay.cli.progress import show_data
+    from inlay.runs.length import FEW_TO_VALIDATE
     from inlay.runs.prepare import prepare
-    from inlay.tracking.progress import FEW_TO_VALIDATE, few_to_validate
+    from inlay.tracking.progress import few_to_validate
 
     prepared: dict[int, Prepared] = {}
     for i, run in enumerate(runs):

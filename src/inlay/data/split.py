@@ -85,6 +85,28 @@ def split(
     return [rest[i] for i in take(len(rest), n_train, seed, strata)], sorted(validation)
 
 
+def folds(
+    rows: int, number: int, seed: int, stratify: Sequence[str] | None, groups: Sequence[str] | None = None
+) -> list[list[int]]:
+    """All rows in so many parts of about the same size, each in ascending order, with the classes in proportion.
+
+    No group straddles; there are fewer parts if there are fewer groups.
+    """
+    units = _units(rows, seed, stratify, groups)
+    if len(units) < 2:
+        raise RunError(f"all {rows} rows belong together, so they cannot be split into folds; pass --val FILE")
+    found: list[list[int]] = [[] for _ in range(min(number, len(units)))]
+    # class by class, the largest groups first, each to the smallest part so far of those with fewest rows of its class
+    classes = list(dict.fromkeys(unit.label for unit in units))
+    for label in sorted(classes):
+        own = [0] * len(found)
+        for unit in sorted((u for u in units if u.label == label), key=lambda unit: -len(unit.rows)):
+            part = min(range(len(found)), key=lambda i: (own[i], len(found[i])))
+            found[part] += unit.rows
+            own[part] += len(unit.rows)
+    return [sorted(part) for part in found]
+
+
 class _Unit:
     """Rows that stay together, and their class: that of the first."""
 

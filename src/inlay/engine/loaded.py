@@ -45,6 +45,8 @@ class Loaded:
 
     def outputs(self, base: Base) -> int:
         """How wide the head is: a transform is as wide as the word embeddings it is compared with."""
+        if self.head == "states":
+            return base.sites.hidden
         return words_of(base)[0].shape[1] if self.head == "transform" else len(self.labels)
 
     def params(self, base: Base) -> dict[str, Param]:

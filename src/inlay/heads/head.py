@@ -5,6 +5,7 @@
     mlp      W2 gelu(W1 h + b1) + b2    W1 [d, d]
     relu2    W2 relu(W1 h + b1) + b2    W1 [d, d]; DistilBERT's own
     transform   LN(gelu(W h + b))       as wide as the word embeddings, which it is compared with (tasks/mlm.py)
+    states      h                       the pooled states themselves, without parameters (tasks/_contrast.py)
 
 A head is a delta at the pseudo-site `head`, so heads of all kinds and label counts stack in the bank like
 everything else: labels are padded to a bucket, and padded labels are cut off before anyone sees them.
@@ -34,7 +35,9 @@ _INNER: dict[str, Callable[[Tensor], Tensor] | None] = {
     "mlp": F.gelu,
     "relu2": F.relu,
 }
-KINDS = (*HEADS, "transform")
+_OWN_WIDTH = ("transform", "states")
+"""As wide as something of the base, not as there are labels."""
+KINDS = (*HEADS, *_OWN_WIDTH)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Head(Delta):
     def params(self, site: Site) -> dict[str, Param]:
         """weight [d, labels], bias [labels]; with an inner layer dense [d, d] and its bias [d]."""
         d = site.d_in
+        if self.kind == "states":
+            return {}
         if self.kind == "transform":
             vectors = {name: Param((self.labels,)) for name in ("dense_bias", "scale", "shift")}
             return {"dense": Param((d, self.labels)), **vectors}
@@ -60,10 +65,12 @@ class Head(Delta):
 
     def bucketed(self) -> Head:
         """Labels up to a bucket; a norm would see the padding, so a transform keeps its width."""
-        return self if self.kind == "transform" else replace(self, labels=bucket(self.labels))
+        return self if self.kind in _OWN_WIDTH else replace(self, labels=bucket(self.labels))
 
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
         """The logits themselves: a head adds to nothing."""
+        if self.kind == "states":
+            return at.x
         if self.kind == "transform":
             h = F.gelu(route.linear(at.x, p["dense"], p["dense_bias"]))
             n = F.layer_norm(h, h.shape[-1:], eps=1e-12)

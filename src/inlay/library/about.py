@@ -38,7 +38,11 @@ def section(card: Card, key: str) -> Card:
 def settings(card: Card) -> Card:
     """The settings of the run that trained it, as far as they are not today's defaults."""
     found = section(card, "config")
-    return restated(found) if found else {}
+    if not found:
+        return {}
+    said = restated(found)
+    # a run whose length is said is not few-shot by itself
+    return {key: value for key, value in said.items() if said.get("epochs") is None or (key, value) not in _USUAL}
 
 
 def labels(card: Card) -> list[str]:
@@ -130,6 +134,17 @@ def deciding(card: Card) -> tuple[str, str, float] | None:
     return None if split is None else (metric, split, found[split][metric])
 
 
+def scored(card: Card) -> str:
+    """What a validation score has to do with the state that was kept."""
+    config, folds = settings(card), card.get("folds")
+    if isinstance(folds, int) and folds:
+        return f"{folds} folds gave the validation score, each on rows it had not seen; this adapter saw all of them"
+    if config.get("keep") == "last" or config.get("epochs") == 0:
+        return "validation rows picked nothing: the last state was kept"
+    chose = "the loss" if config.get("keep") == "loss" else str(card.get("metric"))
+    return f"{chose} on the validation rows picked the checkpoint, so the score is slightly optimistic"
+
+
 def data_name(card: Card) -> str:
     """What it was trained on, without the folders of the machine it was trained on."""
     data = str(section(card, "config").get("data") or "")
@@ -141,6 +156,7 @@ def data_name(card: Card) -> str:
 
 
 _ASIDE = ("data", "name")
+_USUAL = (("few_shot", False), ("folds", 0))
 _CAN_BE_NONE = ("clip",)
 """Settings that `none` turns off; of all others it is the default of today."""
 _FLAGS = {
@@ -149,6 +165,8 @@ _FLAGS = {
     ("class_weights", True): "--class-weights",
     ("pretrain_on_text", True): "--pretrain-on-text",
     ("skip_bad_rows", True): "--skip-bad-rows",
+    ("few_shot", True): "--few-shot",
+    ("few_shot", False): "--no-few-shot",
 }
 
 

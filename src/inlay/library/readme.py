@@ -143,8 +143,8 @@ def _metrics(card: Card) -> Iterator[str]:
         values = (f"{one[name]:.4f}" if name in one else "" for one in found.values())
         yield f"| {_plain(name)} | {' | '.join(values)} |"
     if card.get("metric") and "validation" in found:
-        metric = _plain(card["metric"])
-        yield from ("", f"{metric} on the validation rows picked the checkpoint, so it is slightly optimistic.")
+        said = _plain(about.scored(card))
+        yield from ("", f"{said[0].upper()}{said[1:]}.")
 
 
 def _labels(card: Card) -> Iterator[str]:

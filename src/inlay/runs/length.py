@@ -1,36 +1,53 @@
-"""How long a run trains where nobody says: `FEWEST_EPOCHS` passes, or more until it has taken `LEAST_STEPS` steps.
+"""How long a run trains where nobody says, and which of its states is kept.
 
-With a hundred rows, five passes are some thirty steps, in which the learning rate rises and falls before anything is
-learned. The least number of steps is what a small file can afford on two cores: docs/performance.md has 0.44 s for
-a step of 32 texts of 32 tokens (all-MiniLM-L6-v2), so 400 steps of 16 take about one and a half minutes; twice as long
-texts, three.
+It makes `FEWEST_EPOCHS` passes, or more until it has taken `LEAST_STEPS` steps. With a hundred rows, five passes are
+some thirty steps, in which the learning rate rises and falls before anything is learned. The least number of steps is
+what a small file can afford on two cores: docs/performance.md has 0.44 s for a step of 32 texts of 32 tokens
+(all-MiniLM-L6-v2), so 400 steps of 16 take about one and a half minutes; twice as long texts, three. A few-shot run
+(runs/few.py) has steps of its own, and after them none.
 """
 
 from __future__ import annotations
 
 import math
 
+from inlay.errors import RunError
+from inlay.runs.few import FEW_SHOT_STEPS
 from inlay.runs.run import Run
 
 FEWEST_EPOCHS = 5
 LEAST_STEPS = 400
 MOST_EVALUATIONS = 20
 """Of a run with more than `FEWEST_EPOCHS`: more would take longer than the training, and choose by luck."""
+FEW_TO_VALIDATE = 50
+"""Below this a score on validation rows says little: its standard error is 7 points with 50. The loss then chooses."""
 
 
-def settled(run: Run, rows: int) -> Run:
-    """The run with its epochs and, where they are many, its evaluations; what was given stays as it is.
+def settled(run: Run, rows: int, held_out: int = FEW_TO_VALIDATE, few_shot: bool = False, folds: int = 0) -> Run:
+    """The run with all that follows from its rows; what was given stays as it is.
 
     Args:
         rows: how many there are to train on; a text in several windows counts as often.
+        held_out: how many examples there are to validate on.
     """
-    if run.epochs is not None:
-        return run
+    changes: dict[str, object] = {"few_shot": few_shot, "folds": folds}
+    if few_shot and run.few_shot_steps is None:
+        changes["few_shot_steps"] = FEW_SHOT_STEPS
+    if run.keep is None:
+        changes["keep"] = "last" if folds else "loss" if held_out < FEW_TO_VALIDATE else "score"
+    if run.epochs is None:
+        changes |= _length(run, rows, few_shot)
+    elif run.epochs == 0 and not few_shot:
+        raise RunError("epochs=0 (--epochs) is for few-shot training (--few-shot), which fits a head before")
+    return run.model_copy(update=changes)
+
+
+def _length(run: Run, rows: int, few_shot: bool) -> dict[str, int]:
+    if few_shot and run.max_steps is None:
+        return {"epochs": 0}
     steps = math.ceil(rows / run.batch_size)
     epochs = max(FEWEST_EPOCHS, math.ceil(LEAST_STEPS / steps))
     if run.max_steps is not None:
         epochs = min(epochs, math.ceil(run.max_steps / steps))
-    changes = {"epochs": epochs}
-    if run.eval_every is None and epochs > MOST_EVALUATIONS:
-        changes["eval_every"] = steps * math.ceil(epochs / MOST_EVALUATIONS)
-    return run.model_copy(update=changes)
+    many = run.eval_every is None and epochs > MOST_EVALUATIONS
+    return {"epochs": epochs} | ({"eval_every": steps * math.ceil(epochs / MOST_EVALUATIONS)} if many else {})

@@ -32,6 +32,7 @@ from inlay.methods.finetune import Finetune
 from inlay.methods.lora import Lora
 from inlay.methods.norms import Norms
 from inlay.runs.encoded import Encoder, content
+from inlay.runs.few import folds_of, is_few_shot
 from inlay.runs.inputs import SAMPLE, choose_columns, name_of, open_inputs
 from inlay.runs.length import settled
 from inlay.runs.run import Run
@@ -75,9 +76,14 @@ class Prepared:
     data_hash: str = ""
     files: dict[str, Any] = field(default_factory=dict)
     """split -> the digest of its file, where it is one."""
+    folds: tuple[tuple[int, ...], ...] = ()
+    """The numbers of the examples that each fold is scored on; all are then in `train` and in `validation`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "run", settled(self.run, len(self.train.rows)))  # also for another run on these rows
+        # also for another run on these rows
+        few = is_few_shot(self.run, self.task, self.method, len(self.train.rows))
+        run = settled(self.run, len(self.train.rows), len(self.validation.examples), few, len(self.folds))
+        object.__setattr__(self, "run", run)
 
 
 @dataclass(frozen=True)
@@ -130,14 +136,18 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
     method = check(run, host)
     given = reading(run)
     columns, labels, test = given.columns, given.labels, given.test
-    train, validation, more = _split(run, given.task, given.train, given.validation)
+    number = folds_of(run, given.task, method, len(given.train), bool(given.validation))
+    folds, more = _folds(run, given.task, given.train, number) if number else ((), [])
+    train, validation = given.train, given.train
+    if not folds:
+        train, validation, more = _split(run, given.task, given.train, given.validation)
     task = given.task.fit(train)
     notes = [*given.notes, *more, *given.skipped]
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
     encoder = Encoder(task, tokenizer, labels, limit)
     # another seed splits the same examples in another way
     known = given.train
-    pool = known if not given.validation and len(train) + len(validation) == len(known) else None
+    pool = known if not folds and not given.validation and len(train) + len(validation) == len(known) else None
 
     def fixed(rows: list[Row]) -> list[Row]:  # the noise that engine.predict has, so that `eval` gives the same
         return task.draw(rows, tokenizer, torch.Generator().manual_seed(0)) if task.draws else rows
@@ -158,10 +168,11 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
         tested,
         _texts(run, tokenizer, host, train, pool) if run.pretrain_on_text else None,
         _weights(run, train, labels),
-        _look(task, train, validation, test, encoder.lengths(train, pool), limit),
+        _look(task, train, [] if folds else validation, test, encoder.lengths(train, pool), limit),
         notes,
-        content([*train, *validation, *test]),
+        content([*train, *([] if folds else validation), *test]),
         given.files,
+        folds,
     )
 
 
@@ -282,6 +293,17 @@ def _split(
     if run.train_size is not None:
         notes.append(f"training on {len(train):,} of {len(known):,} rows")
     return [known[i] for i in train], [known[i] for i in validation], notes
+
+
+def _folds(run: Run, task: Task, known: list[Example], number: int) -> tuple[tuple[tuple[int, ...], ...], list[str]]:
+    """The examples that each fold is scored on, by their numbers; the same text is never in two of them."""
+    strata = [e.target for e in known] if run.stratify and task.kind == "classification" else None
+    texts = describe.groups([task.subject(e) for e in known])
+    found = splitting.folds(len(known), number, run.seed, strata, texts)
+    note = (
+        f"{len(found)} folds of the {len(known):,} rows give the score (seed {run.seed}); the adapter learns from all"
+    )
+    return tuple(map(tuple, found)), [note]
 
 
 def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example], pool: list[Example] | None) -> Split:

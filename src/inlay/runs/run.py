@@ -70,7 +70,11 @@ class Run(BaseModel):
     train_size: Size | None = Field(None, description="train on only this many rows, or this share")
     stratify: bool = Field(True, description="keep the proportions of the classes when rows are drawn")
     lr: float | None = Field(None, gt=0, description="the peak learning rate")
-    epochs: int | None = Field(None, ge=1, description="passes over the data")
+    epochs: int | None = Field(
+        None,
+        ge=0,
+        description="passes over the data; 0, after --few-shot, trains no further than the head that is fitted",
+    )
     max_steps: int | None = Field(None, ge=1, description="stop after this many steps")
     batch_size: int = Field(16, ge=1, description="rows per step")
     max_length: int | None = Field(None, ge=4, description="the longest row, in tokens")
@@ -87,11 +91,31 @@ class Run(BaseModel):
     class_weights: bool = Field(False, description="give rare classes more weight")
     eval_every: int | None = Field(None, ge=1, description="evaluate every N steps")
     patience: int | None = Field(None, ge=1, description="stop after N evaluations without improvement")
+    keep: Literal["score", "loss", "last"] | None = Field(
+        None, description="which state is kept: the one with the best validation score or loss, or the last one"
+    )
     metric: str | None = Field(None, description="the metric that picks the best checkpoint")
     seed: int = Field(0, ge=0, description="the seed for initial weights, row order, dropout and splits")
     pretrain_on_text: bool = Field(False, description="first train on the texts alone, with masked words (TAPT)")
     pretrain_epochs: int = Field(3, ge=1, description="passes over the texts in pretraining")
+    few_shot: bool | None = Field(
+        None, description="classification: first make texts of one class alike, then fit the head by regression"
+    )
+    few_shot_steps: int | None = Field(None, ge=1, description="steps that make texts of one class alike")
+    few_shot_temperature: float = Field(
+        0.1, gt=0, description="what similarities are divided by while texts of one class are made alike"
+    )
+    folds: int | None = Field(
+        None, ge=0, description="score by N folds, then train on all rows; 0 holds rows out for validation instead"
+    )
     skip_bad_rows: bool = Field(False, description="skip rows that cannot be used, and count them")
+
+    @field_validator("folds")
+    @classmethod
+    def _not_one(cls, folds: int | None) -> int | None:
+        if folds == 1:
+            raise ValueError("expected at least 2, or 0 for none")
+        return folds
 
     @field_validator("val_size", "train_size")
     @classmethod

@@ -12,6 +12,7 @@ from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
 from inlay.library import defaults
 from inlay.registry import methods
+from inlay.runs.few import may_begin_by_itself
 from inlay.runs.prepare import Known, Prepared, check, prepare, read
 from inlay.runs.run import Run
 from inlay.sweeps.grid import Setting, Space
@@ -22,7 +23,7 @@ _FILES = ("name", "data", "val", "test", "format", "encoding")
 _TRAINING = frozenset(
     (
         "name method head pool lr epochs max_steps batch_size warmup weight_decay decay clip dropout eval_every "
-        "patience pretrain_epochs"
+        "patience pretrain_epochs keep few_shot_steps few_shot_temperature"
     ).split()
 )
 """Settings that rows do not depend on: runs that differ in nothing else share one reading of the data."""
@@ -53,10 +54,13 @@ class Data:
 
     def prepare(self, run: Run) -> Prepared:
         """A run's data, shared with runs that are trained in another way on the same rows."""
-        key = json.dumps(run.model_dump(exclude={"data", "seed", *_TRAINING}), sort_keys=True)  # all have the same data
+        said = run.model_dump(exclude={"data", "seed", *_TRAINING})  # all have the same data
+        method = check(run, self.host)
+        folds = may_begin_by_itself(run) and not method.retunes  # rows are split in another way then
+        key = json.dumps([said, folds], sort_keys=True)
         for seed in (None, run.seed):
             if (found := self._prepared.get((key, seed))) is not None:
-                return replace(found, run=run, method=check(run, self.host))
+                return replace(found, run=run, method=method)
         made = prepare(run, self.host, lambda run: self._read(run, key))
         self._prepared[key, run.seed if self._known[key].is_split_by_seed(run) else None] = made
         return made

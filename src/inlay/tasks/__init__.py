@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from inlay.config import option
 from inlay.data.batch import Array
 from inlay.errors import SpecError
 from inlay.registry import tasks
+from inlay.tasks._outputs import RowOutputs as RowOutputs
 
 if TYPE_CHECKING:
     from inlay.base.load import Base
@@ -88,27 +89,6 @@ class Targets:
     """[units, ...], int64 or float32: what is right. Beside another run's wider one it is padded with zeros."""
     weight: Array
     """float32 [units]; the loss of the rows is sum(weight * losses)."""
-
-
-@dataclass(frozen=True)
-class RowOutputs(Sequence[Tensor]):
-    """The logits of pooled rows: all of them in one tensor, and one by one for whoever asks."""
-
-    logits: Tensor
-    """[rows, labels], on the CPU."""
-
-    def __len__(self) -> int:
-        return len(self.logits)
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> RowOutputs: ...
-    def __getitem__(self, index: int | slice) -> Tensor | RowOutputs:
-        return RowOutputs(self.logits[index]) if isinstance(index, slice) else self.logits[index]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.logits.unbind())
 
 
 class Unusable(Exception):  # noqa: N818 - it never leaves the reader

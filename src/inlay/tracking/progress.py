@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.library.about import clock, percent
+from inlay.runs.length import FEW_TO_VALIDATE
 from inlay.screen import GAP, Lines, table
 from inlay.untrusted import visible
 
@@ -28,8 +29,6 @@ _ROWS = 24
 _BAR = 20
 ROOMY = 100
 """Characters of a wide console."""
-FEW_TO_VALIDATE = 50
-"""Below this a score on validation rows says little: with 50, 14 points more or less are luck."""
 
 
 class Progress:
@@ -191,10 +190,7 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
     for note in data.notes:
         screen.print(note, style="dim", soft_wrap=True)
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
-    screen.print(
-        f"task: {data.task.name}, {len(data.train.examples):,} rows to train, "
-        f"{len(data.validation.examples):,} to validate{test}"
-    )
+    screen.print(f"task: {data.task.name}, {_rows(data)}{test}")
     for line in describe.lines(data.look):
         screen.print(line)
     if data.look.over_long and getattr(data.task, "long", "") == "cut":
@@ -202,10 +198,14 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
     count = data.method.count(host.base.sites)
     share = percent(count / host.base.sites.size)
     screen.print(
-        f"method: {data.method.spec}, {count:,} parameters ({share} of the base); "
-        f"best checkpoint chosen by {data.metric}",
-        soft_wrap=True,
+        f"method: {data.method.spec}, {count:,} parameters ({share} of the base); {kept(data)}", soft_wrap=True
     )
+    if data.run.few_shot:
+        then = "its head is trained further" if data.run.epochs else "nothing more is trained"
+        said = (
+            f"few-shot: {data.run.few_shot_steps} steps make texts of one class alike, then a head is fitted and {then}"
+        )
+        screen.print(f"{said} (--no-few-shot turns this off)", style="dim", soft_wrap=True)
     if note := few_to_validate(data):
         screen.print(note, style="yellow", soft_wrap=True)
     if data.text is not None:
@@ -217,14 +217,30 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
         screen.print(f"first on the texts alone, with {head}")
 
 
+def _rows(data: Prepared) -> str:
+    """How many there are for what."""
+    rows = f"{len(data.train.examples):,} rows to train"
+    by = f"scored by {len(data.folds)} folds" if data.folds else f"{len(data.validation.examples):,} to validate"
+    return f"{rows}, {by}"
+
+
+def kept(data: Prepared) -> str:
+    """Which of a run's states is kept."""
+    if data.run.keep == "last" or not data.run.epochs:
+        return "the last state is kept"
+    return f"best checkpoint chosen by {'validation loss' if data.run.keep == 'loss' else data.metric}"
+
+
 def few_to_validate(data: Prepared) -> str:
     """What a small number of validation rows means for the score; empty if there are enough."""
     rows = len(data.validation.examples)
     if rows >= FEW_TO_VALIDATE:
         return ""
     only = "Only one validation row" if rows == 1 else f"Only {rows} validation rows"
-    means = f"scores such as accuracy may be off by ±{_off_by(rows)} points, and they also pick the best checkpoint"
-    return f"{only}: {means}. Use --val or --val-size for more."
+    only = f"{rows} rows, each scored by a fold that has not seen it" if data.folds else only
+    error = 50 / math.sqrt(rows)
+    means = f"the standard error of an accuracy is up to {error:.0f} points, so ±{_off_by(rows)} points may be luck"
+    return f"{only}: {means}." + ("" if data.folds else " Use --val or --val-size for more.")
 
 
 def _off_by(rows: int) -> int:
@@ -235,8 +251,7 @@ def _off_by(rows: int) -> int:
 def show_runs(screen: Console | Lines, runs: Mapping[str, Prepared]) -> None:
     """What will be trained side by side, a line each."""
     for name, data in runs.items():
-        rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate"
-        screen.print(f"{name}: {data.task.name}, {rows}, {data.method.spec}", soft_wrap=True)
+        screen.print(f"{name}: {data.task.name}, {_rows(data)}, {data.method.spec}", soft_wrap=True)
 
 
 def show_end(screen: Console | Lines, results: Sequence[Result]) -> None:

@@ -1,7 +1,9 @@
 """One run's place in the loop: its stages, its position, its best so far. No tensors live here but the best ones.
 
-A run has one stage, its task; two if it first trains on the texts alone, or tunes again what its method has kept. A
-stage starts from the adapter the one before it gave, with a fresh head unless the task is the same.
+A run has one stage, its task; more if it first trains on the texts alone, or makes texts of one class alike (few-shot),
+or tunes again what its method has kept. A stage starts from the adapter the one before it gave, with a fresh head
+unless the task is the same, or with one that is fitted to its rows (few-shot). With folds a run goes through all its
+stages once for every fold, and at last for all rows, each time from the beginning.
 """
 
 from __future__ import annotations
@@ -18,16 +20,18 @@ from torch import Tensor
 from inlay import metrics
 from inlay.bank.noise import generator
 from inlay.errors import RunError
+from inlay.runs.few import FEW_SHOT_RATE
 from inlay.runs.prepare import Prepared, Split
 from inlay.tasks import Example, Row, Task
 from inlay.tasks import parse as parse_task
+from inlay.tasks._contrast import Contrast
 
 
 @dataclass(frozen=True)
 class Stage:
     """One stretch of training with one task."""
 
-    kind: Literal["text", "task", "again"]
+    kind: Literal["text", "contrast", "task", "again"]
     task: Task
     labels: tuple[str, ...]
     rows: Sequence[Row]
@@ -40,20 +44,29 @@ class Stage:
     eval_every: int | None
     groups: Sequence[Sequence[int]] | None = None
     """Numbers of rows that belong in the same batch; None where every row may be anywhere."""
+    classes: Mapping[int, Sequence[int]] | None = None
+    """Class -> the numbers of its rows, where every row should meet another one of its class."""
+    fold: int | None = None
+    """Which fold it is about; None for all rows."""
+    starts_over: bool = False
+    """Whether it begins with a fresh adapter."""
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """Steps of one pass over the rows."""
         steps = math.ceil(len(self.rows) / batch_size)
+        if self.classes is not None:
+            return min(steps, sum(max(1, len(own) // 2) for own in self.classes.values()))
         return steps if self.groups is None else min(steps, len(self.groups))
 
     def batches(self, batch_size: int, random: torch.Generator) -> list[list[int]]:
         """The numbers of the rows of every step of one pass, in random order."""
-        order = torch.randperm(len(self.rows if self.groups is None else self.groups), generator=random).tolist()
-        if self.groups is None:
+        groups = self.groups if self.classes is None else _pairs(self.classes, random)
+        order = torch.randperm(len(self.rows if groups is None else groups), generator=random).tolist()
+        if groups is None:
             return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         steps = self.steps_per_epoch(batch_size)
         ends = [len(order) * i // steps for i in range(steps + 1)]
-        return [[i for g in order[a:b] for i in self.groups[g]] for a, b in itertools.pairwise(ends)]
+        return [[i for g in order[a:b] for i in groups[g]] for a, b in itertools.pairwise(ends)]
 
 
 @dataclass(eq=False)
@@ -82,6 +95,8 @@ class Job:
     result: dict[str, Any] | None = None
     gates: dict[str, Any] = field(default_factory=dict)
     """How shut they were when they were dropped, if training went on after that."""
+    held_out: list[list[Any]] = field(default_factory=list)
+    """Of every fold that is done: what it says of each row that it is scored on, as plain numbers."""
     _order: tuple[tuple[int, int], list[list[int]]] = ((-1, -1), [])
 
     def __post_init__(self) -> None:
@@ -121,7 +136,8 @@ class Job:
     def lr(self) -> float:
         """The learning rate of the next step: a linear rise, then a linear fall to zero."""
         run = self.data.run
-        return self._scheduled(run.lr if run.lr is not None else self.data.method.learning_rate)
+        own = self.data.method.learning_rate * (FEW_SHOT_RATE if run.few_shot else 1.0)
+        return self._scheduled(run.lr if run.lr is not None else own)
 
     @property
     def gate_lr(self) -> float | None:
@@ -149,7 +165,7 @@ class Job:
     @property
     def weights(self) -> Sequence[float] | None:
         """Class weights for the loss."""
-        return self.data.weights if self.stage.kind != "text" else None
+        return self.data.weights if self.stage.kind not in ("text", "contrast") else None
 
     def note(self, loss: float, step: int) -> None:
         """Keep the loss of a step; one that is not a number ends the run."""
@@ -172,7 +188,9 @@ class Job:
         )
 
     def judge(self, scores: Mapping[str, float], loss: float | None = None) -> bool:
-        """Enter an evaluation; True if it is the best so far: by the metric, and among equals by the loss.
+        """Enter an evaluation; True if it is the best so far, and its state is one to keep.
+
+        By the metric, and among equals by the loss; or by the loss alone, if the run says so. Folds keep the last.
 
         Args:
             loss: of the validation rows, if it is known.
@@ -182,14 +200,28 @@ class Job:
         every = stage.eval_every or self.steps_per_epoch
         recent = self.losses[-(self.step % every or every) :]  # since the evaluation before
         held_out = {} if loss is None else {"validation_loss": loss}
-        self.history.append({**entry, "loss": sum(recent) / len(recent), **held_out})
-        is_better = metrics.better(stage.metric, value, None if self.best is None else self.best["value"])
+        fold = {} if stage.fold is None else {"fold": stage.fold + 1}
+        self.history.append({**entry, **fold, "loss": sum(recent) / len(recent), **held_out})
+        keep, before = self.data.run.keep, self.best or {}
+        if keep == "loss" and loss is not None:
+            is_better = metrics.better("loss", loss, before.get("loss"))
+        else:
+            is_better = metrics.better(stage.metric, value, before.get("value"))
         self.since_best = 0 if is_better else self.since_best + 1  # a tie is no progress, or it would never end
-        if not is_better and not self._breaks_tie(value, loss):
+        if not is_better and (keep == "loss" or not self._breaks_tie(value, loss)):
             return False
         place = {"step": self.at, "epoch": round(self.epoch, 3)}
         self.best = {"value": value, **place, "metrics": dict(scores), "loss": loss}
-        return True
+        return stage.fold is None and keep != "last"
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Where the state comes from that the run has given: step and epoch. Those of folds do not count."""
+        best = self.best if self.data.run.keep != "last" else None
+        if best is not None:
+            return {"step": best["step"], "epoch": best["epoch"]}
+        folds = sum(stage.steps for stage in self.stages if stage.fold is not None)
+        return {"step": self.at - folds, "epoch": round(self.epoch, 3)}
 
     def _breaks_tie(self, value: float, loss: float | None) -> bool:
         """Whether a score that was reached before comes with a lower loss now."""
@@ -215,22 +247,65 @@ class Job:
 
 
 def _stages(data: Prepared) -> list[Stage]:
+    stages: list[Stage] = []
+    everything = range(len(data.train.examples))
+    for fold, held_out in enumerate(data.folds):
+        scored = _some(data.validation, held_out)
+        own = set(everything).difference(held_out)
+        text = None if data.text is None else _some(data.text, sorted(own))
+        stages += _round(data, _some(data.train, sorted(own)), scored, text, fold)
+    last = data.validation if not data.folds else Split([], [])
+    return stages + _round(data, data.train, last, data.text, None)
+
+
+def _round(data: Prepared, train: Split, scored: Split, text: Split | None, fold: int | None) -> list[Stage]:
+    """The stages from a fresh adapter to one that is trained on these rows."""
     run, stages = data.run, []
 
     def add(stage: Stage, most: int | None = None) -> None:
-        steps = stage.epochs * stage.steps_per_epoch(run.batch_size)
-        stages.append(replace(stage, steps=steps if most is None else min(steps, most)))
+        steps = stage.epochs * stage.steps_per_epoch(run.batch_size) if stage.epochs else stage.steps
+        stages.append(replace(stage, steps=steps if most is None else min(steps, most), fold=fold))
 
-    if data.text is not None:
-        text = parse_task("mlm"), ("word",), data.text.rows, (), (), "perplexity"
-        add(Stage("text", *text, run.pretrain_epochs, 0, None))
-    main = (data.task, data.labels, data.train.rows, data.validation.examples, data.validation.rows, data.metric)
-    groups = _groups(data.task, data.train) if data.task.compares_rows else None
+    if text is not None:
+        alone = parse_task("mlm"), ("word",), text.rows, (), (), "perplexity"
+        add(Stage("text", *alone, run.pretrain_epochs, 0, None))
+    if run.few_shot:
+        classes: dict[int, list[int]] = {}
+        for number, row in enumerate(train.rows):
+            classes.setdefault(row.target, []).append(number)
+        contrast = Contrast(sharpness=run.few_shot_temperature), data.labels, train.rows, (), (), data.metric
+        assert run.few_shot_steps is not None  # settled with the data
+        add(Stage("contrast", *contrast, 0, run.few_shot_steps, None, None, classes))
+    main = (data.task, data.labels, train.rows, scored.examples, scored.rows, data.metric)
+    groups = _groups(data.task, train) if data.task.compares_rows else None
     assert run.epochs is not None  # settled with the data
-    add(Stage("task", *main, run.epochs, 0, run.eval_every, groups), run.max_steps)
+    # a fold is only there for its end
+    every = run.eval_every if fold is None else run.epochs * math.ceil(len(train.rows) / run.batch_size)
+    add(Stage("task", *main, run.epochs, 0, every, groups), run.max_steps)
     if data.method.retunes:
-        add(Stage("again", *main, max(1, run.epochs // 3), 0, run.eval_every, groups), run.max_steps)
+        add(Stage("again", *main, max(1, run.epochs // 3), 0, every, groups), run.max_steps)
+    stages[0] = replace(stages[0], starts_over=True)
     return stages
+
+
+def _some(part: Split, chosen: Sequence[int]) -> Split:
+    """Some of the examples of a part, with their rows."""
+    number = {example: i for i, example in enumerate(chosen)}
+    rows = [replace(row, example=number[row.example]) for row in part.rows if row.example in number]
+    return Split([part.examples[i] for i in chosen], rows)
+
+
+def _pairs(classes: Mapping[int, Sequence[int]], random: torch.Generator) -> list[list[int]]:
+    """Rows of one class in twos, drawn anew; the last of an odd number joins one of the pairs."""
+    found: list[list[int]] = []
+    for own in classes.values():
+        order = [own[i] for i in torch.randperm(len(own), generator=random).tolist()]
+        pairs = [order[i : i + 2] for i in range(0, len(order), 2)]
+        if len(pairs) > 1 and len(pairs[-1]) == 1:
+            single = pairs.pop()
+            pairs[-1] += single
+        found += pairs
+    return found
 
 
 def _groups(task: Task, train: Split) -> list[list[int]]:
@@ -255,5 +330,6 @@ STATE = (
     "problem",
     "result",
     "gates",
+    "held_out",
 )
 """What a checkpoint keeps of a job beside tensors."""

@@ -211,7 +211,7 @@ class Loop:
 
     def _catch_up(self) -> bool:
         """Make the evaluations that were given up before the checkpoint was written; False if there are none."""
-        late = [job for job in self.active if job.step and (job.is_over or (job.is_due and not job.is_judged))]
+        late = [job for job in self.active if job.is_over or (job.step and job.is_due and not job.is_judged)]
         if self._resumed and late:
             self.milestones.look_at(late)
         return self._resumed and bool(late)
@@ -251,7 +251,7 @@ class Loop:
         return self._cache.batch(mine)
 
     def _part(self, job: Job, rows: Sequence[Row]) -> RunStep:
-        run, share = job.data.run, self.ranks.share(rows)
+        run, share = job.data.run, self.ranks.share(rows, whole=job.stage.kind == "contrast")
         settings = Settings(job.step + 1, job.lr, run.weight_decay, run.clip, run.decay == "weights", job.gate_lr)
         key = run.seed, job.at
         return RunStep(slot_name(job), job.stage.task, rows, settings, key, run.dropout, job.weights, share)

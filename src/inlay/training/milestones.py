@@ -19,8 +19,10 @@ from torch import Tensor
 from inlay.data.columns import by_option
 from inlay.engine.evaluate import by_example, score
 from inlay.engine.host import Host
+from inlay.heads import logistic
 from inlay.library.adapter import Adapter
 from inlay.runs.prepare import Split
+from inlay.tasks import RowOutputs
 from inlay.training.interrupt import Stopped
 from inlay.training.job import Job
 from inlay.training.memory import refuse_too_large
@@ -46,9 +48,13 @@ class Milestones:
         self._evaluate([job for job in stepped if job.state == "active" and job.is_due and not job.is_judged])
         self._drop_hopeless()
         ended: list[Job] = []
-        for job in [job for job in stepped if job.state == "active" and job.is_over]:
+        over = [job for job in stepped if job.state == "active" and job.is_over]
+        for job in over:
             self.loop.guard(job, functools.partial(self._advance, ended))
         self._finish(sorted(ended, key=attrgetter("index")))
+        # a stage without steps, whose head is fitted and not trained, is over at once
+        if again := [job for job in over if job.state == "active" and job not in ended and job.is_over]:
+            self.look_at(again)
 
     def _drop_hopeless(self) -> None:
         for job in self.loop.prune(list(self.loop.active)) if self.loop.prune is not None else ():
@@ -91,18 +97,34 @@ class Milestones:
         loss = None
         if stage.task.gives_answers:  # else its score is made of the loss
             loss = stage.task.loss(outputs, stage.validation, self.loop.host.base).item()
-        if job.judge(*self.loop.ranks.same((scores, loss))):
+        is_best = job.judge(*self.loop.ranks.same((scores, loss)))
+        if stage.fold is not None and job.step >= stage.steps:
+            said = self.loop.ranks.same([out.tolist() for out in outputs])
+            job.held_out = [*job.held_out[: stage.fold], said]  # once more, after a stage that tunes again
+        if is_best:
             job.best_tensors = self.loop.host.adapter(slot_name(job)).tensors
         self.loop.tell("eval", job, **job.history[-1])
 
     def _advance(self, ended: list[Job], job: Job) -> None:
         """A stage is over: go on with the next one, or end."""
         self.loop.with_room(job, lambda: self.loop.slots.back_to_best(job))
+        head = self._fitted_head(job) if job.stage.kind == "contrast" else {}
         if job.next_stage():
             self.loop.tell("stage", job, stage=job.stage.kind)
             self._enter_stage(job)
+            self.loop.host.write(slot_name(job), head)
         else:
             ended.append(job)
+
+    def _fitted_head(self, job: Job) -> dict[str, Tensor]:
+        """The head of the next stage, by regression on the states of the rows."""
+        asked = [(slot_name(job), job.stage.rows)]
+        (states,) = self.loop.with_room(
+            job, lambda: self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up)
+        )
+        classes = [row.target for row in job.stage.rows]
+        found = logistic.fit(torch.stack(list(states)), classes, len(job.stage.labels), job.data.weights)
+        return {f"head.{name}": tensor for name, tensor in self.loop.ranks.same(found).items()}
 
     def _enter_stage(self, job: Job) -> None:
         finished = None
@@ -185,13 +207,15 @@ def last_outputs_of(
 ) -> list[Outputs]:
     """What runs, each in its slot, say of their validation and test rows: in the same batches, as evaluations are."""
     parts = [(slot_name(job), part.rows) for job in jobs for part in _splits(job).values()]
-    found = iter(ranks.outputs(host, parts, before_batch))
+    found = iter(ranks.outputs(host, parts, before_batch) if parts else ())
     return [[next(found) for _ in _splits(job)] for job in jobs]
 
 
 def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapter:
     """A run's finished adapter, which the host has in the run's slot, with its metrics and its history."""
     data, name, splits = job.data, slot_name(job), _splits(job)
+    if data.folds:
+        splits, outputs = {"validation": data.validation, **splits}, [_of_folds(job), *outputs]
     sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
     task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
     found: dict[str, dict[str, float]] = {}
@@ -200,7 +224,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
     about: dict[str, Any] = {
         "metrics": found,
         "metric": data.metric,
-        "best": _place(job),
+        "best": job.kept,
         "data": data.data_hash,
         "files": data.files,
         "scored_on": {split: part.content for split, part in splits.items()},
@@ -210,14 +234,23 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
     }
     about |= {"gates": gates} if (gates := adapter.about.get("gates") or job.gates) else {}
     about |= {"weights": host.base.form} if host.base.form else {}
+    about |= {"folds": len(data.folds)} if data.folds else {}
     return replace(adapter, name=job.name, task=task.spec, about=about)
 
 
 def _splits(job: Job) -> dict[str, Split]:
+    """What a finished adapter is run on; its validation rows only where it has not learned from them."""
     data = job.data
-    return {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
+    validation = {} if data.folds else {"validation": data.validation}
+    return validation | ({"test": data.test} if data.test is not None else {})
 
 
-def _place(job: Job) -> dict[str, Any]:
-    best = job.best or {"step": job.at, "epoch": round(job.epoch, 3)}
-    return {"step": best["step"], "epoch": best["epoch"]}
+def _of_folds(job: Job) -> Sequence[Tensor]:
+    """What is said of every row by the fold that has not learned from it."""
+    found: dict[int, Tensor] = {}
+    for examples, said in zip(job.data.folds, job.held_out, strict=True):
+        own = set(examples)
+        rows = [number for number, row in enumerate(job.data.validation.rows) if row.example in own]
+        found |= {number: torch.tensor(one) for number, one in zip(rows, said, strict=True)}
+    outputs = [found[number] for number in range(len(job.data.validation.rows))]
+    return outputs if job.data.task.per_token else RowOutputs(torch.stack(outputs))

@@ -89,9 +89,18 @@ class Ranks:
         """Whether this is the process that talks and writes."""
         return self.rank == 0
 
-    def share(self, rows: Sequence[Row]) -> Share | None:
-        """Which of a batch's rows to run; None for all."""
-        return None if self.size == 1 else share([len(row.ids) for row in rows], self.rank, self.size)
+    def share(self, rows: Sequence[Row], whole: bool = False) -> Share | None:
+        """Which of a batch's rows to run; None for all.
+
+        Args:
+            whole: rows are compared with one another, so one process runs all of them.
+        """
+        if self.size == 1:
+            return None
+        lengths = [len(row.ids) for row in rows]
+        if not whole:
+            return share(lengths, self.rank, self.size)
+        return Share((0, len(rows)), (0, sum(lengths))) if self.leads else Share((0, 1), (0, lengths[0]), counts=False)
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag whether it is set in any process."""

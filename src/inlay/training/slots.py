@@ -126,7 +126,7 @@ class Slots:
             self.active.insert(place, self.active.pop())
         else:
             self.optimiser.forget(self.host.slot(name))
-            own = job.data.method.params(self.host.base.sites)
+            own = {} if job.stage.starts_over else job.data.method.params(self.host.base.sites)
             tensors = {n: t for n, t in self.host.read(name).items() if n in own}
             self.host.unload(name)
             with self.ranks.agreeing():
@@ -161,7 +161,9 @@ class Slots:
 
     def _add(self, job: Job) -> None:
         run, stage = job.data.run, job.stage
-        how = {"labels": stage.labels, "task": stage.task, "head": run.head, "pool": run.pool, "seed": run.seed}
+        task = job.data.task if stage.kind == "contrast" else stage.task  # which nobody finds by a name
+        head = stage.task.head or run.head
+        how = {"labels": stage.labels, "task": task, "head": head, "pool": run.pool, "seed": run.seed}
         self.host.add(slot_name(job), job.data.method, **how)  # type: ignore[arg-type]
         self.optimiser.forget(self.host.slot(slot_name(job)))
 
