@@ -15,7 +15,7 @@ from inlay.bank.noise import generator
 from inlay.bank.records import on_device
 from inlay.engine.outputs import Output
 from inlay.registry import tasks
-from inlay.runs.prepare import Part
+from inlay.runs.prepare import Split
 from inlay.tasks import NOTHING, Row, at_units
 from inlay.tasks._contrast import Contrast
 from inlay.training.job import Stage
@@ -116,7 +116,7 @@ def stage(classes: Sequence[int]) -> Stage:
     numbers: dict[int, list[int]] = {}
     for i, one in enumerate(classes):
         numbers.setdefault(one, []).append(i)
-    part = Part([], rows(classes))
+    part = Split([], rows(classes))
     return Stage("contrast", Contrast(), ("a",), part.rows, (), (), "accuracy", 0, 9, None, None, numbers)
 
 

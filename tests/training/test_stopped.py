@@ -13,7 +13,7 @@ from training import work
 
 import inlay
 from inlay.cli.train import code_of
-from inlay.engine import evaluate
+from inlay.engine import predict
 from inlay.training.checkpoint import Checkpoint
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -32,9 +32,9 @@ class _Batches:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int | None = None, number: int = signal.SIGTERM):
         self.count, self.at, self.number = 0, at, number
-        self._real: Callable[..., Any] = evaluate._blocks
-        monkeypatch.setattr(evaluate, "_blocks", self._ran)
-        monkeypatch.setattr(evaluate, "budget", lambda host: 24)  # several batches for an evaluation
+        self._real: Callable[..., Any] = predict._blocks
+        monkeypatch.setattr(predict, "_blocks", self._ran)
+        monkeypatch.setattr(predict, "budget", lambda host: 24)  # several batches for an evaluation
 
     def _ran(self, *arguments: Any) -> Any:
         self.count += 1
