@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 import inlay
 from inlay.errors import AdapterError
+from inlay.library import header
 
 CARD = {
     "format": 1,
@@ -131,9 +132,14 @@ def test_bytes_are_the_file(tmp_path):
 def test_what_cannot_be_written_is_refused():
     with pytest.raises(AdapterError, match="meaning cannot be written"):
         replace(adapter(), about={"a": object()}).content()
-    stack = torch.zeros(4)
-    with pytest.raises(AdapterError, match="meaning cannot be written"):
-        replace(adapter(), tensors={"a": stack, "b": stack}).content()
+    with pytest.raises(AdapterError, match=r"meaning cannot be written: tensors of torch\.complex64"):
+        replace(adapter(), tensors={"x": torch.zeros(2, dtype=torch.complex64)}).content()
+
+
+def test_tensors_that_share_memory_are_each_written():
+    stack = torch.arange(4.0)
+    both = replace(adapter(), tensors={"a": stack, "b": stack})
+    assert_same(inlay.Adapter.of(both.content(), "here"), both)
 
 
 # --- half the bytes ---------------------------------------------------------------------------------------------
@@ -301,3 +307,22 @@ def test_a_card_that_is_not_a_json_object(tmp_path, text):
 )
 def test_a_card_whose_field_is_of_another_kind_names_it(tmp_path, key, value):
     refused(written(tmp_path / "a", {**CARD, key: value}), "damaged card", key)
+
+
+# --- the bytes of a file ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metadata", [{}, {"inlay": '{"name": "gr\u00fc\u00df \\u00fc\x01\n"}'}])
+def test_a_file_is_to_the_byte_what_safetensors_writes(metadata):
+    shapes = [(), (0,), (3,), (2, 0, 4), (2, 3)]
+    random = torch.Generator().manual_seed(0)
+    found = {
+        f'{name}{i}/\x7f\u00e9"{shape}': torch.randint(0, 2, shape, generator=random).to(dtype)
+        for i, dtype in enumerate(header._TYPES)
+        for name, shape in zip("zaZ_b", shapes, strict=True)
+    }
+    assert header.written(found, metadata) == save(found, metadata or None)
+    turned = torch.arange(12.0, requires_grad=True).view(3, 4).t()
+    assert header.written({"turned": turned}, metadata) == save({"turned": turned.contiguous()}, metadata or None)
+    assert header.written({"some": turned[0]}, metadata) == save({"some": turned[0].contiguous()}, metadata or None)
+    assert header.written({}, metadata) == save({}, metadata or None)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from inlay.errors import AdapterError
 from inlay.library.header import LIMIT as _HEADER_LIMIT
+from inlay.library.header import written
 
 _JSON_LIMIT = 4 << 20
 _WEIGHTS_LIMIT = 8 << 30
@@ -154,9 +155,7 @@ def as_json(settings: Mapping[str, Any]) -> bytes:
 
 def as_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
     """Weights as peft and adapters read them."""
-    from safetensors.torch import save
-
-    return bytes(save({name: t.contiguous() for name, t in tensors.items()}, metadata={"format": "pt"}))
+    return written(tensors, {"format": "pt"})
 
 
 def as_torch(tensors: Mapping[str, Tensor]) -> bytes:

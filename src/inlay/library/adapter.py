@@ -93,15 +93,11 @@ class Adapter:
 
     def content(self) -> bytes:
         """The bytes of its safetensors file; the same adapter always gives the same."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save
-
         card = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name in _KINDS}
         try:
             text = json.dumps({"format": FORMAT, **card, "full": self.full})
-            tensors = {name: t.detach().cpu().contiguous() for name, t in self.tensors.items()}
-            made: bytes = save(tensors, metadata={"inlay": text})
-        except (SafetensorError, TypeError, ValueError, RuntimeError) as error:
+            made = header.written(self.tensors, {"inlay": text})
+        except (TypeError, ValueError, RuntimeError) as error:
             raise AdapterError(f"{self.name or 'this adapter'} cannot be written: {error}") from None
         if int.from_bytes(made[:8], "little") > header.LIMIT:
             raise AdapterError(f"{self.name or 'this adapter'} cannot be written: what it says of itself is too long")

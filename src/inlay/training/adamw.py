@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from inlay.bank.bank import Trained
 from inlay.bank.forward import Forward
 from inlay.bank.records import A, Record, host, on_device
+from inlay.base.copies import to_cpu
 from inlay.data.batch import Array
 from inlay.kernels.shared import ADAMW_CHUNK
 
@@ -224,11 +225,11 @@ class AdamW:
         alive = {id(p) for p in self.bank.parameters()}
         self._moments = {key: moments for key, moments in self._moments.items() if key in alive}
 
-    def read(self, slot: int, device: str | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """A copy of a slot's moments at their true sizes, where they are or on a device."""
+    def read(self, slot: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """A copy of a slot's moments at their true sizes, on the CPU."""
         entries = self._entries(slot)
-        first = {name: m.first[i].to(device, copy=True) for name, (m, i) in entries.items()}
-        return first, {name: m.second[i].to(device, copy=True) for name, (m, i) in entries.items()}
+        first = to_cpu({name: m.first[i] for name, (m, i) in entries.items()})
+        return first, to_cpu({name: m.second[i] for name, (m, i) in entries.items()})
 
     def write(self, slot: int, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
         """Restore what `read` gave; nothing is a fresh start."""

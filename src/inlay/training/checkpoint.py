@@ -17,6 +17,7 @@ from torch import Tensor
 
 from inlay.errors import AdapterError, DiskError, RunError
 from inlay.library.adapter import Adapter
+from inlay.library.header import written
 from inlay.library.lock import Lock
 from inlay.library.storage import PART
 
@@ -39,11 +40,7 @@ class Checkpoint:
 
     def save(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Replace the state."""
-        from safetensors.torch import save
-
-        text = json.dumps({"format": _FORMAT, **state})
-        # an empty file is not valid safetensors, so there is always one tensor
-        content = save({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, {"inlay-loop": text})
+        content = written(tensors, {"inlay-loop": json.dumps({"format": _FORMAT, **state})})
         self._make_folder()
         self._write(content)
 

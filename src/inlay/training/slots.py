@@ -11,7 +11,6 @@ from torch import Tensor
 
 from inlay.bank import sparse
 from inlay.bank.bank import Bank
-from inlay.base.copies import to_cpu
 from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
@@ -143,7 +142,7 @@ class Slots:
     def snapshot(self, job: Job) -> Snapshot:
         """A copy of a run's tensors."""
         first, second = self.optimiser.read(self.host.slot(slot_name(job)))
-        return Snapshot(self.host.adapter(slot_name(job)), to_cpu(first), to_cpu(second))
+        return Snapshot(self.host.adapter(slot_name(job)), first, second)
 
     def adapter_around(self, job: Job, tensors: dict[str, Tensor]) -> Adapter:
         """The adapter of a run's stage with these tensors in it."""
