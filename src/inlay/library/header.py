@@ -49,7 +49,8 @@ def written(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes
         raise ValueError(f"tensors of {', '.join(sorted(unknown))}; expected one of {', '.join(map(str, _TYPES))}")
     place = {dtype: i for i, dtype in enumerate(_TYPES)}
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    parts, end = [], 0
+    parts: list[Any] = []
+    end = 0
     for name in sorted(tensors, key=lambda name: (place[tensors[name].dtype], name)):
         tensor = tensors[name].cpu().contiguous()
         start, end = end, end + tensor.nbytes
