@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,7 @@ class Classification(TextTask):
     measures = metrics.OF_TASK["classification"]
     columns = OWN["classification"].columns
     joined = OWN["classification"].joined
-    loss_options = ()
+    loss_options: ClassVar[tuple[str, ...] | None] = ()
     encode_options = ("long",)
     asked_options = ("long",)
 
