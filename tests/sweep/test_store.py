@@ -179,6 +179,7 @@ class Later(runs.Run):
 
 def ids(host: inlay.Host, cls: type[runs.Run], **settings: Any) -> str:
     how = {"method": "adapterbias", "epochs": 2, "batch_size": 8, "val_size": 8, "max_steps": 6, "seed": 0}
+    how["keep"] = "score"
     run = cls(data=str(GOLDEN / "rows.csv"), name="tone", **{**how, **settings})
     return identity(prepare(run, host), host)
 
@@ -198,7 +199,7 @@ def test_they_are_known_when_there_is_another_setting(host, monkeypatch):
     monkeypatch.setattr("inlay.sweeps.trial.Run", Later)
     assert {ids(host, Later, lr=lr) for lr in (1e-3, 1e-2)} == stored
     assert ids(host, Later, lr=1e-3, new=3) not in stored
-    monkeypatch.setattr(defaults, "LATER", {"new": 3})  # that is what was done before
+    monkeypatch.setattr(defaults, "LATER", {**defaults.LATER, "new": 3})  # that is what was done before
     assert ids(host, Later, lr=1e-3, new=3) in stored
     assert ids(host, Later, lr=1e-3) not in stored
 

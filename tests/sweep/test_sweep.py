@@ -14,6 +14,7 @@ from training import work
 import inlay
 from inlay.errors import InlayError, RunError
 from inlay.runs import inputs
+from inlay.runs.run import from_config
 from inlay.sweeps.store import Store
 from inlay.tasks.classification import Classification
 
@@ -272,7 +273,7 @@ def test_the_winner_goes_into_the_library(tmp_path: Path):
     assert (found.version, found.library) == (1, library.root)
     card = entry.card
     assert card["metrics"] == found.best.best.metrics
-    assert card["config"] == found.best.best.config
+    assert from_config(card["config"]) == from_config(found.best.best.config)
     assert card["parents"] == [f"sweep:{found.best.best.id}"]
     summary = card["sweep"]
     assert (summary["runs"], summary["settings"], summary["seeds"]) == (12, 6, 2)

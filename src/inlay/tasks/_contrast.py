@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ class Contrast(Classification):
     gives_answers = False
     compares_rows = True
     head = "states"
-    loss_options = ("sharpness",)  # type: ignore[assignment]
+    loss_options: ClassVar[tuple[str, ...] | None] = ("sharpness",)
 
     sharpness: float = option(0.1, "T, what similarities are divided by", above=0)
 

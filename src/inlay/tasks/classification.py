@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ class Classification(TextTask):
     measures = metrics.OF_TASK["classification"]
     columns = OWN["classification"].columns
     joined = OWN["classification"].joined
-    loss_options = ()
+    loss_options: ClassVar[tuple[str, ...] | None] = ()
     encode_options = ("long",)
 
     temperature: float = option(1.0, "what logits are divided by; fitted on validation rows", above=0)
