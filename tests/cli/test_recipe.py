@@ -41,8 +41,10 @@ def test_list():
     lines = done.stdout.splitlines()
     assert all(any(line.startswith(f"{name} ") for line in lines) for name in recipes.names())
     assert next(line for line in lines if line.startswith("houlsby-glue")).endswith("990")
+    papers = [recipes.find(name).paper for name in recipes.names()]
+    assert [line for line in lines if line in papers] == list(dict.fromkeys(sorted(papers)))
     found = json.loads(call("list", "--json").stdout)
-    assert [one["name"] for one in found] == recipes.names()
+    assert sorted(one["name"] for one in found) == recipes.names()
     assert {"paper", "table", "datasets", "rows", "runs"} <= found[0].keys()
 
 
@@ -93,9 +95,9 @@ def test_run(base: str, tmp_path: Path):
     found = json.loads(again.stdout)
     assert "10 of them are already done and are not repeated" in again.stderr
     assert [row["row"] for row in found["rows"]] == ["tuned", "any", "eight"]
-    shown = f"{found['rows'][0]['datasets']['First']['ours']:.1f}"
+    shown = f"{found['rows'][0]['columns']['First']['ours']:.1f}"
     assert f"90.0 | {shown} " in lines[at + 2]
-    assert found["rows"][0]["average"]["paper"] == 85.0
+    assert found["rows"][0]["averages"]["average"]["paper"] == 85.0
 
 
 def test_only_rows_and_a_store(base: str, tmp_path: Path):
@@ -104,7 +106,7 @@ def test_only_rows_and_a_store(base: str, tmp_path: Path):
     done = call("run", mine, data, *how, "--base", base, "--store", tmp_path / "s.sqlite", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert (found["datasets"], [row["row"] for row in found["rows"]]) == (["First"], ["eight"])
+    assert (found["columns"], [row["row"] for row in found["rows"]]) == (["First"], ["eight"])
     assert found["store"] == str(tmp_path / "s.sqlite")
     assert "train_size: 8 instead of all rows" in found["differences"]
     assert "average" not in done.stderr.partition("paper | ours")[2]
