@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,13 +61,17 @@ def test_list_and_show_need_no_torch():
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_show(name: str):
-    done = call("show", name)
+    done = call("show", name, width=1200)
     assert done.exit_code == 0
     recipe = recipes.find(name)
+    scored = [column.name for column in recipe.columns if any(column.name in row.scores for row in recipe.rows)]
     for row in recipe.rows:
-        scores = [f"{score:.1f}" for score in row.scores.values()]
-        lines = [line.split() for line in done.stdout.splitlines() if line.startswith(row.label)]
-        assert any(" ".join(scores) in " ".join(line) for line in lines), row.name
+        scores = [f"{row.scores[column]:.{recipe.digits}f}" if column in row.scores else "-" for column in scored]
+        lines = [re.sub(r" ± \S+", "", line) for line in done.stdout.splitlines() if line.startswith(f"{row.label} ")]
+        assert not scored or any(" ".join(scores) in " ".join(line.split()) for line in lines), row.name
+        assert f" {row.label}: {', '.join(row.methods)}" in done.stdout
+        spreads = [f"{row.scores[key]:.{recipe.digits}f} ± {spread}" for key, spread in row.spreads.items()]
+        assert all(text in done.stdout for text in spreads)
     assert all(" or ".join(one.places) in done.stdout for one in recipe.datasets)
     assert json.loads(call("show", name, "--json").stdout) == json.loads(json.dumps(recipe.document()))
 

@@ -37,18 +37,7 @@ def show_recipe(screen: Console, recipe: Recipe) -> None:
     screen.print(f"{recipe.title}", soft_wrap=True)
     screen.print()
     names = [column.name for column in recipe.columns]
-    columns = ["row", "trained", "in all", *(f"{column.name}\n{column.metric}" for column in recipe.columns)]
-    columns += ["mean", *(f"the paper's\n{name}" for name in recipe.groups)]
-    lines = []
-    for row in recipe.rows:
-        cells = [_with_spread(row.scores.get(name), row.spreads.get(name), recipe.digits) for name in names]
-        means = [row.mean(names), *(row.printed(name) for name in recipe.groups)]
-        means = [None, *means[1:]] if recipe.averages else means
-        told = ["" if mean is None else _printed(mean, recipe.digits) for mean in means]
-        lines.append([row.label, row.trained or "", row.total or "", *cells, *told])
-    filled = [i for i in range(len(columns)) if i == 0 or columns[i] in columns[3:-1] or any(line[i] for line in lines)]
-    filled = [i for i in filled if i == 0 or any(line[i].strip(_NONE) for line in lines)]
-    _print(screen, [columns[i] for i in filled], [[line[i] for i in filled] for line in lines])
+    _show_scores(screen, recipe, names)
     empty = [name for name in names if all(name not in row.scores for row in recipe.rows)]
     if empty:
         which = "no score" if len(empty) == len(names) else f"no score of {', '.join(empty)}"
@@ -67,6 +56,22 @@ def show_recipe(screen: Console, recipe: Recipe) -> None:
     for note in recipe.notes:
         screen.print(note, style="dim", soft_wrap=True)
     screen.print(f"\ninlay recipe run {recipe.name} FOLDER", style="dim")
+
+
+def _show_scores(screen: Console, recipe: Recipe, names: Sequence[str]) -> None:
+    """The paper's table, without columns that are empty; nothing if it has no number at all."""
+    mean = [] if recipe.averages or len(names) == 1 else ["mean"]
+    columns = ["row", "trained", "in all", *(f"{column.name}\n{column.metric}" for column in recipe.columns)]
+    columns += [*mean, *(f"the paper's\n{name}" for name in recipe.groups)]
+    lines = []
+    for row in recipe.rows:
+        cells = [_with_spread(row.scores.get(name), row.spreads.get(name), recipe.digits) for name in names]
+        means = [*(row.mean(names) for _ in mean), *(row.printed(name) for name in recipe.groups)]
+        told = ["" if one is None else _printed(one, recipe.digits) for one in means]
+        lines.append([row.label, row.trained or "", row.total or "", *cells, *told])
+    filled = [i for i in range(1, len(columns)) if any(line[i].strip(_NONE) for line in lines)]
+    if filled:
+        _print(screen, [columns[i] for i in (0, *filled)], [[line[i] for i in (0, *filled)] for line in lines])
 
 
 def _show_settings(screen: Console, recipe: Recipe) -> None:

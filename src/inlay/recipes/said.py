@@ -17,7 +17,7 @@ from inlay.recipes.recipe import SILENT, Column, listed
 from inlay.runs.run import Run
 from inlay.sweeps.values import shown
 
-FIXED = {"attention_dropout": "none", "schedule": "linear to zero", "head_dropout": "none"}
+FIXED = {"attention_dropout": "none", "schedule": "linear", "head_dropout": "none"}
 """What no setting changes."""
 REPORTED = "the metric that is reported"
 """In `protocol`: what picks the best checkpoint."""
