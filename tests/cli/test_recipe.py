@@ -153,3 +153,61 @@ def test_wrong_usage(arguments: list[str]):
 
 def test_an_empty_list_is_wrong_usage(tmp_path: Path):
     fails("run", "houlsby-glue", tmp_path, "--only", ",", code=2)
+
+
+def test_tuned_rows_and_a_clock(base: str, tmp_path: Path):
+    mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
+    how = (mine, data, "--only", "First", "--lines", "eight", "--seeds", 1, "--max-steps", 2, "--base", base)
+    how = (*how, "--store", tmp_path / "s.sqlite", "--tune", "lr=1e-3,3e-3")
+    shown = call("run", *how, "--minutes", 0)
+    assert shown.exit_code == 0, shown.output
+    assert "- unfinished: 3 of 3 runs; run it again to continue" in shown.stdout.splitlines()
+    done = call("run", *how, "--minutes", 60)
+    assert "mine: 3 runs: 2 rows, 1 dataset, 1 seed" in done.stdout  # 1e-3 is the paper's too
+    assert "unfinished" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("Adapters (8), lr tuned  ")]
+    assert [line for line in lines if line.startswith("Adapters (8), lr tuned: First lr=0.00")]
+    assert "- lr, in the rows tuned: the best of 2 by validation, 0.001, 0.003; the paper has its own" in lines
+
+
+@pytest.mark.parametrize(
+    ("tune", "said"),
+    [
+        ("lr=fast", "--tune 'lr=fast' is not lr, or lr=1e-4,1e-3"),
+        ("epochs", "epochs cannot be tuned, only lr"),
+        ("lr=1e-3", "expected two positive numbers or more"),
+    ],
+)
+def test_what_cannot_be_tuned(tmp_path: Path, tune: str, said: str):
+    assert said in fails("run", "houlsby-glue", tmp_path, "--tune", tune)
+
+
+def test_a_folder_above_or_below(tmp_path: Path):
+    cooking.serve(tmp_path, {"glue/CoLA/train.jsonl": 0, "glue/CoLA/dev.jsonl": 1})
+    for wrong in (tmp_path, tmp_path / "glue" / "CoLA"):
+        assert f"Did you mean {tmp_path.resolve() / 'glue'}?" in fails("run", "houlsby-glue", wrong)
+
+
+def test_what_the_paper_says_and_what_is_run_are_compared(base: str, tmp_path: Path):
+    data = cooking.serve(tmp_path / "data", {"CoLA/train.jsonl": 0, "CoLA/dev.jsonl": 1})
+    how = ("--only", "CoLA", "--seeds", 1, "--minutes", 0, "--base", base, "--store", tmp_path / "s.sqlite", "--json")
+
+    def said(recipe: str, *more: Any) -> list[str]:
+        done = call("run", recipe, data, *how, *more)
+        assert done.exit_code == 0, done.output
+        found: list[str] = json.loads(done.stdout)["differences"]
+        return found
+
+    houlsby = said("houlsby-glue", "--lines", "adapters-64")
+    assert "selection: matthews instead of accuracy" in houlsby
+    assert "attention dropout: none instead of that of Devlin et al. 2018" in houlsby
+    assert "weight decay: none instead of that of Devlin et al. 2018" in houlsby
+    assert not any(text.startswith(("warmup", "pool", "schedule")) for text in houlsby)  # as in the paper
+    assert "pool: mean instead of cls" in said("houlsby-glue", "--lines", "adapters-64", "--grid", "pool=mean")
+    assert "warmup: 0.2 instead of 0.1" in said("houlsby-glue", "--lines", "adapters-64", "--grid", "warmup=0.2")
+    fu = said("adapterbias-sharing", "--lines", "share-v", "--grid", "max_length=16")
+    assert {"pool: cls; the paper does not say", "warmup: 0.1; the paper does not say"} <= set(fu)
+    assert "schedule: linear; the paper does not say" in fu
+    he = said("he-overfitting", "--lines", "adapter")
+    assert {"attention dropout: none instead of 0.1", "warmup: 0.1; the paper does not say"} <= set(he)

@@ -19,6 +19,8 @@ from inlay.recipes.recipe import Recipe
 from inlay.sweeps.store import Store
 from inlay.tracking.events import Callback
 
+_now = time.monotonic
+
 
 def run(
     host: Host,
@@ -86,10 +88,10 @@ class _Clock:
     """Asks for an end, as Ctrl-C does, when the time is up: the loop saves, and runs go on from there next time."""
 
     def __init__(self, seconds: float):
-        self.until = time.monotonic() + seconds
+        self.until = _now() + seconds
         self.has_rung = False
 
     def __call__(self, event: dict[str, Any]) -> None:
-        if event["event"] in ("step", "eval") and time.monotonic() > self.until:
+        if event["event"] in ("step", "eval") and _now() > self.until:
             self.has_rung = True
             raise KeyboardInterrupt
