@@ -92,7 +92,7 @@ def test_run(base: str, tmp_path: Path):
     assert lines[at + 2].startswith("Fine-tuned")
     assert "90.0 | " in lines[at + 2]
     assert "85.0 | " in lines[at + 2]
-    assert "Adapters (4-8): First houlsby:size=" in done.stdout
+    assert re.search(r"^Adapters \(4-8\): (First )?houlsby:size=[48] lr=0.01?", done.stdout, re.M)
     assert "- seeds: 1 instead of 2" in lines
     assert (tmp_path / "library" / "recipes" / "mine.sqlite").exists()
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 7

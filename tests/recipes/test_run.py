@@ -314,3 +314,14 @@ def test_the_best_run_by_validation_is_reported_by_its_test_score():
     assert sorted(told.values) == [70.0, 90.0]
     assert told.spread("std") == pytest.approx(200**0.5)
     assert told.spread("sem") == pytest.approx(10.0)
+
+
+def test_published_files_are_read_as_they_are(tmp_path: Path):
+    recipe = find("houlsby-text")
+    wanted = [one for one in recipe.datasets if one.name in ("airline", "disasters")]
+    rows = "_unit_id,airline_sentiment,airline,text\n1,positive,Delta,caf\xe9\n2,negative,United,late\n"
+    (tmp_path / "Airline-Sentiment-2-w-AA.csv").write_text(rows, encoding="latin-1")
+    (tmp_path / "disasters.csv").write_text("text,label\ncaf\xe9,1\n", encoding="utf-8")
+    (airline, disasters), _ = look(recipe, tmp_path, wanted)
+    assert airline.published == {"encoding": "latin-1", "text": "text", "label": "airline_sentiment"}
+    assert disasters.published == {}

@@ -105,7 +105,6 @@ def run(
 
     Examples:
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
-        inlay recipe run houlsby-glue glue --seeds 1 --max-steps 60 --csv table.csv
         inlay recipe run he-glue-1k glue --tune lr --minutes 8
     """
     from inlay.cli.tables import show_beside
@@ -184,6 +183,9 @@ def _show_plan(screen: Console, chosen: Chosen, work: Work) -> None:
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)
     for one, part in zip(chosen.found, work.parts, strict=False):  # the first group has every dataset
         show_part(screen, part, one.dataset.name)
+        if one.languages:
+            names = ", ".join(column.name for column in chosen.columns)
+            screen.print(f"  then scored in {names}", style="dim", soft_wrap=True)
     counts = [(len(chosen.rows), "row"), (len(chosen.found), "dataset"), (chosen.seeds, "seed")]
     told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
     screen.print(f"{chosen.recipe.name}: {work.runs} runs: {told}", soft_wrap=True)

@@ -11,7 +11,7 @@ from inlay.cli.progress import clock
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.recipes.beside import Beside, Cell, Line
+    from inlay.recipes.beside import Beside, Line
     from inlay.recipes.recipe import Recipe
 
 _NONE = "-"
@@ -120,10 +120,8 @@ def show_beside(screen: Console, found: Beside) -> None:
     screen.print()
     _print(screen, columns, lines)
     for line in found.lines:
-        if len(line.row.methods) > 1 or len({str(cell.setting) for cell in line.cells.values()} - {"{}"}) > 0:
-            chosen = ", ".join(_chose(name, cell, line) for name, cell in line.cells.items() if cell.method)
-            if chosen:
-                screen.print(f"{line.row.label}: {chosen}", style="dim", soft_wrap=True)
+        if chosen := _chosen(line):
+            screen.print(f"{line.row.label}: {chosen}", style="dim", soft_wrap=True)
     for note in found.notes:
         screen.print(note, style="red", soft_wrap=True)
     rows = found.comparison.rows
@@ -138,13 +136,19 @@ def show_beside(screen: Console, found: Beside) -> None:
         screen.print(f"- {text}", soft_wrap=True)
 
 
-def _chose(name: str, cell: Cell, line: Line) -> str:
-    """What validation has chosen in a cell."""
+def _chosen(line: Line) -> str:
+    """What validation has chosen in each column; once, if it is the same everywhere."""
     from inlay.sweeps.values import shown
 
-    method = [cell.method or ""] if len(line.row.methods) > 1 else []
-    setting = [f"{key}={shown(value)}" for key, value in cell.setting.items() if key != "seed"]
-    return " ".join([name, *method, *setting])
+    found = {}
+    for name, cell in line.cells.items():
+        method = [cell.method] if cell.method and len(line.row.methods) > 1 else []
+        setting = [f"{key}={shown(value)}" for key, value in cell.setting.items() if key != "seed"]
+        if method or setting:
+            found[name] = " ".join([*method, *setting])
+    if len(found) == len(line.cells) > 1 and len(set(found.values())) == 1:
+        return f"{next(iter(found.values()))} everywhere"
+    return ", ".join(f"{name} {text}" for name, text in found.items())
 
 
 def _print(screen: Console, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

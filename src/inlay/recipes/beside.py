@@ -79,8 +79,10 @@ class Line:
     @property
     def total(self) -> float | None:
         """What all tasks of the table need, in bases: one base and a share for each, or a base for each."""
-        tasks = len(self.recipe.datasets)
-        return None if self.share is None else total_parameters(self.share, tasks, replaces=self.share >= 1)
+        if self.share is None:
+            return None
+        replaces = self.share >= 1 and all(spec.partition(":")[0] == "finetune" for spec in self.row.methods)
+        return total_parameters(self.share, len(self.recipe.datasets), replaces)
 
     def document(self) -> dict[str, Any]:
         """As JSON."""

@@ -26,8 +26,8 @@ class Found:
     data: str
     val: str | None = None
     test: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    """text, pair, label -> the columns of the published file, which this one has."""
+    published: Mapping[str, str] = field(default_factory=dict)
+    """The columns and the encoding of the published file, where this one has them too."""
     languages: Mapping[str, Path] = field(default_factory=dict)
     """Language -> the file that it is scored on."""
 
@@ -35,7 +35,7 @@ class Found:
     def settings(self) -> dict[str, str]:
         """What says where the rows are."""
         files = {"data": self.data, "val": self.val, "test": self.test}
-        return {key: value for key, value in files.items() if value is not None} | dict(self.columns)
+        return {key: value for key, value in files.items() if value is not None} | dict(self.published)
 
 
 def look(recipe: Recipe, folder: str | os.PathLike[str], datasets: Sequence[Dataset]) -> tuple[list[Found], list[str]]:
@@ -66,13 +66,13 @@ def _found(recipe: Recipe, dataset: Dataset, entries: Sequence[Path]) -> Found:
     splits = find_splits(path, dataset.mismatched) if path.is_dir() else {"train": path}
     if "train" not in splits:
         raise DataError(f"{path.name} has no training rows")
-    columns = _columns(dataset, splits["train"])
+    published = _published(dataset, splits["train"])
     if recipe.dev_is_test:
         if "validation" not in splits:
             raise DataError(f"{path.name} has no dev rows, which this recipe tests on")
-        return Found(dataset, str(splits["train"]), test=str(splits["validation"]), columns=columns)
+        return Found(dataset, str(splits["train"]), test=str(splits["validation"]), published=published)
     whole = f"{path}-mm" if dataset.mismatched and not path.name.endswith("mm") else str(path)
-    return Found(dataset, whole, columns=columns)
+    return Found(dataset, whole, published=published)
 
 
 def _in_languages(dataset: Dataset, path: Path) -> Found:
@@ -98,14 +98,22 @@ def _language(file: Path) -> str | None:
     return language_of(file.name) or language_of(file.parent.name)
 
 
-def _columns(dataset: Dataset, file: Path) -> Mapping[str, str]:
-    """The columns of the published file, if this one has them all."""
+def _published(dataset: Dataset, file: Path) -> Mapping[str, str]:
+    """The encoding of the published file, if this one is not UTF-8 either; its columns, if this one has them all."""
     from inlay.data.source import open_source
 
-    if not dataset.columns:
-        return {}
-    there = open_source(file).columns
-    return dataset.columns if all(name in there for name in dataset.columns.values()) else {}
+    encoding = None if dataset.encoding is None or _is_utf8(file) else dataset.encoding
+    found = {} if encoding is None else {"encoding": encoding}
+    there = open_source(file, encoding=encoding).columns if dataset.columns else []
+    return found | (dict(dataset.columns) if all(name in there for name in dataset.columns.values()) else {})
+
+
+def _is_utf8(file: Path) -> bool:
+    try:
+        with file.open(encoding="utf-8") as opened:
+            return all(True for _ in opened)
+    except UnicodeDecodeError:
+        return False
 
 
 def _meant(root: Path, datasets: Sequence[Dataset]) -> str:

@@ -46,6 +46,8 @@ class Dataset(_Frozen):
     """Whether it is the second dev set of MNLI."""
     columns: Mapping[str, str] = Field(default_factory=dict)
     """text, pair, label -> the columns of the published file, taken where a file has them."""
+    encoding: str | None = None
+    """Of the published file, taken where a file is not UTF-8."""
     languages: tuple[str, ...] = ()
     """Codes of the languages that it is scored in; it is trained and validated in `source`."""
     source: str = "en"

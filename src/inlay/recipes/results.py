@@ -79,7 +79,7 @@ class Results:
         values = [self._value(row, column, part, one) for one in picked]
         known = tuple(100 * value for value in values if value is not None)
         first = picked[0]
-        setting = {key: value for key, value in first.setting.items() if key != "method"}
+        setting = {key: value for key, value in first.setting.items() if key in _varied(part)}
         setting |= {"seed": first.seed} if self.chosen.recipe.report == "best" else {}
         counted = (int(first.parameters["adapter"]), float(first.parameters["share_of_base"]))
         return Result(known, str(first.setting["method"]), setting, *counted) if known else None
@@ -162,3 +162,9 @@ class Results:
         if found is None:
             self.notes[f"{one.label}: its adapter was not kept; run again with --restart to score it"] = None
         return found
+
+
+def _varied(part: Part) -> set[str]:
+    """The settings of which there is a choice."""
+    keys = [key for key in part.trials[0].setting if key != "method"]
+    return {key for key in keys if len({str(trial.setting.get(key)) for trial in part.trials}) > 1}

@@ -132,7 +132,9 @@ def _ours(key: str, work: Work) -> list[str]:
         whole = [trial.data.run for trial in work.trials if not trial.data.task.per_token]
         return _each(choose_pool(run.pool, work.host.base) for run in whole)
     if key in Run.model_fields:
-        return _each(_told(getattr(trial.data.run, key)) for trial in work.trials)
+        runs = [trial.data.run for trial in work.trials]
+        runs = [run for run in runs if run.pretrain_on_text] if key.startswith("pretrain_") else runs
+        return _each(_told(getattr(run, key)) for run in runs)
     return [FIXED[key]] if key in FIXED else ["Inlay has no such setting"]
 
 
