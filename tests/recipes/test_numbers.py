@@ -360,3 +360,25 @@ def test_recipes_are_frozen(recipe: Recipe):
         recipe.seeds = 1  # type: ignore[misc]
     with pytest.raises(ValueError, match="frozen"):
         recipe.rows[0].average = 1.0  # type: ignore[misc]
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+PRINTED = {
+    "Houlsby": [*(f"Table {n}" for n in (1, 2)), *(f"Figure {n}" for n in range(1, 7))],
+    "Fu": [*(f"Table {n}" for n in "12345AB"), *(f"Figure {n}" for n in "1234567ABCDE")],
+    "He": [*(f"Table {n}" for n in range(1, 16)), *(f"Figure {n}" for n in range(1, 11))],
+    "Mohebbi": [*(f"Table {n}" for n in (1, 2, 3)), "Figures 1 to 7", "Figure 8"],
+}
+
+
+@pytest.mark.parametrize("author", PRINTED)
+def test_every_table_and_figure_has_a_line_in_the_documentation(author: str):
+    section = PAGE.partition(f"### {author} ")[2].partition("\n## ")[0].partition("\n### ")[0]
+    lines = re.findall(r"^\| ([^|]*) \| ([^|]*) \|", section, re.M)
+    assert [what for what, _ in lines if what.startswith(("Table", "Figure"))] == PRINTED[author]
+    named = {name for _, how in lines for name in re.findall(r"`([a-z0-9]+-[a-z0-9-]+)[ `]", how)}
+    assert named - {"bb-kept", "bl-kept"} == {r.name for r in ALL if r.paper.startswith(author)}
+    for r in (r for r in ALL if r.paper.startswith(author)):  # and what a recipe says it is, it is in that line
+        for what in re.findall(r"(?:Table|Figure)s? [0-9A-Z]+", r.table):
+            line = next(how for name, how in lines if name == what.replace("s ", " "))
+            assert r.name in line, (r.name, what)
