@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,8 +42,10 @@ def test_list():
     lines = done.stdout.splitlines()
     assert all(any(line.startswith(f"{name} ") for line in lines) for name in recipes.names())
     assert next(line for line in lines if line.startswith("houlsby-glue")).endswith("990")
+    papers = [recipes.find(name).paper for name in recipes.names()]
+    assert [line for line in lines if line in papers] == list(dict.fromkeys(sorted(papers)))
     found = json.loads(call("list", "--json").stdout)
-    assert [one["name"] for one in found] == recipes.names()
+    assert sorted(one["name"] for one in found) == recipes.names()
     assert {"paper", "table", "datasets", "rows", "runs"} <= found[0].keys()
 
 
@@ -58,13 +61,17 @@ def test_list_and_show_need_no_torch():
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_show(name: str):
-    done = call("show", name)
+    done = call("show", name, width=1200)
     assert done.exit_code == 0
     recipe = recipes.find(name)
+    scored = [column.name for column in recipe.columns if any(column.name in row.scores for row in recipe.rows)]
     for row in recipe.rows:
-        scores = [f"{score:.1f}" for score in row.scores.values()]
-        lines = [line.split() for line in done.stdout.splitlines() if line.startswith(row.label)]
-        assert any(" ".join(scores) in " ".join(line) for line in lines), row.name
+        scores = [f"{row.scores[column]:.{recipe.digits}f}" if column in row.scores else "-" for column in scored]
+        lines = [re.sub(r" ± \S+", "", line) for line in done.stdout.splitlines() if line.startswith(f"{row.label} ")]
+        assert not scored or any(" ".join(scores) in " ".join(line.split()) for line in lines), row.name
+        assert f" {row.label}: {', '.join(row.methods)}" in done.stdout
+        spreads = [f"{row.scores[key]:.{recipe.digits}f} ± {spread}" for key, spread in row.spreads.items()]
+        assert all(text in done.stdout for text in spreads)
     assert all(" or ".join(one.places) in done.stdout for one in recipe.datasets)
     assert json.loads(call("show", name, "--json").stdout) == json.loads(json.dumps(recipe.document()))
 
@@ -85,7 +92,7 @@ def test_run(base: str, tmp_path: Path):
     assert lines[at + 2].startswith("Fine-tuned")
     assert "90.0 | " in lines[at + 2]
     assert "85.0 | " in lines[at + 2]
-    assert "Adapters (4-8): First houlsby:size=" in done.stdout
+    assert re.search(r"^Adapters \(4-8\): (First )?houlsby:size=[48] lr=0.01?", done.stdout, re.M)
     assert "- seeds: 1 instead of 2" in lines
     assert (tmp_path / "library" / "recipes" / "mine.sqlite").exists()
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 7
@@ -93,9 +100,9 @@ def test_run(base: str, tmp_path: Path):
     found = json.loads(again.stdout)
     assert "10 of them are already done and are not repeated" in again.stderr
     assert [row["row"] for row in found["rows"]] == ["tuned", "any", "eight"]
-    shown = f"{found['rows'][0]['datasets']['First']['ours']:.1f}"
+    shown = f"{found['rows'][0]['columns']['First']['ours']:.1f}"
     assert f"90.0 | {shown} " in lines[at + 2]
-    assert found["rows"][0]["average"]["paper"] == 85.0
+    assert found["rows"][0]["averages"]["average"]["paper"] == 85.0
 
 
 def test_only_rows_and_a_store(base: str, tmp_path: Path):
@@ -104,7 +111,7 @@ def test_only_rows_and_a_store(base: str, tmp_path: Path):
     done = call("run", mine, data, *how, "--base", base, "--store", tmp_path / "s.sqlite", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert (found["datasets"], [row["row"] for row in found["rows"]]) == (["First"], ["eight"])
+    assert (found["columns"], [row["row"] for row in found["rows"]]) == (["First"], ["eight"])
     assert found["store"] == str(tmp_path / "s.sqlite")
     assert "train_size: 8 instead of all rows" in found["differences"]
     assert "average" not in done.stderr.partition("paper | ours")[2]
@@ -146,3 +153,61 @@ def test_wrong_usage(arguments: list[str]):
 
 def test_an_empty_list_is_wrong_usage(tmp_path: Path):
     fails("run", "houlsby-glue", tmp_path, "--only", ",", code=2)
+
+
+def test_tuned_rows_and_a_clock(base: str, tmp_path: Path):
+    mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
+    how = (mine, data, "--only", "First", "--lines", "eight", "--seeds", 1, "--max-steps", 2, "--base", base)
+    how = (*how, "--store", tmp_path / "s.sqlite", "--tune", "lr=1e-3,3e-3")
+    shown = call("run", *how, "--minutes", 0)
+    assert shown.exit_code == 0, shown.output
+    assert "- unfinished: 3 of 3 runs; run it again to continue" in shown.stdout.splitlines()
+    done = call("run", *how, "--minutes", 60)
+    assert "mine: 3 runs: 2 rows, 1 dataset, 1 seed" in done.stdout  # 1e-3 is the paper's too
+    assert "unfinished" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("Adapters (8), lr tuned  ")]
+    assert [line for line in lines if line.startswith("Adapters (8), lr tuned: First lr=0.00")]
+    assert "- lr, in the rows tuned: the best of 2 by validation, 0.001, 0.003; the paper has its own" in lines
+
+
+@pytest.mark.parametrize(
+    ("tune", "said"),
+    [
+        ("lr=fast", "--tune 'lr=fast' is not lr, or lr=1e-4,1e-3"),
+        ("epochs", "epochs cannot be tuned, only lr"),
+        ("lr=1e-3", "expected two positive numbers or more"),
+    ],
+)
+def test_what_cannot_be_tuned(tmp_path: Path, tune: str, said: str):
+    assert said in fails("run", "houlsby-glue", tmp_path, "--tune", tune)
+
+
+def test_a_folder_above_or_below(tmp_path: Path):
+    cooking.serve(tmp_path, {"glue/CoLA/train.jsonl": 0, "glue/CoLA/dev.jsonl": 1})
+    for wrong in (tmp_path, tmp_path / "glue" / "CoLA"):
+        assert f"Did you mean {tmp_path.resolve() / 'glue'}?" in fails("run", "houlsby-glue", wrong)
+
+
+def test_what_the_paper_says_and_what_is_run_are_compared(base: str, tmp_path: Path):
+    data = cooking.serve(tmp_path / "data", {"CoLA/train.jsonl": 0, "CoLA/dev.jsonl": 1})
+    how = ("--only", "CoLA", "--seeds", 1, "--minutes", 0, "--base", base, "--store", tmp_path / "s.sqlite", "--json")
+
+    def said(recipe: str, *more: Any) -> list[str]:
+        done = call("run", recipe, data, *how, *more)
+        assert done.exit_code == 0, done.output
+        found: list[str] = json.loads(done.stdout)["differences"]
+        return found
+
+    houlsby = said("houlsby-glue", "--lines", "adapters-64")
+    assert "selection: matthews instead of accuracy" in houlsby
+    assert "attention dropout: none instead of that of Devlin et al. 2018" in houlsby
+    assert "weight decay: none instead of that of Devlin et al. 2018" in houlsby
+    assert not any(text.startswith(("warmup", "pool", "schedule")) for text in houlsby)  # as in the paper
+    assert "pool: mean instead of cls" in said("houlsby-glue", "--lines", "adapters-64", "--grid", "pool=mean")
+    assert "warmup: 0.2 instead of 0.1" in said("houlsby-glue", "--lines", "adapters-64", "--grid", "warmup=0.2")
+    fu = said("adapterbias-sharing", "--lines", "share-v", "--grid", "max_length=16")
+    assert {"pool: cls; the paper does not say", "warmup: 0.1; the paper does not say"} <= set(fu)
+    assert "schedule: linear; the paper does not say" in fu
+    he = said("he-overfitting", "--lines", "adapter")
+    assert {"attention dropout: none instead of 0.1", "warmup: 0.1; the paper does not say"} <= set(he)

@@ -17,9 +17,11 @@ import inlay
 from inlay.errors import RunError
 from inlay.recipes import find
 from inlay.recipes.api import run
-from inlay.recipes.beside import Beside, Line, _best
+from inlay.recipes.beside import Beside, Line
 from inlay.recipes.folder import look
 from inlay.recipes.plan import Changes, choose
+from inlay.recipes.results import Results
+from inlay.sweeps.store import Row as Ran
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +65,15 @@ def test_the_best_by_validation_is_reported(found: Beside):
             assert cell.method in methods
             same = {100 * row.metrics[split][metric] for row in rows if row.value == best.value}
             assert cell.ours in same  # of runs that are equally good, any
-            assert cell.std is None
+            assert cell.spread is None
 
 
 def test_averages_are_over_what_was_run(found: Beside):
     one = line(found, "any")
     assert list(one.cells) == ["First", "Second"]
-    assert one.paper == pytest.approx((91 + 82) / 2)
-    assert one.ours == pytest.approx(statistics.fmean(cell.ours or 0.0 for cell in one.cells.values()))
+    paper, ours = one.averages["average"]
+    assert paper == pytest.approx((91 + 82) / 2)
+    assert ours == pytest.approx(statistics.fmean(cell.ours or 0.0 for cell in one.cells.values()))
 
 
 def test_what_differs_is_said(found: Beside):
@@ -101,7 +104,7 @@ def test_means_with_dev_rows_as_test_rows(host: inlay.Host, tmp_path: Path):
     assert cell.ours in [
         pytest.approx(100 * statistics.fmean(row.metrics["test"]["accuracy"] for row in rows)) for rows in equal
     ]
-    assert cell.std is not None
+    assert cell.spread is not None
     assert not any("scored on" in text for text in found.differences)
 
 
@@ -182,7 +185,7 @@ def test_a_run_that_fails_leaves_a_gap(host: inlay.Host, tmp_path: Path):
     changes = Changes(only=["First"], rows=["tuned"], seeds=1, grid={"lr": "1e30"})
     found = run(host, cooking.write(tmp_path), data, changes)
     assert line(found, "tuned").cells["First"].ours is None
-    assert (line(found, "tuned").ours, line(found, "tuned").paper) == (None, 90.0)
+    assert line(found, "tuned").averages == {"average": (90.0, None)}
     assert any(" failed: " in note for note in found.comparison.notes)
 
 
@@ -193,7 +196,7 @@ def test_files(found: Beside, tmp_path: Path):
     assert len(rows) == 3 * 2
     assert float(rows[0]["paper"]) == 90.0
     assert float(rows[0]["ours"]) == line(found, "tuned").cells["First"].ours
-    assert json.loads(json.dumps(found.document()))["rows"][0]["datasets"]["First"]["paper"] == 90.0
+    assert json.loads(json.dumps(found.document()))["rows"][0]["columns"]["First"]["paper"] == 90.0
 
 
 # --- where the data is ----------------------------------------------------------------------------------------------
@@ -259,12 +262,18 @@ def test_everything_wrong_with_the_settings_is_said_together(host: inlay.Host, t
         (("seeds = 2", "seeds = two"), "is not TOML"),
         (("seeds = 2", "seeds = 0"), "seeds: expected greater than or equal to 1"),
         (("[grid]", "[gird]"), "gird: Extra inputs"),
-        (("tuned = [90.0, 80.0, 10.0]", "tuned = [90.0]"), "tuned has 1 scores for 3 datasets"),
+        (("tuned = [90.0, 80.0, 10.0]", "tuned = [90.0]"), "tuned has 1 scores for 3 columns"),
         (("eight = [92.0, 84.0, 30.0]", ""), r"\[rows.eight\] has no scores"),
         (('order = ["First", ', 'order = ["Fist", '), "Fist is in order, but not in"),
         (("tuned = [90.0", "tuner = [90.0"), "scores of tuner have no"),
         (('metric = "accuracy"', 'metric = "rmse"'), "rmse has no place"),
         (("[rows.any]", "[row.any]"), "scores of any have no"),
+        (("any", "any-tuned"), "names that end in -tuned are those of tuned rows"),
+        (("[scores]", "[spreads]\nany = [1.0]\n[scores]"), "any has 1 spreads for 3 columns"),
+        (("[scores]", '[averages]\nhalf = ["First", "Fourth"]\n[scores]'), "half is over Fourth, which is not"),
+        (('methods = ["finetune:top=1"]', 'methods = ["tf-idf"]'), "a baseline is the only method of its row"),
+        (("Third = { metric", 'Third = { languages = ["de"], metric'), "Third is in order, but not in"),
+        (('methods = ["houlsby:size=8"]', 'methods = ["houlsby:size=8"]\naverages = { half = 1.0 }'), "average half"),
         (('report = "best"', 'report = "worst"'), "report: expected 'best' or 'mean'"),
     ],
 )
@@ -285,12 +294,34 @@ def test_the_best_run_by_validation_is_reported_by_its_test_score():
     def ran(seed: int, value: float, test: float) -> Any:
         metrics = {"validation": {"accuracy": value}, "test": {"accuracy": test}}
         parameters = {"adapter": 1, "share_of_base": 0.1}
-        label, setting = f"a lora seed={seed}", {"method": "lora"}
-        more = {"label": label, "setting": setting, "seed": seed, "state": "done", "position": seed}
-        return SimpleNamespace(value=value, metrics=metrics, parameters=parameters, **more)
+        one = Ran(str(seed), seed, "a", {}, seed, {}, "done", "accuracy", value, metrics, [], parameters)
+        return one, SimpleNamespace(id=str(seed), setting={"method": "lora"})
 
+    runs = [ran(0, 0.6, 0.9), ran(1, 0.8, 0.7)]
     about = SimpleNamespace(name="a", split="test", metric="accuracy")
-    found: Any = SimpleNamespace(datasets=[about], rows=[ran(0, 0.6, 0.9), ran(1, 0.8, 0.7)])
-    told = _best(found, SimpleNamespace(methods=("lora",)), "a")  # type: ignore[arg-type]
+    part = SimpleNamespace(about=about, trials=[trial for _, trial in runs])
+    recipe = SimpleNamespace(report="best")
+    chosen: Any = SimpleNamespace(recipe=recipe, seeds=2, part=lambda row, dataset: "a")
+    ours: Any = SimpleNamespace(parts=[part], rows=lambda: [one for one, _ in runs])
+    row: Any = SimpleNamespace(methods=("lora",), is_baseline=False, shows="score")
+    column: Any = SimpleNamespace(language=None, dataset=None)
+    told = Results(chosen, ours).of(row, column)
     assert told is not None
-    assert (told["ours"], told["setting"]) == (70.0, {"seed": 1})
+    assert (told.values, told.setting) == ((70.0,), {"seed": 1})
+    recipe.report = "mean"
+    told = Results(chosen, ours).of(row, column)
+    assert told is not None
+    assert sorted(told.values) == [70.0, 90.0]
+    assert told.spread("std") == pytest.approx(200**0.5)
+    assert told.spread("sem") == pytest.approx(10.0)
+
+
+def test_published_files_are_read_as_they_are(tmp_path: Path):
+    recipe = find("houlsby-text")
+    wanted = [one for one in recipe.datasets if one.name in ("airline", "disasters")]
+    rows = "_unit_id,airline_sentiment,airline,text\n1,positive,Delta,caf\xe9\n2,negative,United,late\n"
+    (tmp_path / "Airline-Sentiment-2-w-AA.csv").write_text(rows, encoding="latin-1")
+    (tmp_path / "disasters.csv").write_text("text,label\ncaf\xe9,1\n", encoding="utf-8")
+    (airline, disasters), _ = look(recipe, tmp_path, wanted)
+    assert airline.published == {"encoding": "latin-1", "text": "text", "label": "airline_sentiment"}
+    assert disasters.published == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,14 +173,18 @@ def _read(plan: Plan, runs: Sequence[Run], cluster: Cluster | None, load: Any) -
     return host, read_parts(host, runs, plan, cluster)
 
 
-def run(work: Work, screen: Console) -> Comparison:
-    """Run what has not been run, and show how far it has come; Ctrl-C says how to go on."""
+def run(work: Work, screen: Console, do: Callable[[], Comparison] | None = None) -> Comparison:
+    """Run what has not been run, and show how far it has come; Ctrl-C says how to go on.
+
+    Args:
+        do: what runs it, if not `work.run`.
+    """
     from inlay.cli.comparing import CompareProgress
 
     try:
         with train.default_interrupt(), CompareProgress(screen, work) as progress:
             work.engine.callbacks = [progress, *work.engine.callbacks]
-            return work.run()
+            return (do or work.run)()
     except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
         screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)

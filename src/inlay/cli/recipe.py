@@ -11,13 +11,14 @@ import typer
 
 from inlay.cli import compare, early, options, output, settings, train
 from inlay.cli.bundles import bundled
-from inlay.cli.help import DATA, METHOD, App
+from inlay.cli.help import DATA, METHOD, RUNNING, App
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from inlay.comparison.work import Work
     from inlay.recipes.plan import Chosen
+    from inlay.recipes.recipe import Recipe
 
 app = App("Reproduce the papers' tables on your data, next to the published numbers.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `inlay recipe list`, or your own TOML file.")]
@@ -25,7 +26,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `inlay re
 
 @app.command("list")
 def list_(as_json: output.AsJson = False) -> None:
-    """List the tables that can be reproduced.
+    """List the tables that can be reproduced, by paper.
 
     Examples:
         inlay recipe list
@@ -34,7 +35,7 @@ def list_(as_json: output.AsJson = False) -> None:
     from inlay.cli.tables import show_recipes
     from inlay.recipes import find, names
 
-    found = [find(name) for name in names()]
+    found = sorted((find(name) for name in names()), key=lambda recipe: recipe.paper)
     show_recipes(output.console(as_json), found)
     if as_json:
         output.document([recipe.document() for recipe in found])
@@ -70,9 +71,24 @@ def run(
     ] = None,
     base: options.Base = None,
     grid: options.Grid = None,
+    tune: Annotated[
+        str | None,
+        options.option(
+            *(METHOD, "--tune", "lr[=A,B]"),
+            "Add a line to every row with the learning rate that validation picks, from equally many values per row.",
+        ),
+    ] = None,
     seeds: Annotated[
         int | None,
         options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.  [default: the paper's]", min=1),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        options.option(
+            *(RUNNING, "--minutes", "N"),
+            "Stop after N minutes and show what is done; 0 only shows it. Run again to continue.",
+            min=0,
+        ),
     ] = None,
     slots: options.Slots = None,
     compile: options.Compile = None,
@@ -89,7 +105,7 @@ def run(
 
     Examples:
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
-        inlay recipe run houlsby-glue glue --seeds 1 --max-steps 60 --csv table.csv
+        inlay recipe run he-glue-1k glue --tune lr --minutes 8
     """
     from inlay.cli.tables import show_beside
     from inlay.library.library import Library
@@ -99,13 +115,14 @@ def run(
     early.check_base(base)
     early.check_writable(csv)
     changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
-    chosen = _chosen(find(name), folder, {**changes, **given}, grid or [])
-    from inlay.recipes.api import make_work
+    chosen = _chosen(find(name), folder, {**changes, **given}, grid or [], tune, base)
+    from inlay.recipes.api import make_work, within
     from inlay.recipes.beside import put_beside
-    from inlay.recipes.plan import read_all
+    from inlay.recipes.plan import fitted, read_all
     from inlay.sweeps.store import Store, remove
 
     host = train.open_host(base, compile, None, screen)
+    chosen = fitted(host, chosen)
     parts = read_all(host, chosen)  # whatever is wrong is said before anything is written
     path = store or kept.local / "recipes" / f"{chosen.recipe.name}.sqlite"
     if restart:
@@ -113,25 +130,41 @@ def run(
     with Store(path) as opened:
         work = make_work(host, chosen, parts, opened, slots, save_every=save_every)
         _show_plan(screen, chosen, work)
-        found = put_beside(chosen, compare.run(work, screen), host.base.name)
+        ran = compare.run(work, screen, lambda: within(minutes, work, work.run))
+        found = put_beside(chosen, work, ran)
     show_beside(screen, found)
     if csv is not None:
         found.to_csv(csv)
         screen.print(f"written: {csv}", style="dim", soft_wrap=True)
     if as_json:
         output.document(found.document())
-    if all(cell.ours is None for line in found.lines for cell in line.cells.values()):
+    if minutes is None and all(cell.ours is None for line in found.lines for cell in line.cells.values()):
         raise typer.Exit(1)
 
 
-def _chosen(recipe: Any, folder: str, changes: dict[str, Any], grid: list[str]) -> Chosen:
+def _chosen(
+    recipe: Recipe, folder: str, changes: dict[str, Any], grid: list[str], tune: str | None, base: str | None
+) -> Chosen:
     from inlay.recipes.plan import Changes, choose
 
     problems = early.Problems()
     values = early.read_grid(grid, problems)
     problems += [f"{key} is given twice" for key in ("max_steps", "train_size") if key in values and changes[key]]
+    tuned = _tuned(tune, problems)
     problems.stop()
-    return choose(recipe, folder, Changes(**changes, grid=values))
+    return choose(recipe, folder, Changes(**changes, grid=values, tune=tuned), base)
+
+
+def _tuned(text: str | None, problems: early.Problems) -> dict[str, tuple[float, ...]]:
+    """`lr`, or `lr=1e-4,1e-3`."""
+    if text is None:
+        return {}
+    key, equals, values = text.partition("=")
+    try:
+        return {key.strip(): tuple(float(value) for value in values.split(",")) if equals else ()}
+    except ValueError:
+        problems.append(f"--tune {text!r} is not lr, or lr=1e-4,1e-3")
+        return {}
 
 
 def _list(text: str | None) -> tuple[str, ...]:
@@ -146,10 +179,13 @@ def _show_plan(screen: Console, chosen: Chosen, work: Work) -> None:
     """What will be run on what, and what is done already."""
     from inlay.cli.comparing import show_done, show_part
 
-    for text in chosen.missing:
+    for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)
     for one, part in zip(chosen.found, work.parts, strict=False):  # the first group has every dataset
         show_part(screen, part, one.dataset.name)
+        if one.languages:
+            names = ", ".join(column.name for column in chosen.columns)
+            screen.print(f"  then scored in {names}", style="dim", soft_wrap=True)
     counts = [(len(chosen.rows), "row"), (len(chosen.found), "dataset"), (chosen.seeds, "seed")]
     told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
     screen.print(f"{chosen.recipe.name}: {work.runs} runs: {told}", soft_wrap=True)

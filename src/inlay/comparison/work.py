@@ -25,6 +25,7 @@ from inlay.sweeps.local import Local
 from inlay.sweeps.ray import Cluster, Ray
 from inlay.sweeps.store import Row, Store
 from inlay.sweeps.table import Entry, rank
+from inlay.sweeps.trial import Trial
 from inlay.tracking.events import Callback
 
 
@@ -44,7 +45,10 @@ class Work:
         cluster: Cluster | None = None,
     ):
         self.host, self.parts, self.plan, self.name, self.store = host, parts, plan, name, store
-        self.trials = [trial for part in parts for trial in part.trials]
+        own: dict[str, Trial] = {}
+        for trial in (trial for part in parts for trial in part.trials):
+            own.setdefault(trial.id, trial)  # what two parts have is run once, and called as in the first
+        self.trials = list(own.values())
         self.engine: Local | Ray
         if cluster is None:
             self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from typing import Any
 
 from inlay.comparison.plan import Part, Plan
+from inlay.comparison.table import Comparison
 from inlay.comparison.work import Work
 from inlay.engine.host import Host
 from inlay.recipes.beside import Beside, put_beside
-from inlay.recipes.plan import Changes, Chosen, choose, read_all
+from inlay.recipes.plan import Changes, Chosen, choose, fitted, read_all
 from inlay.recipes.reading import find
 from inlay.recipes.recipe import Recipe
 from inlay.sweeps.store import Store
 from inlay.tracking.events import Callback
+
+_now = time.monotonic
 
 
 def run(
@@ -27,6 +32,7 @@ def run(
     slots: int | None = None,
     callbacks: Sequence[Callback] = (),
     save_every: float = 60.0,
+    minutes: float | None = None,
 ) -> Beside:
     """Train what a table needs, and put the results beside the paper's.
 
@@ -35,16 +41,17 @@ def run(
         changes: what shall not be as the paper has it.
         store: a SQLite file for results; a recipe that is run again with it goes on, and repeats nothing.
         slots, callbacks, save_every: as for `inlay.train`.
+        minutes: stop after so many, and give the table of what is done by then; 0 trains nothing.
     """
     known = find(recipe) if isinstance(recipe, str) else recipe
-    chosen = choose(known, os.fspath(folder), changes or Changes())
+    chosen = fitted(host, choose(known, os.fspath(folder), changes or Changes(), host.base.name))
     parts = read_all(host, chosen)
     opened = Store(store)
     work = make_work(host, chosen, parts, opened, slots, callbacks, save_every)
     if store is None:  # in memory: the result still needs it
-        return put_beside(chosen, work.run(), host.base.name)
+        return put_beside(chosen, work, within(minutes, work, work.run))
     with closing(opened):
-        return put_beside(chosen, work.run(), host.base.name)
+        return put_beside(chosen, work, within(minutes, work, work.run))
 
 
 def make_work(
@@ -57,5 +64,34 @@ def make_work(
     save_every: float = 60.0,
 ) -> Work:
     """All runs, ready to go."""
-    plan = Plan(seeds=chosen.seeds, baselines=False)
+    plan = Plan(seeds=chosen.seeds, baselines=any(row.is_baseline for row in chosen.rows))
     return Work(host, parts, plan, chosen.recipe.name, store, slots, callbacks, save_every)
+
+
+def within(minutes: float | None, work: Work, run: Callable[[], Comparison]) -> Comparison:
+    """What a run gives, or what is known after so many minutes; the next one goes on from there."""
+    if minutes is None:
+        return run()
+    if minutes <= 0:
+        return work.result()
+    clock = _Clock(60 * minutes)
+    work.engine.callbacks = [*work.engine.callbacks, clock]
+    try:
+        return run()
+    except KeyboardInterrupt:
+        if not clock.has_rung:
+            raise
+        return work.result()
+
+
+class _Clock:
+    """Asks for an end, as Ctrl-C does, when the time is up: the loop saves, and runs go on from there next time."""
+
+    def __init__(self, seconds: float):
+        self.until = _now() + seconds
+        self.has_rung = False
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if event["event"] in ("step", "eval") and _now() > self.until:
+            self.has_rung = True
+            raise KeyboardInterrupt

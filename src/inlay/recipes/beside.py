@@ -1,34 +1,39 @@
 """The paper's numbers with one's own beside them.
 
-Averages are over the datasets that were run, the paper's as well, so that they compare; they are not the average that
-the paper prints, unless all datasets were run.
+Averages are over the columns that were run, the paper's as well, so that they compare; they are not the average that
+the paper prints, unless all columns were run.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from inlay.comparison.judge import total_parameters
 from inlay.comparison.table import Comparison
+from inlay.comparison.work import Work
 from inlay.recipes.plan import Chosen
-from inlay.recipes.recipe import Dataset, Recipe, Row
+from inlay.recipes.recipe import Column, Recipe, Row
+from inlay.recipes.results import Results
+from inlay.recipes.said import differences
 from inlay.sweeps.files import opened
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A row of the table on one dataset; all scores times 100."""
+    """A row of the table in one column; all scores times 100."""
 
     paper: float | None
+    paper_spread: float | None
+    """What the paper prints after ±."""
     ours: float | None
     """None if no run came to its end."""
-    std: float | None = None
-    """Over seeds, where the mean of them is reported."""
+    spread: float | None = None
+    """Over seeds, where the mean of them is reported: what `Recipe.spread` says."""
     method: str | None = None
     """The spec that validation chose."""
     setting: Mapping[str, Any] = field(default_factory=dict)
@@ -43,17 +48,21 @@ class Line:
 
     row: Row
     cells: Mapping[str, Cell]
+    recipe: Recipe = field(repr=False)
 
     @property
-    def paper(self) -> float | None:
-        """The mean of the paper's scores on the datasets that were run."""
-        return self.row.mean(self.cells)
-
-    @property
-    def ours(self) -> float | None:
-        """The mean of ours; None if one is missing."""
-        found = [cell.ours for cell in self.cells.values() if cell.ours is not None]
-        return statistics.fmean(found) if len(found) == len(self.cells) else None
+    def averages(self) -> dict[str, tuple[float | None, float | None]]:
+        """Average -> the paper's and ours, over the columns that were run; None if one of those is missing."""
+        found = {}
+        for name, columns in self.recipe.groups.items():
+            own = [column for column in columns if column in self.cells]
+            if own:
+                ours = [cell.ours for cell in (self.cells[column] for column in own) if cell.ours is not None]
+                paper = self.row.mean(own)
+                if paper is None and len(own) == len(columns):  # of single scores the paper prints some, or none
+                    paper = self.row.printed(name)
+                found[name] = (paper, statistics.fmean(ours) if len(ours) == len(own) else None)
+        return found
 
     @property
     def parameters(self) -> int | None:
@@ -67,12 +76,22 @@ class Line:
         found = [cell.share for cell in self.cells.values() if cell.share is not None]
         return statistics.fmean(found) if found else None
 
+    @property
+    def total(self) -> float | None:
+        """What all tasks of the table need, in bases: one base and a share for each, or a base for each."""
+        if self.share is None:
+            return None
+        replaces = self.share >= 1 and all(spec.partition(":")[0] == "finetune" for spec in self.row.methods)
+        return total_parameters(self.share, len(self.recipe.datasets), replaces)
+
     def document(self) -> dict[str, Any]:
         """As JSON."""
         cells = {name: {**vars(cell), "setting": dict(cell.setting)} for name, cell in self.cells.items()}
         own = {"parameters": self.parameters, "share": self.share, "trained in the paper": self.row.trained}
+        own |= {"total": self.total, "total in the paper": self.row.total}
         names = {"row": self.row.name, "label": self.row.label, "methods": list(self.row.methods)}
-        return {**names, **own, "average": {"paper": self.paper, "ours": self.ours}, "datasets": cells}
+        averages = {name: {"paper": paper, "ours": ours} for name, (paper, ours) in self.averages.items()}
+        return {**names, **own, "averages": averages, "columns": cells}
 
 
 @dataclass(frozen=True)
@@ -80,11 +99,13 @@ class Beside:
     """A recipe that was run."""
 
     recipe: Recipe
-    datasets: tuple[Dataset, ...]
+    columns: tuple[Column, ...]
     """Those that were run."""
     lines: tuple[Line, ...]
     differences: tuple[str, ...]
     """What is not as the paper has it."""
+    notes: tuple[str, ...]
+    """What could not be run or scored, and why."""
     comparison: Comparison = field(repr=False)
 
     def document(self) -> dict[str, Any]:
@@ -94,100 +115,47 @@ class Beside:
             "paper": self.recipe.paper,
             "table": self.recipe.table,
             "report": self.recipe.report,
-            "datasets": [one.name for one in self.datasets],
+            "spread": self.recipe.spread,
+            "columns": [column.name for column in self.columns],
             "rows": [line.document() for line in self.lines],
             "differences": list(self.differences),
-            "notes": list(self.comparison.notes),
+            "notes": list(self.notes),
             "store": None if self.comparison.store is None else str(self.comparison.store),
         }
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """A line for every row and dataset."""
+        """A line for every row and column."""
+        spread = self.recipe.spread
+        names = ["row", "column", "metric", "paper", f"paper {spread}", "ours", spread, "method", "setting"]
         with opened(path) as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["row", "dataset", "metric", "paper", "ours", "std", "method", "setting", "parameters"])
+            writer.writerow([*names, "parameters"])
             for line in self.lines:
-                for dataset in self.datasets:
-                    cell = line.cells[dataset.name]
+                for column in self.columns:
+                    cell = line.cells[column.name]
                     setting = " ".join(f"{key}={value}" for key, value in cell.setting.items())
-                    scores = [cell.paper, cell.ours, cell.std, cell.method, setting, cell.parameters]
-                    what = [line.row.name, dataset.name, dataset.metric]
-                    writer.writerow([*what, *("" if value is None else value for value in scores)])
+                    scores = [cell.paper, cell.paper_spread, cell.ours, cell.spread, cell.method, setting]
+                    what = [line.row.name, column.name, column.metric]
+                    values = [*what, *scores, cell.parameters]
+                    writer.writerow(["" if value is None else value for value in values])
 
 
-def put_beside(chosen: Chosen, found: Comparison, base: str) -> Beside:
+def put_beside(chosen: Chosen, work: Work, found: Comparison) -> Beside:
     """What came of a comparison as the table of a recipe."""
-    datasets = tuple(one.dataset for one in chosen.found)
-    lines = tuple(
-        Line(row, {one.name: _cell(chosen, found, row, one, chosen.part(row, one)) for one in datasets})
-        for row in chosen.rows
-    )
-    said = [] if _same(base, chosen.recipe.base) else [f"base: {base} instead of {chosen.recipe.base}"]
-    return Beside(chosen.recipe, datasets, lines, (*said, *_scored(chosen, found), *chosen.differences()), found)
-
-
-def _cell(chosen: Chosen, found: Comparison, row: Row, dataset: Dataset, part: str) -> Cell:
-    paper = row.scores.get(dataset.name)
-    own = _best(found, row, part) if chosen.recipe.report == "best" else _mean(found, row, part)
-    return Cell(paper, None) if own is None else Cell(paper, **own)
-
-
-def _best(found: Comparison, row: Row, part: str) -> dict[str, Any] | None:
-    """The best run of all by validation, whatever its setting and seed, and what it gives on the rows reported."""
-    about = next(one for one in found.datasets if one.name == part)
-    rows = [
-        one
-        for one in found.rows
-        if one.label.startswith(f"{part} ") and one.setting["method"] in row.methods and one.state == "done"
-        if one.value is not None and not math.isnan(one.value)
-    ]
-    if not rows:
-        return None
-    best = max(rows, key=lambda one: (one.value or 0.0, -one.position))
-    return {
-        "ours": 100 * best.metrics[about.split][about.metric],
-        "method": best.setting["method"],
-        "setting": {**{key: value for key, value in best.setting.items() if key != "method"}, "seed": best.seed},
-        "parameters": int(best.parameters["adapter"]),
-        "share": float(best.parameters["share_of_base"]),
-    }
-
-
-def _mean(found: Comparison, row: Row, part: str) -> dict[str, Any] | None:
-    """The method and setting that is the best by the mean of validation, and its mean on the rows reported."""
-    lines = [line for line in found.lines if line.method in row.methods and part in line.cells]
-    if not lines:
-        return None
-    best = max(lines, key=lambda line: line.cells[part].validation)
-    cell = best.cells[part]
-    return {
-        "ours": 100 * cell.mean,
-        "std": None if cell.std is None else 100 * cell.std,
-        "method": best.method,
-        "setting": dict(cell.setting),
-        "parameters": cell.parameters,
-        "share": cell.share,
-    }
-
-
-def _scored(chosen: Chosen, found: Comparison) -> list[str]:
-    """On which rows, where the paper has others."""
-    recipe = chosen.recipe
-    by_split: dict[str, list[str]] = {}
-    first = chosen.rows[0]
-    for one in chosen.found:
-        about = next(data for data in found.datasets if data.name == chosen.part(first, one.dataset))
-        by_split.setdefault(about.split, []).append(one.dataset.name)
-    said = []
-    if "validation" in by_split:
-        said.append(
-            f"{', '.join(by_split['validation'])}: scored on validation rows, which also picked the settings; "
-            f"the paper on {recipe.measured}"
-        )
-    if "test" in by_split and recipe.measured != "test rows" and not recipe.dev_is_test:
-        said.append(f"{', '.join(by_split['test'])}: scored on your test rows; the paper on {recipe.measured}")
-    return said
-
-
-def _same(base: str, other: str) -> bool:
-    return os.path.basename(base.rstrip("/")) == os.path.basename(other)
+    results = Results(chosen, work)
+    spread = chosen.recipe.spread
+    lines = []
+    for row in chosen.rows:
+        cells = {}
+        for column in chosen.columns:
+            paper = (row.scores.get(column.name), row.spreads.get(column.name))
+            own = results.of(row, column)
+            if own is None:
+                cells[column.name] = Cell(*paper, None)
+            else:
+                more = (own.method, own.setting, own.parameters, own.share)
+                cells[column.name] = Cell(*paper, own.mean, own.spread(spread), *more)
+        lines.append(Line(row, cells, chosen.recipe))
+    said = tuple(differences(chosen, work))
+    notes = (*found.notes, *results.notes)
+    return Beside(chosen.recipe, chosen.columns, tuple(lines), said, notes, found)

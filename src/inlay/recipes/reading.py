@@ -18,6 +18,8 @@ from inlay.errors import RunError, suggest
 from inlay.recipes.recipe import Recipe
 
 _ENDING = ".toml"
+MISSING = "-"
+"""In the place of a score that the paper does not print."""
 
 
 def names() -> list[str]:
@@ -55,28 +57,45 @@ def read(text: str, name: str, where: str) -> Recipe:
 def _arranged(content: dict[str, Any], where: str) -> dict[str, Any]:
     """The tables of the file as the recipe has them: datasets in the paper's order, rows with their scores."""
     tables = {key: content.get(key) for key in ("datasets", "rows", "scores")}
+    tables["spreads"] = content.get("spreads", {})
     for key, table in tables.items():
         if not isinstance(table, dict) or not all(isinstance(one, dict | list) for one in table.values()):
             raise RunError(f"{where}: expected a table [{key}]")
-    datasets, rows, scores = (dict(table or {}) for table in tables.values())
-    order = scores.pop("order", list(datasets))
-    problems = [f"{name} is in order, but not in [datasets]" for name in order if name not in datasets]
-    problems += [f"{name} is in [datasets], but not in order" for name in datasets if name not in order]
+    datasets, rows, scores, spreads = (dict(table or {}) for table in tables.values())
+    columns = [column for name, one in datasets.items() for column in one.get("languages") or [name]]
+    order = scores.pop("order", columns)
+    problems = [f"{name} is in order, but not in [datasets]" for name in order if name not in columns]
+    problems += [f"{name} is in [datasets], but not in order" for name in columns if name not in order]
     problems += [f"[rows.{name}] has no scores" for name in rows if name not in scores]
-    for name, line in scores.items():
-        if name not in rows:
-            problems.append(f"scores of {name} have no [rows.{name}]")
-        elif len(line) != len(order):
-            problems.append(f"{name} has {len(line)} scores for {len(order)} datasets")
+    for what, table in (("scores", scores), ("spreads", spreads)):
+        for name, line in table.items():
+            if name not in rows:
+                problems.append(f"{what} of {name} have no [rows.{name}]")
+            elif len(line) not in (0, len(order)):  # 0: the paper prints none of them
+                problems.append(f"{name} has {len(line)} {what} for {len(order)} columns")
     if problems:
         raise RunError(f"{where}: {'; '.join(problems)}")
+    by_column = {name: _by_column(order, line) for name, line in scores.items()}
+    beside = {name: _by_column(order, line) for name, line in spreads.items()}
     return {
         **{key: value for key, value in content.items() if key not in tables},
-        "datasets": [{**datasets[name], "name": name} for name in order],
+        "datasets": [
+            {**one, "name": name} for name, one in sorted(datasets.items(), key=lambda item: _first(order, *item))
+        ],
         "rows": [
-            {**row, "name": name, "scores": dict(zip(order, scores[name], strict=True))} for name, row in rows.items()
+            {**row, "name": name, "scores": by_column[name], "spreads": beside.get(name, {})}
+            for name, row in rows.items()
         ],
     }
+
+
+def _by_column(order: list[str], line: list[Any]) -> dict[str, Any]:
+    """Column -> score, but for those that the paper does not print."""
+    return {name: score for name, score in zip(order, line, strict=False) if score != MISSING}
+
+
+def _first(order: list[str], name: str, dataset: dict[str, Any]) -> int:
+    return min(order.index(column) for column in dataset.get("languages") or [name])
 
 
 def _problem(one: Any) -> str:

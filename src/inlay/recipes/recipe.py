@@ -2,14 +2,16 @@
 
 Settings are those of `inlay.Run`, and a grid lists values to try. What a dataset says goes before what the recipe says,
 and what a row says before both: fine-tuning has learning rates of its own in every paper.
+
+A dataset is a column. One with `languages` is trained on once and scored in each of them: then those are the columns.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,7 +19,16 @@ from inlay.metrics import LOWER_IS_BETTER
 
 MEAN = "mean"
 """What a paper's average column is, unless the recipe says otherwise."""
+AVERAGE = "average"
+"""What the average over all columns is called."""
+BASELINES = ("majority", "tf-idf")
+"""What a row can have in the place of methods: nothing is trained, so they have no settings."""
+SILENT = "not said"
+"""The value of a setting in `protocol` that the paper does not give."""
+TUNED = "-tuned"
+"""The ending of the name of a row that tries values of its own."""
 Settings = Mapping[str, Any]
+Shows = Literal["score", "kept", "mean of evaluations", "best of evaluations"]
 
 
 class _Frozen(BaseModel):
@@ -25,7 +36,7 @@ class _Frozen(BaseModel):
 
 
 class Dataset(_Frozen):
-    """One column of the table."""
+    """What is trained on: one column of the table, or one for every language."""
 
     name: str
     metric: str
@@ -33,12 +44,28 @@ class Dataset(_Frozen):
     """What it may be called in somebody's folder; its own name by default."""
     mismatched: bool = False
     """Whether it is the second dev set of MNLI."""
+    columns: Mapping[str, str] = Field(default_factory=dict)
+    """text, pair, label -> the columns of the published file, taken where a file has them."""
+    encoding: str | None = None
+    """Of the published file, taken where a file is not UTF-8."""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages that it is scored in; it is trained and validated in `source`."""
+    source: str = "en"
     settings: Settings = Field(default_factory=dict)
 
     @property
     def places(self) -> tuple[str, ...]:
         """The names to look for, the best first."""
         return self.folders or (self.name,)
+
+
+class Column(NamedTuple):
+    """One column of the table."""
+
+    name: str
+    metric: str
+    dataset: Dataset
+    language: str | None = None
 
 
 class Row(_Frozen):
@@ -48,21 +75,40 @@ class Row(_Frozen):
     label: str
     """As the paper calls it."""
     methods: tuple[str, ...] = Field(min_length=1)
-    """Specs; of several, validation chooses one for each dataset."""
+    """Specs; of several, validation chooses one for each dataset. Or a baseline."""
+    base: str | None = None
+    """Where the table has several."""
     trained: str | None = None
     """Parameters for one task, as the paper prints them."""
+    total: str | None = None
+    """Parameters for all tasks, in bases, as the paper prints them."""
     settings: Settings = Field(default_factory=dict)
     grid: Mapping[str, tuple[Any, ...]] = Field(default_factory=dict)
+    shows: Shows = "score"
+    """What its numbers are, if not the scores of its columns: the share of L-alpha that L0 keeps, or evaluations."""
     scores: Mapping[str, float]
-    """By dataset; times 100."""
+    """By column; times 100. Those that the paper does not print are left out."""
+    spreads: Mapping[str, float] = Field(default_factory=dict)
+    """What the paper prints after ±."""
     average: float | None = None
     """As the paper prints it."""
+    averages: Mapping[str, float] = Field(default_factory=dict)
+    """The same, where the table has several."""
 
-    def mean(self, datasets: Iterable[str]) -> float | None:
-        """Of the paper's scores on these datasets; None if it lacks one."""
-        found = [self.scores.get(name) for name in datasets]
+    @property
+    def is_baseline(self) -> bool:
+        """Whether nothing is trained."""
+        return self.methods[0] in BASELINES
+
+    def mean(self, columns: Iterable[str]) -> float | None:
+        """Of the paper's scores in these columns; None if it lacks one."""
+        found = [self.scores.get(name) for name in columns]
         known = [score for score in found if score is not None]
         return statistics.fmean(known) if known and len(known) == len(found) else None
+
+    def printed(self, average: str) -> float | None:
+        """An average as the paper prints it."""
+        return self.average if average == AVERAGE else self.averages.get(average)
 
 
 class Recipe(_Frozen):
@@ -73,16 +119,22 @@ class Recipe(_Frozen):
     table: str
     title: str
     base: str
-    """Which the paper has; any other will do."""
+    """Which the paper has; any other will do. Where rows have their own, that of the rows to run on another base."""
     measured: str
     """What the paper's scores were measured on."""
     seeds: int = Field(ge=1)
     report: Literal["best", "mean"]
     """Of the seeds: the best by validation, or the mean of them all."""
+    spread: Literal["std", "sem"] = "std"
+    """What follows ±: the standard deviation over seeds, or the standard error of their mean."""
     average: str = MEAN
     """What the paper's average column is: `mean`, or something else, in words."""
+    averages: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Averages over some of the columns, by name; one over all of them by default."""
     dev_is_test: bool = False
     """Whether the dev rows are kept for the end, and training rows are held out to choose by."""
+    protocol: Settings = Field(default_factory=dict)
+    """What the paper says of things that a run may do otherwise; `not said` where it is silent."""
     notes: tuple[str, ...] = ()
     settings: Settings = Field(default_factory=dict)
     grid: Mapping[str, tuple[Any, ...]] = Field(default_factory=dict)
@@ -91,15 +143,55 @@ class Recipe(_Frozen):
 
     @model_validator(mode="after")
     def _fits(self) -> Recipe:
-        known = {dataset.name for dataset in self.datasets}
+        known = {column.name for column in self.columns}
         for dataset in self.datasets:
             if dataset.metric in LOWER_IS_BETTER:
                 raise ValueError(f"{dataset.name}: {dataset.metric} has no place in a table of scores times 100")
+            if dataset.languages and (len(self.datasets) > 1 or self.dev_is_test):
+                raise ValueError(f"{dataset.name}: a dataset with languages is the only one, and has no dev_is_test")
         for row in self.rows:
-            other = sorted(set(row.scores) - known)
+            other = sorted({*row.scores, *row.spreads} - known)
             if other:
-                raise ValueError(f"{row.name} has a score of {other[0]}, which is not among the datasets")
+                raise ValueError(f"{row.name} has a score of {other[0]}, which is not among the columns")
+            if row.name.endswith(TUNED):
+                raise ValueError(f"{row.name}: names that end in {TUNED} are those of tuned rows")
+            if row.is_baseline and (len(row.methods) > 1 or row.settings or row.grid):
+                raise ValueError(f"{row.name}: a baseline is the only method of its row, and has no settings")
+            strange = sorted(set(row.averages) - set(self.averages))
+            if strange:
+                raise ValueError(f"{row.name} has an average {strange[0]}, which is not in [averages]")
+        for name, columns in self.averages.items():
+            if strange := sorted(set(columns) - known):
+                raise ValueError(f"the average {name} is over {strange[0]}, which is not among the columns")
         return self
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What a row has a score in, in the paper's order."""
+        return tuple(
+            Column(name, one.metric, one, name if one.languages else None)
+            for one in self.datasets
+            for name in one.languages or (one.name,)
+        )
+
+    @property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """Average -> the columns it is over."""
+        return self.averages or {AVERAGE: tuple(column.name for column in self.columns)}
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """All bases of the table."""
+        return tuple(dict.fromkeys(self.base_of(row) for row in self.rows))
+
+    def base_of(self, row: Row) -> str:
+        """Which the paper has in a row."""
+        return row.base or self.base
+
+    @property
+    def digits(self) -> int:
+        """How many the paper prints."""
+        return max((decimals(score) for row in self.rows for score in row.scores.values()), default=1)
 
     def tried(self, row: Row, dataset: Dataset) -> dict[str, tuple[Any, ...]]:
         """Setting -> values that a row tries on a dataset; most have one."""
@@ -112,17 +204,34 @@ class Recipe(_Frozen):
     @property
     def runs(self) -> int:
         """How many runs the whole table is; what two rows have in common is run once."""
-        sizes: dict[tuple[str, str, str], int] = {}
+        sizes: dict[tuple[str, str, str, str], int] = {}
         for dataset in self.datasets:
             for row in self.rows:
                 tried = self.tried(row, dataset)
                 size = math.prod(len(values) for values in tried.values())
-                sizes |= {(dataset.name, spec, repr(sorted(tried.items()))): size for spec in row.methods}
+                where = (self.base_of(row), dataset.name)
+                sizes |= {(*where, spec, repr(sorted(tried.items()))): size for spec in trained_specs([row])}
         return self.seeds * sum(sizes.values())
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
         return {**self.model_dump(mode="json"), "runs": self.runs}
+
+
+def trained_specs(rows: Iterable[Row]) -> list[str]:
+    """The methods of rows, each once; baselines are none."""
+    return list(dict.fromkeys(spec for row in rows for spec in row.methods if spec not in BASELINES))
+
+
+def decimals(value: float) -> int:
+    """How many digits follow the point: one at least."""
+    return max(1, len(repr(value).partition(".")[2]))
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names with commas; of many, the first."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 def _one(settings: Settings) -> dict[str, tuple[Any, ...]]:

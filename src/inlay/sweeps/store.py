@@ -106,6 +106,14 @@ class Store:
         except (OSError, sqlite3.Error) as error:
             raise RunError(f"{self.path} cannot be used as the file of a sweep: {error}") from None
         self._take_lock()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        """Make or check what must be in it."""
         with self._told():
             self._db.execute("pragma journal_mode=wal")
             self._db.execute("pragma synchronous=normal")
@@ -115,7 +123,6 @@ class Store:
                 for statement in _TABLES.split(";"):
                     self._db.execute(statement)
         if self.about("format", _FORMAT) != _FORMAT:
-            self.close()
             raise RunError(f"{self.path} was written by another version of Inlay")
         self.note("format", _FORMAT)
 
