@@ -50,5 +50,5 @@ def _length(run: Run, rows: int, few_shot: bool) -> dict[str, int]:
     if run.max_steps is not None:
         epochs = min(epochs, math.ceil(run.max_steps / steps))
     many = run.eval_every is None and epochs > MOST_EVALUATIONS
-    found: dict[str, object] = {"epochs": epochs}
+    found = {"epochs": epochs}
     return found | ({"eval_every": steps * math.ceil(epochs / MOST_EVALUATIONS)} if many else {})
