@@ -88,6 +88,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "pretrain_on_text": Shown(),
         "pretrain_epochs": Shown("N"),
         "few_shot_temperature": Shown("X"),
+        "fold": Shown("K/N", "none is left out"),
     },
 }
 """Panel -> the settings in it. All of `Run` but `data` and `name`, which every command has in a way of its own."""

@@ -16,7 +16,7 @@ import typer
 
 from inlay.cli import early, options, output, settings
 from inlay.cli.bundles import bundled
-from inlay.cli.help import DATA
+from inlay.cli.help import DATA, METHOD
 from inlay.errors import InlayError, RunError
 
 if TYPE_CHECKING:
@@ -42,6 +42,14 @@ def train(
         options.option(DATA, "--manifest", "FILE", "A TOML file that lists many tasks; replaces DATA and settings."),
     ] = None,
     base: options.Base = None,
+    ensemble: Annotated[
+        int | None,
+        options.option(
+            *(METHOD, "--ensemble", "N"),
+            "Train N adapters that answer as one; each has its own seed and leaves out another part of the rows.",
+            min=2,
+        ),
+    ] = None,
     slots: options.Slots = None,
     compile: options.Compile = None,
     weights: options.Weights = None,
@@ -59,10 +67,13 @@ def train(
     """Train an adapter on a file, or many side by side from a manifest.
 
     Examples:
-        inlay train tickets.csv --name tickets --method houlsby:size=64
+        inlay train tickets.csv --name tickets --method houlsby:size=64 --ensemble 5
         inlay train --manifest tasks.toml --json
     """
-    runs, folder = _runs(data, name, manifest, given)
+    if ensemble is not None and manifest is not None:
+        raise typer.BadParameter("--ensemble cannot be combined with --manifest")
+    whole, folder = _runs(data, name, manifest, given)
+    runs = whole if ensemble is None else _members(whole[0], ensemble)
     if resume and restart:
         raise typer.BadParameter("--resume and --restart cannot be combined")
     from inlay.library.library import Library
@@ -89,7 +100,11 @@ def train(
             results = train_shown(host, prepared, slots, checkpoint, resume, save_every, logs, screen, ranks)
         if not ranks.leads:
             raise typer.Exit(int(bool(problems) or not all(result.ok for result in results.values())))
-        kept = _keep(host, runs, results, problems, store, half)
+        if ensemble is not None:
+            from inlay.training.ensemble import as_one
+
+            results = {0: as_one(host, whole[0], folder, list(results.values()), list(prepared.values()))}
+        kept = _keep(host, whole, results, problems, store, half)
         checkpoint.remove()
     if manifest is not None:
         show_summary(screen, kept, store.root, prepared)
@@ -119,6 +134,12 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
         raise typer.BadParameter("give DATA or --manifest")
     name = name or data_name(data)
     return [make_run({"data": data, "name": name, **given})], name
+
+
+def _members(run: Run, count: int) -> list[Run]:
+    from inlay.runs.members import members_of
+
+    return members_of(run, count, run.name)
 
 
 def _check(runs: Sequence[Run], many: bool) -> dict[int, str]:
@@ -188,6 +209,8 @@ def _prepare(
             problems[i] = str(error)
         if i in problems:
             screen.print(f"{run.name}: cannot be trained, see below", style="red")
+        elif i and not many:
+            continue  # the other members of an ensemble
         elif many:
             rows = f"{len(prepared[i].train.examples):,} rows"
             screen.print(f"{run.name}: {prepared[i].task.name}, {rows}, {prepared[i].method.spec}")

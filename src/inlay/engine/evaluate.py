@@ -14,7 +14,7 @@ from inlay.data.batch import ramp
 from inlay.engine.predict import Encoded, all_pooled, batch_of, decode, encode, pooled_blocks, run, run_rows
 from inlay.engine.translate import AnswerOptions
 from inlay.errors import DataError
-from inlay.tasks import Example, Row, RowOutputs, Task
+from inlay.tasks import Answer, Example, Row, RowOutputs, Task
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
@@ -68,9 +68,14 @@ def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[st
 
     A label that was not there in training can only be missed; if none is known, these are other labels altogether.
     """
-    encoded, outputs, unknown = run_labelled(host, name, examples)
-    answers = decode(host, encoded, outputs, AnswerOptions())
+    answers, unknown = answers_to(host, name, examples)
     return host.task(name).score(examples, answers, host.labels(name)), unknown
+
+
+def answers_to(host: Host, name: str, examples: Sequence[Example]) -> tuple[Sequence[Answer], set[str]]:
+    """What an adapter or an ensemble says of labelled examples, and the labels among them that it does not know."""
+    encoded, outputs, unknown = run_labelled(host, name, examples)
+    return decode(host, encoded, outputs, AnswerOptions()), unknown
 
 
 def run_labelled(

@@ -183,6 +183,8 @@ def train_command(card: Card, data: str | None = None) -> str:
             words += [_FLAGS[key, value]] if (key, value) in _FLAGS else []
         elif value is not None or key in _CAN_BE_NONE:
             words += [f"--{key.replace('_', '-')}", "none" if value is None else str(value)]
+    members = section(card, "ensemble").get("members")
+    words += ["--ensemble", str(members)] if isinstance(members, int) else []
     named = str(card.get("base_name") or "")
     return shlex.join([*words, *(["--base", named] if named else [])])
 

@@ -55,7 +55,7 @@ def folds_of(run: Run, task: Task, method: Method, rows: int, has_validation: bo
         rows: all that there are, for training and validation.
         has_validation: whether the data comes with validation rows.
     """
-    given = next((name for name in ("val", "val_size") if getattr(run, name) is not None), None)
+    given = next((name for name in ("val", "val_size", "fold") if getattr(run, name) is not None), None)
     if run.folds is None:
         enough = given is None and not has_validation and run.train_size is None
         few = enough and rows < FEW_SHOT_BELOW and is_few_shot(run, task, method, rows)

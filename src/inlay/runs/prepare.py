@@ -272,6 +272,8 @@ def _split(
     run: Run, task: Task, known: list[Example], held_out: list[Example]
 ) -> tuple[list[Example], list[Example], list[str]]:
     strata = [e.target for e in known] if run.stratify and task.kind == "classification" else None
+    if run.fold is not None:
+        return _without_fold(run, task, known, held_out, strata)
     if held_out:
         notes = (
             []
@@ -293,6 +295,25 @@ def _split(
     if run.train_size is not None:
         notes.append(f"training on {len(train):,} of {len(known):,} rows")
     return [known[i] for i in train], [known[i] for i in validation], notes
+
+
+def _without_fold(
+    run: Run, task: Task, known: list[Example], held_out: list[Example], strata: Sequence[str] | None
+) -> tuple[list[Example], list[Example], list[str]]:
+    """All but one part of the rows; that part validates where nothing else does. The seed has no say in it."""
+    number, count = map(int, (run.fold or "").split("/"))
+    also = next((name for name in ("val_size", "train_size") if getattr(run, name) is not None), None)
+    if also is not None:
+        raise RunError(f"{also} (--{also.replace('_', '-')}) cannot be combined with fold (--fold)")
+    if number > count or count < 2:
+        raise RunError(f"fold={run.fold} (--fold) is not valid: expected K/N with K up to N, and N at least 2")
+    parts = splitting.folds(len(known), count, 0, strata, describe.groups([task.subject(e) for e in known]))
+    if len(parts) < count:
+        raise RunError(f"fold={run.fold} (--fold): the rows have only {len(parts)} different texts")
+    left_out = set(parts[number - 1])
+    train = [e for i, e in enumerate(known) if i not in left_out]
+    note = f"left out {len(left_out):,} of {len(known):,} rows (part {run.fold})"
+    return train, held_out or [known[i] for i in sorted(left_out)], [note]
 
 
 def _folds(run: Run, task: Task, known: list[Example], number: int) -> tuple[tuple[tuple[int, ...], ...], list[str]]:

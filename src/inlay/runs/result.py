@@ -9,6 +9,7 @@ from typing import Any
 
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
+from inlay.library.ensemble import Ensemble
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Result:
     library: str | None = None
     before: dict[str, Any] | None = None
     """The version before, measured on the same rows: version, split, its value there, and now this one's."""
-    _adapter: Adapter | None = field(default=None, repr=False)
+    _adapter: Adapter | Ensemble | None = field(default=None, repr=False)
 
     @property
     def ok(self) -> bool:
@@ -46,11 +47,18 @@ class Result:
         return not self.problem
 
     @property
-    def adapter(self) -> Adapter:
-        """The trained adapter."""
+    def adapter(self) -> Adapter | Ensemble:
+        """The trained adapter, or the ensemble of several."""
         if self._adapter is None:
             raise RunError(f"{self.name} has no adapter: {self.problem or 'it was not kept'}")
         return self._adapter
+
+    @property
+    def single(self) -> Adapter:
+        """The trained adapter of a run that is no ensemble."""
+        if not isinstance(self.adapter, Adapter):
+            raise RunError(f"{self.name} is an ensemble of {len(self.adapter.members)} adapters")
+        return self.adapter
 
     @property
     def value(self) -> float:
@@ -73,6 +81,7 @@ class Result:
             "library": self.library,
             "before": self.before,
             "config": self.config,
+            **({"members": len(self._adapter.members)} if isinstance(self._adapter, Ensemble) else {}),
             "history": self.history,
             **failed,
         }

@@ -108,6 +108,11 @@ class Run(BaseModel):
     folds: int | None = Field(
         None, ge=0, description="score by N folds, then train on all rows; 0 holds rows out for validation instead"
     )
+    fold: str | None = Field(
+        None,
+        pattern=r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$",
+        description="leave out one part of the rows: 2/5 is the second of five",
+    )
     skip_bad_rows: bool = Field(False, description="skip rows that cannot be used, and count them")
 
     @field_validator("folds")

@@ -14,6 +14,7 @@ from inlay.errors import InlayError, LibraryError, RunError
 from inlay.library import about
 from inlay.library.adapter import Adapter
 from inlay.library.library import Entry, Library, check_name
+from inlay.runs.members import members_of
 from inlay.runs.prepare import Prepared, prepare
 from inlay.runs.result import Result
 from inlay.runs.run import Run, data_name
@@ -21,6 +22,7 @@ from inlay.screen import Lines, console_or_lines
 from inlay.tracking.events import Callback
 from inlay.tracking.progress import Progress, show_data, show_end, show_runs
 from inlay.training.checkpoint import Checkpoint
+from inlay.training.ensemble import as_one
 from inlay.training.job import Job
 from inlay.training.loop import Loop
 from inlay.training.parallel import ALONE, Ranks
@@ -43,6 +45,7 @@ def train(
     library: Library | None = ...,
     ranks: Ranks = ...,
     progress: bool = ...,
+    ensemble: int | None = ...,
 ) -> Result: ...
 @overload
 def train(
@@ -72,6 +75,7 @@ def train(
     library: Library | None = None,
     ranks: Ranks = ALONE,
     progress: bool = True,
+    ensemble: int | None = None,
 ) -> Result | list[Result]:
     """Train one run, or several side by side. A run with a name is loaded into the host when it is done.
 
@@ -85,6 +89,7 @@ def train(
         resume: go on from that folder if it holds a checkpoint.
         library: where finished adapters are put.
         ranks: the processes that share every batch (`parallel.joined`); callbacks and writing are the leader's alone.
+        ensemble: train so many adapters that differ in seed and in the rows they leave out; they answer as one.
         progress: show on stderr what was guessed about the data, how far it is (on a terminal or in a notebook), and
             how it went.
     """
@@ -95,6 +100,11 @@ def train(
             raise RunError("a name is for one run; give each of several runs its own")
         many = [many[0].model_copy(update={"name": check_name(name)})]
     _refuse_names(host, many)
+    whole = many
+    if ensemble is not None:
+        if not one:
+            raise RunError("ensemble is for one run")
+        many = members_of(many[0], ensemble, run_name(many[0], 0))
     place = None if checkpoint is None else Checkpoint(checkpoint)
     with place.alone() if place is not None and ranks.leads else nullcontext():
         problems: dict[int, str] = {}
@@ -111,7 +121,10 @@ def train(
             told = (*callbacks, *more)
             results = train_prepared(host, prepared, slots, told, place, resume, save_every, one, ranks)
         results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
-        for i, run in enumerate(many):
+        if ensemble is not None:
+            done = [results[i] for i in range(len(many))]
+            results = {0: as_one(host, whole[0], run_name(whole[0], 0), done, list(prepared.values()))}
+        for i, run in enumerate(whole):
             if results[i].ok and library is not None and ranks.leads:
                 results[i] = keep(results[i], library, host.base)
             if results[i].ok and run.name:
@@ -119,8 +132,8 @@ def train(
         if place is not None and ranks.leads:
             place.remove()
     if screen is not None:
-        show_end(screen, [results[i] for i in range(len(many))])
-    return results[0] if one else [results[i] for i in range(len(many))]
+        show_end(screen, [results[i] for i in range(len(whole))])
+    return results[0] if one else [results[i] for i in range(len(whole))]
 
 
 @contextmanager

@@ -1,0 +1,17 @@
+"""The runs of an ensemble: they differ in their seed, and in the part of the rows that each leaves out."""
+
+from __future__ import annotations
+
+from inlay.errors import RunError
+from inlay.runs.run import Run
+
+
+def members_of(run: Run, count: int, name: str) -> list[Run]:
+    """The runs of an ensemble."""
+    if count < 2:
+        raise RunError(f"ensemble={count} (--ensemble) is not valid: expected 2 or more")
+    if run.fold is not None or run.folds:
+        which = "fold" if run.fold is not None else "folds"
+        raise RunError(f"{which} (--{which}) cannot be combined with an ensemble, which has parts of its own")
+    own = [{"name": f"{name}-{i + 1}", "seed": run.seed + i, "fold": f"{i + 1}/{count}"} for i in range(count)]
+    return [run.model_copy(update=changes) for changes in own]
