@@ -53,9 +53,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lr x 3": {"few_shot": False, "lr": 3.0},
     "batch 8": {"few_shot": False, "batch_size": 8},
     "batch 32": {"few_shot": False, "batch_size": 32},
-    "keep score": {"few_shot": False, "keep": "score"},
-    "keep loss": {"few_shot": False, "keep": "loss"},
-    "keep last": {"few_shot": False, "keep": "last"},
+    "keep score": {"few_shot": False, "choose_by": "score"},
+    "keep loss": {"few_shot": False, "choose_by": "loss"},
+    "keep last": {"few_shot": False, "choose_by": "last"},
 }
 """`lr` is a factor of the method's own learning rate; `steps` become epochs."""
 
@@ -259,7 +259,7 @@ def results(host: Any, arguments: argparse.Namespace, some: Sequence[Case]) -> l
             found[i] = {"problem": result.problem}
             continue
         steps = {"steps": len(result.losses), "kept": result.best_step, "seconds": round(result.seconds, 2)}
-        config = {key: result.config.get(key) for key in ("epochs", "few_shot", "few_shot_steps", "folds", "keep")}
+        config = {key: result.config.get(key) for key in ("epochs", "few_shot", "few_shot_steps", "folds", "choose_by")}
         scores = {split: scores["accuracy"] for split, scores in result.metrics.items()}
         found[i] = {**scores, **steps, "config": config}
     return [found[i] for i in range(len(some))]

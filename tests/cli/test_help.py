@@ -151,7 +151,7 @@ def test_lists_that_are_kept_apart_to_be_light_are_the_same():
     assert set(known.SHAPES) == set(SHAPES)
     assert set(known.WEIGHTS) == {"plain", *FORMS}
     assert set(known.ENGINES) == set(ENGINES)
-    assert set(heads.HEADS) == set(_INNER) == set(KINDS) - {"transform"}
+    assert set(heads.HEADS) == set(_INNER) == set(KINDS) - {"transform", "states"}
     assert set(heads.POOLS) == set(POOLS) - {"tokens"}
     assert set(metrics.OF_TASK) == set(registry.tasks.own_names())
     for name, measures in metrics.OF_TASK.items():

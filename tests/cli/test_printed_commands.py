@@ -176,6 +176,11 @@ SETTINGS: dict[str, Any] = {
     "pretrain_on_text": True,
     "pretrain_epochs": 9,
     "skip_bad_rows": True,
+    "choose_by": "last",
+    "few_shot": True,
+    "few_shot_steps": 30,
+    "few_shot_temperature": 0.3,
+    "folds": 4,
 }
 
 

@@ -103,7 +103,7 @@ def test_a_sweep_goes_on_where_it_was(name, tmp_path, monkeypatch):
     assert {row.id: row.value for row in read_rows("sweep.db")} == {k: v["value"] for k, v in wanted["rows"].items()}
     told: list[str] = []
     run = inlay.Run(
-        data="rows.csv", method="adapterbias", epochs=2, batch_size=8, val_size=8, max_steps=6, keep="score"
+        data="rows.csv", method="adapterbias", epochs=2, batch_size=8, val_size=8, max_steps=6, choose_by="score"
     )
     grid = {"lr": [1e-3, 1e-2]}
     found = inlay.sweep(
@@ -121,7 +121,15 @@ def test_a_training_goes_on_where_it_was(name, tmp_path, monkeypatch):
     shutil.copytree(HERE / name / "checkpoint", tmp_path / "checkpoint")
     shutil.copy(HERE / name / "rows.csv", tmp_path)
     monkeypatch.chdir(tmp_path)
-    how = {"data": "rows.csv", "lr": 3e-3, "batch_size": 8, "val_size": 8, "warmup": 0.1, "clip": 1.0, "keep": "score"}
+    how = {
+        "data": "rows.csv",
+        "lr": 3e-3,
+        "batch_size": 8,
+        "val_size": 8,
+        "warmup": 0.1,
+        "clip": 1.0,
+        "choose_by": "score",
+    }
     runs = [
         inlay.Run(name="short", method="adapterbias", epochs=1, **how),
         inlay.Run(name="long", method="houlsby:size=4", epochs=5, **how),

@@ -212,7 +212,7 @@ def test_specs_in_full_say_the_same():
     assert parse(config.full("houlsby", made)) == made
 
 
-FIRST = {"keep": "score", "few_shot": False, "folds": 0}
+FIRST = {"choose_by": "score", "few_shot": False, "folds": 0}
 """What was done before there were these settings."""
 
 # --- settings of runs -------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_what_it_says():
         "| f1 | 0.9312 |  |",
         "`ham`, `spam`",
         "text from `message`, label from `kind`",
-        "inlay train sms.csv --name sms --epochs 5 --keep score --lr 0.003 --val val.csv --no-dropout --base sentence",
+        "inlay train sms.csv --name sms --choose-by score --epochs 5 --lr 0.003 --val val.csv --no-dropout --base s",
         "It descends from `sms@2`.",
         "(fingerprint `abababababab`)",
         "inlay library import . --name sms",

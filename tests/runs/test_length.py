@@ -87,7 +87,7 @@ def test_among_equal_scores_the_lowest_validation_loss_is_best(host):
     [("score", [1, 0, 1, 0, 0], False), ("loss", [1, 1, 0, 1, 0], False), ("last", [0] * 5, False)],
 )
 def test_which_state_is_kept(host, keep, kept, patience):
-    job = Job(0, "a", prepared(host, epochs=9, patience=3, keep=keep))
+    job = Job(0, "a", prepared(host, epochs=9, patience=3, choose_by=keep))
     found = []
     for step, (accuracy, loss) in enumerate([(0.5, 1.0), (0.4, 0.9), (0.6, 0.95), (0.1, 0.8), (0.4, 0.8)], 1):
         job.step = step
@@ -99,15 +99,17 @@ def test_which_state_is_kept(host, keep, kept, patience):
 
 
 def test_the_last_state_is_the_one_that_is_served(host):
-    last, best = (inlay.train(host, work.run(epochs=6, lr=1e-2, val_size=4, keep=keep)) for keep in ("last", "score"))
+    last, best = (
+        inlay.train(host, work.run(epochs=6, lr=1e-2, val_size=4, choose_by=keep)) for keep in ("last", "score")
+    )
     assert last.losses == best.losses
     assert last.best_step == len(last.losses) > best.best_step
 
 
 @pytest.mark.parametrize(("held_out", "keep"), [(49, "loss"), (50, "score"), (2000, "score")])
 def test_few_validation_rows_choose_by_loss(held_out, keep):
-    assert settled(inlay.Run(data="x.csv"), 400, held_out).keep == keep
-    assert settled(inlay.Run(data="x.csv", keep="last"), 400, held_out).keep == "last"
+    assert settled(inlay.Run(data="x.csv"), 400, held_out).choose_by == keep
+    assert settled(inlay.Run(data="x.csv", choose_by="last"), 400, held_out).choose_by == "last"
 
 
 def test_the_state_with_the_lowest_loss_is_the_one_that_is_served(host):

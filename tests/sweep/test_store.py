@@ -178,8 +178,15 @@ class Later(runs.Run):
 
 
 def ids(host: inlay.Host, cls: type[runs.Run], **settings: Any) -> str:
-    how = {"method": "adapterbias", "epochs": 2, "batch_size": 8, "val_size": 8, "max_steps": 6, "seed": 0}
-    how["keep"] = "score"
+    how = {
+        "method": "adapterbias",
+        "epochs": 2,
+        "batch_size": 8,
+        "val_size": 8,
+        "max_steps": 6,
+        "seed": 0,
+        "choose_by": "score",
+    }
     run = cls(data=str(GOLDEN / "rows.csv"), name="tone", **{**how, **settings})
     return identity(prepare(run, host), host)
 

@@ -25,7 +25,7 @@ from inlay.training.loop import Loop
 
 
 def run(*given: Any, **settings: Any) -> inlay.Run:
-    how = {"few_shot": True, "few_shot_steps": 4, "epochs": None, "val_size": None, "keep": None, **settings}
+    how = {"few_shot": True, "few_shot_steps": 4, "epochs": None, "val_size": None, "choose_by": None, **settings}
     return work.run(*given, **how)
 
 

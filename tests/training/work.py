@@ -70,7 +70,7 @@ def entities(n: int = 24, seed: int = 0) -> list[dict[str, Any]]:
 def run(data: Sequence[Mapping[str, Any]] | None = None, method: str = "houlsby:size=4", **settings: Any) -> inlay.Run:
     """A short run; the test's own settings win."""
     rows = [dict(row) for row in (texts() if data is None else data)]
-    how = {"batch_size": 4, "epochs": 3, "lr": 3e-3, "val_size": 8, "keep": "score", **settings}
+    how = {"batch_size": 4, "epochs": 3, "lr": 3e-3, "val_size": 8, "choose_by": "score", **settings}
     return inlay.Run(data=rows, method=method, **how)
 
 

@@ -22,8 +22,8 @@ from inlay.cli.output import quiet
 from inlay.errors import InlayError
 from inlay.untrusted import visible
 
-DATA, METHOD, TRAINING, RUNNING, OUTPUT, RARE = PANELS = (
-    *("Data", "Task and method", "Training"),
+DATA, METHOD, TRAINING, FEW_ROWS, RUNNING, OUTPUT, RARE = PANELS = (
+    *("Data", "Task and method", "Training", "Few rows"),
     *("Running", "Output", "Less common"),
 )
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from inlay import registry
 from inlay.cli import known, options
 from inlay.cli.bundles import parameter
-from inlay.cli.help import DATA, METHOD, RARE, TRAINING
+from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TRAINING
 from inlay.cli.options import either
 from inlay.errors import RunError
 from inlay.heads import HEADS, POOLS
@@ -44,7 +44,6 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "label": Shown("COLUMN", "guessed"),
         "val": Shown("FILE", "some rows are held out"),
         "val_size": Shown("N|P%", "10%, at most 2000"),
-        "folds": Shown("N", f"{FOLDS} with --few-shot and fewer than {FEW_SHOT_BELOW} rows, else 0"),
         "test": Shown("FILE", "none"),
         "train_size": Shown("N|P%", "all"),
         "skip_bad_rows": Shown(),
@@ -70,12 +69,18 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "class_weights": Shown(),
         "eval_every": Shown("N", "once an epoch"),
         "patience": Shown("N", "never stop early"),
-        "keep": Shown("WHICH", f"score, or loss with fewer than {FEW_TO_VALIDATE} validation rows, or last with folds"),
+        "seed": Shown("N"),
+    },
+    FEW_ROWS: {
         "few_shot": Shown(
             "", f"on with fewer than {FEW_SHOT_BELOW} rows and none of --epochs, --max-steps, --eval-every, --patience"
         ),
         "few_shot_steps": Shown("N", str(FEW_SHOT_STEPS)),
-        "seed": Shown("N"),
+        "few_shot_temperature": Shown("X"),
+        "folds": Shown("N", f"{FOLDS} with --few-shot and fewer than {FEW_SHOT_BELOW} rows, else 0"),
+        "choose_by": Shown(
+            "WHAT", f"score, or loss with fewer than {FEW_TO_VALIDATE} validation rows, or last with --folds"
+        ),
     },
     RARE: {
         "format": Shown("FORMAT", "detected", known.FORMATS, known.data_format),
@@ -87,7 +92,6 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "decay": Shown("WHAT"),
         "pretrain_on_text": Shown(),
         "pretrain_epochs": Shown("N"),
-        "few_shot_temperature": Shown("X"),
         "fold": Shown("K/N", "none is left out"),
     },
 }

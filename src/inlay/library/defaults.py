@@ -87,7 +87,7 @@ RUN: dict[str, Any] = {
 }
 """The settings of a run that there were at first. All of them are part of a run's identity in a sweep."""
 LATER: dict[str, Any] = {
-    "keep": "score",
+    "choose_by": "score",
     "few_shot": False,
     "few_shot_steps": None,
     "few_shot_temperature": 0.1,
@@ -96,7 +96,7 @@ LATER: dict[str, Any] = {
 }
 """Settings that came later, with the value that does what was done before. They are part of a run's identity only
 where they have another value."""
-CHANGED: frozenset[str] = frozenset({"epochs", "keep", "few_shot", "folds"})
+CHANGED: frozenset[str] = frozenset({"epochs", "choose_by", "few_shot", "folds"})
 """Settings whose default today is not the one above."""
 CHANGED_OPTIONS: dict[str, frozenset[str]] = {
     "adapterbias": frozenset({"low", "high", "temperature", "gate"}),

@@ -33,8 +33,8 @@ def settled(run: Run, rows: int, held_out: int = FEW_TO_VALIDATE, few_shot: bool
     changes: dict[str, object] = {"few_shot": few_shot, "folds": folds}
     if few_shot and run.few_shot_steps is None:
         changes["few_shot_steps"] = FEW_SHOT_STEPS
-    if run.keep is None:
-        changes["keep"] = "last" if folds else "loss" if held_out < FEW_TO_VALIDATE else "score"
+    if run.choose_by is None:
+        changes["choose_by"] = "last" if folds else "loss" if held_out < FEW_TO_VALIDATE else "score"
     if run.epochs is None:
         changes |= _length(run, rows, few_shot)
     elif run.epochs == 0 and not few_shot:

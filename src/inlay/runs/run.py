@@ -70,11 +70,7 @@ class Run(BaseModel):
     train_size: Size | None = Field(None, description="train on only this many rows, or this share")
     stratify: bool = Field(True, description="keep the proportions of the classes when rows are drawn")
     lr: float | None = Field(None, gt=0, description="the peak learning rate")
-    epochs: int | None = Field(
-        None,
-        ge=0,
-        description="passes over the data; 0, after --few-shot, trains no further than the head that is fitted",
-    )
+    epochs: int | None = Field(None, ge=0, description="passes over the data")
     max_steps: int | None = Field(None, ge=1, description="stop after this many steps")
     batch_size: int = Field(16, ge=1, description="rows per step")
     max_length: int | None = Field(None, ge=4, description="the longest row, in tokens")
@@ -91,8 +87,8 @@ class Run(BaseModel):
     class_weights: bool = Field(False, description="give rare classes more weight")
     eval_every: int | None = Field(None, ge=1, description="evaluate every N steps")
     patience: int | None = Field(None, ge=1, description="stop after N evaluations without improvement")
-    keep: Literal["score", "loss", "last"] | None = Field(
-        None, description="which state is kept: the one with the best validation score or loss, or the last one"
+    choose_by: Literal["score", "loss", "last"] | None = Field(
+        None, description="which state is kept: the best by validation score or by loss, or the last one"
     )
     metric: str | None = Field(None, description="the metric that picks the best checkpoint")
     seed: int = Field(0, ge=0, description="the seed for initial weights, row order, dropout and splits")

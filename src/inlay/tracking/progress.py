@@ -226,9 +226,9 @@ def _rows(data: Prepared) -> str:
 
 def kept(data: Prepared) -> str:
     """Which of a run's states is kept."""
-    if data.run.keep == "last" or not data.run.epochs:
+    if data.run.choose_by == "last" or not data.run.epochs:
         return "the last state is kept"
-    return f"best checkpoint chosen by {'validation loss' if data.run.keep == 'loss' else data.metric}"
+    return f"best checkpoint chosen by {'validation loss' if data.run.choose_by == 'loss' else data.metric}"
 
 
 def few_to_validate(data: Prepared) -> str:

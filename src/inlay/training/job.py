@@ -202,22 +202,22 @@ class Job:
         held_out = {} if loss is None else {"validation_loss": loss}
         fold = {} if stage.fold is None else {"fold": stage.fold + 1}
         self.history.append({**entry, **fold, "loss": sum(recent) / len(recent), **held_out})
-        keep, before = self.data.run.keep, self.best or {}
-        if keep == "loss" and loss is not None:
+        chosen, before = self.data.run.choose_by, self.best or {}
+        if chosen == "loss" and loss is not None:
             is_better = metrics.better("loss", loss, before.get("loss"))
         else:
             is_better = metrics.better(stage.metric, value, before.get("value"))
         self.since_best = 0 if is_better else self.since_best + 1  # a tie is no progress, or it would never end
-        if not is_better and (keep == "loss" or not self._breaks_tie(value, loss)):
+        if not is_better and (chosen == "loss" or not self._breaks_tie(value, loss)):
             return False
         place = {"step": self.at, "epoch": round(self.epoch, 3)}
         self.best = {"value": value, **place, "metrics": dict(scores), "loss": loss}
-        return stage.fold is None and keep != "last"
+        return stage.fold is None and chosen != "last"
 
     @property
     def kept(self) -> dict[str, Any]:
         """Where the state comes from that the run has given: step and epoch. Those of folds do not count."""
-        best = self.best if self.data.run.keep != "last" else None
+        best = self.best if self.data.run.choose_by != "last" else None
         if best is not None:
             return {"step": best["step"], "epoch": best["epoch"]}
         folds = sum(stage.steps for stage in self.stages if stage.fold is not None)
