@@ -184,3 +184,25 @@ def test_one_dataset_with_languages_is_all_that_a_recipe_has(tmp_path: Path):
     )
     with pytest.raises(RunError, match="a dataset with languages is the only one"):
         find(path)
+
+
+def test_both_texts_of_a_pair_are_read_from_files_without_a_header(
+    host: inlay.Host, tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "data" / "mood"
+    folder.mkdir(parents=True)
+    for file, seed in {"train-en": 1, "dev-en": 2, "test-de": 3}.items():
+        rows = ["\t".join([one["a"], one["b"], one["label"]]) for one in work.pairs(24, seed)]
+        (folder / f"{file}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    seen: list[Example] = []
+
+    def measured(host: inlay.Host, name: str, examples: list[Example]) -> Any:
+        seen.extend(examples)
+        return measure(host, name, examples)
+
+    monkeypatch.setattr("inlay.recipes.results.measure", measured)
+    found = run(host, recipe, tmp_path / "data", Changes(only=["de"], max_steps=1))
+    assert found.lines[0].cells["de"].ours is not None
+    assert [(e.text, e.pair, e.target) for e in seen] == [
+        (one["a"], one["b"], one["label"]) for one in work.pairs(24, 3)
+    ]

@@ -115,14 +115,15 @@ def run(
     early.check_base(base)
     early.check_writable(csv)
     changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
-    chosen = _chosen(find(name), folder, {**changes, **given}, grid or [], tune, base)
+    asked = (find(name), folder, {**changes, **given}, grid or [], tune)
+    _chosen(*asked, base)  # whatever is wrong is said before torch is imported
     from inlay.recipes.api import make_work, within
     from inlay.recipes.beside import put_beside
     from inlay.recipes.plan import fitted, read_all
     from inlay.sweeps.store import Store, remove
 
     host = train.open_host(base, compile, None, screen)
-    chosen = fitted(host, chosen)
+    chosen = fitted(host, _chosen(*asked, host.base.name))
     parts = read_all(host, chosen)  # whatever is wrong is said before anything is written
     path = store or kept.local / "recipes" / f"{chosen.recipe.name}.sqlite"
     if restart:

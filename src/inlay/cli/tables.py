@@ -114,8 +114,10 @@ def show_beside(screen: Console, found: Beside) -> None:
             paper = _with_spread(cell.paper, cell.paper_spread, digits)
             values.append(f"{paper} | {_with_spread(cell.ours, cell.spread, digits)}")
         for name in groups:
-            paper, ours = line.averages.get(name, (None, None))
-            values.append(f"{_NONE if paper is None else _printed(paper, digits)} | {_with_spread(ours, None, digits)}")
+            theirs, ours = line.averages.get(name, (None, None))
+            values.append(
+                f"{_NONE if theirs is None else _printed(theirs, digits)} | {_with_spread(ours, None, digits)}"
+            )
         lines.append(values)
     screen.print()
     _print(screen, columns, lines)

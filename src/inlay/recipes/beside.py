@@ -10,7 +10,7 @@ import csv
 import os
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inlay.comparison.judge import total_parameters
@@ -18,7 +18,7 @@ from inlay.comparison.table import Comparison
 from inlay.comparison.work import Work
 from inlay.recipes.plan import Chosen
 from inlay.recipes.recipe import Column, Recipe, Row
-from inlay.recipes.results import Results
+from inlay.recipes.results import Result, Results
 from inlay.recipes.said import differences
 from inlay.sweeps.files import opened
 
@@ -142,20 +142,18 @@ class Beside:
 
 def put_beside(chosen: Chosen, work: Work, found: Comparison) -> Beside:
     """What came of a comparison as the table of a recipe."""
-    results = Results(chosen, work)
-    spread = chosen.recipe.spread
+    results, recipe = Results(chosen, work), chosen.recipe
     lines = []
     for row in chosen.rows:
-        cells = {}
-        for column in chosen.columns:
-            paper = (row.scores.get(column.name), row.spreads.get(column.name))
-            own = results.of(row, column)
-            if own is None:
-                cells[column.name] = Cell(*paper, None)
-            else:
-                more = (own.method, own.setting, own.parameters, own.share)
-                cells[column.name] = Cell(*paper, own.mean, own.spread(spread), *more)
-        lines.append(Line(row, cells, chosen.recipe))
-    said = tuple(differences(chosen, work))
-    notes = (*found.notes, *results.notes)
-    return Beside(chosen.recipe, chosen.columns, tuple(lines), said, notes, found)
+        cells = {one.name: _cell(row, one.name, results.of(row, one), recipe.spread) for one in chosen.columns}
+        lines.append(Line(row, cells, recipe))
+    said, notes = tuple(differences(chosen, work)), (*found.notes, *results.notes)
+    return Beside(recipe, chosen.columns, tuple(lines), said, notes, found)
+
+
+def _cell(row: Row, column: str, own: Result | None, spread: str) -> Cell:
+    paper, beside = row.scores.get(column), row.spreads.get(column)
+    if own is None:
+        return Cell(paper, beside, None)
+    scores = Cell(paper, beside, own.mean, own.spread(spread), own.method, own.setting)
+    return replace(scores, parameters=own.parameters, share=own.share)
