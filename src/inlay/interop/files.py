@@ -23,7 +23,7 @@ from torch import Tensor
 
 from inlay.errors import AdapterError
 from inlay.library.header import LIMIT as _HEADER_LIMIT
-from inlay.library.header import written
+from inlay.library.tensors import written
 
 _JSON_LIMIT = 4 << 20
 _WEIGHTS_LIMIT = 8 << 30

@@ -93,10 +93,12 @@ class Adapter:
 
     def content(self) -> bytes:
         """The bytes of its safetensors file; the same adapter always gives the same."""
+        from inlay.library.tensors import written
+
         card = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name in _KINDS}
         try:
             text = json.dumps({"format": FORMAT, **card, "full": self.full})
-            made = header.written(self.tensors, {"inlay": text})
+            made = written(self.tensors, {"inlay": text})
         except (TypeError, ValueError, RuntimeError) as error:
             raise AdapterError(f"{self.name or 'this adapter'} cannot be written: {error}") from None
         if int.from_bytes(made[:8], "little") > header.LIMIT:

@@ -244,6 +244,10 @@ class Pager:
         """Whether what is needed with an adapter can be loaded too: two halves of ensembles would block each other."""
         return all(mate in self._bank or mate in self._memory for mate in self._mates.get(ref, ()))
 
+    def _lacks_mates(self, ref: str) -> bool:
+        """Whether an adapter in the bank cannot run yet, for others of its ensemble."""
+        return any(mate not in self._bank for mate in self._mates.get(ref, ()))
+
     def _coming(self) -> Iterator[tuple[str, Entry]]:
         """What is to be loaded next; with the lock held."""
         return itertools.islice(itertools.chain(self._wishes.items(), self._hopes.items()), _AHEAD)
@@ -254,7 +258,8 @@ class Pager:
         self._hopes.pop(ref, None)
 
     def _make_room(self, ref: str, waits: Callable[[str], bool]) -> bool:
-        """Let one leave for another: the one used longest ago that nobody waits for, else that has run since it came.
+        """Let one leave for another: the one used longest ago that nobody waits for, else that has run since it came,
+        or cannot run yet for want of others.
 
         Nobody leaves for one that nobody waits for any more.
         """
@@ -262,8 +267,9 @@ class Pager:
             self._forget_wish(ref, waits)
             return False
         victim = next((one for one in self._bank if not waits(one)), None)
-        kept = self._fresh | self._mates.get(ref, frozenset())
-        victim = victim or next((one for one in self._bank if one not in kept), None)
+        mates = self._mates.get(ref, frozenset())
+        others = [one for one in self._bank if one not in mates]
+        victim = victim or next((one for one in others if one not in self._fresh or self._lacks_mates(one)), None)
         if victim is None:
             return False
         entry = self._bank[victim]
@@ -287,6 +293,8 @@ class Pager:
         self.suspect = False
         with self._lock:
             self._pop(ref)
+            for mate in self._mates.get(ref, frozenset()) & self._wishes.keys():
+                self._wishes.move_to_end(mate, last=False)  # what has begun to come comes whole before anything else
             self._bank[ref] = fitted.entry
             self._fresh.add(ref)
             self.counts.loads += 1

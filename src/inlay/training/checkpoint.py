@@ -17,9 +17,9 @@ from torch import Tensor
 
 from inlay.errors import AdapterError, DiskError, RunError
 from inlay.library.adapter import Adapter
-from inlay.library.header import written
 from inlay.library.lock import Lock
 from inlay.library.storage import PART
+from inlay.library.tensors import written
 
 _FORMAT = 1
 _HALF = (".state.*", f"{PART}*", ".done-*.safetensors.*")
