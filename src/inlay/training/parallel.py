@@ -54,7 +54,7 @@ class Share:
         last = at.amax(1)
         first = torch.where(at < 0, last.unsqueeze(1), at).amin(1)
         inside = (first >= low) & (last < high)
-        if bool(((last >= low) & (first < high) & ~inside & (last >= 0)).any()):
+        if self.counts and bool(((last >= low) & (first < high) & ~inside & (last >= 0)).any()):
             raise RunError(f"{task.name} compares several rows at once; its batches cannot be shared among processes")
         chosen = (inside | ((last < 0) & (low == 0))) if self.counts else torch.zeros_like(inside)
         moved = torch.where(targets.at < 0, -1, targets.at - low)[chosen]
