@@ -15,7 +15,7 @@ from torch import Tensor
 
 import inlay
 from inlay.errors import AdapterError
-from inlay.library.tensors import _TYPES, written
+from inlay.library import tensors as files
 
 CARD = {
     "format": 1,
@@ -318,11 +318,11 @@ def test_a_file_is_to_the_byte_what_safetensors_writes(metadata):
     random = torch.Generator().manual_seed(0)
     found = {
         f'{name}{i}/\x7f\u00e9"{shape}': torch.randint(0, 2, shape, generator=random).to(dtype)
-        for i, dtype in enumerate(_TYPES)
+        for i, dtype in enumerate(files._TYPES)
         for name, shape in zip("zaZ_b", shapes, strict=True)
     }
-    assert written(found, metadata) == save(found, metadata or None)
+    assert files.written(found, metadata) == save(found, metadata or None)
     turned = torch.arange(12.0, requires_grad=True).view(3, 4).t()
-    assert written({"turned": turned}, metadata) == save({"turned": turned.contiguous()}, metadata or None)
-    assert written({"some": turned[0]}, metadata) == save({"some": turned[0].contiguous()}, metadata or None)
-    assert written({}, metadata) == save({}, metadata or None)
+    assert files.written({"turned": turned}, metadata) == save({"turned": turned.contiguous()}, metadata or None)
+    assert files.written({"some": turned[0]}, metadata) == save({"some": turned[0].contiguous()}, metadata or None)
+    assert files.written({}, metadata) == save({}, metadata or None)

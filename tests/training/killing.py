@@ -37,6 +37,9 @@ RUNS = [
     work.run(work.texts(seed=4), "houlsby:size=6,mixout=0.3", seed=4, pretrain_on_text=True, pretrain_epochs=1),
     work.run(work.ratings(seed=5), "finetune:top=1", seed=5, task="regression", epochs=5, patience=2),
     work.run(work.texts(seed=6), "houlsby:size=3", seed=6),
+    work.run(
+        work.texts(18, 7), "lora:rank=2", seed=7, few_shot=True, few_shot_steps=3, epochs=1, folds=2, val_size=None
+    ),
 ]
 
 

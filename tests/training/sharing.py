@@ -42,6 +42,16 @@ MANY = [
     work.run(work.pairs(20, seed=6), "diffprune:target=0.05", seed=6, pool="mean", batch_size=3, epochs=1),
     work.run(work.texts(seed=7), "bitfit", seed=7, pretrain_on_text=True, pretrain_epochs=1, epochs=1),
     work.run(work.topics(seed=8), "houlsby:size=4,layers=top1", seed=8, task="multilabel", batch_size=7, dropout=False),
+    work.run(
+        work.texts(20, 9),
+        "houlsby:size=4",
+        seed=9,
+        few_shot=True,
+        few_shot_steps=3,
+        epochs=None,
+        folds=2,
+        val_size=None,
+    ),
 ]
 Told = dict[str, Any]
 Scene = Callable[[Ranks, Path], Told]

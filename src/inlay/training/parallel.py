@@ -55,7 +55,7 @@ class Share:
         last = at.max(1)
         first = np.where(at < 0, last[:, None], at).min(1)
         inside = (first >= low) & (last < high)
-        if ((last >= low) & (first < high) & ~inside & (last >= 0)).any():
+        if self.counts and ((last >= low) & (first < high) & ~inside & (last >= 0)).any():
             raise RunError(f"{task.name} compares several rows at once; its batches cannot be shared among processes")
         chosen = (inside | ((last < 0) & (low == 0))) if self.counts else np.zeros_like(inside)
         moved = np.where(targets.at < 0, -1, targets.at - low)[chosen]
