@@ -15,7 +15,19 @@ import inlay
 from inlay.errors import InlayError
 from inlay.registry import methods
 
-PUBLIC = ["Adapter", "AsyncClient", "Batch", "Client", "Comparison", "Host", "InlayError", "Library", "Result", "Run"]
+PUBLIC = [
+    "Adapter",
+    "AsyncClient",
+    "Batch",
+    "Client",
+    "Comparison",
+    "Ensemble",
+    "Host",
+    "InlayError",
+    "Library",
+    "Result",
+    "Run",
+]
 PUBLIC += [
     "Sweep",
     "__version__",

@@ -69,8 +69,8 @@ def test_side_by_side_equals_one_by_one(method: str, norms: bool) -> None:
         host.load(zeroed(host, span, norms), "less")
         (expected,) = outputs_of(host, [("less", rows)])
         host.unload("less")
-        tiny.assert_close(torch.stack(outputs), torch.stack(expected), f"{method} {span}")
-        assert (torch.stack(outputs) - torch.stack(whole)).abs().max() > 1e-3, "nothing was removed"
+        tiny.assert_close(torch.stack(list(outputs)), torch.stack(list(expected)), f"{method} {span}")
+        assert (torch.stack(list(outputs)) - torch.stack(list(whole))).abs().max() > 1e-3, "nothing was removed"
 
 
 def test_little_room_for_states_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_little_room_for_states_changes_nothing(monkeypatch: pytest.MonkeyPatch)
     whole = outputs_without(host, "a", rows, spans(LAYERS))
     monkeypatch.setattr("inlay.analysis.removed._BYTES", 1)
     for span, outputs in outputs_without(host, "a", rows, spans(LAYERS)).items():
-        tiny.assert_close(torch.stack(outputs), torch.stack(whole[span]), str(span))
+        tiny.assert_close(torch.stack(list(outputs)), torch.stack(list(whole[span])), str(span))
 
 
 def test_an_adapter_shared_by_layers_stays_in_those_that_are_left() -> None:
@@ -89,7 +89,7 @@ def test_an_adapter_shared_by_layers_stays_in_those_that_are_left() -> None:
     found = outputs_without(host, "a", rows, [Span(0, 1)], True)[Span(0, 1)]
     host.load(replace(host.adapter("a"), method="adapterbias:share=both,layers=2", tensors=kept(host)), "less")
     (expected,) = outputs_of(host, [("less", rows)])
-    tiny.assert_close(torch.stack(found), torch.stack(expected))
+    tiny.assert_close(torch.stack(list(found)), torch.stack(list(expected)))
 
 
 def kept(host: inlay.Host) -> dict[str, torch.Tensor]:
@@ -111,7 +111,7 @@ def test_other_architectures(name: str) -> None:
         host.load(zeroed(host, span, False), "less")
         (expected,) = outputs_of(host, [("less", rows)])
         host.unload("less")
-        tiny.assert_close(torch.stack(outputs), torch.stack(expected), f"{name} {span}")
+        tiny.assert_close(torch.stack(list(outputs)), torch.stack(list(expected)), f"{name} {span}")
 
 
 def test_layers_without_adapter_lose_nothing() -> None:

@@ -66,7 +66,9 @@ def test_an_adapter_keeps_its_curve_and_the_loss_is_that_of_the_validation_rows(
     part = prepare(run, host).validation
     (outputs,) = outputs_of(host, [("mine", part.rows)])
     targets = torch.tensor([host.labels("mine").index(e.target) for e in part.examples])
-    assert best["validation_loss"] == pytest.approx(F.cross_entropy(torch.stack(outputs), targets).item(), rel=1e-5)
+    assert best["validation_loss"] == pytest.approx(
+        F.cross_entropy(torch.stack(list(outputs)), targets).item(), rel=1e-5
+    )
     found = curves([row_of(result.adapter, {})])
     assert [line["metric"] for line in found.document()["rows"]] == [e["metrics"]["accuracy"] for e in result.history]
     assert [line["loss"] for line in found.document()["rows"]] == [e["validation_loss"] for e in result.history]

@@ -36,7 +36,7 @@ def test_a_quadratic_loss_gives_its_parabola() -> None:
     (before,) = outputs_of(host, [("a", rows)])
     host.write("a", end)
     (after,) = outputs_of(host, [("a", rows)])
-    y0, y1 = torch.stack(before).double()[:, 0], torch.stack(after).double()[:, 0]
+    y0, y1 = torch.stack(list(before)).double()[:, 0], torch.stack(list(after)).double()[:, 0]
     gold = torch.tensor([e.target for e in some], dtype=torch.float64)
     found = landscape(host, ["a"], some, points=20)
     places = [a for _, a, _, _, mark in found.rows if not mark]

@@ -151,6 +151,7 @@ SETTINGS: dict[str, Any] = {
     "pair": "other",
     "label": "-label",
     "format": "csv",
+    "fold": "2/5",
     "encoding": "latin-1",
     "val": "my val.csv",
     "val_size": "10%",

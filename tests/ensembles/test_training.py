@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import tiny
-from inlay.runs.members import members_of
 from training import work
 from typer.testing import CliRunner
 
@@ -16,6 +15,7 @@ import inlay
 from inlay.cli.main import app
 from inlay.engine.evaluate import answers_to
 from inlay.errors import RunError
+from inlay.runs.members import members_of
 from inlay.runs.prepare import prepare
 
 

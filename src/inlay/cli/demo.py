@@ -192,7 +192,7 @@ def _make_run(lesson: Lesson, out: Path, quick: bool, **changes: Any) -> Run:
     how = {"name": lesson.name, "method": METHOD, "lr": lesson.lr, "batch_size": BATCH, "seed": SEED, **changes}
     how["dropout"] = False  # the adapter for bookings then needs fewer steps; both ways train alike
     data, epochs = str(out / "data" / lesson.name), 1 if quick else lesson.epochs
-    return Run(data=data, label=lesson.label, metric=lesson.metric, epochs=epochs, **how)
+    return Run(data=data, choose_by="score", label=lesson.label, metric=lesson.metric, epochs=epochs, **how)
 
 
 def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: Console) -> Result:
