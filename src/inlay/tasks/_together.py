@@ -12,9 +12,8 @@ _T = TypeVar("_T", bound=Hashable)
 def mean(values: Sequence[Sequence[float]], weights: Sequence[int]) -> list[float]:
     """Column by column, over members."""
     total = sum(weights)
-    return [
-        math.fsum(w * v for w, v in zip(weights, column, strict=True)) / total for column in zip(*values, strict=True)
-    ]
+    columns = zip(*values, strict=True)
+    return [math.fsum(w * v for w, v in zip(weights, column, strict=True)) / total for column in columns]
 
 
 def disagreement(chances: Sequence[Sequence[float]], weights: Sequence[int]) -> float:
