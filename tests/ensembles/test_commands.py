@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,11 @@ def test_it_is_asked_and_measured(place: Place):
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(lines) == 30
     assert all(0 <= line["uncertainty"] <= 1 for line in lines)
+    table = place.root / "out.csv"
+    place.call("predict", "both", "--file", place.data, "--out", table)
+    said = [float(line["uncertainty"]) for line in csv.DictReader(table.read_text().splitlines())]
+    assert said == [line["uncertainty"] for line in lines]
+    assert "uncertainty" in place.call("predict", "both", "a fine film").stdout
     found = place.document("eval", "both", place.data)
     right = sum(line["label"] == line["input_label"] for line in lines)
     assert (found["rows"], found["metrics"]["accuracy"]) == (30, pytest.approx(right / 30))

@@ -114,5 +114,7 @@ def test_the_command(tmp_path: Path):
     assert (document["name"], document["version"], document["members"]) == ("tone", 1, 2)
     shown = CliRunner().invoke(app, ["library", "show", "tone", "--library", library], env={"COLUMNS": "200"}).stdout
     assert "--ensemble 2" in shown
+    assert "None" not in shown
+    assert "tone@1: an ensemble of 2" in done.stderr
     done = CliRunner().invoke(app, ["train", "--manifest", "x.toml", "--ensemble", "2"])
     assert done.exit_code == 2, done.output

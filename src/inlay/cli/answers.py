@@ -57,8 +57,9 @@ def progress() -> Iterator[Callable[[int], None]]:
 
 def show(screen: Console, answers: Sequence[Answer], tasks: int, top_k: int | None) -> None:
     """A row per answer; a text, with its pair, is shown once for all its answers, in the room that they leave."""
-    columns = ["text", *(["task"] if tasks > 1 else []), "answer", "score", *(["scores"] if top_k else [])]
-    table = output.table(*columns, right=("score",), keep=("task",))
+    unsure = ["uncertainty"] if any("uncertainty" in answer for answer in answers) else []
+    columns = ["text", *(["task"] if tasks > 1 else []), "answer", "score", *unsure, *(["scores"] if top_k else [])]
+    table = output.table(*columns, right=("score", *unsure), keep=("task",))
     rows = [_cells(answer, max(_LEAST, screen.width // 3)) for answer in answers]
     taken = sum(_widest([column, *(row[column] for row in rows)]) + output.GAP for column in columns[1:])
     room = max(_LEAST, screen.width - taken)
@@ -70,9 +71,10 @@ def show(screen: Console, answers: Sequence[Answer], tasks: int, top_k: int | No
 
 def _cells(answer: Answer, room: int) -> dict[str, str]:
     """All but the text."""
-    score = f"{answer['score']:.3f}" if "score" in answer else ""
+    score, unsure = (f"{answer[key]:.3f}" if key in answer else "" for key in ("score", "uncertainty"))
     scores = "\n".join(f"{name} {score:.3f}" for name, score in answer.get("scores", {}).items())
-    return {"task": answer["task"], "answer": _said(answer, room), "score": score, "scores": scores}
+    said = _said(answer, room)
+    return {"task": answer["task"], "answer": said, "score": score, "uncertainty": unsure, "scores": scores}
 
 
 def _widest(cells: Sequence[str]) -> int:
@@ -97,7 +99,7 @@ def _said(answer: Answer, room: int) -> str:
     if "spans" in answer:
         spans = (f"{_cut(one['text'], room)} ({one['label']} {one['score']:.2f})" for one in answer["spans"])
         return "\n".join(spans) or "(none)"
-    if "value" in answer:
+    if answer.get("value") is not None:
         return f"{answer['value']:.4g}"
     said = answer.get("label", answer.get("answer"))
     if said is None:

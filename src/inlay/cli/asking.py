@@ -30,8 +30,9 @@ ANSWERS: Mapping[str, Sequence[str]] = {
 }
 """Task -> what its answers hold."""
 _ASKED = ("task", "text", "pair", "context")
-_SAID = ("label", "score", "scores", "spans", "answer", "start", "end", "value")
-_TYPES = {"score": "float64", "value": "float64", "start": "int64", "end": "int64"}
+_UNCERTAINTY = "uncertainty"
+_SAID = ("label", "score", "scores", "spans", "answer", "start", "end", "value", _UNCERTAINTY)
+_TYPES = {"score": "float64", "value": "float64", "start": "int64", "end": "int64", _UNCERTAINTY: "float64"}
 """Columns of a table that hold no text."""
 _ERROR = "error"
 _INPUT = "input"
@@ -110,6 +111,7 @@ class Asking:
     @cached_property
     def _ours(self) -> set[str]:
         own = {name for one in self.chosen.values() for name in ANSWERS.get(one.kind, ())}
+        own |= {_UNCERTAINTY} if any(one.about.get("members") for one in self.chosen.values()) else set()
         return {"task", "text", _ERROR, *(["pair"] if self.texts.paired else []), *own, *self._scores}
 
     @cached_property

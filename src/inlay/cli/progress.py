@@ -39,7 +39,7 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
         screen.print(f"\n{note}", style="yellow", soft_wrap=True)
     if note := nothing_learned(result, data):
         screen.print(f"\n{note}", style="yellow", soft_wrap=True)
-    at = f"best after {result.best_step} steps (epoch {result.best_epoch:.1f}), {clock(result.seconds)}"
+    at = f"{result.kept}, {clock(result.seconds)}"
     screen.print(f"\n{result.name}@{result.version}: {at}, saved to {result.library}", soft_wrap=True)
     if data.task.gives_answers:
         text = '"a question" --pair "a context"' if data.task.kind == "qa" else '"a text"'

@@ -65,6 +65,13 @@ class Result:
         """The deciding metric on validation."""
         return self.metrics["validation"][self.metric]
 
+    @property
+    def kept(self) -> str:
+        """Which state was kept, in words."""
+        if isinstance(self._adapter, Ensemble):
+            return f"an ensemble of {len(self._adapter.members)}"
+        return f"best after {self.best_step} steps (epoch {self.best_epoch:.1f})"
+
     def document(self) -> dict[str, Any]:
         """What `inlay train --json` prints."""
         failed = {"problem": self.problem} if self.problem else {}

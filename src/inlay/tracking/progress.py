@@ -265,7 +265,7 @@ def show_end(screen: Console | Lines, results: Sequence[Result]) -> None:
     elif results[0].ok:
         one = results[0]
         kept = "" if one.version is None else f", saved to {one.library} as {one.name}@{one.version}"
-        best = f"best after {one.best_step} steps, {clock(one.seconds)}"
+        best = f"{one.kept}, {clock(one.seconds)}"
         screen.print(f"{one.name}: validation {one.metric} {decimals(one.value)}, {best}{kept}", soft_wrap=True)
 
 

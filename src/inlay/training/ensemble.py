@@ -29,6 +29,7 @@ def as_one(host: Host, run: Run, name: str, results: Sequence[Result], prepared:
         if not result.ok:
             raise RunError(f"{result.name} of the ensemble has failed: {result.problem}")
     first, data = results[0], prepared[0]
+    settings = data.run.model_copy(update={"name": name, "seed": run.seed, "fold": run.fold})
     made = Ensemble(tuple(result.single for result in results), name=name)
     found = _metrics(host, made, prepared)
     about: dict[str, Any] = {
@@ -36,14 +37,14 @@ def as_one(host: Host, run: Run, name: str, results: Sequence[Result], prepared:
         "metrics": found,
         "data": data.data_hash,
         "files": data.files,
-        "config": run.model_copy(update={"name": name}).written(),
+        "config": settings.written(),
         "ensemble": {"members": len(results), "mean": _mean([result.metrics for result in results])},
     }
     counts = [result.parameters for result in results]
     return Result(
         name=name,
         method=first.method,
-        config=run.config(),
+        config=settings.config(),
         metric=first.metric,
         metrics=found,
         history=[{"member": i, **entry} for i, result in enumerate(results, 1) for entry in result.history],
