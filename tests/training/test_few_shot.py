@@ -116,7 +116,7 @@ def test_it_learns():
     found = inlay.train(
         work.host(), run(work.texts(96), "finetune", few_shot_steps=60, folds=2, lr=1e-2, batch_size=16)
     )
-    assert sum(found.losses[-5:]) / 5 < sum(found.losses[:5]) / 5 - 0.4
+    assert sum(found.losses[-5:]) / 5 < sum(found.losses[:5]) / 5 - 0.2
     assert found.value > 0.6
 
 

@@ -112,7 +112,8 @@ class Milestones:
         if job.next_stage():
             self.loop.tell("stage", job, stage=job.stage.kind)
             self._enter_stage(job)
-            self.loop.host.write(slot_name(job), head)
+            if head:  # else the run may be waiting for room
+                self.loop.host.write(slot_name(job), head)
         else:
             ended.append(job)
 
