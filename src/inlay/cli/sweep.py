@@ -112,6 +112,8 @@ def sweep(
     values = early.read_grid(grid, wrong)
     if data is not None:
         wrong.check(early.check_run, {"data": data, **given})
+        if given.get("teacher"):
+            wrong.check(kept.find, given["teacher"])
     elif manifest is not None and not manifest.is_file():
         wrong.append(f"{manifest}: there is no such file")
     wrong.check(early.check_base, base)
@@ -135,7 +137,7 @@ def sweep(
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = Work(host, plan, space, named, opened, slots, logs, save_every, cluster)
+        work = Work(host, plan, space, named, opened, slots, logs, save_every, cluster, kept)
         found = _run(work, screen)
         if best and found.ranking:
             found = work.put(found, kept)

@@ -105,6 +105,8 @@ def show_plan(screen: Console, work: Work) -> None:
     data = work.data
     for note in data.notes:
         screen.print(note, style="dim", soft_wrap=True)
+    for warning in data.warnings:
+        screen.print(warning, style="yellow", soft_wrap=True)
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
     rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate{test}"
     screen.print(f"task: {data.task.name}, {rows}; ranked by {data.metric} on validation rows")

@@ -78,11 +78,18 @@ class Prepared:
     """split -> the digest of its file, where it is one."""
     folds: tuple[tuple[int, ...], ...] = ()
     """The numbers of the examples that each fold is scored on; all are then in `train` and in `validation`."""
+    teacher: dict[str, Any] = field(default_factory=dict)
+    """What a card says of who else has labelled the training rows; see runs/teacher.py."""
+    unlabelled: Split | None = None
+    """Rows to train on that the teacher alone has labelled."""
+    warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # also for another run on these rows
-        few = is_few_shot(self.run, self.task, self.method, len(self.train.rows))
-        run = settled(self.run, len(self.train.rows), len(self.validation.examples), few, len(self.folds))
+        rows = len(self.train.rows) + (len(self.unlabelled.rows) if self.unlabelled is not None else 0)
+        few = is_few_shot(self.run, self.task, self.method, rows)
+        run = settled(self.run, rows, len(self.validation.examples), few, len(self.folds))
+        run = run.model_copy(update={"teacher": self.teacher["ref"]}) if self.teacher else run
         object.__setattr__(self, "run", run)
 
 
@@ -140,7 +147,7 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
     folds, more = _folds(run, given.task, given.train, number) if number else ((), [])
     train, validation = given.train, given.train
     if not folds:
-        train, validation, more = _split(run, given.task, given.train, given.validation)
+        train, validation, more = split_known(run, given.task, given.train, given.validation)
     task = given.task.fit(train)
     notes = [*given.notes, *more, *given.skipped]
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
@@ -268,9 +275,10 @@ def _read(source: Any, task: Task, columns: Columns, bad: Bad) -> list[Example]:
     return examples
 
 
-def _split(
+def split_known(
     run: Run, task: Task, known: list[Example], held_out: list[Example]
 ) -> tuple[list[Example], list[Example], list[str]]:
+    """The examples that a run trains on and those it is validated on, of what its files have; and what to say of it."""
     strata = [e.target for e in known] if run.stratify and task.kind == "classification" else None
     if run.fold is not None:
         return _without_fold(run, task, known, held_out, strata)

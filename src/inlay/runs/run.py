@@ -109,6 +109,11 @@ class Run(BaseModel):
         pattern=r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$",
         description="leave out one part of the rows: 2/5 is the second of five",
     )
+    teacher: str | None = Field(
+        None,
+        description="learn from the answers of an ensemble or an adapter in the library too, not from labels alone",
+    )
+    unlabelled: str | None = Field(None, description="a file of texts that the teacher labels")
     skip_bad_rows: bool = Field(False, description="skip rows that cannot be used, and count them")
 
     @field_validator("folds")

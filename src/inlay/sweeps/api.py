@@ -119,7 +119,7 @@ def sweep(
         raise RunError("; ".join(dict.fromkeys(problems)))
     named = check_name(name or run.name or (data_name(run.data) if isinstance(run.data, str) else "sweep"))
     opened = Store(store)
-    work = Work(host, plan, space, named, opened, slots, callbacks, save_every, cluster)
+    work = Work(host, plan, space, named, opened, slots, callbacks, save_every, cluster, library)
     if store is None:  # in memory: the result still needs it
         return work.run(best, library)
     with closing(opened):
@@ -140,11 +140,12 @@ class Work:
         callbacks: Sequence[Callback] = (),
         save_every: float = 60.0,
         cluster: Cluster | None = None,
+        library: Library | None = None,
     ):
         self.host, self.plan, self.space, self.name, self.store = host, plan, space, name, store
         first = int(space.given.get("seed", 0))
         self.seeds = list(range(first, first + plan.seeds))
-        self.maker = Trials(host, space, name, self.seeds)
+        self.maker = Trials(host, space, name, self.seeds, library)
         self.engine: Local | Ray
         if cluster is None:
             self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
@@ -236,7 +237,8 @@ class Work:
         assert self.data is not None
         branches = [repr(replace(branch, method=lasting(branch.method))) for branch in self.space.branches]
         base = (self.host.base.identity(True), self.host.base.form or "", str(self.host.base.dtype))
-        given = {key: value for key, value in self.space.given.items() if key not in ("name", "val", "test")}
-        return digest(
-            {"space": branches, "given": given, "data": self.data.data_hash, "base": base, "seeds": self.seeds}
-        )
+        given = {
+            key: value for key, value in self.space.given.items() if key not in ("name", "val", "test", "unlabelled")
+        }
+        rows = {"data": self.data.data_hash, **({"teacher": self.data.teacher} if self.data.teacher else {})}
+        return digest({"space": branches, "given": given, **rows, "base": base, "seeds": self.seeds})

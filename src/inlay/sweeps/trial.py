@@ -11,14 +11,16 @@ from typing import Any
 from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
 from inlay.library import defaults
+from inlay.library.library import Library
 from inlay.registry import methods
 from inlay.runs.few import may_begin_by_itself
-from inlay.runs.prepare import Known, Prepared, check, prepare, read
+from inlay.runs.prepare import Known, Prepared, check, read
 from inlay.runs.run import Run
+from inlay.runs.teacher import prepare_taught
 from inlay.sweeps.grid import Setting, Space
 from inlay.sweeps.values import shown
 
-_FILES = ("name", "data", "val", "test", "format", "encoding")
+_FILES = ("name", "data", "val", "test", "unlabelled", "format", "encoding")
 """Not part of a trial's identity: the rows themselves are."""
 _TRAINING = frozenset(
     (
@@ -46,8 +48,8 @@ class Trial:
 class Data:
     """The data of all trials: each file is read once, and encoded once for every way of splitting it."""
 
-    def __init__(self, host: Host):
-        self.host = host
+    def __init__(self, host: Host, library: Library | None = None):
+        self.host, self.library = host, library
         self._known: dict[str, Known] = {}
         self._prepared: dict[tuple[str, int | None], Prepared] = {}
         """By the seed too, where it decides on which rows to train."""
@@ -61,7 +63,7 @@ class Data:
         for seed in (None, run.seed):
             if (found := self._prepared.get((key, seed))) is not None:
                 return replace(found, run=run, method=method)
-        made = prepare(run, self.host, lambda run: self._read(run, key))
+        made = prepare_taught(run, self.host, self.library, lambda run: self._read(run, key))
         self._prepared[key, run.seed if self._known[key].is_split_by_seed(run) else None] = made
         return made
 
@@ -74,9 +76,9 @@ class Data:
 class Trials:
     """Makes trials of settings."""
 
-    def __init__(self, host: Host, space: Space, name: str, seeds: Sequence[int]):
+    def __init__(self, host: Host, space: Space, name: str, seeds: Sequence[int], library: Library | None = None):
         self.host, self.space, self.name, self.seeds = host, space, name, seeds
-        self.data = Data(host)
+        self.data = Data(host, library)
 
     def make(self, setting: Setting, seed: int, number: int | None = None) -> Trial:
         """A trial, its data read."""
@@ -113,7 +115,8 @@ def identity(data: Prepared, host: Host) -> str:
     settings = {key: value for key, value in settings.items() if key not in _FILES}
     settings["method"] = defaults.against_first(methods, data.method)
     base = (host.base.identity(True), host.base.form or "", str(host.base.dtype))
-    return digest({"settings": settings, "data": data.data_hash, "base": base})
+    teacher = {"teacher": data.teacher} if data.teacher else {}
+    return digest({"settings": settings, "data": data.data_hash, "base": base, **teacher})
 
 
 def _as_before(key: str) -> Any:

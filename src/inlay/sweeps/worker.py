@@ -98,8 +98,8 @@ def _each_part(data: Prepared, change: Any) -> Prepared:
     def changed(part: Split | None) -> Any:
         return None if part is None else Split(part.examples, change(part.rows))
 
-    parts = (changed(data.train), changed(data.validation), changed(data.test), changed(data.text))
-    return replace(data, train=parts[0], validation=parts[1], test=parts[2], text=parts[3])
+    names = ("train", "validation", "test", "text", "unlabelled")
+    return replace(data, **{name: changed(getattr(data, name)) for name in names})
 
 
 class Worker:

@@ -237,6 +237,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
     about |= {"weights": host.base.form} if host.base.form else {}
     about |= {"folds": len(data.folds)} if data.folds else {}
     about |= {"fold": data.run.fold} if data.run.fold else {}
+    about |= {"teacher": data.teacher} if data.teacher else {}
     return replace(adapter, name=job.name, task=task.spec, about=about)
 
 
