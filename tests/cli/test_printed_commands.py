@@ -152,6 +152,8 @@ SETTINGS: dict[str, Any] = {
     "label": "-label",
     "format": "csv",
     "fold": "2/5",
+    "teacher": "many@2",
+    "unlabelled": "more rows.csv",
     "encoding": "latin-1",
     "val": "my val.csv",
     "val_size": "10%",
