@@ -128,7 +128,9 @@ def test_a_setting_is_an_option_made_from_its_field():
         flags = {flag for one in params(path) for flag in one.opts}
         assert {settings.option(name) for name in shown} <= flags
     trained_alone = {"--method", "--teacher", "--unlabelled"}
-    assert {settings.option(name) for name in shown} - trained_alone <= {f for o in params(("compare",)) for f in o.opts}
+    assert {settings.option(name) for name in shown} - trained_alone <= {
+        f for o in params(("compare",)) for f in o.opts
+    }
     assert {"--max-steps", "--train-size"} <= {flag for one in params(("recipe", "run")) for flag in one.opts}
 
 

@@ -192,6 +192,19 @@ def test_what_a_member_says_of_rows_it_has_seen_counts_nothing(place: Place, mon
     assert loose.teacher["asked"] != after.teacher["asked"]
 
 
+def test_validation_rows_of_its_own_and_windows(place: Place, tmp_path: Path):
+    library, val = inlay.Library(tmp_path / "library"), lines(tmp_path / "val.jsonl", work.texts(6, 8, 3))
+    ensemble(library, val=val)
+    given = {"val": val, "val_size": None, "teacher": "three"}
+    data = prepare_taught(run(**given), place.host, library)
+    assert (data.teacher["rows"], len(data.train.rows), data.warnings) == (24, 24, [])
+    parts = prepare_taught(run(**given, long="windows", max_length=6), place.host, library)
+    assert len(parts.train.rows) > 24
+    assert all(row.target == data.train.rows[row.example].target for row in parts.train.rows)
+    some = prepare_taught(run(**given, train_size=9), place.host, library)
+    assert (some.teacher["rows"], some.warnings) == (9, [])
+
+
 def test_weights_count(place: Place):
     place.library.put(Ensemble(place.three.members, (1, 1, 4), name="weighted"))
     plain, heavy = (place.prepared(teacher=name, unlabelled=place.texts) for name in ("three", "weighted"))

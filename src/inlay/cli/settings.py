@@ -46,7 +46,9 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "val_size": Shown("N|P%", "10%, at most 2000"),
         "test": Shown("FILE", "none"),
         "train_size": Shown("N|P%", "all"),
-        "teacher": Shown("NAME", "none", note="As in --name small --teacher tickets, after --name tickets --ensemble 5."),
+        "teacher": Shown(
+            "NAME", "none", note="For example --teacher tickets, if tickets was trained with --ensemble 5."
+        ),
         "unlabelled": Shown("FILE", "none"),
         "skip_bad_rows": Shown(),
     },
