@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tiny
 import torch
-import torch.nn.functional as F
 from training import work
 from training.test_resume import Stop
 from training.test_side_by_side import assert_follows
@@ -26,9 +25,7 @@ from inlay.runs import teacher
 from inlay.runs.prepare import Prepared, prepare
 from inlay.runs.teacher import prepare_taught
 from inlay.sweeps.trial import Data, identity
-from inlay.tasks import Row, parse
-from inlay.tasks._soft import HARD, soft_target, soft_task
-from inlay.training.loss import RunTargets, loss_per_run, plan_losses
+from inlay.tasks._soft import HARD
 
 ROWS, NEW = work.texts(24, 1, 3), work.texts(9, 77, 3)
 LABELS = ("ask", "neg", "pos")
@@ -68,76 +65,6 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("teacher"))
-
-
-@pytest.mark.parametrize("weights", [None, [0.5, 2.0, 1.25]])
-def test_the_soft_loss_is_that_of_a_plain_one(weights):
-    task = soft_task(parse("classification:temperature=2"))
-    logits, p = torch.randn(5, 3), torch.rand(5, 3).softmax(-1)
-    rows = [Row([1], target=own.tolist()) for own in p]
-    loss = task.loss(list(logits), rows, None, weights)
-    each = torch.ones(3) if weights is None else torch.tensor(weights)
-    plain = -(p * each * logits.log_softmax(-1)).sum() / (p * each).sum()
-    assert loss.item() == pytest.approx(plain.item(), rel=1e-6)
-    hard = [Row([1], target=i % 3) for i in range(5)]
-    certain = [Row([1], target=[float(i % 3 == k) for k in range(3)]) for i in range(5)]
-    expected = F.cross_entropy(logits, torch.arange(5) % 3, None if weights is None else each)
-    for same in (hard, certain):
-        assert task.loss(list(logits), same, None, weights).item() == pytest.approx(expected.item(), rel=1e-6)
-    assert task.spec == "classification:temperature=2"
-    assert task.loss_key != parse("classification").loss_key
-
-
-def test_a_target_is_half_label_and_half_answer():
-    task = soft_task(parse("classification"))
-    said = {"scores": {"a": 0.2, "b": 0.8}}
-    assert soft_target(task, 0, said, ("a", "b")) == pytest.approx([HARD + (1 - HARD) * 0.2, (1 - HARD) * 0.8])
-    assert soft_target(task, None, said, ("a", "b")) == [0.2, 0.8]
-    assert soft_target(task, 1, None, ("a", "b")) == [0.0, 1.0]
-    many = soft_task(parse("multilabel"))
-    assert soft_target(many, [1.0, 0.0], said, ("a", "b")) == pytest.approx([HARD + (1 - HARD) * 0.2, (1 - HARD) * 0.8])
-    number = soft_task(parse("regression:mean=10,scale=2"))
-    assert soft_target(number, 1.0, {"value": 16.0}, ("value",)) == HARD * 1.0 + (1 - HARD) * 3.0
-    assert soft_target(number, None, {"value": 16.0}, ("value",)) == 3.0
-    for spec in ("tagging", "qa", "mlm"):
-        with pytest.raises(RunError, match="for classification, multilabel and regression, not for " + spec):
-            soft_task(parse(spec))
-
-
-def test_losses_of_runs_with_and_without_a_teacher_are_apart():
-    """Wide heads beside narrow ones, and in a batch with room."""
-    soft, plain = soft_task(parse("classification")), parse("classification")
-    given = [
-        (soft, 2, [Row([1], target=[0.25, 0.75]), Row([1], target=[1.0, 0.0])]),
-        (plain, 2, [Row([1], target=1)]),
-        (soft, 4, [Row([1], target=[0.1, 0.2, 0.3, 0.4])]),
-    ]
-    logits = torch.randn(4, 4)
-    firsts = np.cumsum([0, *(len(rows) for _, _, rows in given)])
-    runs = [
-        RunTargets(task, 0, wide, int(first), task.targets(rows))
-        for (task, wide, rows), first in zip(given, firsts, strict=False)
-    ]
-    alone = [
-        task.loss(list(logits[first : first + len(rows), :wide]), rows, None).item()
-        for (task, wide, rows), first in zip(given, firsts, strict=False)
-    ]
-
-    class Output:
-        group, per_token, start, values = 0, False, 0, logits
-
-    class Base:
-        device = torch.device("cpu")
-
-    for roomy in (False, True):
-        plans = plan_losses(runs, roomy)
-        assert len(plans) == 2
-        on_device = [
-            replace(p, **{k: torch.from_numpy(getattr(p, k)) for k in ("at", "value", "weight", "run", "labels")})
-            for p in plans
-        ]
-        found = loss_per_run(on_device, [Output()], 3, Base())
-        assert found.tolist() == pytest.approx(alone, rel=1e-5)
 
 
 def test_a_row_is_labelled_by_the_members_that_left_it_out(place: Place):
@@ -289,20 +216,31 @@ def runs(place: Place) -> list[inlay.Run]:
     ]
 
 
-def test_side_by_side_as_alone_and_stopped_as_whole(place: Place, tmp_path: Path):
-    given = runs(place)
-    together = inlay.train(work.host(), given, library=place.library, progress=False)
-    for result, one in zip(together, given, strict=True):
-        assert_follows(result, inlay.train(work.host(), one, library=place.library, progress=False))
+@pytest.fixture(scope="module")
+def together(place: Place) -> list[inlay.Result]:
+    found: list[inlay.Result] = place.train(runs(place))
+    return found
+
+
+@pytest.mark.full
+def test_side_by_side_as_alone(place: Place, together: list[inlay.Result]):
+    for result, one in zip(together, runs(place), strict=True):
+        assert_follows(result, place.train(one))
+
+
+def test_what_their_cards_say(together: list[inlay.Result]):
     assert len(together[0].losses) == 3 * -(-(16 + 9) // 4)
     assert together[0].adapter.about["teacher"]["ref"] == "three@1"
     assert together[0].adapter.about["config"]["teacher"] == "three@1"
     assert "teacher" not in together[1].adapter.about
-    how: Any = {"checkpoint": tmp_path / "at", "resume": True, "save_every": 1e9, "library": place.library}
+
+
+def test_stopped_and_resumed_it_is_the_same(place: Place, tmp_path: Path, together: list[inlay.Result]):
+    how: Any = {"checkpoint": tmp_path / "at", "resume": True, "save_every": 1e9}
     for stop in (Stop(5), Stop(7)):
         with pytest.raises(KeyboardInterrupt):
-            inlay.train(work.host(), given, callbacks=[stop], progress=False, **how)
-    for found, expected in zip(inlay.train(work.host(), given, progress=False, **how), together, strict=True):
+            place.train(runs(place), callbacks=[stop], **how)
+    for found, expected in zip(place.train(runs(place), **how), together, strict=True):
         work.assert_identical(found, expected)
 
 
