@@ -135,6 +135,7 @@ def resolve(model: nn.Module, arch: Arch) -> Sites:
         if kind in arch.optional and _get(model, path) is None:
             continue
         items += _site(model, arch, kind, path, None, "")
+    _check_attention(model, arch, layer_paths)
     if _get(model, arch.output) is None:
         raise ArchError(f"{arch.model_type}: this model has no {arch.output!r} (output)")
     special = arch.single_slot_if is not None and bool(getattr(config, arch.single_slot_if, False))
@@ -148,6 +149,16 @@ def resolve(model: nn.Module, arch: Arch) -> Sites:
         parameters={name: tuple(p.shape) for name, p in model.named_parameters()},
         single_slot=frozenset(arch.single_slot if special else ()),
     )
+
+
+def _check_attention(model: nn.Module, arch: Arch, layer_paths: tuple[str, ...]) -> None:
+    for path in (f"{prefix}.{arch.own_attention}" for prefix in layer_paths if arch.own_attention is not None):
+        if _get(model, path) is None:
+            raise ArchError(f"{arch.model_type}: this model has no {path!r} (own_attention)")
+    if arch.position_bias is not None:
+        owner, _, name = arch.position_bias.rpartition(".")
+        if not callable(getattr(_get(model, owner), name, None)):
+            raise ArchError(f"{arch.model_type}: this model has no function {arch.position_bias!r} (position_bias)")
 
 
 def config_of(model: nn.Module) -> Any:
