@@ -43,7 +43,7 @@ def test_identity_at_start(name, spec):
     host.add("a", spec)
     base, fresh = host.hidden(batch, [None] * 5), host.hidden(batch, ["a"] * 5)
     if inlay.parse_method(spec).identity_at_start:
-        # on CUDA its three projections are three products, not one; a trained bias of the scores needs another attention
+        # its three projections are three products on CUDA, and trained biases of scores need another attention
         other = tiny.DEVICE.type == "cuda" or host.base.sites.arch.position_bias is not None
         if other and isinstance(inlay.parse_method(spec), WeightMethod):
             tiny.assert_close(fresh.states, base.states)

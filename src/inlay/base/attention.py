@@ -4,8 +4,8 @@ The rows travel as a keyword argument through the model into this function (`inl
 closure: transformers' attention registry is global to the process. On CUDA short rows go to a kernel of our own, others
 in half precision to `varlen_attn`; elsewhere rows are unpacked into buckets of similar length for scaled-dot-product
 attention.
-Without `inlay_rows` the call is an ordinary padded one. A model that computes attention itself (MPNet) does not know the
-argument: the wiring calls the same function in its place, with the bias by distance that such a model adds to its scores.
+Without `inlay_rows` the call is an ordinary padded one. A model that computes attention itself (MPNet) does not know
+the argument: the wiring calls the same function in its place, with the bias by distance that it adds to its scores.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ def attention(
         scale: of the scores.
         causal: whether a token sees only itself and those before it.
         window: how far away a token may be to be seen; negative for any distance.
-        bias: [heads, 2n - 1] what is added to a score, by the key's place less the query's, from 1 - n to n - 1; n is at
-            least the longest row's length.
+        bias: [heads, 2n - 1] what is added to a score, by the key's place less the query's, from 1 - n to n - 1; n is
+            at least the longest row's length.
     """
     out: Tensor = _forward(q, k, v, cu, scale, causal, window, bias)[0]
     return out
