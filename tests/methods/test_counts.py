@@ -46,6 +46,8 @@ BERT_BASE = {
     "adapterbias:l0=0.01": 64_524,
     "bitfit": 101_376,
     "bitfit:layers=0-11": L * (4 * D + 4 * D + D + 2 * D),  # attention, the feed-forward's two, two norms
+    "bitfit:sites=attn.q+ffn.in": L * (D + 4 * D),  # Ben Zaken et al.'s subset: b_q and b_m2
+    "bitfit:sites=attn.norm+ffn.norm": L * 2 * D,
     "norms": 38_400,
     "lora": 294_912,
     "lora:rank=4,alpha=1,sites=ffn.in": L * 4 * (D + 4 * D),
@@ -60,6 +62,7 @@ BERT_BASE = {
 BERT_LARGE = {
     "adapterbias": 172_056,
     "bitfit": 270_336,
+    "bitfit:sites=attn.q+ffn.in": 122_880,  # 0.04 % of BERT-large, as the paper has it
     "lora:rank=4": 393_216,
     "norms": 2 * 1024 * (2 * 24 + 1),
     "houlsby:norms=false": 24 * 2 * (2 * 64 * 1024 + 1024 + 64),

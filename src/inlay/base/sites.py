@@ -88,14 +88,19 @@ class Sites:
 
     def projections(self, kinds: str, layers: str) -> list[Site]:
         """Read a `sites=` option: kinds of projections joined by `+`, in the layers that a `layers=` option chooses."""
-        chosen = tuple(kind.strip() for kind in kinds.split("+"))
-        if len(set(chosen)) < len(chosen):
-            raise SpecError(f"sites={kinds} names a site twice")
+        chosen = self.read_kinds(kinds)
         norm = next((kind for kind in chosen if kind.endswith("norm")), None)
         if norm is not None:
             valid = ", ".join(kind for kind in self.kinds if not kind.endswith("norm"))
             raise SpecError(f"sites={kinds}: {norm} is a norm, not a projection. Valid: {valid}")
         return self.select(chosen, self.choose_layers(layers))
+
+    def read_kinds(self, text: str) -> tuple[str, ...]:
+        """Kinds joined by `+`, each once."""
+        chosen = tuple(kind.strip() for kind in text.split("+"))
+        if len(set(chosen)) < len(chosen):
+            raise SpecError(f"sites={text} names a site twice")
+        return chosen
 
     def choose_layers(self, text: str) -> tuple[int, ...]:
         """Read a `layers=` option: `all`, `3`, `4-11`, `top3`, or several joined by `+`."""
