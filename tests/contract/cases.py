@@ -28,6 +28,7 @@ VARIANTS = [
     "lora:rank=3,alpha=5,sites=attn.q+attn.out+ffn.in+ffn.out",
     "finetune:top=1",
     "bitfit:sites=attn.k+ffn.in+ffn.norm",
+    "diffprune:structured=true",
     "houlsby:size=8,mixout=0.5",
 ]
 SPECS = sorted(methods.names()) + VARIANTS

@@ -57,6 +57,7 @@ BERT_BASE = {
     "diffprune": 547_411,
     "diffprune:target=0.005": 547_411,
     "diffprune:target=1": 109_482_240,
+    "diffprune:structured=true": 547_411,
     "frozen": 13,
 }
 BERT_LARGE = {
@@ -91,6 +92,18 @@ def test_finetuning_less_than_all_layers_leaves_the_embeddings_out(top):
     method = inlay.parse_method(f"finetune:top={top}")
     assert method.count(sites("bert-base")) == top * LAYER + D * D + D
     assert set(method.by_site(sites("bert-base"))) == {f"layers.{i}" for i in range(12 - top, 12)} | {"pooler"}
+
+
+@pytest.mark.parametrize(("shape", "layers"), [("bert-base", 12), ("bert-large", 24)])
+def test_structured_diff_pruning_has_a_group_for_each_matrix_and_vector(shape, layers):
+    """393 in BERT-large (Guo et al. 2021), the two of the head included."""
+    plain, structured = (inlay.parse_method(f"diffprune:structured={s}") for s in ("false", "true"))
+    groups = sites(shape).parameters
+    assert len(groups) == 5 + 16 * layers + 2
+    assert shape != "bert-large" or len(groups) + 2 == 393
+    more = structured.params(sites(shape)).keys() - plain.params(sites(shape)).keys()
+    assert more == {f"{name}.group.gate" for name in groups}
+    assert structured.count(sites(shape)) == plain.count(sites(shape))
 
 
 def test_mohebbis_not_shared_model_is_houlsby_with_norms_and_the_first_layer_of_a_tanh2_head():
