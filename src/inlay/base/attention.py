@@ -235,7 +235,9 @@ def _unpacked(
     sizes = [bucket.gather.numel() for bucket in rows.buckets]
     # padding gets no gradient: nobody looks at its keys and values, and its answers are dropped
     moved = (torch.split(_moved(t, rows.order, rows.restore, None), sizes) for t in (q, k, v))
-    masks = rows.biased or [_mask(bucket, causal, window, q.device) for bucket in rows.buckets]
+    masks: Sequence[Tensor | None] = rows.biased
+    if rows.bias is None:
+        masks = [_mask(bucket, causal, window, q.device) for bucket in rows.buckets]
     for bucket, mask, *own in zip(rows.buckets, masks, *moved, strict=True):
         bq, bk, bv = (t.view(*bucket.gather.shape, *t.shape[1:]).transpose(1, 2) for t in own)
         out = F.scaled_dot_product_attention(
