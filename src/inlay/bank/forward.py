@@ -72,6 +72,7 @@ class Forward:
     def call(self, state: Pass, inputs: Mapping[str, Any]) -> Tensor:
         """[tokens, d]: the model under a pass, with its own arguments; the states of padding are there too."""
         model = self.base.model
+        state.rows = inputs.get("inlay_rows")
         with self.wiring.running(state):
             out = call_with(state.weights, model, model.forward, (), inputs)
         states: Tensor = out.last_hidden_state.flatten(0, 1)
