@@ -93,6 +93,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "pretrain_on_text": Shown(),
         "pretrain_epochs": Shown("N"),
         "fold": Shown("K/N", "none is left out"),
+        "split_seed": Shown("N", "--seed"),
     },
 }
 """Panel -> the settings in it. All of `Run` but `data` and `name`, which every command has in a way of its own."""
