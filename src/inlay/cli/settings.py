@@ -46,6 +46,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "val_size": Shown("N|P%", "10%, at most 2000"),
         "test": Shown("FILE", "none"),
         "train_size": Shown("N|P%", "all"),
+        "split_seed": Shown("N", "--seed"),
         "skip_bad_rows": Shown(),
     },
     METHOD: {
@@ -93,7 +94,6 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "pretrain_on_text": Shown(),
         "pretrain_epochs": Shown("N"),
         "fold": Shown("K/N", "none is left out"),
-        "split_seed": Shown("N", "--seed"),
     },
 }
 """Panel -> the settings in it. All of `Run` but `data` and `name`, which every command has in a way of its own."""

@@ -13,7 +13,7 @@ import typer
 
 from inlay.cli import early, known, options, output, settings, train
 from inlay.cli.bundles import bundled
-from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, TRAINING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,7 @@ def sweep(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.  [default: 1]", min=1)
+        int | None, options.option(TRAINING, "--seeds", "N", "Train every setting with N seeds.  [default: 1]", min=1)
     ] = None,
     select: Annotated[
         str | None,
@@ -110,9 +110,8 @@ def sweep(
     Run it again to continue after an interruption.
 
     Examples:
-        inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3
+        inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3 --ensemble 5
         inlay sweep tickets.csv --search optuna --trials 30 --grid lr=1e-4..1e-2 --best
-        inlay sweep tickets.csv --grid lr=3e-4,1e-3,3e-3 --seeds 3 --ensemble 5 --best
     """
     asked = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds}
     asked |= {"select": select, "ensemble": ensemble}

@@ -156,7 +156,7 @@ def show_ranking(screen: Console, found: Sweep) -> None:
 
 def _show_winner(screen: Console, found: Sweep) -> None:
     if found.verdict is not None and found.verdict.why:
-        screen.print(found.verdict.why, soft_wrap=True)
+        screen.print(found.verdict.why)
     if found.verdict is not None:
         by = "winner, its run with the lowest validation loss" if found.best.seeds > 1 else "winner"
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -116,6 +118,18 @@ def score(
     return task.score(examples, answers, labels)
 
 
+@functools.cache
+def kept_without(examples: int, parts: int) -> list[list[int]]:
+    """The numbers of the examples that are left without the first, second ... part; parts are drawn at random.
+
+    Every so many rows, or so many in a row, would be a part of a kind: files are often sorted, or alternate.
+    """
+    order = list(range(examples))
+    random.Random("inlay parts").shuffle(order)
+    out = [set(order[part::parts]) for part in range(parts)]
+    return [[i for i in range(examples) if i not in own] for own in out]
+
+
 def replicates(
     host: Host,
     name: str,
@@ -135,8 +149,7 @@ def replicates(
         return []
     answers = task.answers(*by_example(outputs, rows, len(examples)), examples, labels, host.base)
     found = []
-    for part in range(parts):
-        kept = [i for i in range(len(examples)) if i % parts != part]
+    for kept in kept_without(len(examples), parts):
         try:
             scores = task.score([examples[i] for i in kept], [answers[i] for i in kept], labels)
         except RunError:  # what is left cannot be scored: no word, no row

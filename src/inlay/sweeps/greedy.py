@@ -22,11 +22,17 @@ _LEAST = 1e-12
 """A probability of 0 for what is right would rule a candidate out for one row."""
 
 
-def pick(candidates: int, picks: int, judge: Judge) -> list[int]:
-    """How often each candidate counts. Among equals the one that counts least so far, then the first."""
+def pick(candidates: int, picks: int, judge: Judge, most: int | None = None) -> list[int]:
+    """How often each candidate counts. Among equals the one that counts least so far, then the first.
+
+    Args:
+        most: how often one may count; as often as it likes by default.
+    """
     counts = np.zeros(candidates, np.int64)
-    for _ in range(picks):
+    for _ in range(picks if most is None else min(picks, most * candidates)):
         found = judge(counts + np.eye(candidates, dtype=np.int64))
+        if most is not None:
+            found = np.where(counts < most, found, np.inf)
         counts[np.lexsort((np.arange(candidates), counts, found))[0]] += 1
     return [int(count) for count in counts]
 
