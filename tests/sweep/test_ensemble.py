@@ -37,7 +37,7 @@ def counts_of(found: inlay.Sweep) -> dict[str, int]:
 # --- the choice ---------------------------------------------------------------------------------------------------
 
 
-def plain_greedy(chances: list[list[float]], picks: int) -> list[int]:
+def plain_greedy(chances: list[list[float]], picks: int, most: int = 1000) -> list[int]:
     """The same with nothing but loops: [candidates][rows], how likely each finds what is right."""
     counts = [0] * len(chances)
     for _ in range(picks):
@@ -46,7 +46,7 @@ def plain_greedy(chances: list[list[float]], picks: int) -> list[int]:
             own = [count + (i == extra) for i, count in enumerate(counts)]
             rows = zip(*chances, strict=True)
             means = [sum(c * p for c, p in zip(own, row, strict=True)) / sum(own) for row in rows]
-            losses.append(-sum(math.log(p) for p in means) / len(means))
+            losses.append(-sum(math.log(p) for p in means) / len(means) if counts[extra] < most else math.inf)
         counts[losses.index(min(losses))] += 1
     return counts
 
@@ -75,7 +75,9 @@ def test_the_greedy_choice_is_that_of_a_plain_loop(seed: int):
     assert found == plain_greedy(chances, 6)
     assert sum(found) == 6
     assert pick(7, 1, judge) == plain_greedy(chances, 1), "it begins with the best"
-    assert max(pick(7, 6, judge, most=1)) == 1
+    assert pick(7, 6, judge, most=2) == plain_greedy(chances, 6, 2)
+    assert sorted(pick(7, 6, judge, most=1)) == [0, 1, 1, 1, 1, 1, 1]
+    assert sum(pick(7, 9, judge, most=1)) == 7, "there are no more"
 
 
 def test_what_judges_is_the_loss_of_the_answers_together():
@@ -167,9 +169,9 @@ def test_an_ensemble_of_a_sweep(tmp_path: Path):
         chances.append([a["scores"][e.target] for e, a in zip(examples, answers, strict=True)])
         right = sum(a["label"] == e.target for e, a in zip(examples, answers, strict=True))
         assert right / 24 == pytest.approx(row.value), "all candidates are validated on these rows"
-    wanted = {row.label: count for row, count in zip(rows, plain_greedy(chances, 5), strict=True) if count}
+    wanted = {row.label: count for row, count in zip(rows, plain_greedy(chances, 5, 2), strict=True) if count}
     assert counts_of(found) == wanted
-    assert len(wanted) > 1, "the case is of no use"
+    assert len(wanted) >= 3
     (entry,) = library.list()
     assert (entry.ref, len(entry.members), entry.card["weights"]) == (
         "tone@1",
@@ -201,15 +203,13 @@ def test_tasks(data: Any, task: str, by: str):
     assert found.ensemble is not None
     assert found.ensemble.by == by
     assert sum(counts_of(found).values()) == 3
-    values = {row.label: row.value for row in found.rows}
-    if by != "loss":
-        assert found.ensemble.metrics["validation"][by] >= max(v for v in values.values() if v is not None) - 1e-9
+    assert found.metric in found.ensemble.metrics["validation"]
 
 
-def test_all_picks_on_one_run_give_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(ensemble, "pick", lambda candidates, picks, judge: [picks, *[0] * (candidates - 1)])
+def test_only_one_run_that_finishes_is_itself(tmp_path: Path):
     library = inlay.Library(tmp_path)
-    found = inlay.sweep(work.host(), run(), {"lr": [1e-3, 3e-2]}, ensemble=3, name="one", best=True, library=library)
+    grid = {"lr": [1e-3, 1e30]}
+    found = inlay.sweep(work.host(), run(clip=None), grid, ensemble=3, name="one", best=True, library=library)
     assert found.ensemble is not None
     assert isinstance(found.ensemble.adapter, inlay.Adapter)
     assert library.find("one").card["parents"] == [f"sweep:{found.ensemble.members[0][0].id}"]

@@ -173,7 +173,7 @@ def _show_winner(screen: Console, found: Sweep) -> None:
         both = f"{decimals(scores[found.metric])}, the winner alone {decimals(chosen.single[split][found.metric])}"
         screen.print(f"{split} {found.metric}: {both}", soft_wrap=True)
     if len(chosen.members) == 1:
-        screen.print("all picks are one run, so the ensemble is that run", style="yellow")
+        screen.print("only one run has finished, so there is no ensemble", style="yellow")
 
 
 def _problems(found: Sweep) -> dict[str, list[str]]:

@@ -1,7 +1,8 @@
 """`--ensemble N`: the runs of a sweep that answer best together, as one card in the library.
 
 All runs are validated on the same rows, which none of them has learned from (`Run.split_seed`). The best of them are
-candidates; each answers the validation rows once, and the choice is made among these answers (greedy.py).
+candidates; each answers the validation rows once, and the choice is made among these answers (greedy.py). No run has
+more than half of the picks: with few validation rows the luckiest would often have all of them, and be alone.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Chosen:
     single: dict[str, dict[str, float]]
     """The same of the single run that wins."""
     adapter: Adapter | Ensemble = field(repr=False)
-    """One adapter where all picks are the same run."""
+    """One adapter where only one run has finished."""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def choose(
     answers = [_answers(host, load(row), data) for row in rows]
     task, labels = data.task, data.labels
     judge, by = judge_of(task, data.validation.examples, answers, labels, data.metric)
-    counts = pick(len(rows), picks, judge)
+    counts = pick(len(rows), picks, judge, most=max(1, picks // 2))
     order = sorted((i for i, count in enumerate(counts) if count), key=lambda i: -counts[i])
     members = tuple((rows[i], counts[i]) for i in order)
     if len(members) == 1:
