@@ -37,6 +37,15 @@ def pick(candidates: int, picks: int, judge: Judge, most: int | None = None) -> 
     return [int(count) for count in counts]
 
 
+def loss_of_mean(chances: Array) -> Judge:
+    """The mean negative logarithm of the ensembles' probability for what is right.
+
+    Args:
+        chances: float [candidates, rows], that of each candidate.
+    """
+    return lambda counts: -np.log(np.maximum(_mean(counts, chances), _LEAST)).mean(1)
+
+
 def judge_of(
     task: Task, examples: Sequence[Example], answers: Sequence[Sequence[Answer]], labels: Sequence[str], metric: str
 ) -> tuple[Judge, str]:
@@ -48,8 +57,7 @@ def judge_of(
     if task.kind in ("classification", "multilabel"):
         right = _labelled if task.kind == "classification" else _decided
         chances = np.array([[right(e, a) for e, a in zip(examples, own, strict=True)] for own in answers])
-        flat = chances.reshape(len(answers), -1)
-        return lambda counts: -np.log(np.maximum(_mean(counts, flat), _LEAST)).mean(1), "loss"
+        return loss_of_mean(chances.reshape(len(answers), -1)), "loss"
     if task.kind == "regression":
         wanted = np.array([e.target for e in examples], dtype=np.float64)
         values = np.array([[a["value"] for a in own] for own in answers])
