@@ -1,5 +1,6 @@
 """What choosing among the runs of a sweep is worth: rules for a winner and ensembles, on one set of runs.
 
+    python bench/winner.py draw --data FOLDER --out STUDY                  the rows, so that FOLDER may stay behind
     python bench/winner.py run --data FOLDER --out STUDY --minutes 8       again and again, until nothing is left
     python bench/winner.py table --out STUDY                               winner.md, and it is printed
     python bench/winner.py run --data FOLDER --out STUDY --quick           does it work?
@@ -77,6 +78,12 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                     for rate in RATES:
                         for width in WIDTHS:
                             yield Case(dataset, size, draw, rate, width, seed)
+
+
+def draw(arguments: argparse.Namespace) -> None:
+    wanted = dict.fromkeys(case.unit for case in cases(arguments))
+    there = [unit for unit in wanted if written(Path(arguments.data), Path(arguments.out), *unit) is not None]
+    print(f"{len(there)} of {len(wanted)} draws; the other datasets are too small", flush=True)
 
 
 def ended(out: Path) -> dict[Case, dict[str, Any]]:
@@ -297,7 +304,7 @@ def _interval(own: Sequence[Mapping[str, float]], rule: str, base: str) -> str:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("what", choices=("draw", "run", "table"))
     parser.add_argument("--data", default=".", help="the folder with the datasets")
     parser.add_argument("--out", required=True, help="where the study is kept")
     parser.add_argument("--base", help="default: all-MiniLM-L6-v2")
@@ -312,7 +319,7 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     if arguments.quick:
         arguments.sizes, arguments.seeds, arguments.max_steps = [300], 2, 40
-    (run if arguments.what == "run" else table)(arguments)
+    {"draw": draw, "run": run, "table": table}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,9 @@ def test_a_quick_study_goes_on_where_it_was_and_ends_in_a_table(study, tmp_path,
     monkeypatch.setattr(study, "RATES", (1.0, 10.0))
     where = ["--data", str(tmp_path), "--out", str(tmp_path / "study"), "--datasets", "sms", "--sizes", "40"]
     how = [*where, "--base", tiny.save_text_model(tmp_path / "base"), "--max-steps", "3"]
+    study.main(["draw", *where])
+    assert capsys.readouterr().out.startswith("1 of 1 draws")
+    (tmp_path / "sms_spam" / "SMSSpamCollection").unlink()
     study.main(["run", *how, "--seeds", "2", "--minutes", "0"])
     assert capsys.readouterr().out == "8 runs left\n"
     study.main(["run", *how, "--seeds", "1", "--together", "3"])

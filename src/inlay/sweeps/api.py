@@ -248,14 +248,11 @@ class Work:
     def put(self, result: Sweep, library: Library) -> Sweep:
         """Put the winner, or the ensemble, into a library, with the sweep's summary on its card."""
         many, winner = result.ensemble, result.winner
-        adapter: Adapter | Ensemble | None
-        if many is None:
-            members, parameters, adapter = (winner,), winner.parameters, self.store.adapter(winner.id)
-            if adapter is None:  # it did not win when the sweep last ended, or somebody has deleted it
-                self._again([winner.id])
-                adapter = self._adapter(winner)
-        else:
-            members, parameters, adapter = tuple(row for row, _ in many.members), many.parameters, many.adapter
+        if many is None and self.store.adapter(winner.id) is None:  # it did not win before, or somebody has deleted it
+            self._again([winner.id])
+        adapter: Adapter | Ensemble = self._adapter(winner) if many is None else many.adapter
+        members = [winner] if many is None else [row for row, _ in many.members]
+        parameters = Ensemble.parameters([{"parameters": row.parameters} for row in members])
         facts = card_facts(self.host.base, parameters, sum(row.seconds for row in members))
         parents = [f"sweep:{row.id}" for row in members]
         entry = library.put(adapter, self.name, parents=parents, **facts, sweep=result.summary())

@@ -49,11 +49,6 @@ class Chosen:
     adapter: Adapter | Ensemble = field(repr=False)
     """One adapter where only one run has finished."""
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Of all members together."""
-        return Ensemble.parameters([{"parameters": row.parameters} for row, _ in self.members])
-
     def document(self) -> dict[str, Any]:
         """As JSON."""
         names = ("id", "label", "setting", "seed", "value")

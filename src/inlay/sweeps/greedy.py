@@ -72,7 +72,8 @@ def judge_of(
 
 
 def _mean(counts: Array, values: Array) -> Array:
-    return (counts @ values) / counts.sum(1, keepdims=True)
+    mean: Array = (counts @ values) / counts.sum(1, keepdims=True)
+    return mean
 
 
 def _labelled(example: Example, answer: Answer) -> float:

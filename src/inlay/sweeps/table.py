@@ -226,7 +226,7 @@ def _entry(rows: Sequence[Row], metric: str, sign: int, seeds: int) -> Entry:
 
 def worth_keeping(rows: Sequence[Row], metric: str, seeds: int) -> set[str]:
     """The runs that win by `mean` or `best`."""
-    rankings = (rank(rows, metric, select, seeds) for select in ("mean", "best"))  # type: ignore[arg-type]
+    rankings = (rank(rows, metric, select, seeds) for select in ("mean", "best"))
     return {row.id for ranking in rankings for entry in ranking[:1] for row in entry.runs}
 
 
