@@ -67,7 +67,7 @@ def test_a_sweep_gives_an_ensemble(place: Place):
 
 def test_without_it_there_is_one_adapter_and_a_sentence_says_why_it_wins(place: Place):
     said = " ".join(place.sweep("--name", "single", "--best").stdout.split())
-    assert "is best by 0." in said or "is best, and the nearest to the defaults" in said
+    assert "is best by 0." in said or "is best and nearest to the defaults" in said
     assert "winner, its run with the lowest validation loss: lr=" in said
     assert "ensemble by" not in said
     document = json.loads(place.sweep("--name", "single", "--json").stdout)

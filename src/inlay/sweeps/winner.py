@@ -71,7 +71,7 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
     nearest = min([best, *others], key=order)
     beside = chosen if chosen is not best else nearest
     if beside is best:
-        why = "" if not others else f"{_named(best, keys)} is best, and the nearest to the defaults"
+        why = "" if not others else f"{_named(best, keys)} is best and nearest to the defaults"
         return Verdict(best, lowest_loss(best), why)
     error = errors[key(beside.setting)]
     if error is None:
