@@ -167,6 +167,7 @@ VARIES = {
     "--alias": "what is done with the alias",
     "--base": "another default; in place of a shape; the new base",
     "--batch-size": "bench takes several",
+    "--ensemble": "train makes its members, sweep chooses them",
     "--head": "params counts one",
     "--label": "predict only must not take it for the text",
     "--manifest": "what the file holds",

@@ -176,6 +176,7 @@ SETTINGS: dict[str, Any] = {
     "patience": 2,
     "metric": "f1",
     "seed": 5,
+    "split_seed": 3,
     "pretrain_on_text": True,
     "pretrain_epochs": 9,
     "skip_bad_rows": True,

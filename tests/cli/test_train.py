@@ -228,7 +228,7 @@ def test_every_setting_has_an_option_that_reaches_it(place: Place):
         "train_size": "20", "lr": 0.001, "epochs": 2, "max_steps": 3, "batch_size": 5, "max_length": 20,
         "long": "windows", "warmup": 0.2, "weight_decay": 0.01, "decay": "weights", "clip": 0.5, "eval_every": 2,
         "patience": 4, "metric": "f1_macro", "seed": 7, "pretrain_epochs": 1, "choose_by": "last", "few_shot_steps": 9,
-        "few_shot_temperature": 0.2, "folds": 0,
+        "few_shot_temperature": 0.2, "folds": 0, "split_seed": 3,
     }  # fmt: skip
     flags = {"stratify": "--no-stratify", "dropout": "--no-dropout", "few_shot": "--no-few-shot"}
     flags |= {name: f"--{name.replace('_', '-')}" for name in ("class_weights", "pretrain_on_text", "skip_bad_rows")}

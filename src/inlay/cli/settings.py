@@ -50,6 +50,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
             "NAME", "none", note="For example --teacher tickets, if tickets was trained with --ensemble 5."
         ),
         "unlabelled": Shown("FILE", "none"),
+        "split_seed": Shown("N", "--seed"),
         "skip_bad_rows": Shown(),
     },
     METHOD: {

@@ -13,7 +13,7 @@ import typer
 
 from inlay.cli import early, known, options, output, settings, train
 from inlay.cli.bundles import bundled
-from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, TRAINING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,14 +62,23 @@ def sweep(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.  [default: 1]", min=1)
+        int | None, options.option(TRAINING, "--seeds", "N", "Train every setting with N seeds.  [default: 1]", min=1)
     ] = None,
     select: Annotated[
         str | None,
         options.option(
             *(METHOD, "--select", "HOW"),
-            "How the winner is picked: mean (over seeds) or best (single run).  [default: mean]",
-            check=known.one_of("way to select", ("mean", "best")),
+            "How the winner is picked: mean (best mean over seeds), best (best single run), or careful (best mean, "
+            "unless a setting nearer to the defaults is within one standard error).  [default: careful]",
+            check=known.one_of("way to select", ("careful", "mean", "best")),
+        ),
+    ] = None,
+    ensemble: Annotated[
+        int | None,
+        options.option(
+            *(METHOD, "--ensemble", "N"),
+            "Choose N runs, with repetition, that answer best together; all runs then hold out the same rows.",
+            min=2,
         ),
     ] = None,
     slots: options.Slots = None,
@@ -83,7 +92,9 @@ def sweep(
     name: Annotated[
         str | None, options.name("The name of the sweep and of its winner.  [default: derived from DATA]")
     ] = None,
-    best: Annotated[bool, options.option(OUTPUT, "--best", None, "Save the winner to the library.")] = False,
+    best: Annotated[
+        bool, options.option(OUTPUT, "--best", None, "Save the winner, or the ensemble, to the library.")
+    ] = False,
     library: options.Library = None,
     store: options.Store = None,
     csv: options.Csv = None,
@@ -99,10 +110,11 @@ def sweep(
     Run it again to continue after an interruption.
 
     Examples:
-        inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3
+        inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3 --ensemble 5
         inlay sweep tickets.csv --search optuna --trials 30 --grid lr=1e-4..1e-2 --best
     """
-    asked = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds, "select": select}
+    asked = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds}
+    asked |= {"select": select, "ensemble": ensemble}
     choices = {key: value for key, value in asked.items() if value is not None}
     _check_usage(data, name, manifest, grid or [], given, choices)
     from inlay.library.library import Library

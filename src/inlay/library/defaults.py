@@ -95,6 +95,7 @@ LATER: dict[str, Any] = {
     "fold": None,
     "teacher": None,
     "unlabelled": None,
+    "split_seed": None,
 }
 """Settings that came later, with the value that does what was done before. They are part of a run's identity only
 where they have another value."""

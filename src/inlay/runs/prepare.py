@@ -110,9 +110,13 @@ class Known:
     """A note on rows that cannot be used."""
     files: dict[str, Any]
 
+    def is_split(self, run: Run) -> bool:
+        """Whether a seed decides on which rows to train."""
+        return run.fold is None and (not self.validation or run.train_size is not None)
+
     def is_split_by_seed(self, run: Run) -> bool:
-        """Whether another seed trains on other rows."""
-        return not self.validation or run.train_size is not None
+        """Whether another seed of the run trains on other rows."""
+        return run.split_seed is None and self.is_split(run)
 
 
 def read(run: Run) -> Known:
@@ -291,15 +295,15 @@ def split_known(
         if run.train_size is None:
             return known, held_out, notes
         n = splitting.size(run.train_size, len(known), "train_size")
-        chosen = splitting.take(len(known), n, run.seed, strata)
+        chosen = splitting.take(len(known), n, run.splits_by, strata)
         return [known[i] for i in chosen], held_out, [*notes, f"training on {n:,} of {len(known):,} rows"]
     if len(known) < 2:
         raise DataError(f"{name_of(run)}: one row is too few to train and validate on")
     texts = describe.groups([task.subject(e) for e in known])
     train, validation = splitting.split(
-        len(known), run.seed, train_size=run.train_size, val_size=run.val_size, stratify=strata, groups=texts
+        len(known), run.splits_by, train_size=run.train_size, val_size=run.val_size, stratify=strata, groups=texts
     )
-    notes = [f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.seed})"]
+    notes = [f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.splits_by})"]
     if run.train_size is not None:
         notes.append(f"training on {len(train):,} of {len(known):,} rows")
     return [known[i] for i in train], [known[i] for i in validation], notes
@@ -328,10 +332,9 @@ def _folds(run: Run, task: Task, known: list[Example], number: int) -> tuple[tup
     """The examples that each fold is scored on, by their numbers; the same text is never in two of them."""
     strata = [e.target for e in known] if run.stratify and task.kind == "classification" else None
     texts = describe.groups([task.subject(e) for e in known])
-    found = splitting.folds(len(known), number, run.seed, strata, texts)
-    note = (
-        f"{len(found)} folds of the {len(known):,} rows give the score (seed {run.seed}); the adapter learns from all"
-    )
+    found = splitting.folds(len(known), number, run.splits_by, strata, texts)
+    whose = f"(seed {run.splits_by})"
+    note = f"{len(found)} folds of the {len(known):,} rows give the score {whose}; the adapter learns from all"
     return tuple(map(tuple, found)), [note]
 
 

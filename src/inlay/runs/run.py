@@ -92,6 +92,7 @@ class Run(BaseModel):
     )
     metric: str | None = Field(None, description="the metric that picks the best checkpoint")
     seed: int = Field(0, ge=0, description="the seed for initial weights, row order, dropout and splits")
+    split_seed: int | None = Field(None, ge=0, description="the seed for splits alone")
     pretrain_on_text: bool = Field(False, description="first train on the texts alone, with masked words (TAPT)")
     pretrain_epochs: int = Field(3, ge=1, description="passes over the texts in pretraining")
     few_shot: bool | None = Field(
@@ -152,6 +153,11 @@ class Run(BaseModel):
             return check_name(name) if name else name
         except LibraryError as error:  # now, and not when the adapter is trained and cannot be kept
             raise ValueError(str(error)) from None
+
+    @property
+    def splits_by(self) -> int:
+        """The seed that decides which rows are held out."""
+        return self.seed if self.split_seed is None else self.split_seed
 
     def config(self) -> dict[str, Any]:
         """What differs from the defaults: enough to run it again. Rows given as objects are left out."""

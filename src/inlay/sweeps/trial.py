@@ -60,6 +60,8 @@ class Data:
         method = check(run, self.host)
         folds = may_begin_by_itself(run) and not method.retunes  # rows are split in another way then
         key = json.dumps([said, folds], sort_keys=True)
+        if not self._read(run, key).is_split(run):
+            run = run.model_copy(update={"split_seed": None})  # it has no say
         for seed in (None, run.seed):
             if (found := self._prepared.get((key, seed))) is not None:
                 return replace(found, run=run, method=method)
@@ -76,13 +78,28 @@ class Data:
 class Trials:
     """Makes trials of settings."""
 
-    def __init__(self, host: Host, space: Space, name: str, seeds: Sequence[int], library: Library | None = None):
+    def __init__(
+        self,
+        host: Host,
+        space: Space,
+        name: str,
+        seeds: Sequence[int],
+        library: Library | None = None,
+        one_split: bool = False,
+    ):
+        """
+        Args:
+            library: where teachers are.
+            one_split: whether all runs hold out the same rows, whatever their seed.
+        """
         self.host, self.space, self.name, self.seeds = host, space, name, seeds
+        own = space.given.get("split_seed")
+        self.shared = {"split_seed": seeds[0] if own is None else own, "folds": 0} if one_split else {}
         self.data = Data(host, library)
 
     def make(self, setting: Setting, seed: int, number: int | None = None) -> Trial:
         """A trial, its data read."""
-        data = self.data.prepare(self.space.run(setting, seed=seed, name=self.name))
+        data = self.data.prepare(self.space.run(setting, seed=seed, name=self.name, **self.shared))
         return Trial(identity(data, self.host), self._label(setting, seed, number), setting, seed, data, number)
 
     def all(self, settings: Sequence[Setting]) -> list[Trial]:
@@ -113,6 +130,8 @@ def identity(data: Prepared, host: Host) -> str:
     later = {key: value for key, value in own.items() if key not in defaults.RUN and value != _as_before(key)}
     settings = {key: own.get(key, value) for key, value in defaults.RUN.items()} | later
     settings = {key: value for key, value in settings.items() if key not in _FILES}
+    if settings.get("split_seed") == data.run.seed:  # as if nobody had said so
+        del settings["split_seed"]
     settings["method"] = defaults.against_first(methods, data.method)
     base = (host.base.identity(True), host.base.form or "", str(host.base.dtype))
     teacher = {"teacher": data.teacher} if data.teacher else {}

@@ -161,7 +161,7 @@ class Worker:
     def _job(self, index: int, order: Order) -> Job:
         data = self._data[order.key]
         run = data.run.model_copy(update=order.settings)
-        return Job(index, order.label, replace(data, run=run, method=order.method))
+        return Job(index, order.label, replace(data, run=run, method=order.method), is_compared=True)
 
     def _live(self, slots: int, asks: bool) -> None:
         """The loop's thread. Whatever goes wrong here is not the fault of settings: the worker is of no more use."""

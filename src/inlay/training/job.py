@@ -97,6 +97,10 @@ class Job:
     """How shut they were when they were dropped, if training went on after that."""
     held_out: list[list[Any]] = field(default_factory=list)
     """Of every fold that is done: what it says of each row that it is scored on, as plain numbers."""
+    is_compared: bool = False
+    """Whether its score is compared with those of other settings, so that its error must be known."""
+    replicates: list[float] = field(default_factory=list)
+    """The deciding score without the first, second ... part of the validation rows, if it is compared."""
     _order: tuple[tuple[int, int], list[list[int]]] = ((-1, -1), [])
 
     def __post_init__(self) -> None:
@@ -333,5 +337,6 @@ STATE = (
     "result",
     "gates",
     "held_out",
+    "replicates",
 )
 """What a checkpoint keeps of a job beside tensors."""
