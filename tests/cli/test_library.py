@@ -176,7 +176,7 @@ def test_show(place: Place):
         f"{entry.card['parameters']['adapter']:,} trained parameters",
         entry.sha256,
         entry.card["data"],
-        "max_steps 3, choose_by loss",
+        "max_steps 3, choose_by last",
         "versions  1 @prod, [2]",
         '$ inlay predict tone "a text"',
     ):

@@ -106,10 +106,13 @@ def test_the_last_state_is_the_one_that_is_served(host):
     assert last.best_step == len(last.losses) > best.best_step
 
 
-@pytest.mark.parametrize(("held_out", "keep"), [(49, "loss"), (50, "score"), (2000, "score")])
-def test_few_validation_rows_choose_by_loss(held_out, keep):
+@pytest.mark.parametrize(
+    ("held_out", "keep", "stopping"), [(49, "last", "loss"), (50, "score", "score"), (2000, "score", "score")]
+)
+def test_few_validation_rows_choose_nothing(held_out, keep, stopping):
     assert settled(inlay.Run(data="x.csv"), 400, held_out).choose_by == keep
-    assert settled(inlay.Run(data="x.csv", choose_by="last"), 400, held_out).choose_by == "last"
+    assert settled(inlay.Run(data="x.csv", patience=2), 400, held_out).choose_by == stopping
+    assert settled(inlay.Run(data="x.csv", choose_by="loss"), 400, held_out).choose_by == "loss"
 
 
 def test_the_state_with_the_lowest_loss_is_the_one_that_is_served(host):

@@ -513,7 +513,7 @@ def test_logs_of_a_real_training(tmp_path, wandb, mlflow):
         assert shown["final/validation/accuracy"][0][1] == pytest.approx(one.metrics["validation"]["accuracy"])
     assert [c[2] for c in mlflow.calls if c[0] == "set_terminated"] == ["FINISHED", "FINISHED"]
     data = {"data": "16 rows given as objects", "method": "lora:rank=2", "epochs": 2}
-    data |= {"choose_by": "loss", "few_shot": False, "folds": 0}
+    data |= {"choose_by": "last", "few_shot": False, "folds": 0}
     settings = {"a": {**data, "name": "a"}, "b": {**data, "name": "b", "seed": 1}}
     assert {c[0]: c[2]["config"] for c in wandb.calls if c[1] == "init"} == settings
     began = [c[3] for c in mlflow.calls if c[0] == "create_run"]

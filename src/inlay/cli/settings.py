@@ -84,7 +84,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "few_shot_temperature": Shown("X"),
         "folds": Shown("N", f"{FOLDS} with --few-shot and fewer than {FEW_SHOT_BELOW} rows, else 0"),
         "choose_by": Shown(
-            "WHAT", f"score, or loss with fewer than {FEW_TO_VALIDATE} validation rows, or last with --folds"
+            "WHAT", f"score; with fewer than {FEW_TO_VALIDATE} validation rows last, or loss with --patience"
         ),
     },
     RARE: {
