@@ -156,6 +156,7 @@ SETTINGS: dict[str, Any] = {
     "val": "my val.csv",
     "val_size": "10%",
     "test": "test.csv",
+    "test_size": "5%",
     "train_size": 0.25,
     "stratify": False,
     "lr": 1e-5,

@@ -108,6 +108,16 @@ def test_means_with_dev_rows_as_test_rows(host: inlay.Host, tmp_path: Path):
     assert not any("scored on" in text for text in found.differences)
 
 
+def test_a_single_file_is_split_in_three_and_a_folder_keeps_its_own(host: inlay.Host, tmp_path: Path):
+    own = cooking.write(tmp_path, more='test_size = "25%"\nval_size = 4', measured="test rows")
+    data = cooking.serve(tmp_path / "data", {"first.jsonl": 1, **dict(list(cooking.FILES.items())[2:])})
+    found = run(host, own, data, Changes(rows=["eight"], grid={"lr": "1e-3"}))
+    rows = {about.name: dict(about.rows) for about in found.comparison.datasets}
+    assert rows["First"] == {"train": 14, "validation": 4, "test": 6}
+    assert rows["Second"] == {"train": 24, "validation": 24, "test": 24}
+    assert not any("scored on" in text for text in found.differences)
+
+
 def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
     data = cooking.serve(tmp_path / "data", cooking.FILES)
     changes = Changes(only=["First"], rows=["eight", "tuned"], seeds=1, max_steps=2, grid={"lr": "1e-3"})

@@ -45,6 +45,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "val": Shown("FILE", "some rows are held out"),
         "val_size": Shown("N|P%", "10%, at most 2000"),
         "test": Shown("FILE", "none"),
+        "test_size": Shown("N|P%", "none"),
         "train_size": Shown("N|P%", "all"),
         "skip_bad_rows": Shown(),
     },

@@ -93,6 +93,7 @@ LATER: dict[str, Any] = {
     "few_shot_temperature": 0.1,
     "folds": 0,
     "fold": None,
+    "test_size": None,
 }
 """Settings that came later, with the value that does what was done before. They are part of a run's identity only
 where they have another value."""

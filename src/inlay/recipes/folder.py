@@ -26,6 +26,8 @@ class Found:
     data: str
     val: str | None = None
     test: str | None = None
+    has_test: bool = False
+    """Whether it comes with test rows, here or in its folder."""
     published: Mapping[str, str] = field(default_factory=dict)
     """The columns and the encoding of the published file, where this one has them too."""
     languages: Mapping[str, Path] = field(default_factory=dict)
@@ -70,9 +72,9 @@ def _found(recipe: Recipe, dataset: Dataset, entries: Sequence[Path]) -> Found:
     if recipe.dev_is_test:
         if "validation" not in splits:
             raise DataError(f"{path.name} has no dev rows, which this recipe tests on")
-        return Found(dataset, str(splits["train"]), test=str(splits["validation"]), published=published)
+        return Found(dataset, str(splits["train"]), None, str(splits["validation"]), True, published)
     whole = f"{path}-mm" if dataset.mismatched and not path.name.endswith("mm") else str(path)
-    return Found(dataset, whole, published=published)
+    return Found(dataset, whole, has_test="test" in splits, published=published)
 
 
 def _in_languages(dataset: Dataset, path: Path) -> Found:

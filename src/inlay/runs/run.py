@@ -67,6 +67,9 @@ class Run(BaseModel):
     val: str | None = Field(None, description="a file with validation rows")
     val_size: Size | None = Field(None, description="hold out this many rows, or this share, for validation")
     test: str | None = Field(None, description="a file of test rows")
+    test_size: Size | None = Field(
+        None, description="hold out this many rows, or this share, for testing: the same rows for every seed"
+    )
     train_size: Size | None = Field(None, description="train on only this many rows, or this share")
     stratify: bool = Field(True, description="keep the proportions of the classes when rows are drawn")
     lr: float | None = Field(None, gt=0, description="the peak learning rate")
@@ -118,7 +121,7 @@ class Run(BaseModel):
             raise ValueError("expected at least 2, or 0 for none")
         return folds
 
-    @field_validator("val_size", "train_size")
+    @field_validator("val_size", "test_size", "train_size")
     @classmethod
     def _a_size(cls, size: Size | None) -> Size | None:
         if size is not None and not is_size(size):
