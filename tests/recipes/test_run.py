@@ -118,6 +118,24 @@ def test_a_single_file_is_split_in_three_and_a_folder_keeps_its_own(host: inlay.
     assert not any("scored on" in text for text in found.differences)
 
 
+def test_one_metric_picks_and_another_is_reported(host: inlay.Host, tmp_path: Path):
+    own = Path(cooking.write(tmp_path))
+    more = 'First = { metric = "matthews", selection = "accuracy"'
+    own.write_text(
+        own.read_text().replace('First = { metric = "accuracy"', more) + '[protocol]\nselection = "accuracy"\n'
+    )
+    data = cooking.serve(tmp_path / "data", cooking.FILES)
+    found = run(host, str(own), data, Changes(rows=["eight"], seeds=4))
+    rows = [row for row in found.comparison.rows if row.label.startswith("First")]
+    assert {row.metric for row in rows} == {"accuracy"}
+    best = max(row.metrics["validation"]["accuracy"] for row in rows)
+    picked = [row for row in rows if row.value == best]
+    cell = line(found, "eight").cells["First"]
+    assert cell.ours in [100 * row.metrics["validation"]["matthews"] for row in picked]
+    assert cell.ours != 100 * best
+    assert found.differences[-1] == "selection: f1_macro instead of accuracy"  # that of the other set
+
+
 def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
     data = cooking.serve(tmp_path / "data", cooking.FILES)
     changes = Changes(only=["First"], rows=["eight", "tuned"], seeds=1, max_steps=2, grid={"lr": "1e-3"})
@@ -314,7 +332,7 @@ def test_the_best_run_by_validation_is_reported_by_its_test_score():
     chosen: Any = SimpleNamespace(recipe=recipe, seeds=2, part=lambda row, dataset: "a")
     ours: Any = SimpleNamespace(parts=[part], rows=lambda: [one for one, _ in runs])
     row: Any = SimpleNamespace(methods=("lora",), is_baseline=False, shows="score")
-    column: Any = SimpleNamespace(language=None, dataset=None)
+    column: Any = SimpleNamespace(language=None, dataset=None, metric="accuracy")
     told = Results(chosen, ours).of(row, column)
     assert told is not None
     assert (told.values, told.setting) == ((70.0,), {"seed": 1})

@@ -185,7 +185,9 @@ def read_all(host: Host, chosen: Chosen) -> list[Part]:
             grid = {key: value for key, value in tried.items() if key not in fixed}
             name = chosen.part(rows[0], one.dataset)
             try:
-                run = make_run({**fixed, **one.settings, "metric": one.dataset.metric, "name": name})
+                run = make_run(
+                    {**fixed, **one.settings, "metric": one.dataset.selection or one.dataset.metric, "name": name}
+                )
                 parts += read_parts(host, [run], Plan(specs, grid, chosen.seeds, baselines=baselines))
             except InlayError as error:
                 problems.append(str(error))

@@ -116,7 +116,7 @@ def _protocol(chosen: Chosen, work: Work) -> list[str]:
     """What no row says: the paper's value, and what the runs had."""
     said = []
     for key, paper in chosen.recipe.protocol.items():
-        ours = _ours(key, work)
+        ours = [text for text in _ours(key, work) if key != "selection" or text != paper]
         if not ours or ours == [_told(paper)] or (key == "selection" and paper == REPORTED):
             continue
         how = "; the paper does not say" if paper == SILENT else f" instead of {_told(paper)}"

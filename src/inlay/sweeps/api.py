@@ -41,6 +41,8 @@ class Plan:
     pruner: str = "median"
     seeds: int = 1
     select: Select = "mean"
+    report: str | None = None
+    """A metric to show beside the one that decides."""
 
     def problems(self) -> list[str]:
         """What does not go together."""
@@ -81,6 +83,7 @@ def sweep(
     pruner: str = "median",
     seeds: int = 1,
     select: Select = "mean",
+    report: str | None = None,
     name: str | None = None,
     store: str | os.PathLike[str] | None = None,
     slots: int | None = None,
@@ -101,6 +104,7 @@ def sweep(
         search: `optuna` asks for settings one by one, `trials` of them; its `pruner` is median, hyperband or none.
         seeds: how many seeds every setting runs with, from the run's own.
         select: what wins: the best mean over seeds, or the best single run.
+        report: a metric to show beside `run.metric`, which decides.
         name: what the winner is called; by default the run's name, or its data's.
         store: a SQLite file for results; a sweep that is called again with it goes on, and repeats nothing.
         slots, callbacks, save_every: as for `inlay.train`.
@@ -109,7 +113,7 @@ def sweep(
         address: of the cluster; by default one that this machine is part of, else one that is started here.
         workers: how many; by default one for every GPU, or for every machine where there is none.
     """
-    plan = Plan(grid or {}, random, search, trials, pruner, seeds, select)
+    plan = Plan(grid or {}, random, search, trials, pruner, seeds, select, report)
     given = {key: getattr(run, key) for key in run.model_fields_set if key != "name"}
     space, problems = plan.space(given)
     problems += space.problems(host)
@@ -154,6 +158,8 @@ class Work:
         self.trials: list[Trial] = []
         self.data: Prepared | None = None
         self.prepare()
+        if plan.report is not None and self.data is not None:
+            self.data.task.primary(plan.report, self.data.labels)  # refuses what the task does not have
 
     def prepare(self) -> None:
         """Read the data and decide on the trials, as far as they can be known before anything has run."""
@@ -193,7 +199,17 @@ class Work:
         ranking = rank(rows, self.metric, self.plan.select, len(self.seeds))
         load, path = self.store.adapter, self.store.path
         keys = tuple(self.space.keys)
-        return Sweep(self.name, self.metric, self.plan.select, keys, tuple(rows), ranking, path, _load=load)
+        return Sweep(
+            self.name,
+            self.metric,
+            self.plan.select,
+            keys,
+            tuple(rows),
+            ranking,
+            path,
+            report=self.plan.report,
+            _load=load,
+        )
 
     def put(self, result: Sweep, library: Library) -> Sweep:
         """Put the winner into a library, with the sweep's summary on its card."""

@@ -23,7 +23,7 @@ from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import RunError, suggest
 from inlay.sweeps.api import Plan
 
-_PLAN = ("random", "search", "trials", "pruner", "seeds", "select")
+_PLAN = ("random", "search", "trials", "pruner", "seeds", "select", "report")
 _KEYS = ("data", "name", *_PLAN, "settings", "grid")
 
 

@@ -87,7 +87,14 @@ class Sweep:
     version: int | None = None
     """Of the winner in the library, if it was put there."""
     library: str | None = None
+    report: str | None = None
+    """A metric that is shown and decides nothing."""
     _load: Callable[[str], Adapter | None] = field(default=lambda id: None, repr=False)
+
+    def reported(self, entry: Entry) -> dict[str, list[float]]:
+        """Split -> the metric to report, of every run of a setting; empty if there is none."""
+        names = dict.fromkeys(name for row in entry.runs for name in row.metrics) if self.report else ()
+        return {name: [row.metrics[name][str(self.report)] for row in entry.runs] for name in names}
 
     @property
     def best(self) -> Entry:
@@ -139,10 +146,14 @@ class Sweep:
             "select": self.select,
             "varied": list(self.keys),
             "best": {**self.best.document(), "config": self.best.best.config} if self.ranking else None,
-            "ranking": [entry.document() for entry in self.ranking],
+            "ranking": [entry.document() | self._reported(entry) for entry in self.ranking],
             "runs": [{**{n: getattr(row, n) for n in names}, "problem": row.error} for row in self.rows],
             "store": None if self.store is None else str(self.store),
         }
+
+    def _reported(self, entry: Entry) -> dict[str, Any]:
+        means = {split: statistics.fmean(values) for split, values in self.reported(entry).items()}
+        return {"reported": {"metric": self.report, **means}} if means else {}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """One line per run, in the order of the ranking."""
