@@ -177,6 +177,8 @@ SETTINGS: dict[str, Any] = {
     "seed": 5,
     "pretrain_on_text": True,
     "pretrain_epochs": 9,
+    "pretrain_lr": 2e-4,
+    "pretrain_batch_size": 11,
     "skip_bad_rows": True,
     "choose_by": "last",
     "few_shot": True,

@@ -512,6 +512,19 @@ def test_the_text_stage_learns_words():
     assert sum(losses[n - 7 : n]) / 7 < 0.6 * sum(losses[:7]) / 7
 
 
+def test_the_text_stage_has_its_own_rate_and_batch():
+    rows = work.texts(24)
+    how = {"pretrain_on_text": True, "pretrain_epochs": 2, "epochs": 1, "warmup": 0.0, "lr": 3e-3}
+    told: list[dict[str, Any]] = []
+    run = work.run(rows, pretrain_lr=1e-4, pretrain_batch_size=16, **how)
+    inlay.train(work.host(), run, callbacks=[told.append])
+    rates = [event["lr"] for event in told if event["event"] == "step"]
+    assert rates == pytest.approx([1e-4, 0.5e-4, 3e-3, 0.75 * 3e-3, 0.5 * 3e-3, 0.25 * 3e-3])  # 16 rows: 1, 1, then 4s
+    said = {"pretrain_lr": 3e-3, "pretrain_batch_size": 4}
+    plain, alike = (train(work.run(rows, **how, **more))[0].losses for more in ({}, said))
+    assert plain == alike  # without them they are those of the run
+
+
 def test_a_stage_after_another_leaves_nothing_behind_for_the_next_run():
     """A run's place in the bank may change between stages; whoever takes the old one must not see its moments."""
     runs = [

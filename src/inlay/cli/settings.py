@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from inlay import registry
 from inlay.cli import known, options
 from inlay.cli.bundles import parameter
-from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TRAINING
+from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TEXTS_FIRST, TRAINING
 from inlay.cli.options import either
 from inlay.errors import RunError
 from inlay.heads import HEADS, POOLS
@@ -83,6 +83,12 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
             "WHAT", f"score, or loss with fewer than {FEW_TO_VALIDATE} validation rows, or last with --folds"
         ),
     },
+    TEXTS_FIRST: {
+        "pretrain_on_text": Shown(),
+        "pretrain_epochs": Shown("N"),
+        "pretrain_lr": Shown("X", "--lr"),
+        "pretrain_batch_size": Shown("N", "--batch-size"),
+    },
     RARE: {
         "format": Shown("FORMAT", "detected", known.FORMATS, known.data_format),
         "encoding": Shown("ENCODING", "UTF-8"),
@@ -91,8 +97,6 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "clip": Shown("X|none"),
         "dropout": Shown(off="train without the base's dropout"),
         "decay": Shown("WHAT"),
-        "pretrain_on_text": Shown(),
-        "pretrain_epochs": Shown("N"),
         "fold": Shown("K/N", "none is left out"),
     },
 }

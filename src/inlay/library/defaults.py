@@ -94,6 +94,8 @@ LATER: dict[str, Any] = {
     "folds": 0,
     "fold": None,
     "test_size": None,
+    "pretrain_lr": None,
+    "pretrain_batch_size": None,
 }
 """Settings that came later, with the value that does what was done before. They are part of a run's identity only
 where they have another value."""

@@ -97,6 +97,8 @@ class Run(BaseModel):
     seed: int = Field(0, ge=0, description="the seed for initial weights, row order, dropout and splits")
     pretrain_on_text: bool = Field(False, description="first train on the texts alone, with masked words (TAPT)")
     pretrain_epochs: int = Field(3, ge=1, description="passes over the texts in pretraining")
+    pretrain_lr: float | None = Field(None, gt=0, description="the peak learning rate of pretraining")
+    pretrain_batch_size: int | None = Field(None, ge=1, description="rows per step of pretraining")
     few_shot: bool | None = Field(
         None, description="classification: first make texts of one class alike, then fit the head by regression"
     )

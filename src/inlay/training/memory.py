@@ -12,7 +12,7 @@ from inlay.base import free_memory as limits
 from inlay.base.sites import Sites
 from inlay.engine.host import Host
 from inlay.errors import RunError
-from inlay.training.job import Job
+from inlay.training.job import Job, rows_of_a_step
 
 TOO_LARGE = "{} does not fit in memory even on its own; try a smaller batch_size or max_length"
 _MOST = {"cuda": 64, "cpu": 16}
@@ -60,7 +60,8 @@ def _long(job: Job) -> int:
 
 def _bytes(host: Host, job: Job, long: int) -> int:
     data = job.data
-    return run_bytes(host.base.sites, data.method, data.run.batch_size, long, host.base.dtype.itemsize)
+    rows = max(rows_of_a_step(data.run, stage.kind) for stage in job.stages)
+    return run_bytes(host.base.sites, data.method, rows, long, host.base.dtype.itemsize)
 
 
 def free_memory(device: torch.device) -> int:
