@@ -96,6 +96,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "long": Shown("HOW"),
         "clip": Shown("X|none"),
         "dropout": Shown(off="train without the base's dropout"),
+        "attention_dropout": Shown(),
         "decay": Shown("WHAT"),
         "fold": Shown("K/N", "none is left out"),
     },

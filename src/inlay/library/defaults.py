@@ -96,6 +96,7 @@ LATER: dict[str, Any] = {
     "test_size": None,
     "pretrain_lr": None,
     "pretrain_batch_size": None,
+    "attention_dropout": False,
 }
 """Settings that came later, with the value that does what was done before. They are part of a run's identity only
 where they have another value."""

@@ -87,6 +87,9 @@ class Run(BaseModel):
     )
     clip: float | None = Field(1.0, gt=0, description="clip the gradient norm of each run at this value")
     dropout: bool = Field(True, description="use the base's dropout while training")
+    attention_dropout: bool = Field(
+        False, description="drop attention probabilities too, as the base was pretrained; slower"
+    )
     class_weights: bool = Field(False, description="give rare classes more weight")
     eval_every: int | None = Field(None, ge=1, description="evaluate every N steps")
     patience: int | None = Field(None, ge=1, description="stop after N evaluations without improvement")

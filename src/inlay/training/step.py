@@ -41,6 +41,7 @@ class RunStep:
     dropout: bool = True
     weights: Sequence[float] | None = None
     """Of the classes."""
+    attention_dropout: bool = False
     share: Share | None = None
     """Which of the rows this process runs; None for all."""
 
@@ -152,6 +153,8 @@ class Step:
         keys = self.host.keys({run.name: run.key for run in runs}, [run.name for run in runs if not run.dropout])
         shares = {self.host.slot(run.name): run.share for run in runs if run.share is not None}
         before = {slot: share.tokens[0] for slot, share in shares.items()}
+        drops = frozenset(self.host.slot(run.name) for run in runs if run.attention_dropout)
+        keys = replace(keys, attention_dropout=drops)
         return replace(keys, tokens_before=before, rows_before={slot: s.rows[0] for slot, s in shares.items()})
 
     def _exchanged(self, losses: Tensor, slots: Iterable[int]) -> Iterator[Tensor]:
