@@ -48,6 +48,13 @@ def test_the_learning_rate_rises_and_falls_in_straight_lines(warmup):
     assert [e["step"] for e in only(events, "step")] == list(range(1, steps + 1))
 
 
+def test_a_constant_learning_rate_rises_and_stays():
+    for warmup, rates in ((0.0, [3e-3] * 12), (0.25, [1e-3, 2e-3, *[3e-3] * 10])):
+        run = work.run(work.texts(24), epochs=3, batch_size=4, lr=3e-3, val_size=8, warmup=warmup, schedule="constant")
+        told = train(run)[1]
+        assert [event["lr"] for event in told if event["event"] == "step"] == pytest.approx(rates)
+
+
 def test_the_method_has_a_learning_rate_of_its_own():
     for method in ("houlsby:size=4", "finetune:top=1"):
         _, events = train(work.run(method=method, lr=None, epochs=1, warmup=0.0))

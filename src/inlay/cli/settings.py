@@ -97,6 +97,8 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "clip": Shown("X|none"),
         "dropout": Shown(off="train without the base's dropout"),
         "attention_dropout": Shown(),
+        "head_dropout": Shown("X", "the base's own"),
+        "schedule": Shown("HOW"),
         "decay": Shown("WHAT"),
         "fold": Shown("K/N", "none is left out"),
     },

@@ -97,6 +97,8 @@ LATER: dict[str, Any] = {
     "pretrain_lr": None,
     "pretrain_batch_size": None,
     "attention_dropout": False,
+    "schedule": "linear",
+    "head_dropout": None,
 }
 """Settings that came later, with the value that does what was done before. They are part of a run's identity only
 where they have another value."""

@@ -25,6 +25,8 @@ _ELSEWHERE = {
     "max_steps": "steps num_steps max_train_steps",
     "max_length": "max_len max_seq_length max_seq_len max_tokens",
     "warmup": "warmup_ratio warmup_steps",
+    "schedule": "lr_scheduler_type lr_scheduler scheduler",
+    "head_dropout": "classifier_dropout",
     "weight_decay": "wd l2",
     "clip": "max_grad_norm grad_clip gradient_clip_val",
     "eval_every": "eval_steps eval_interval",
@@ -81,6 +83,9 @@ class Run(BaseModel):
         "cut", description="what to do with texts that are too long: cut them, or average scores over windows"
     )
     warmup: float = Field(0.1, ge=0, lt=1, description="the share of steps spent warming up the learning rate")
+    schedule: Literal["linear", "constant"] = Field(
+        "linear", description="what the learning rate does after warming up: fall to zero, or stay"
+    )
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
     decay: Literal["difference", "weights"] = Field(
         "difference", description="what weight decay shrinks: the difference from the base, or (finetune) the weights"
@@ -90,6 +95,7 @@ class Run(BaseModel):
     attention_dropout: bool = Field(
         False, description="drop attention probabilities too, as the base was pretrained; slower"
     )
+    head_dropout: float | None = Field(None, ge=0, lt=1, description="the dropout in front of the head")
     class_weights: bool = Field(False, description="give rare classes more weight")
     eval_every: int | None = Field(None, ge=1, description="evaluate every N steps")
     patience: int | None = Field(None, ge=1, description="stop after N evaluations without improvement")

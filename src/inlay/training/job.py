@@ -140,7 +140,7 @@ class Job:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next step: a linear rise, then a linear fall to zero."""
+        """The learning rate of the next step: a linear rise, then a linear fall to zero, or none."""
         run = self.data.run
         own = self.data.method.learning_rate * (FEW_SHOT_RATE if run.few_shot else 1.0)
         given = run.pretrain_lr if self.stage.kind == "text" and run.pretrain_lr is not None else run.lr
@@ -157,6 +157,8 @@ class Job:
         rise = round(run.warmup * stage.steps)
         if self.step < rise:
             return peak * (self.step + 1) / rise
+        if run.schedule == "constant":
+            return peak
         return peak * (stage.steps - self.step) / (stage.steps - rise)
 
     def batch(self, tokenizer: Any) -> list[Row]:

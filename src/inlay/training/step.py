@@ -42,6 +42,7 @@ class RunStep:
     weights: Sequence[float] | None = None
     """Of the classes."""
     attention_dropout: bool = False
+    head_dropout: float | None = None
     share: Share | None = None
     """Which of the rows this process runs; None for all."""
 
@@ -154,7 +155,8 @@ class Step:
         shares = {self.host.slot(run.name): run.share for run in runs if run.share is not None}
         before = {slot: share.tokens[0] for slot, share in shares.items()}
         drops = frozenset(self.host.slot(run.name) for run in runs if run.attention_dropout)
-        keys = replace(keys, attention_dropout=drops)
+        heads = {self.host.slot(run.name): run.head_dropout for run in runs if run.head_dropout is not None}
+        keys = replace(keys, attention_dropout=drops, head_dropout=heads)
         return replace(keys, tokens_before=before, rows_before={slot: s.rows[0] for slot, s in shares.items()})
 
     def _exchanged(self, losses: Tensor, slots: Iterable[int]) -> Iterator[Tensor]:
