@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inlay.data.folder import find_languages, find_splits, language_of, split_of
+from inlay.data.folder import are_treebanks, find_languages, find_splits, join, language_of, split_of
 from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import DataError, InlayError, RunError
 from inlay.recipes.recipe import Dataset, Recipe, listed
@@ -85,7 +85,7 @@ def _in_languages(dataset: Dataset, path: Path) -> Found:
     own = [file for file in sorted([*path.iterdir(), *inside]) if file.is_file() and _language(file) == dataset.source]
     train, val = ([file for file in own if split_of(file.name) == split] for split in ("train", "validation"))
     for split, named in (("training", train), ("dev", val)):
-        if len(named) > 1:
+        if len(named) > 1 and not are_treebanks(named):
             names = listed([file.name for file in named])
             raise DataError(f"{path.name} has {len(named)} {split} files in {dataset.source} ({names}); expected one")
     if not train:
@@ -93,7 +93,7 @@ def _in_languages(dataset: Dataset, path: Path) -> Found:
     known = {code: file for code, file in find_languages(path).items() if code in dataset.languages}
     if not known:
         raise DataError(f"{path.name} has no test file in any of its languages, such as test-de.tsv")
-    return Found(dataset, str(train[0]), str(val[0]) if val else None, languages=known)
+    return Found(dataset, join(train), join(val) if val else None, languages=known)
 
 
 def _language(file: Path) -> str | None:

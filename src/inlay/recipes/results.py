@@ -19,6 +19,7 @@ from inlay.comparison.plan import Part
 from inlay.comparison.work import Work
 from inlay.data.columns import in_pairs
 from inlay.data.digest import digest
+from inlay.data.folder import parts_of
 from inlay.data.guess import is_unnamed
 from inlay.data.record import stop
 from inlay.data.source import open_source
@@ -126,7 +127,8 @@ class Results:
     def _in_language(self, column: Column, one: Ran) -> float | None:
         found = next(found for found in self.chosen.found if found.dataset.name == column.dataset.name)
         file = found.languages[column.name]
-        key = f"language {one.id} {digest(str(file))}"
+        parts = [digest(part) for part in parts_of(str(file))]
+        key = f"language {one.id} {parts or digest(str(file))}"
         key += f" {column.metric}" * (column.dataset.selection is not None)
         known: float | None = self.work.store.about(key)
         if known is not None:
