@@ -1,5 +1,6 @@
 """The study behind the defaults: open datasets at several sizes, all methods, several draws, one change at a time.
 
+    python bench/defaults.py draw --data FOLDER --out STUDY                  the rows, so that FOLDER may stay behind
     python bench/defaults.py run --data FOLDER --out STUDY --minutes 8       again and again, until nothing is left
     python bench/defaults.py table --out STUDY                               study.csv, study.md, and it is printed
     python bench/defaults.py run --data FOLDER --out STUDY --quick           a few minutes on a CPU: does it work?
@@ -7,9 +8,10 @@
 FOLDER has the datasets as they are published (`DATASETS` says which files). A draw takes so many rows of a dataset,
 with every class, and a run gets all of them: what it holds out is part of its defaults. Scores are accuracies on
 `TEST` rows that no draw of the dataset has. STUDY keeps draws and a line for every run that has ended (runs.jsonl), so
-a study that was stopped goes on. Runs of about the same length train side by side.
+a study that was stopped goes on. Runs on equally many rows train side by side.
 
-A setting is the default with one thing changed (`SETTINGS`); `logistic` is a regression on the frozen base's states.
+A setting is the default with one thing changed (`SETTINGS`), for Houlsby adapters all of them, for other methods those
+of `OTHERS`; `logistic` is a regression on the frozen base's states.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "keep last": {"few_shot": False, "choose_by": "last"},
 }
 """`lr` is a factor of the method's own learning rate; `steps` become epochs."""
+OTHERS = ("default", "usual", "few-shot", "lr x 0.3", "lr x 3")
 
 
 # --- datasets -----------------------------------------------------------------------------------------------------
@@ -154,12 +157,10 @@ def written(folder: Path, out: Path, name: str, size: int, seed: int) -> tuple[P
     train, test = out / "data" / name / f"{size}-{seed}.jsonl", out / "data" / name / "test.jsonl"
     if not train.exists() or not test.exists():
         pool, scored = pool_and_test(folder, name)
-        if len(pool) < size:
-            return None
         train.parent.mkdir(parents=True, exist_ok=True)
-        for path, rows in ((train, drawn(pool, size, seed)), (test, scored)):
+        for path, rows in ((train, drawn(pool, size, seed) if len(pool) >= size else []), (test, scored)):
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return train, test
+    return (train, test) if train.stat().st_size else None
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
@@ -194,10 +195,13 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         for dataset in arguments.datasets:
             for seed in range(arguments.seeds):
                 yield Case(dataset, size, LOGISTIC, seed, "default")
-                for method in arguments.methods:
-                    for setting in arguments.settings:
-                        if not _is_twice(size, setting):
-                            yield Case(dataset, size, method, seed, setting)
+        for setting in arguments.settings:
+            for method in arguments.methods:
+                if _is_twice(size, setting) or (method != METHODS[0] and setting not in OTHERS):
+                    continue
+                for dataset in arguments.datasets:
+                    for seed in range(arguments.seeds):
+                        yield Case(dataset, size, method, seed, setting)
 
 
 def _is_twice(size: int, setting: str) -> bool:
@@ -214,6 +218,17 @@ def ended(out: Path) -> dict[Case, dict[str, Any]]:
     return {Case(**line["case"]): line for line in lines}
 
 
+def draw(arguments: argparse.Namespace) -> None:
+    for name in arguments.datasets:
+        sizes = [
+            size
+            for size in arguments.sizes
+            for seed in range(arguments.seeds)
+            if written(Path(arguments.data), Path(arguments.out), name, size, seed) is not None
+        ]
+        print(f"{name}: {len(sizes)} draws", flush=True)
+
+
 def run(arguments: argparse.Namespace) -> None:
     import inlay
 
@@ -226,8 +241,7 @@ def run(arguments: argparse.Namespace) -> None:
     while left:
         if time.monotonic() - began + longest > 60 * arguments.minutes:
             break
-        # those of one size and setting take equally many steps
-        alike = [case for case in left if (case.size, case.setting) == (left[0].size, left[0].setting)]
+        alike = [case for case in left if case.size == left[0].size]
         some, start = alike[: arguments.together], time.monotonic()
         with (out / "runs.jsonl").open("a") as file:
             for case, result in zip(some, results(host, arguments, some), strict=True):
@@ -235,7 +249,7 @@ def run(arguments: argparse.Namespace) -> None:
         left = [case for case in left if case not in set(some)]
         took = time.monotonic() - start
         longest = max(longest, took)
-        print(f"{len(some)} runs of {some[0].size} rows, {some[0].setting}: {took:.0f} s", flush=True)
+        print(f"{len(some)} runs of {some[0].size} rows: {took:.0f} s", flush=True)
     print(f"{len(left)} runs left" if left else "nothing is left", flush=True)
 
 
@@ -337,7 +351,7 @@ def _cell(mine: Mapping[Any, float], default: Mapping[Any, float], setting: str)
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("what", choices=("draw", "run", "table"))
     parser.add_argument("--data", default=".", help="the folder with the datasets")
     parser.add_argument("--out", required=True, help="where the study is kept")
     parser.add_argument("--base", help="default: all-MiniLM-L6-v2")
@@ -357,7 +371,7 @@ def main(given: Sequence[str] | None = None) -> None:
     unknown += [d for d in arguments.datasets if d not in DATASETS]
     if unknown:
         sys.exit(f"unknown: {', '.join(unknown)}")
-    (run if arguments.what == "run" else table)(arguments)
+    {"draw": draw, "run": run, "table": table}[arguments.what](arguments)
 
 
 def _listed(text: str) -> list[str]:
