@@ -344,6 +344,13 @@ def test_the_best_run_by_validation_is_reported_by_its_test_score():
     assert told.spread("sem") == pytest.approx(10.0)
 
 
+def test_a_published_file_without_an_ending_is_found(tmp_path: Path):
+    (tmp_path / "SMSSpamCollection").write_text("ham\tsee you\nspam\twin a prize\n", encoding="utf-8")
+    wanted = [one for one in find("houlsby-text").datasets if one.name == "sms-spam"]
+    (found,), missing = look(find("houlsby-text"), tmp_path, wanted)
+    assert (found.data, missing) == (str(tmp_path / "SMSSpamCollection"), [])
+
+
 def test_published_files_are_read_as_they_are(tmp_path: Path):
     recipe = find("houlsby-text")
     wanted = [one for one in recipe.datasets if one.name in ("airline", "disasters")]

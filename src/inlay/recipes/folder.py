@@ -133,7 +133,7 @@ def _meant(root: Path, datasets: Sequence[Dataset]) -> str:
 
 
 def _may_be(path: Path) -> bool:
-    return path.is_dir() or extension(path.name) in BY_EXTENSION
+    return path.is_dir() or not extension(path.name) or extension(path.name) in BY_EXTENSION
 
 
 def _plain(path: Path) -> str:
