@@ -201,7 +201,7 @@ class Wiring:
 
     def _attention_dropout(self, plain: Call) -> Call:
         def forward(x: Tensor) -> Tensor:
-            return plain(x) if self.current is None else self.current.drop_attention(x, plain)  # type: ignore[no-any-return]
+            return plain(x) if self.current is None else self.current.drop_attention(x, plain)
 
         return forward
 

@@ -79,7 +79,7 @@ def find_languages(folder: Path) -> dict[str, Path]:
 
 def join(files: Iterable[str | os.PathLike[str]]) -> str:
     """A name for files that are read one after the other, as one: `a.conllu,b.conllu`."""
-    return ",".join(map(os.fspath, files))
+    return ",".join(os.fspath(file) for file in files)
 
 
 def parts_of(name: str) -> list[str]:

@@ -158,11 +158,14 @@ class Work:
         self.trials: list[Trial] = []
         self.data: Prepared | None = None
         self.prepare()
-        if plan.report is not None and self.data is not None:
-            self.data.task.primary(plan.report, self.data.labels)  # refuses what the task does not have
 
     def prepare(self) -> None:
         """Read the data and decide on the trials, as far as they can be known before anything has run."""
+        self._prepare()
+        if self.plan.report is not None and self.data is not None:
+            self.data.task.primary(self.plan.report, self.data.labels)  # refuses what the task does not have
+
+    def _prepare(self) -> None:
         if self.plan.search is None:
             self.trials = self.maker.all(self._settings())
             self.data = self.trials[0].data
