@@ -13,6 +13,9 @@ from training import work
 import inlay
 from inlay.bank.noise import Keys, number
 from inlay.kernels.shared import COLUMN_STRIDE, MULTIPLIERS, TOKEN_STRIDE, lane_cut
+from inlay.runs.prepare import prepare
+from inlay.training.job import Job
+from inlay.training.memory import _bytes
 
 P = 0.3
 RATES = {
@@ -172,3 +175,15 @@ def test_without_dropout_there_is_none_of_attention_either():
     how: dict[str, Any] = {"epochs": 1, "dropout": False}
     losses = [inlay.train(work.host(), work.run(attention_dropout=on, **how)).losses for on in (False, True)]
     assert losses[0] == losses[1]
+    notes = prepare(work.run(attention_dropout=True, **how), work.host()).notes
+    assert "attention_dropout (--attention-dropout) does nothing: this run has no dropout (--no-dropout)" in notes
+    assert not any("does nothing" in note for note in prepare(work.run(attention_dropout=True), work.host()).notes)
+
+
+def test_memory_for_all_probabilities_is_counted():
+    host, jobs = (
+        work.host(),
+        [Job(0, "a", prepare(work.run(attention_dropout=on), work.host())) for on in (False, True)],
+    )
+    plain, more = (_bytes(host, job, 100) for job in jobs)
+    assert more - plain == 16 * 4 * 2 * 100 * 100 * 3  # rows, heads, queries, keys, layers

@@ -115,7 +115,8 @@ def test_a_single_file_is_split_in_three_and_a_folder_keeps_its_own(host: inlay.
     rows = {about.name: dict(about.rows) for about in found.comparison.datasets}
     assert rows["First"] == {"train": 14, "validation": 4, "test": 6}
     assert rows["Second"] == {"train": 24, "validation": 24, "test": 24}
-    assert not any("scored on" in text for text in found.differences)
+    said = [text for text in found.differences if "scored on" in text]
+    assert said == ["First: scored on test rows drawn here; the paper on test rows of its own"]
 
 
 def test_one_metric_picks_and_another_is_reported(host: inlay.Host, tmp_path: Path):

@@ -321,5 +321,5 @@ def test_a_metric_to_report_is_that_of_the_task():
     assert (found.metric, found.report) == ("accuracy", "f1_macro")
     best = found.best.best.metrics["validation"]
     assert found.document()["ranking"][0]["reported"] == {"metric": "f1_macro", "validation": best["f1_macro"]}
-    with pytest.raises(inlay.InlayError, match="unknown metric .exact. for this classification task"):
+    with pytest.raises(inlay.InlayError, match="unknown metric 'exact' for this classification task"):
         inlay.sweep(work.host(), run(max_steps=2), {"lr": [1e-3, 1e-2]}, report="exact")

@@ -20,8 +20,8 @@ from inlay.sweeps.values import shown
 
 REPORTED = "the metric that is reported"
 """In `protocol`: what picks the best checkpoint."""
-CHOSE, DEV, TEST = "chose", "dev", "test"
-"""What rows a column is scored on: those that have chosen the settings, other dev rows, test rows."""
+CHOSE, DEV, TEST, DRAWN = "chose", "dev", "test", "drawn"
+"""What rows a column is scored on: those that have chosen the settings, other dev rows, test rows, or drawn ones."""
 _USUAL = {"max_steps": "all steps", "train_size": "all rows"}
 
 
@@ -49,10 +49,11 @@ def _scored(chosen: Chosen, work: Work) -> list[str]:
         CHOSE: f"scored on validation rows, which also picked the settings; the paper on {paper}",
         DEV: f"scored on dev rows; the paper on {paper}",
         TEST: f"scored on your test rows; the paper on {paper}",
+        DRAWN: f"scored on test rows drawn here; the paper on {paper} of its own",
     }
-    as_there = {CHOSE: paper == "validation rows", DEV: False, TEST: chosen.recipe.dev_is_test or paper == "test rows"}
+    as_there = {CHOSE: paper == "validation rows", TEST: chosen.recipe.dev_is_test or paper == "test rows"}
     return [
-        f"{listed(by_kind[kind])}: {text}" for kind, text in texts.items() if kind in by_kind and not as_there[kind]
+        f"{listed(by_kind[kind])}: {text}" for kind, text in texts.items() if kind in by_kind and not as_there.get(kind)
     ]
 
 
@@ -62,7 +63,9 @@ def _kind(chosen: Chosen, work: Work, column: Column) -> str:
         file = found.languages[column.language]
         return TEST if split_of(file.name) != "validation" else CHOSE if str(file) == found.val else DEV
     name = chosen.part(chosen.rows[0], column.dataset)
-    return CHOSE if next(part.about.split for part in work.parts if part.about.name == name) == "validation" else TEST
+    part = next(part for part in work.parts if part.about.name == name)
+    is_drawn = any(data.run.test_size is not None for data in part.data.values())
+    return CHOSE if part.about.split == "validation" else DRAWN if is_drawn else TEST
 
 
 def _left_out(chosen: Chosen, work: Work) -> list[str]:

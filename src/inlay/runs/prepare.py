@@ -159,6 +159,9 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
     tested = Split(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
     notes += _new_labels(test, labels)
     notes += _stays_here(run, method, task, host)
+    if run.attention_dropout and not (run.dropout and host.forward.spec.attention_dropout):
+        why = "this base has none" if run.dropout else "this run has no dropout (--no-dropout)"
+        notes.append(f"attention_dropout (--attention-dropout) does nothing: {why}")
     return Prepared(
         run,
         method,
