@@ -8,7 +8,7 @@ import pytest
 import tiny
 from analysis import wished
 
-from inlay.analysis.words import _halves, words
+from inlay.analysis.words import _spans, words
 from inlay.errors import AdapterError, DataError, RunError
 
 SOME = wished.examples(
@@ -50,17 +50,17 @@ def test_planted_words_lead(host):
 
 
 def test_pieces_are_one_word_and_count_by_their_mean(host):
-    assert cloud(words(host, "a", SOME, half="lower"), "lower")["refunds"] == (pytest.approx(1.0, abs=1e-3), 1)
+    assert cloud(words(host, "a", SOME, layers="lower"), "lower")["refunds"] == (pytest.approx(1.0, abs=1e-3), 1)
 
 
 def test_special_tokens_and_punctuation_are_left_out(host):
-    found = cloud(words(host, "a", SOME, half="all"), "all")
+    found = cloud(words(host, "a", SOME, layers="all"), "all")
     assert all(word.isalpha() for word in found)
     assert max(abs(weight) for weight, _ in found.values()) < 5
 
 
 def test_sum_over_occurrences(host):
-    found = cloud(words(host, "a", SOME, half="lower", over="sum"), "lower")
+    found = cloud(words(host, "a", SOME, layers="lower", over="sum"), "lower")
     assert found["awful"] == (pytest.approx(9.0, abs=1e-3), 3)
     assert found["was"] == (pytest.approx(0.4, abs=1e-3), 4)
 
@@ -74,10 +74,10 @@ def test_negative_words_are_coloured_or_dropped(host):
 
 
 def test_least_and_top(host):
-    found = cloud(words(host, "a", SOME, half="lower", least=2), "lower")
+    found = cloud(words(host, "a", SOME, layers="lower", least=2), "lower")
     assert list(found)[:2] == ["awful", "soup"]
     assert min(count for _, count in found.values()) == 2
-    assert list(cloud(words(host, "a", SOME, half="lower", top=2), "lower")) == ["awful", "soup"]
+    assert list(cloud(words(host, "a", SOME, layers="lower", top=2), "lower")) == ["awful", "soup"]
 
 
 def test_halves_are_all_layers_together(host):
@@ -86,6 +86,26 @@ def test_halves_are_all_layers_together(host):
     for word, (weight, _) in both.items():
         parts = lower.get(word, (0.0,))[0] + upper.get(word, (0.0,))[0]
         assert weight == pytest.approx(parts, abs=1e-5)
+
+
+def test_a_cloud_for_each_layer(host):
+    found = words(host, "a", SOME, layers="each")
+    assert list(dict.fromkeys(row[0] for row in found.rows)) == ["0", "2"], "the adapter leaves layer 1 alone"
+    assert list(cloud(found, "0"))[:2] == ["awful", "soup"]
+    assert cloud(found, "2") == cloud(words(host, "a", SOME, layers="upper"), "upper")
+    assert list(found.summary) == ["layer 0", "layer 2"]
+    assert [panel.get_title() for panel in found.draw().axes] == ["a: layer 0", "a: layer 2"]
+
+
+@pytest.mark.parametrize(("layers", "shape"), [(3, (3, 1)), (7, (4, 2)), (12, (4, 3))])
+def test_panels_of_many_layers_lie_side_by_side(layers, shape):
+    made = wished.host(num_hidden_layers=layers)
+    made.add("a", "adapterbias", labels=2)
+    for layer in range(layers):
+        wished.plant(made, "a", SOME, layer, lambda n, token: ALPHA.get(token, 0.1))
+    panels = words(made, "a", SOME, layers="each", top=3).draw().axes
+    assert len(panels) == layers
+    assert panels[0].get_gridspec().get_geometry() == shape
 
 
 @pytest.mark.full
@@ -111,7 +131,7 @@ def test_sizes_follow_the_weights(host, monkeypatch):
             return super().to_array()
 
     monkeypatch.setattr(wordcloud, "WordCloud", Watched)
-    found = words(host, "a", SOME, half="lower")
+    found = words(host, "a", SOME, layers="lower")
     found.draw()
     sizes = {word: size for (word, _), size, *_ in made[0].layout_}
     colours = {word: colour for (word, _), *_, colour in made[0].layout_}
@@ -122,7 +142,7 @@ def test_sizes_follow_the_weights(host, monkeypatch):
 
 def test_a_word_without_end_is_cut_in_the_picture_alone(host):
     some = [*SOME, *wished.examples("x" * 600)]
-    found = words(host, "a", some, half="all", top=1000)
+    found = words(host, "a", some, layers="all", top=1000)
     assert "x" * 600 in cloud(found, "all")
     found.draw()
 
@@ -135,12 +155,12 @@ def test_one_layer_has_no_halves():
     assert {row[0] for row in found.rows} == {"all"}
     assert len(found.draw().axes) == 1
     with pytest.raises(RunError, match="one layer has no halves"):
-        words(made, "a", SOME, half="lower")
+        words(made, "a", SOME, layers="lower")
 
 
 def test_mistakes(host, monkeypatch):
-    with pytest.raises(RunError, match="half=middle is not valid: expected all, lower, upper"):
-        words(host, "a", SOME, half="middle")
+    with pytest.raises(RunError, match="layers=middle is not valid: expected all, lower, upper, each"):
+        words(host, "a", SOME, layers="middle")
     with pytest.raises(RunError, match="over=max"):
         words(host, "a", SOME, over="max")
     with pytest.raises(RunError, match="least=0"):
@@ -171,9 +191,11 @@ def test_an_adapter_that_never_trained_alpha_has_nothing_to_show():
     made.write("a", {n: t * 0 for n, t in made.read("a").items() if n.endswith((".w", ".b"))})
     with pytest.raises(DataError, match="a: there is no word whose alpha over all layers is not exactly 0"):
         words(made, "a", SOME)
+    with pytest.raises(DataError, match="a: there is no word whose alpha over any layer is not exactly 0"):
+        words(made, "a", SOME, layers="each")
 
 
 @pytest.mark.parametrize("depth", [2, 3, 6, 7])
 def test_every_layer_is_in_one_half(depth):
-    found, layers = _halves(depth, None), list(range(depth))
+    found, layers = _spans(depth, None), list(range(depth))
     assert layers[found["lower"]] + layers[found["upper"]] == layers[found["all"]] == layers

@@ -127,7 +127,10 @@ def test_a_setting_is_an_option_made_from_its_field():
     for path in (("train",), ("sweep",)):
         flags = {flag for one in params(path) for flag in one.opts}
         assert {settings.option(name) for name in shown} <= flags
-    assert {settings.option(name) for name in shown} - {"--method"} <= {f for o in params(("compare",)) for f in o.opts}
+    trained_alone = {"--method", "--teacher", "--unlabelled"}
+    assert {settings.option(name) for name in shown} - trained_alone <= {
+        f for o in params(("compare",)) for f in o.opts
+    }
     assert {"--max-steps", "--train-size"} <= {flag for one in params(("recipe", "run")) for flag in one.opts}
 
 
@@ -164,6 +167,7 @@ VARIES = {
     "--alias": "what is done with the alias",
     "--base": "another default; in place of a shape; the new base",
     "--batch-size": "bench takes several",
+    "--ensemble": "train makes its members, sweep chooses them",
     "--head": "params counts one",
     "--label": "predict only must not take it for the text",
     "--manifest": "what the file holds",

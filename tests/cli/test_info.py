@@ -79,7 +79,7 @@ def test_architectures(found: Any):
     assert list(found["architectures"]) == arch.names()
     assert found["architectures"]["bert"] == {"packed": True, "decoder": False, "norms": "after"}
     assert found["architectures"]["gpt2"] == {"packed": True, "decoder": True, "norms": "before"}
-    assert found["architectures"]["mpnet"] == {"packed": False, "decoder": False, "norms": "after"}
+    assert found["architectures"]["deberta-v2"] == {"packed": False, "decoder": False, "norms": "after"}
 
 
 def test_default_base(found: Any):

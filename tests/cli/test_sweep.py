@@ -99,9 +99,10 @@ def test_the_contract(place: Place):
 
 def test_the_document(place: Place):
     found = place.sweep("--grid", "lr=1e-3,1e-2", "--seeds", "2", "--best")
-    assert (found["name"], found["version"], found["metric"], found["select"]) == ("mine", 1, "accuracy", "mean")
+    assert (found["name"], found["version"], found["metric"], found["select"]) == ("mine", 1, "accuracy", "careful")
     assert (len(found["ranking"]), len(found["runs"])) == (2, 4)
-    assert found["best"]["rank"] == 1
+    assert found["best"]["setting"] == found["winner"]["setting"] == {"method": "houlsby", "lr": 1e-3}  # the default
+    assert found["best"]["id"] == found["winner"]["id"]
     assert found["best"]["config"]["lr"] == found["best"]["setting"]["lr"]
     assert found["store"] == str(place.store)
     card = place.library.find("mine").card

@@ -27,12 +27,16 @@ VARIANTS = [
     "adapterbias:l0=0.01",
     "lora:rank=3,alpha=5,sites=attn.q+attn.out+ffn.in+ffn.out",
     "finetune:top=1",
+    "bitfit:sites=attn.k+ffn.in+ffn.norm",
+    "diffprune:structured=true",
     "houlsby:size=8,mixout=0.5",
 ]
 SPECS = sorted(methods.names()) + VARIANTS
 ARCHS = arch.names()
 _NORMED = [spec for spec in VARIANTS if "normed=true" in spec]
-REFUSED = {(name, "bitfit"): "has no biases" for name in ("llama", "modernbert")}
+_BIASES = [spec for spec in SPECS if spec.startswith("bitfit")]
+REFUSED = {(name, spec): "has no biases" for name in ("llama", "modernbert") for spec in _BIASES}
+REFUSED |= {("qwen2", spec): "has no bias to train at 'ffn.in'" for spec in _BIASES if "ffn.in" in spec}
 """No biases to train, or norms at another place: the reason."""
 REFUSED |= {
     (name, spec): "norms that follow" for name in ARCHS for spec in _NORMED if arch.find(name).norm_place == "before"

@@ -43,8 +43,10 @@ def test_identity_at_start(name, spec):
     host.add("a", spec)
     base, fresh = host.hidden(batch, [None] * 5), host.hidden(batch, ["a"] * 5)
     if inlay.parse_method(spec).identity_at_start:
-        if tiny.DEVICE.type == "cuda" and isinstance(inlay.parse_method(spec), WeightMethod):
-            tiny.assert_close(fresh.states, base.states)  # its three projections are three products, not one
+        # its three projections are three products on CUDA, and trained biases of scores need another attention
+        other = tiny.DEVICE.type == "cuda" or host.base.sites.arch.position_bias is not None
+        if other and isinstance(inlay.parse_method(spec), WeightMethod):
+            tiny.assert_close(fresh.states, base.states)
         else:
             assert torch.equal(base.states, fresh.states)
         return
@@ -209,7 +211,7 @@ def test_every_parameter_receives_a_gradient(name, spec):
     (logits + (hidden * weight).sum()).backward()
     keys = ("attn.k.bias", "key.bias", "k_lin.bias", "key_proj.bias", "k_proj.bias")
     dead = [n for n, g in host.gradients("a").items() if g is None or not g.abs().max() > 1e-7]
-    assert [n for n in dead if not n.removesuffix(".gate").endswith(keys)] == []
+    assert [n for n in dead if not n.removesuffix(".gate").removesuffix(".group").endswith(keys)] == []
 
 
 @every_arch

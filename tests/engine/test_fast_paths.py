@@ -30,8 +30,8 @@ FEW = ["houlsby:size=16", "lora:rank=4", "adapterbias", "norms:layers=1", "bitfi
 POOLS = ["cls", "mean", "pooler", "tokens"]
 
 
-def host(methods: Sequence[str], kernels: bool, seed: int = 0) -> inlay.Host:
-    made = tiny.host("bert", num_hidden_layers=2, hidden_size=32, max_position_embeddings=140)
+def host(methods: Sequence[str], kernels: bool, seed: int = 0, arch: str = "bert") -> inlay.Host:
+    made = tiny.host(arch, num_hidden_layers=2, hidden_size=32, max_position_embeddings=140)
     made.base.model.to(DEVICE)
     made = made if made.base.device == made.forward.bank.device else inlay.Host(_closed(made))
     made.forward.kernels = kernels
@@ -82,6 +82,18 @@ def train(made: inlay.Host, steps: int, first: int = 0) -> torch.Tensor:
     return torch.stack(losses)
 
 
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Counts how often layers are compiled."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("inductor" if CUDA else "aot_eager")
+    call = torch.compile(compiling._call, fullgraph=True, backend=counter)
+    monkeypatch.setattr(compiling, "_compile", lambda: call)
+    return counter
+
+
 @pytest.mark.full
 def test_kernels_give_what_segments_give():
     plain, fast = host(ALL, False), host(ALL, True)
@@ -93,6 +105,28 @@ def test_kernels_give_what_segments_give():
             assert far.mean() < (1e-5 if tiny.EXACT else 1e-2), f"{name} {key}"
     wrong = host(ALL, True, seed=50)  # the control
     assert not torch.allclose(answers(wrong), answers(plain), atol=1e-2)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_attention_with_a_bias(compiled):
+    """MPNet: in the kernel, in compiled layers, and trained, which needs the bias's own gradient."""
+    plain, fast = (host(["lora:rank=4", "houlsby:size=16"], kernels, arch="mpnet") for kernels in (False, True))
+    close(answers(fast, longest=60), answers(plain, longest=60))
+    fast.forward.compiled = True
+    close(answers(fast, longest=60), answers(plain, longest=60))
+    close(train(fast, 1), train(plain, 1))
+    assert 0 < compiled.frame_count <= 4
+    before = compiled.frame_count
+    close(answers(fast, 7, 40), answers(plain, 7, 40))
+    assert compiled.frame_count == before
+    grads = []
+    for kernels in (False, True):
+        made = host(["finetune"], kernels, arch="mpnet")
+        torch.stack(made.logits(batch_of(rows(6, 1, 40)), ["a0"] * 6)).square().sum().backward()
+        grads.append(made.gradients("a0")["encoder.relative_attention_bias.weight"])
+    close(grads[1], grads[0])
+    assert grads[0].abs().max() > 1e-2
 
 
 def test_a_batch_that_fills_its_bucket():
@@ -109,18 +143,6 @@ def test_a_batch_that_fills_its_bucket():
 def test_rows_too_long_for_short_attention():
     plain, fast = host(FEW[:2], False), host(FEW[:2], True)
     close(answers(fast, longest=139), answers(plain, longest=139))
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Counts how often layers are compiled."""
-    from torch._dynamo.testing import CompileCounterWithBackend
-
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend("inductor" if CUDA else "aot_eager")
-    call = torch.compile(compiling._call, fullgraph=True, backend=counter)
-    monkeypatch.setattr(compiling, "_compile", lambda: call)
-    return counter
 
 
 @pytest.mark.full
@@ -180,11 +202,11 @@ def test_what_a_recording_of_changed_weights_depends_on():
 @pytest.mark.gpu
 @pytest.mark.skipif(not CUDA, reason="needs CUDA")
 @pytest.mark.parametrize("method", ["finetune", "finetune:top=1"])
-@pytest.mark.parametrize("pool", ["cls", "pooler"])
-def test_recordings_of_changed_weights_give_what_was_recorded(method, pool):
+@pytest.mark.parametrize(("arch", "pool"), [("bert", "cls"), ("bert", "pooler"), ("mpnet", "cls")])
+def test_recordings_of_changed_weights_give_what_was_recorded(method, arch, pool):
     made = {}
     for recorded in (False, True):
-        made[recorded] = one = host([], True)
+        made[recorded] = one = host([], True, arch=arch)
         one.graphs.on = recorded
         for i in range(2):
             one.add(f"a{i}", method, labels=2, pool=pool, seed=i)
@@ -207,8 +229,9 @@ def test_recordings_of_changed_weights_give_what_was_recorded(method, pool):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not CUDA, reason="needs CUDA")
-def test_recordings_give_what_was_recorded():
-    plain, fast = host(FEW, True), host(FEW, True)
+@pytest.mark.parametrize("arch", ["bert", "mpnet"])
+def test_recordings_give_what_was_recorded(arch):
+    plain, fast = host(FEW, True, arch=arch), host(FEW, True, arch=arch)
     fast.graphs.on = True
     for seed in (1, 1, 1, 2, 2, 3):
         close(answers(fast, seed), answers(plain, seed))

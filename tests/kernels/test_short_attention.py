@@ -28,16 +28,27 @@ def numbers(lengths: Sequence[int], d: int, dtype: torch.dtype = torch.float32, 
 
 
 def exact(
-    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, lengths: Sequence[int], scale: float, causal: bool, window: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    grad: Tensor,
+    lengths: Sequence[int],
+    scale: float,
+    causal: bool,
+    window: int,
+    bias: Tensor | None = None,
 ) -> list[Tensor]:
-    """The result and the gradients of q, k, v in fp64."""
-    q, k, v = (t.detach().double().requires_grad_() for t in (q, k, v))
+    """The result and the gradients of q, k, v and, if there is one, the bias in fp64."""
+    leaves = [t.detach().double().requires_grad_() for t in (q, k, v, bias) if t is not None]
+    q, k, v, *biases = leaves
     rows, start = [], 0
     for length in lengths:
         own = slice(start, start + length)
         start += length
         scores = torch.einsum("ihd,jhd->hij", q[own], k[own]) * scale
         distance = torch.arange(length)[:, None] - torch.arange(length)[None, :]
+        for table in biases:
+            scores = scores + table[:, (table.shape[1] // 2 - distance).to(DEVICE)]
         hidden = torch.zeros(length, length, dtype=torch.bool)
         if causal:
             hidden |= distance < 0
@@ -46,7 +57,7 @@ def exact(
         scores = scores.masked_fill(hidden.to(DEVICE), -torch.inf)
         rows.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1), v[own]))
     out = torch.cat(rows)
-    return [out.detach(), *torch.autograd.grad(out, (q, k, v), grad.double())]
+    return [out.detach(), *torch.autograd.grad(out, leaves, grad.double())]
 
 
 def ours(
@@ -84,6 +95,25 @@ def test_result_and_gradients(d: int, dtype: torch.dtype):
 @pytest.mark.parametrize("causal", [False, True])
 def test_masks(causal: bool, window: int):
     check(numbers([5, 0, 70], 16), [5, 0, 70], causal, window)
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("causal", "window"), [(False, -1), (True, 20)])
+def test_a_bias_by_distance(causal: bool, window: int, dtype: torch.dtype):
+    lengths = [5, 0, 1, 40]
+    q, k, v, grad = numbers(lengths, 16, dtype)
+    bias = torch.randn(2, 2 * 48 - 1, generator=torch.Generator().manual_seed(1)).to(DEVICE, dtype)
+    leaves = [t.requires_grad_() for t in (q, k, v, bias)]
+    out = attention(q, k, v, boundaries(lengths), 0.25, causal, window, bias)
+    found = [out.detach(), *torch.autograd.grad(out, leaves, grad)]
+    assert found[4].dtype == dtype
+    expected = exact(q, k, v, grad, lengths, 0.25, causal, window, bias)
+    assert expected[4].abs().max() > 0.5
+    assert far(found, expected) < TOLERANCE[dtype]
+    frozen = attention(q, k, v, boundaries(lengths), 0.25, causal, window, bias.detach())
+    for one, two in zip(torch.autograd.grad(frozen, leaves[:3], grad), found[1:4], strict=True):
+        assert torch.equal(one, two)
 
 
 @pytest.mark.full
@@ -167,6 +197,8 @@ def test_the_operator_is_registered_as_torch_wants_it():
     q, k, v, _ = numbers([3, 17], 16)
     arguments = (*(t.requires_grad_() for t in (q, k, v)), boundaries([3, 17]), 0.25, True, 5)
     torch.library.opcheck(torch.ops.inlay.short_attention.default, arguments)
+    bias = torch.randn(2, 35, device=DEVICE, requires_grad=True)
+    torch.library.opcheck(torch.ops.inlay.short_attention.default, (*arguments, bias))
 
 
 @pytest.mark.full

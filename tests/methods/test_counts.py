@@ -46,6 +46,8 @@ BERT_BASE = {
     "adapterbias:l0=0.01": 64_524,
     "bitfit": 101_376,
     "bitfit:layers=0-11": L * (4 * D + 4 * D + D + 2 * D),  # attention, the feed-forward's two, two norms
+    "bitfit:sites=attn.q+ffn.in": L * (D + 4 * D),  # Ben Zaken et al.'s subset: b_q and b_m2
+    "bitfit:sites=attn.norm+ffn.norm": L * 2 * D,
     "norms": 38_400,
     "lora": 294_912,
     "lora:rank=4,alpha=1,sites=ffn.in": L * 4 * (D + 4 * D),
@@ -55,11 +57,13 @@ BERT_BASE = {
     "diffprune": 547_411,
     "diffprune:target=0.005": 547_411,
     "diffprune:target=1": 109_482_240,
+    "diffprune:structured=true": 547_411,
     "frozen": 13,
 }
 BERT_LARGE = {
     "adapterbias": 172_056,
     "bitfit": 270_336,
+    "bitfit:sites=attn.q+ffn.in": 122_880,  # 0.04 % of BERT-large, as the paper has it
     "lora:rank=4": 393_216,
     "norms": 2 * 1024 * (2 * 24 + 1),
     "houlsby:norms=false": 24 * 2 * (2 * 64 * 1024 + 1024 + 64),
@@ -88,6 +92,18 @@ def test_finetuning_less_than_all_layers_leaves_the_embeddings_out(top):
     method = inlay.parse_method(f"finetune:top={top}")
     assert method.count(sites("bert-base")) == top * LAYER + D * D + D
     assert set(method.by_site(sites("bert-base"))) == {f"layers.{i}" for i in range(12 - top, 12)} | {"pooler"}
+
+
+@pytest.mark.parametrize(("shape", "layers"), [("bert-base", 12), ("bert-large", 24)])
+def test_structured_diff_pruning_has_a_group_for_each_matrix_and_vector(shape, layers):
+    """393 in BERT-large (Guo et al. 2021), the two of the head included."""
+    plain, structured = (inlay.parse_method(f"diffprune:structured={s}") for s in ("false", "true"))
+    groups = sites(shape).parameters
+    assert len(groups) == 5 + 16 * layers + 2
+    assert shape != "bert-large" or len(groups) + 2 == 393
+    more = structured.params(sites(shape)).keys() - plain.params(sites(shape)).keys()
+    assert more == {f"{name}.group.gate" for name in groups}
+    assert structured.count(sites(shape)) == plain.count(sites(shape))
 
 
 def test_mohebbis_not_shared_model_is_houlsby_with_norms_and_the_first_layer_of_a_tanh2_head():

@@ -170,11 +170,18 @@ def dense(tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> dic
 
 def gated_differences(host: inlay.Host) -> dict[str, Tensor]:
     tensors = host.adapter("a").tensors
-    return {n: t * settled(tensors[f"{n}.gate"]) for n, t in tensors.items() if not n.endswith(".gate")}
+    of_group = {n: settled(tensors[g]) for n in tensors if (g := f"{n}.group.gate") in tensors}
+    own = {n: t * settled(tensors[f"{n}.gate"]) for n, t in tensors.items() if not n.endswith(".gate")}
+    return {n: t * of_group.get(n, 1.0) for n, t in own.items()}
 
 
-def test_diff_pruning_adds_gated_differences_to_the_weights():
-    host = randomised(f"diffprune:target={TARGET}")
+either = pytest.mark.parametrize("structured", ["false", "true"])
+
+
+@either
+def test_diff_pruning_adds_gated_differences_to_the_weights(structured):
+    host = randomised(f"diffprune:target={TARGET},structured={structured}")
+    assert any(n.endswith(".group.gate") for n in host.adapter("a").tensors) == (structured == "true")
     torch.testing.assert_close(run(host, "a"), with_differences(gated_differences(host)), atol=1e-5, rtol=1e-5)
     first = run(host, "a", (1, 0))
     assert torch.equal(first, run(host, "a", (1, 0)))
@@ -182,13 +189,17 @@ def test_diff_pruning_adds_gated_differences_to_the_weights():
     assert not torch.allclose(first, run(host, "a"), atol=1e-3)
 
 
-def test_diff_prunings_noise_follows_the_formula():
-    host = randomised(f"diffprune:{GATE}")
+@either
+def test_diff_prunings_noise_follows_the_formula(structured):
+    host = randomised(f"diffprune:{GATE},structured={structured}")
     keys, slot, tensors = host.keys({"a": (1, 0)}), host.slot("a"), host.adapter("a").tensors
     differences = {}
     for name in (n for n in tensors if not n.endswith(".gate")):
         u = keys.uniform(slot, f"gate {name}", tuple(tensors[name].shape), tensors[name].device)
         differences[name] = tensors[name] * sampled(tensors[f"{name}.gate"], u)
+        if structured == "true":
+            u = keys.uniform(slot, f"gate {name}.group", (1,), tensors[name].device)
+            differences[name] *= sampled(tensors[f"{name}.group.gate"], u)
     torch.testing.assert_close(run(host, "a", (1, 0)), with_differences(differences), atol=1e-5, rtol=1e-5)
 
 
@@ -201,8 +212,37 @@ def test_diff_prunings_penalty_counts_every_gate_of_the_base():
     torch.testing.assert_close(weights.method.penalty(weights.tensors).detach(), 0.25 * is_open.sum())
 
 
-def test_finishing_keeps_exactly_the_budget_and_the_largest():
-    host = randomised(f"diffprune:target={TARGET}")
+def test_a_structured_difference_is_used_where_both_gates_are_open():
+    host = randomised(f"diffprune:l0=0.25,structured=true,{GATE}")
+    weights = host.forward.bank.slot(host.slot("a")).weights
+    is_open = {n: torch.sigmoid(t - TEMPERATURE * math.log(-LOW / HIGH)) for n, t in gates(host).items()}
+    names = list(host.base.sites.parameters)
+    expected = sum((is_open[f"{n}.gate"] * is_open[f"{n}.group.gate"]).sum() for n in names)
+    penalty = weights.method.penalty(weights.tensors)
+    torch.testing.assert_close(penalty.detach(), 0.25 * expected)
+    penalty.backward()
+    matrix = "encoder.layer.0.output.dense.weight"
+    assert weights.tensors[f"{matrix}.group.gate"].grad > 10 * weights.tensors[f"{matrix}.gate"].grad.max()
+    left = weights.method.gates_left(host.adapter("a").tensors)
+    assert (left["all"]["of"], left["groups"]["of"]) == (host.base.sites.size, len(names))
+
+
+def test_a_shut_group_leaves_nothing_of_its_matrix():
+    host = randomised("diffprune:target=1,structured=true")
+    shut = "encoder.layer.1.attention.self.value.weight"
+    tensors = host.forward.bank.slot(host.slot("a")).weights.tensors
+    with torch.no_grad():
+        for name, gate in tensors.items():
+            if name.endswith(".group.gate"):
+                gate.fill_(-5.0 if name.startswith(shut) else 5.0)
+    kept = dense(host.adapter("a", finish=True).tensors, host.base.sites.parameters)
+    assert not kept[shut].any()
+    assert all(kept[name].any() for name in kept if name != shut)
+
+
+@either
+def test_finishing_keeps_exactly_the_budget_and_the_largest(structured):
+    host = randomised(f"diffprune:target={TARGET},structured={structured}")
     differences = gated_differences(host)
     kept = host.adapter("a", finish=True).tensors
     assert all(n.endswith(("#index", "#value")) for n in kept)
@@ -263,7 +303,9 @@ def test_tuning_again_moves_the_kept_values_and_nothing_else(pruned, finish):
 # --- both, attached to a model ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", ["adapterbias:l0=0.01", "adapterbias:l0=0.01,share=alpha", "diffprune:target=1"])
+@pytest.mark.parametrize(
+    "spec", ["adapterbias:l0=0.01", "adapterbias:l0=0.01,share=alpha", "diffprune:target=1,structured=true"]
+)
 def test_an_attached_adapter_finishes_to_what_it_computed(spec):
     model = tiny.model("bert", **QUIET, attention_probs_dropout_prob=0.0)
     attached = inlay.attach(model, spec)

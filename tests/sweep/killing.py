@@ -1,6 +1,6 @@
 """Sweeps in child processes that are killed with SIGKILL: a program of its own, see test_kill.py.
 
-    killing.py FOLDER KILLS SEED KIND      KIND: grid, search, or other (another seed of the runs: the control)
+    killing.py FOLDER KILLS SEED KIND      KIND: grid, ensemble, search, or other (another seed: the control)
 
 Children are forked from here, where everything is imported but nothing has trained. A sweep is killed so many times, at
 random moments, and called again with the same file until it is done. Prints JSON.
@@ -51,9 +51,13 @@ def sweep(folder: Path, kind: str) -> None:
         )
     else:
         plain = inlay.Run(**{k: v for k, v in run.model_dump(exclude_unset=True).items() if k != "epochs"})
-        inlay.sweep(
-            work.host(), plain, GRID, seeds=2, slots=4, store=folder / "s.sqlite", save_every=0.2, callbacks=[hear]
-        )
+        where: dict[str, Any] = {"store": folder / "s.sqlite", "save_every": 0.2, "callbacks": [hear]}
+        many = 4 if kind == "ensemble" else None
+        found = inlay.sweep(work.host(), plain, GRID, seeds=2, slots=4, ensemble=many, **where)
+        if found.ensemble is not None:
+            chosen = {key: value for key, value in found.ensemble.document().items() if key != "members"}
+            chosen["members"] = [[row.id, count] for row, count in found.ensemble.members]
+            (folder / "chosen").write_text(json.dumps(chosen))
     (folder / "finished").touch()
 
 
@@ -77,8 +81,9 @@ def start(folder: Path, kind: str) -> int:
 def rows(folder: Path) -> list[Any]:
     """All that a run's row says but how long it took."""
     with sqlite3.connect(folder / "s.sqlite") as database:
-        names = "id, label, state, value, metrics, history, tokens, parameters, error"
-        return sorted(map(list, database.execute(f"select {names} from runs")))
+        names = "id, label, state, value, metrics, history, replicates, tokens, parameters, error"
+        found = sorted(map(list, database.execute(f"select {names} from runs")))
+    return [*found, *([(folder / "chosen").read_text()] if (folder / "chosen").exists() else [])]
 
 
 def ended(folder: Path) -> set[str]:

@@ -22,7 +22,7 @@ def killed(folder: Path, kills: int, seed: int, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["grid", "search"])
+@pytest.mark.parametrize("kind", ["grid", "ensemble", "search"])
 def test_killed_twice_and_resumed(tmp_path: Path, kind: str):
     if kind == "search":
         pytest.importorskip("optuna")
@@ -31,7 +31,7 @@ def test_killed_twice_and_resumed(tmp_path: Path, kind: str):
     assert told["resumed"] > 0
     assert told["repeated"] == []
     assert told["found"] == told["expected"]
-    assert len(told["found"]) == (32 if kind == "grid" else 18)
+    assert len(told["found"]) == {"grid": 32, "ensemble": 33, "search": 18}[kind]
     assert told["left"] == []
 
 

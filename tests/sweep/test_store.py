@@ -224,3 +224,19 @@ def test_another_default_is_another_run(host, monkeypatch):
 
 def test_the_control(host):
     assert ids(host, runs.Run, lr=1e-3) != ids(host, runs.Run, lr=1e-3, seed=1)
+
+
+def test_a_file_of_the_first_format_becomes_one_of_today_and_a_newer_one_is_refused(tmp_path):
+    path = tmp_path / "old.sqlite"
+    path.write_bytes((GOLDEN / "sweep.db").read_bytes())
+    before = read_rows(path)
+    with Store(path) as store:
+        assert store.about("format") == 2
+        store.set({before[0].id: {"replicates": [0.5, 0.25]}})
+    after = read_rows(path)
+    assert [row.replicates for row in after] == [[0.5, 0.25], *([] for _ in before[1:])]
+    assert [(row.id, row.value, row.config) for row in after] == [(row.id, row.value, row.config) for row in before]
+    with Store(path) as store:
+        store.note("format", 3)
+    with pytest.raises(RunError, match="another version of Inlay"):
+        Store(path)

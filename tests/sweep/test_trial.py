@@ -14,7 +14,7 @@ SEEDS = (0, 1, 2)
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    found = {"read": 0, "prepare": 0}
+    found = {"read": 0, "prepare_taught": 0}
     for name in found:
         plain = getattr(trial, name)
 
@@ -43,7 +43,7 @@ def test_every_seed_has_the_data_it_would_have_alone(counts, settings, prepared,
     shared = trial.Data(host)
     runs = [work.run(data, seed=seed, lr=lr, **settings) for lr in (1e-3, 1e-2) for seed in SEEDS]
     found = [shared.prepare(run) for run in runs]
-    assert counts == {"read": 1, "prepare": prepared}
+    assert counts == {"read": 1, "prepare_taught": prepared}
     for run, one in zip(runs, found, strict=True):
         alone = prepare(run, host)
         assert (one.run.seed, one.run.lr) == (run.seed, run.lr)

@@ -1,4 +1,5 @@
-"""Which words AdapterBias shifts most: a cloud, by alpha summed over layers (Fu et al. 2022, figures 6, 7, B to E).
+"""Which words AdapterBias shifts most: a cloud, by alpha summed over layers (Fu et al. 2022, figures 6, 7, B to E), or
+one for each layer.
 
 A word's weight in a text is the sum of alpha over layers, of its pieces their mean; over all its occurrences the mean
 again (or their sum). Special tokens and punctuation are left out; upper and lower case are one word.
@@ -24,7 +25,7 @@ from inlay.engine.host import Host
 from inlay.errors import DataError, RunError
 from inlay.tasks import Example
 
-Half = Literal["all", "lower", "upper"]
+Layers = Literal["all", "lower", "upper", "each"]
 Over = Literal["mean", "sum"]
 Negative = Literal["colour", "drop"]
 Weights = Mapping[str, tuple[float, int]]
@@ -48,7 +49,7 @@ def words(
     name: str,
     examples: Sequence[Example],
     *,
-    half: Half | None = None,
+    layers: Layers | None = None,
     over: Over = "mean",
     negative: Negative = "colour",
     least: int = 1,
@@ -59,7 +60,8 @@ def words(
     """A cloud of the words that an adapter shifts most.
 
     Args:
-        half: which layers are summed: `all`, the `lower` or the `upper` half of them; None draws all three.
+        layers: which are summed: `all`, the `lower` or the `upper` half of them; None draws these three, and `each` one
+            cloud per layer.
         over: a word's weight is the mean over its occurrences, or their sum.
         negative: `colour` draws words of negative weight too, in another colour; `drop` leaves them out.
         least: leave out words that occur less often.
@@ -67,7 +69,8 @@ def words(
         seed: of the places of the words: the same words lie in the same places.
         font: a TrueType file, for scripts that DejaVu Sans does not have.
     """
-    for option, value, kind in (("half", half or "all", Half), ("over", over, Over), ("negative", negative, Negative)):
+    chosen = (("layers", layers or "all", Layers), ("over", over, Over), ("negative", negative, Negative))
+    for option, value, kind in chosen:
         if value not in get_args(kind):
             raise RunError(f"{option}={value} is not valid: expected {', '.join(get_args(kind))}")
     if least < 1 or top < 1:
@@ -78,15 +81,18 @@ def words(
         raise DataError(f"there is not one word in the {len(seen)} texts that {name} was shown")
     found = texts.weights(host, [(name, text) for text in seen])
     clouds: dict[str, Weights] = {}
-    for part, layers in _halves(host.base.sites.depth, half).items():
-        kept = _kept(_weighed(seen, [alpha[layers] for alpha in found], over), negative, least, top)
-        if not kept:
-            raise DataError(_nothing(name, part, negative, least))
-        clouds[part] = kept
+    for part, span in _spans(host.base.sites.depth, layers).items():
+        kept = _kept(_weighed(seen, [alpha[span] for alpha in found], over), negative, least, top)
+        if not kept and layers != "each":
+            raise DataError(_nothing(name, _title(part), negative, least))
+        clouds |= {part: kept} if kept else {}  # an adapter may leave layers alone
+    if not clouds:
+        raise DataError(_nothing(name, "any layer", negative, least))
     rows = [(part, word, weight, count) for part, own in clouds.items() for word, (weight, count) in own.items()]
     total = sum(len(text.words) for text in seen)
-    about = f"words by alpha of {name}, summed over layers: {total:,} words of {len(seen):,} texts"
-    summary = {_TITLES[part]: ", ".join(list(own)[:5]) for part, own in clouds.items()}
+    summed = "in each layer" if layers == "each" else "summed over layers"
+    about = f"words by alpha of {name}, {summed}: {total:,} words of {len(seen):,} texts"
+    summary = {_title(part): ", ".join(list(own)[:5]) for part, own in clouds.items()}
     columns = ("layers", "word", "weight", "count")
     return Finding("words", about, columns, rows, lambda: _draw(name, clouds, seed, font), summary)
 
@@ -94,12 +100,18 @@ def words(
 _TITLES = {"all": "all layers", "lower": "the lower half", "upper": "the upper half"}
 
 
-def _halves(depth: int, half: Half | None) -> dict[str, slice]:
+def _title(part: str) -> str:
+    return _TITLES.get(part, f"layer {part}")
+
+
+def _spans(depth: int, layers: Layers | None) -> dict[str, slice]:
     """Which layers are summed in every panel; a middle one belongs to the upper half."""
-    if depth < 2 and half in ("lower", "upper"):
-        raise RunError(f"half={half}: a model of one layer has no halves; leave it out")
+    if layers == "each":
+        return {str(layer): slice(layer, layer + 1) for layer in range(depth)}
+    if depth < 2 and layers in ("lower", "upper"):
+        raise RunError(f"layers={layers}: a model of one layer has no halves; leave it out")
     parts = {"all": slice(0, depth), "lower": slice(0, depth // 2), "upper": slice(depth // 2, depth)}
-    return parts if half is None and depth > 1 else {half or "all": parts[half or "all"]}
+    return parts if layers is None and depth > 1 else {layers or "all": parts[layers or "all"]}
 
 
 def _weighed(seen: Sequence[texts.Text], alphas: Sequence[torch.Tensor], over: Over) -> Weights:
@@ -119,17 +131,20 @@ def _kept(found: Weights, negative: Negative, least: int, top: int) -> Weights:
     return dict(sorted(there.items(), key=lambda item: (-abs(item[1][0]), item[0]))[:top])
 
 
-def _nothing(name: str, part: str, negative: Negative, least: int) -> str:
+def _nothing(name: str, where: str, negative: Negative, least: int) -> str:
     why = "is not exactly 0" if negative == "colour" else "is above 0 (negative=drop)"
     often = f" of those that occur {least} times" if least > 1 else ""
-    return f"{name}: there is no word{often} whose alpha over {_TITLES[part]} {why}"
+    return f"{name}: there is no word{often} whose alpha over {where} {why}"
 
 
 def _draw(name: str, clouds: Mapping[str, Weights], seed: int, font: str | Path | None) -> Any:
-    figure, panels = drawing.sheet(len(clouds), width=4.6, height=2.6)
-    for panel, (part, own) in zip(panels[:, 0], clouds.items(), strict=True):
+    columns = 1 if len(clouds) <= 3 else 2 if len(clouds) <= 8 else 3
+    figure, panels = drawing.sheet(-(-len(clouds) // columns), columns, width=4.6, height=2.6)
+    for panel in panels.flat[len(clouds) :]:
+        panel.remove()
+    for panel, (part, own) in zip(panels.flat, clouds.items(), strict=False):
         panel.imshow(_cloud(own, seed, font), aspect="auto", interpolation="antialiased")
-        panel.set_title(f"{name}: {_TITLES[part]}", fontsize=10)
+        panel.set_title(f"{name}: {_title(part)}", fontsize=10)
         panel.set_xticks([])
         panel.set_yticks([])
         for side in panel.spines.values():

@@ -69,7 +69,9 @@ class Forward:
         inputs = model_inputs(self.spec, plan.tokens)
         if plan.attention_dropout:
             state.attention_dropout = plan.attention_dropout
-            if self.base.sites.arch.packable:  # others have a module for it
+            if (
+                self.base.sites.arch.packable and self.base.sites.arch.own_attention is None
+            ):  # others have a module for it
                 inputs["inlay_drop"] = state.drop_attention
         states = self.call(state, inputs)
         return states if plan.tokens.valid is None else states[plan.tokens.valid]
@@ -77,6 +79,7 @@ class Forward:
     def call(self, state: Pass, inputs: Mapping[str, Any]) -> Tensor:
         """[tokens, d]: the model under a pass, with its own arguments; the states of padding are there too."""
         model = self.base.model
+        state.rows = inputs.get("inlay_rows")
         with self.wiring.running(state):
             out = call_with(state.weights, model, model.forward, (), inputs)
         states: Tensor = out.last_hidden_state.flatten(0, 1)

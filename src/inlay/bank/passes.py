@@ -22,6 +22,7 @@ from inlay.bank.mixout import keep_mask, mix
 from inlay.bank.noise import Keys, keyed_dropout
 from inlay.bank.plan import Noise, Runs
 from inlay.bank.route import Route, SegmentRoute, UniformRoute
+from inlay.base.attention import RowBounds
 from inlay.base.leaf import Leaf
 from inlay.base.sites import Site
 
@@ -75,6 +76,8 @@ class Pass(ABC):
         self.begin: tuple[int, Tensor] | None = None
         """A layer and its input [1, tokens, d]: the layers below it are left out."""
         self.observer: Observer | None = None
+        self.rows: RowBounds | None = None
+        """The rows of a packed batch, for a model that computes attention itself."""
         self.leaves: Mapping[str, Leaf] = {}
         """Site name -> what is frozen there."""
         self._met: dict[str, list[Action]] = {}

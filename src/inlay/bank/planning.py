@@ -74,7 +74,8 @@ class InputSpec:
     def back_end(self, longest: int, kernels: bool) -> BackEnd:
         """What runs attention over packed rows of this length."""
         if (longest, kernels) not in self._back_ends:
-            self._back_ends[longest, kernels] = back_end(self.base.model, longest, kernels)
+            biased = self.base.sites.arch.position_bias is not None
+            self._back_ends[longest, kernels] = back_end(self.base.model, longest, kernels, biased)
         return self._back_ends[longest, kernels]
 
 

@@ -27,11 +27,12 @@ from inlay.bank.noise import number
 from inlay.bank.passes import PROBABILITIES, LayerActions, Pass
 from inlay.bank.route import Route
 from inlay.bank.weights import call_with
+from inlay.base.attention import attention
 from inlay.base.joint import joint
 from inlay.base.leaf import Leaf
 from inlay.base.load import IN_USE, refuse_in_use
 from inlay.base.products import LinearBackend
-from inlay.base.sites import Site, Sites
+from inlay.base.sites import Site, Sites, config_of
 
 _OPENS = {"attn.v": "attn", "ffn.in": "ffn"}
 """Projections whose input is the input of their sublayer."""
@@ -93,16 +94,16 @@ class Wiring:
         """Whether the model is as it was."""
         return not self._undo
 
-    def override(self, module: nn.Module, wrap: Callable[[Call], Call]) -> None:
-        """Replace a module's forward by `wrap(forward)`, on this instance, until removed."""
-        before = module.__dict__.get("forward")
-        plain = module.forward
-        module.forward = functools.wraps(plain)(wrap(plain))
+    def override(self, module: nn.Module, wrap: Callable[[Call], Call], name: str = "forward") -> None:
+        """Replace a module's forward, or another function, by `wrap(forward)`, on this instance, until removed."""
+        before = module.__dict__.get(name)
+        plain = getattr(module, name)
+        setattr(module, name, functools.wraps(plain)(wrap(plain)))
 
         def undo() -> None:
-            del module.forward
+            delattr(module, name)
             if before is not None:
-                module.forward = before
+                setattr(module, name, before)
 
         self._undo.append(undo)
 
@@ -131,11 +132,50 @@ class Wiring:
         for index, path in enumerate(self.sites.layer_paths):
             module = self.model.get_submodule(path)
             self.override(module, functools.partial(self._layer, index, path, module))
+        self._install_attention()
         site = self.sites.output
         module = self.model.get_submodule(site.path)
         self.leaves[site.name] = Leaf(site, module, module.forward)
         self.override(module, functools.partial(self._output, site))
         self._places = _number_places(paths, self.sites, next(self.model.parameters()).device)
+
+    def _install_attention(self) -> None:
+        """Packed rows for a model that computes attention itself."""
+        arch = self.sites.arch
+        for index, path in enumerate(self.sites.layer_paths if arch.own_attention is not None else ()):
+            found = [self.sites.at(kind, index) for kind in ("attn.q", "attn.k", "attn.v", "attn.out")]
+            four = [self.model.get_submodule(site.path) for site in found if site is not None]
+            module = self.model.get_submodule(f"{path}.{arch.own_attention}")
+            self.override(module, functools.partial(self._own_attention, module, four))
+        if arch.position_bias is not None:
+            owner, _, name = arch.position_bias.rpartition(".")
+            self.override(self.model.get_submodule(owner), self._position_bias, name)
+
+    def _own_attention(self, module: nn.Module, four: list[nn.Module], plain: Call) -> Call:
+        """
+        Args:
+            four: the projections to queries, keys and values, and that of the result.
+        """
+        heads = config_of(self.model).num_attention_heads
+
+        def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            rows = None if self.current is None else self.current.rows
+            if rows is None:
+                return plain(x, *args, **kwargs)
+            q, k, v = (project(x).unflatten(2, (heads, -1)).transpose(1, 2) for project in four[:3])
+            return (four[3](attention(module, q, k, v, None, inlay_rows=rows)[0].flatten(2)),)
+
+        return forward
+
+    def _position_bias(self, plain: Call) -> Call:
+        def compute(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            rows = None if self.current is None else self.current.rows
+            if rows is None:
+                return plain(x, *args, **kwargs)
+            rows.add_bias(plain(x.new_empty(1, rows.longest, 0))[0])
+            return None
+
+        return compute
 
     def _fuse(
         self, own: Mapping[str, LinearBackend]
@@ -223,7 +263,8 @@ class Wiring:
             depth, state.depth = state.depth, state.depth + 1
             if state.begin is not None and depth <= state.begin[0]:
                 if depth < state.begin[0]:
-                    return args[0] if args else kwargs["hidden_states"]
+                    states = args[0] if args else kwargs["hidden_states"]
+                    return (states,) if self.sites.arch.layer_gives == "tuple" else states
                 if args:
                     args = (state.begin[1], *args[1:])
                 else:

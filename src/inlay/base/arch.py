@@ -1,7 +1,7 @@
 """The architecture table: one row per `model_type`, nothing else in Inlay knows a model's names.
 
-A path is relative to a layer (in `sites`, `dropouts`, `attention_dropouts`) or to the base model (in
-`outside`). `path[i/n]` is the i-th of n equal slices of a fused projection's output.
+A path is relative to a layer (in `sites`, `dropouts`, `attention_dropouts`, `own_attention`) or to the base model (in
+`outside`, `position_bias`). `path[i/n]` is the i-th of n equal slices of a fused projection's output.
 
 To add an architecture, add a row: `register(Arch(model_type="my-model", layers=..., sites=...))`. Loading a
 model checks every path of its row against the model and names the one that is missing.
@@ -46,7 +46,14 @@ class Arch:
     token_types: bool = False
     decoder: bool = False
     packable: bool = True
-    """Whether attention goes through transformers' attention interface; if not, batches are padded."""
+    """Whether attention can be given row boundaries; if not, batches are padded."""
+    own_attention: str | None = None
+    """The module of a layer that computes attention itself, if it does not go through transformers' interface."""
+    position_bias: str | None = None
+    """The function in the model that gives what attention adds to its scores: states -> [rows, heads, n, n], equal
+    wherever the distance of two positions is."""
+    layer_gives: Literal["states", "tuple"] = "states"
+    """What a layer's call returns."""
     single_slot: tuple[str, ...] = ()
     """Sites also called on something other than the batch's tokens; adapters there run in a pass of their own."""
     single_slot_if: str | None = None
@@ -145,7 +152,9 @@ register(
         dropouts={"attn.out": "attention.dropout", "ffn.out": "output.dropout"},
         attention_dropouts=("attention.attn.dropout",),
         token_types=False,
-        packable=False,
+        own_attention="attention.attn",
+        position_bias="encoder.compute_position_bias",
+        layer_gives="tuple",
     )
 )
 register(

@@ -4,7 +4,8 @@ The rows travel as a keyword argument through the model into this function (`inl
 closure: transformers' attention registry is global to the process. On CUDA short rows go to a kernel of our own, others
 in half precision to `varlen_attn`; elsewhere rows are unpacked into buckets of similar length for scaled-dot-product
 attention.
-Without `inlay_rows` the call is an ordinary padded one.
+Without `inlay_rows` the call is an ordinary padded one. A model that computes attention itself (MPNet) does not know
+the argument: the wiring calls the same function in its place, with the bias by distance that it adds to its scores.
 """
 
 from __future__ import annotations
@@ -60,6 +61,24 @@ class RowBounds:
         if boundaries is None:
             boundaries = torch.tensor([0, *self.lengths]).cumsum(0).to(device=device, dtype=torch.int32)
         self.boundaries = boundaries
+        self.bias: Tensor | None = None
+        """[heads, 2 longest - 1] what is added to scores, by the key's place less the query's."""
+        self.biased: list[Tensor] = []
+        """The bias of every bucket, with -inf where attention may not look: large, so there is one for all layers."""
+
+    def add_bias(self, dense: Tensor) -> None:
+        """Take over [heads, longest, longest], what is added to scores in every row; attention looks both ways."""
+        self.bias = torch.cat([dense[:, 1:, 0].flip(1), dense[:, 0]], 1)
+        if self.back_end == "buckets":
+            self.biased = [self._with_bias(b, _mask(b, False, None, self.device)) for b in self.buckets]
+
+    def _with_bias(self, bucket: Bucket, mask: Tensor | None) -> Tensor:
+        """[rows or 1, heads, longest, longest] the bias, and -inf where attention may not look."""
+        assert self.bias is not None
+        n, middle = bucket.gather.shape[1], self.bias.shape[1] // 2
+        near = self.bias[:, middle - n + 1 : middle + n]
+        dense = near.unfold(1, n, 1).flip(1).unsqueeze(0)  # [1, heads, n, n]
+        return dense if mask is None else dense.masked_fill(~mask, -torch.inf)
 
     @functools.cached_property
     def starts(self) -> list[int]:
@@ -132,8 +151,8 @@ def attention(
     q, k, v = (t.squeeze(0).transpose(0, 1) for t in (query, key, value))  # [tokens, heads, d]
     if inlay_rows.back_end == "short":
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-        ends = inlay_rows.boundaries
-        out = torch.ops.inlay.short_attention(q, k, v, ends, scale, causal, -1 if window is None else window)[0]
+        ends, bias, far = inlay_rows.boundaries, inlay_rows.bias, -1 if window is None else window
+        out = torch.ops.inlay.short_attention(q, k, v, ends, scale, causal, far, bias)[0]
     elif inlay_rows.back_end == "varlen":
         out = _varlen(q, k, v, inlay_rows, scaling, causal, window)
     else:
@@ -150,8 +169,12 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def back_end(model: Any, longest: int, kernels: bool) -> BackEnd:
-    """What runs attention over packed rows of this length; all but `buckets` need only boundaries, as a tensor."""
+def back_end(model: Any, longest: int, kernels: bool, biased: bool = False) -> BackEnd:
+    """What runs attention over packed rows of this length; all but `buckets` need only boundaries, as a tensor.
+
+    Args:
+        biased: whether something is added to the scores, which `varlen_attn` cannot do.
+    """
     config, parameter = model.config, next(model.parameters())
     heads = config.num_attention_heads
     d = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -164,7 +187,7 @@ def back_end(model: Any, longest: int, kernels: bool) -> BackEnd:
             return "short"
     window = getattr(config, "local_attention", None) or getattr(config, "sliding_window", None)
     half = parameter.dtype in (torch.bfloat16, torch.float16)
-    return "varlen" if parameter.is_cuda and half and _varlen_can(q, k, window) else "buckets"
+    return "varlen" if parameter.is_cuda and half and not biased and _varlen_can(q, k, window) else "buckets"
 
 
 def _dropped(
@@ -239,8 +262,10 @@ def _unpacked(
     sizes = [bucket.gather.numel() for bucket in rows.buckets]
     # padding gets no gradient: nobody looks at its keys and values, and its answers are dropped
     moved = (torch.split(_moved(t, rows.order, rows.restore, None), sizes) for t in (q, k, v))
-    for bucket, *own in zip(rows.buckets, *moved, strict=True):
-        mask = _mask(bucket, causal, window, q.device)
+    masks: Sequence[Tensor | None] = rows.biased
+    if rows.bias is None:
+        masks = [_mask(bucket, causal, window, q.device) for bucket in rows.buckets]
+    for bucket, mask, *own in zip(rows.buckets, masks, *moved, strict=True):
         bq, bk, bv = (t.view(*bucket.gather.shape, *t.shape[1:]).transpose(1, 2) for t in own)
         out = F.scaled_dot_product_attention(
             bq,

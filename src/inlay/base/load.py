@@ -151,7 +151,7 @@ def ready(base: Base) -> None:
     """Freeze a base and let it run packed rows, as loading does, and as a host does with one that was given back."""
     base.model.eval()
     base.model.requires_grad_(False)
-    if base.sites.arch.packable:
+    if base.sites.arch.packable and base.sites.arch.own_attention is None:
         attention.register()
         set_attention(base.model, attention.NAME)
 

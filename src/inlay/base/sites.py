@@ -88,14 +88,19 @@ class Sites:
 
     def projections(self, kinds: str, layers: str) -> list[Site]:
         """Read a `sites=` option: kinds of projections joined by `+`, in the layers that a `layers=` option chooses."""
-        chosen = tuple(kind.strip() for kind in kinds.split("+"))
-        if len(set(chosen)) < len(chosen):
-            raise SpecError(f"sites={kinds} names a site twice")
+        chosen = self.read_kinds(kinds)
         norm = next((kind for kind in chosen if kind.endswith("norm")), None)
         if norm is not None:
             valid = ", ".join(kind for kind in self.kinds if not kind.endswith("norm"))
             raise SpecError(f"sites={kinds}: {norm} is a norm, not a projection. Valid: {valid}")
         return self.select(chosen, self.choose_layers(layers))
+
+    def read_kinds(self, text: str) -> tuple[str, ...]:
+        """Kinds joined by `+`, each once."""
+        chosen = tuple(kind.strip() for kind in text.split("+"))
+        if len(set(chosen)) < len(chosen):
+            raise SpecError(f"sites={text} names a site twice")
+        return chosen
 
     def choose_layers(self, text: str) -> tuple[int, ...]:
         """Read a `layers=` option: `all`, `3`, `4-11`, `top3`, or several joined by `+`."""
@@ -135,6 +140,7 @@ def resolve(model: nn.Module, arch: Arch) -> Sites:
         if kind in arch.optional and _get(model, path) is None:
             continue
         items += _site(model, arch, kind, path, None, "")
+    _check_attention(model, arch, layer_paths)
     if _get(model, arch.output) is None:
         raise ArchError(f"{arch.model_type}: this model has no {arch.output!r} (output)")
     special = arch.single_slot_if is not None and bool(getattr(config, arch.single_slot_if, False))
@@ -148,6 +154,16 @@ def resolve(model: nn.Module, arch: Arch) -> Sites:
         parameters={name: tuple(p.shape) for name, p in model.named_parameters()},
         single_slot=frozenset(arch.single_slot if special else ()),
     )
+
+
+def _check_attention(model: nn.Module, arch: Arch, layer_paths: tuple[str, ...]) -> None:
+    for path in (f"{prefix}.{arch.own_attention}" for prefix in layer_paths if arch.own_attention is not None):
+        if _get(model, path) is None:
+            raise ArchError(f"{arch.model_type}: this model has no {path!r} (own_attention)")
+    if arch.position_bias is not None:
+        owner, _, name = arch.position_bias.rpartition(".")
+        if not callable(getattr(_get(model, owner), name, None)):
+            raise ArchError(f"{arch.model_type}: this model has no function {arch.position_bias!r} (position_bias)")
 
 
 def config_of(model: nn.Module) -> Any:

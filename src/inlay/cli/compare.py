@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inlay.sweeps.ray import Cluster
 
 
-@bundled(given=settings.Settings(without=("method",)))
+@bundled(given=settings.Settings(without=("method", "teacher", "unlabelled")))
 def compare(
     data: Annotated[
         list[str] | None, typer.Argument(metavar="DATA...", help="Files, folders with splits, or hub datasets.")

@@ -47,6 +47,10 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "test": Shown("FILE", "none"),
         "test_size": Shown("N|P%", "none"),
         "train_size": Shown("N|P%", "all"),
+        "teacher": Shown(
+            "NAME", "none", note="For example --teacher tickets, if tickets was trained with --ensemble 5."
+        ),
+        "unlabelled": Shown("FILE", "none"),
         "skip_bad_rows": Shown(),
     },
     METHOD: {
@@ -79,6 +83,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "few_shot_steps": Shown("N", str(FEW_SHOT_STEPS)),
         "few_shot_temperature": Shown("X"),
         "folds": Shown("N", f"{FOLDS} with --few-shot and fewer than {FEW_SHOT_BELOW} rows, else 0"),
+        "fold": Shown("K/N", "none is left out"),
         "choose_by": Shown(
             "WHAT", f"score, or loss with fewer than {FEW_TO_VALIDATE} validation rows, or last with --folds"
         ),
@@ -100,7 +105,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "head_dropout": Shown("X", "the base's own"),
         "schedule": Shown("HOW"),
         "decay": Shown("WHAT"),
-        "fold": Shown("K/N", "none is left out"),
+        "split_seed": Shown("N", "--seed"),
     },
 }
 """Panel -> the settings in it. All of `Run` but `data` and `name`, which every command has in a way of its own."""

@@ -13,7 +13,7 @@ import typer
 
 from inlay.cli import early, known, options, output, settings, train
 from inlay.cli.bundles import bundled
-from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, TRAINING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,14 +62,23 @@ def sweep(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.  [default: 1]", min=1)
+        int | None, options.option(TRAINING, "--seeds", "N", "Train every setting with N seeds.  [default: 1]", min=1)
     ] = None,
     select: Annotated[
         str | None,
         options.option(
             *(METHOD, "--select", "HOW"),
-            "How the winner is picked: mean (over seeds) or best (single run).  [default: mean]",
-            check=known.one_of("way to select", ("mean", "best")),
+            "How the winner is picked: mean (best mean over seeds), best (best single run), or careful (best mean, "
+            "unless a setting nearer to the defaults is within one standard error).  [default: careful]",
+            check=known.one_of("way to select", ("careful", "mean", "best")),
+        ),
+    ] = None,
+    ensemble: Annotated[
+        int | None,
+        options.option(
+            *(METHOD, "--ensemble", "N"),
+            "Choose N runs, with repetition, that answer best together; all runs then hold out the same rows.",
+            min=2,
         ),
     ] = None,
     report: Annotated[
@@ -91,7 +100,9 @@ def sweep(
     name: Annotated[
         str | None, options.name("The name of the sweep and of its winner.  [default: derived from DATA]")
     ] = None,
-    best: Annotated[bool, options.option(OUTPUT, "--best", None, "Save the winner to the library.")] = False,
+    best: Annotated[
+        bool, options.option(OUTPUT, "--best", None, "Save the winner, or the ensemble, to the library.")
+    ] = False,
     library: options.Library = None,
     store: options.Store = None,
     csv: options.Csv = None,
@@ -107,11 +118,11 @@ def sweep(
     Run it again to continue after an interruption.
 
     Examples:
-        inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3
+        inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3 --ensemble 5
         inlay sweep tickets.csv --search optuna --trials 30 --grid lr=1e-4..1e-2 --best
     """
     asked: dict[str, Any] = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds}
-    asked |= {"select": select, "report": report}
+    asked |= {"select": select, "ensemble": ensemble, "report": report}
     choices = {key: value for key, value in asked.items() if value is not None}
     _check_usage(data, name, manifest, grid or [], given, choices)
     from inlay.library.library import Library
@@ -121,6 +132,8 @@ def sweep(
     values = early.read_grid(grid, wrong)
     if data is not None:
         wrong.check(early.check_run, {"data": data, **given})
+        if given.get("teacher"):
+            wrong.check(kept.find, given["teacher"])
     elif manifest is not None and not manifest.is_file():
         wrong.append(f"{manifest}: there is no such file")
     wrong.check(early.check_base, base)
@@ -144,7 +157,7 @@ def sweep(
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = Work(host, plan, space, named, opened, slots, logs, save_every, cluster)
+        work = Work(host, plan, space, named, opened, slots, logs, save_every, cluster, kept)
         found = _run(work, screen)
         if best and found.ranking:
             found = work.put(found, kept)

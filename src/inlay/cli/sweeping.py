@@ -105,6 +105,8 @@ def show_plan(screen: Console, work: Work) -> None:
     data = work.data
     for note in data.notes:
         screen.print(note, style="dim", soft_wrap=True)
+    for warning in data.warnings:
+        screen.print(warning, style="yellow", soft_wrap=True)
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
     rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate{test}"
     screen.print(f"task: {data.task.name}, {rows}; ranked by {data.metric} on validation rows")
@@ -131,7 +133,7 @@ def show_ranking(screen: Console, found: Sweep) -> None:
     right = ("rank", "seconds", "parameters")
     table = output.table(*columns, right=right, keep=[c for c in columns if c != "method"])
     for entry in found.ranking[:_ROWS]:
-        table.add_row(*cells(found, entry), style="bold" if entry.rank == 1 else None)
+        table.add_row(*cells(found, entry), style="bold" if entry is found.best else None)
     screen.print()
     screen.print(table)
     screen.print()
@@ -147,12 +149,33 @@ def show_ranking(screen: Console, found: Sweep) -> None:
         f"{', '.join(states)}; {clock(seconds)} and {tokens:,} tokens of training; {found.store}", soft_wrap=True
     )
     if found.ranking:
-        by = "best by mean over seeds, in its best seed" if found.select == "mean" and found.best.seeds > 1 else "best"
-        screen.print(f"{by}: {found.best.best.label}", soft_wrap=True)
+        _show_winner(screen, found)
     if found.version is not None:
         screen.print(f"{found.name}@{found.version}: saved to {found.library}", soft_wrap=True)
     elif found.ranking:
         screen.print("--best saves it to the library", style="dim")
+
+
+def _show_winner(screen: Console, found: Sweep) -> None:
+    if found.verdict is not None and found.verdict.why:
+        screen.print(found.verdict.why)
+    if found.verdict is not None:
+        by = "winner, its run with the lowest validation loss" if found.best.seeds > 1 else "winner"
+    else:
+        by = "best by mean over seeds, in its best seed" if found.select == "mean" and found.best.seeds > 1 else "best"
+    screen.print(f"{by}: {found.winner.label}", soft_wrap=True)
+    if found.ensemble is None:
+        return
+    chosen = found.ensemble
+    members = ", ".join(f"{row.label}" + f" ({count} times)" * (count > 1) for row, count in chosen.members)
+    screen.print(
+        f"ensemble by validation {chosen.by}, {chosen.picks} picks of {chosen.candidates}: {members}", soft_wrap=True
+    )
+    for split, scores in chosen.metrics.items():
+        both = f"{decimals(scores[found.metric])}, the winner alone {decimals(chosen.single[split][found.metric])}"
+        screen.print(f"{split} {found.metric}: {both}", soft_wrap=True)
+    if len(chosen.members) == 1:
+        screen.print("only one run has finished, so there is no ensemble", style="yellow")
 
 
 def _problems(found: Sweep) -> dict[str, list[str]]:

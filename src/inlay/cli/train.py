@@ -81,7 +81,7 @@ def train(
     store = Library(library)
     early.check_base(base)
     early.check_logs(log)
-    problems = _check(runs, many=manifest is not None)
+    problems = _check(runs, store, many=manifest is not None)
     from inlay.cli.progress import show_result, show_summary
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import joined
@@ -96,7 +96,7 @@ def train(
             settle(checkpoint, resume, restart, screen)
             logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or () if ranks.leads else ())]
             host = open_host(base, compile, weights, screen)
-            prepared = _prepare(runs, host, screen, problems, many=manifest is not None)
+            prepared = _prepare(runs, host, store, screen, problems, many=manifest is not None)
             results = train_shown(host, prepared, slots, checkpoint, resume, save_every, logs, screen, ranks)
         if not ranks.leads:
             raise typer.Exit(int(bool(problems) or not all(result.ok for result in results.values())))
@@ -142,7 +142,7 @@ def _members(run: Run, count: int) -> list[Run]:
     return members_of(run, count, run.name)
 
 
-def _check(runs: Sequence[Run], many: bool) -> dict[int, str]:
+def _check(runs: Sequence[Run], store: Library, many: bool) -> dict[int, str]:
     """Run -> what is wrong with it, as far as that can be seen before a base is loaded."""
     from inlay.runs.inputs import check
 
@@ -150,6 +150,8 @@ def _check(runs: Sequence[Run], many: bool) -> dict[int, str]:
     for i, run in enumerate(runs):
         try:
             check(run)
+            if run.teacher is not None:
+                store.find(run.teacher)
         except InlayError as error:
             if not many:
                 raise
@@ -190,19 +192,19 @@ def open_host(base: str | None, compile: bool | None, weights: str | None, scree
 
 
 def _prepare(
-    runs: Sequence[Run], host: Host, screen: Console, problems: dict[int, str], many: bool
+    runs: Sequence[Run], host: Host, store: Library, screen: Console, problems: dict[int, str], many: bool
 ) -> dict[int, Prepared]:
     """The runs that can be trained; what is wrong with the others goes to `problems`."""
     from inlay.cli.progress import show_data
     from inlay.runs.length import FEW_TO_VALIDATE
-    from inlay.runs.prepare import prepare
+    from inlay.runs.teacher import prepare_taught
     from inlay.tracking.progress import few_to_validate
 
     prepared: dict[int, Prepared] = {}
     for i, run in enumerate(runs):
         try:
             if i not in problems:
-                prepared[i] = prepare(run, host)
+                prepared[i] = prepare_taught(run, host, store)
         except InlayError as error:
             if not many:
                 raise
@@ -214,6 +216,8 @@ def _prepare(
         elif many:
             rows = f"{len(prepared[i].train.examples):,} rows"
             screen.print(f"{run.name}: {prepared[i].task.name}, {rows}, {prepared[i].method.spec}")
+            for warning in prepared[i].warnings:
+                screen.print(f"{run.name}: {warning}", style="yellow", soft_wrap=True)
         else:
             show_data(screen, prepared[i], host)
     few = [data.run.name for data in prepared.values() if few_to_validate(data)] if many else []

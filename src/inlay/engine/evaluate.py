@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,11 +16,15 @@ from torch import Tensor
 from inlay.data.batch import ramp
 from inlay.engine.predict import Encoded, all_pooled, batch_of, decode, encode, pooled_blocks, run, run_rows
 from inlay.engine.translate import AnswerOptions
-from inlay.errors import DataError
+from inlay.errors import DataError, RunError
 from inlay.tasks import Answer, Example, Row, RowOutputs, Task
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
+
+
+PARTS = 20
+"""Of examples, each of which is left out once to see how far a score depends on them."""
 
 
 def outputs_of(
@@ -109,3 +116,43 @@ def score(
             return found
     answers = task.answers(*by_example(outputs, rows, len(examples)), examples, labels, host.base)
     return task.score(examples, answers, labels)
+
+
+@functools.cache
+def kept_without(examples: int, parts: int) -> list[list[int]]:
+    """The numbers of the examples that are left without the first, second ... part; parts are drawn at random.
+
+    Every so many rows, or so many in a row, would be a part of a kind: files are often sorted, or alternate.
+    """
+    order = list(range(examples))
+    random.Random("inlay parts").shuffle(order)
+    out = [set(order[part::parts]) for part in range(parts)]
+    return [[i for i in range(examples) if i not in own] for own in out]
+
+
+def replicates(
+    host: Host,
+    name: str,
+    examples: Sequence[Example],
+    rows: Sequence[Row],
+    outputs: Sequence[Tensor],
+    task: Task,
+    metric: str,
+) -> list[float]:
+    """A metric without the first, second ... part of the examples: the delete-a-group jackknife, for any metric.
+
+    Parts are the same for all runs on these examples, so differences of two runs' replicates give the error of the
+    difference of their scores. Empty where there is nothing to compare.
+    """
+    parts, labels = min(PARTS, len(examples)), host.labels(name)
+    if parts < 2 or not task.gives_answers:
+        return []
+    answers = task.answers(*by_example(outputs, rows, len(examples)), examples, labels, host.base)
+    found = []
+    for kept in kept_without(len(examples), parts):
+        try:
+            scores = task.score([examples[i] for i in kept], [answers[i] for i in kept], labels)
+        except RunError:  # what is left cannot be scored: no word, no row
+            return []
+        found.append(scores.get(metric, math.nan))
+    return found if all(map(math.isfinite, found)) else []

@@ -42,7 +42,14 @@ def takes(q: Tensor, longest: int) -> bool:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool = False, window: int = -1
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu: Tensor,
+    scale: float,
+    causal: bool = False,
+    window: int = -1,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Every token attends to its own row: [tokens, heads, d] -> the same shape, contiguous.
 
@@ -55,8 +62,10 @@ def attention(
         scale: of the scores.
         causal: whether a token sees only itself and those before it.
         window: how far away a token may be to be seen; negative for any distance.
+        bias: [heads, 2n - 1] what is added to a score, by the key's place less the query's, from 1 - n to n - 1; n is
+            at least the longest row's length.
     """
-    out: Tensor = _forward(q, k, v, cu, scale, causal, window)[0]
+    out: Tensor = _forward(q, k, v, cu, scale, causal, window, bias)[0]
     return out
 
 
@@ -70,6 +79,13 @@ def _seen(query, key, length, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr
     if WINDOW:
         seen = seen & (tl.abs(distance) <= window)
     return seen
+
+
+@triton.jit
+def _biased(scores, BIAS, query, key, seen, middle):
+    """Scores in units of log 2, and what their distance adds."""
+    distance = key[None, :] - query[:, None]
+    return scores + tl.load(BIAS + middle + distance, mask=seen, other=0.0).to(tl.float32) * _LOG2E
 
 
 @triton.jit
@@ -88,8 +104,9 @@ def _put(base, values, first, length, stride, D: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit(do_not_specialize=["tokens", "window"])
 def _attend(
-    Q, K, V, OUT, LSE, CU, tokens, heads, q_token, q_head, k_token, k_head, v_token, v_head, scale, window,
-    D: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    Q, K, V, OUT, LSE, CU, BIAS, middle, tokens, heads,
+    q_token, q_head, k_token, k_head, v_token, v_head, scale, window,
+    D: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     start = tl.load(CU + row).to(tl.int64)
@@ -98,6 +115,7 @@ def _attend(
     K += start * k_token + head * k_head
     V += start * v_token + head * v_head
     OUT += (start * heads + head) * D
+    BIAS += head * (2 * middle + 1)
     LSE += head.to(tl.int64) * tokens + start
     for i in range(0, length, BLOCK):
         query = i + tl.arange(0, BLOCK)
@@ -115,7 +133,11 @@ def _attend(
             k = _tile(K, j, length, k_token, D, BLOCK)
             v = _tile(V, j, length, v_token, D, BLOCK)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * _LOG2E)
-            scores = tl.where(_seen(query, j + tl.arange(0, BLOCK), length, window, CAUSAL, WINDOW), scores, _FAR)
+            key = j + tl.arange(0, BLOCK)
+            seen = _seen(query, key, length, window, CAUSAL, WINDOW)
+            if BIASED:
+                scores = _biased(scores, BIAS, query, key, seen, middle)
+            scores = tl.where(seen, scores, _FAR)
             higher = tl.maximum(most, tl.max(scores, 1))
             p = tl.exp2(scores - higher[:, None])
             fade = tl.exp2(most - higher)
@@ -128,17 +150,25 @@ def _attend(
 
 @triton.jit
 def _scores_back(
-    q, k, v, g, lse, delta, i, j, length, scale, window,
-    BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    q, k, v, g, lse, delta, BIAS, DB, middle, i, j, length, scale, window,
+    BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BIASED: tl.constexpr, BIAS_BACK: tl.constexpr,
 ):  # fmt: skip
-    """[queries, keys] the probabilities of a block, and the gradient of its scaled scores times the scale."""
+    """[queries, keys] the probabilities of a block, and the gradient of its scaled scores times the scale.
+
+    What the scores' gradient is without the scale goes to DB, by query and distance.
+    """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * _LOG2E)
-    step = tl.arange(0, BLOCK)
-    seen = _seen(i + step, j + step, length, window, CAUSAL, WINDOW)
+    query, key = i + tl.arange(0, BLOCK), j + tl.arange(0, BLOCK)
+    seen = _seen(query, key, length, window, CAUSAL, WINDOW)
+    if BIASED:
+        scores = _biased(scores, BIAS, query, key, seen, middle)
     p = tl.exp2(tl.where(seen, scores - lse[:, None] * _LOG2E, _FAR))
     dp = tl.dot(g, tl.trans(v), input_precision="ieee")
-    ds = p * (dp - delta[:, None]) * scale
-    return p.to(q.dtype), ds.to(q.dtype)
+    ds = p * (dp - delta[:, None])
+    if BIAS_BACK:
+        at = query[:, None].to(tl.int64) * (2 * middle + 1) + middle + key[None, :] - query[:, None]
+        tl.store(DB + at, ds, mask=seen)
+    return p.to(q.dtype), (ds * scale).to(q.dtype)
 
 
 @triton.jit
@@ -154,9 +184,10 @@ def _queries(Q, G, OUT, LSE, i, length, q_token, g_token, heads, D: tl.constexpr
 
 @triton.jit(do_not_specialize=["tokens", "window"])
 def _attend_back(
-    Q, K, V, G, OUT, LSE, CU, DQ, tokens, heads,
+    Q, K, V, G, OUT, LSE, CU, DQ, BIAS, DB, middle, tokens, heads,
     q_token, q_head, k_token, k_head, v_token, v_head, g_token, g_head, scale, window,
     D: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    BIASED: tl.constexpr, BIAS_BACK: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     start = tl.load(CU + row).to(tl.int64)
@@ -170,7 +201,9 @@ def _attend_back(
     DK = DQ + heads * D
     DV = DK + heads * D
     step = 3 * heads * D
+    BIAS += head * (2 * middle + 1)
     LSE += head.to(tl.int64) * tokens + start
+    DB += (head.to(tl.int64) * tokens + start) * (2 * middle + 1)
     for j in range(0, length, BLOCK):
         k = _tile(K, j, length, k_token, D, BLOCK)
         v = _tile(V, j, length, v_token, D, BLOCK)
@@ -184,7 +217,10 @@ def _attend_back(
             low = j
         for i in range(low, high, BLOCK):
             q, g, lse, delta = _queries(Q, G, OUT, LSE, i, length, q_token, g_token, heads, D, BLOCK)
-            p, ds = _scores_back(q, k, v, g, lse, delta, i, j, length, scale, window, BLOCK, CAUSAL, WINDOW)
+            p, ds = _scores_back(
+                q, k, v, g, lse, delta, BIAS, DB, middle, i, j, length, scale, window,
+                BLOCK, CAUSAL, WINDOW, BIASED, BIAS_BACK,
+            )  # fmt: skip
             dv += tl.dot(tl.trans(p), g, input_precision="ieee")
             dk += tl.dot(tl.trans(ds), q, input_precision="ieee")
             if length <= BLOCK:  # the usual row: its queries' gradient needs no second pass
@@ -204,17 +240,21 @@ def _attend_back(
             for j in range(low, high, BLOCK):
                 k = _tile(K, j, length, k_token, D, BLOCK)
                 v = _tile(V, j, length, v_token, D, BLOCK)
-                p, ds = _scores_back(q, k, v, g, lse, delta, i, j, length, scale, window, BLOCK, CAUSAL, WINDOW)
+                p, ds = _scores_back(
+                    q, k, v, g, lse, delta, BIAS, DB, middle, i, j, length, scale, window,
+                    BLOCK, CAUSAL, WINDOW, BIASED, False,
+                )  # fmt: skip
                 dq += tl.dot(ds, k, input_precision="ieee")
             _put(DQ, dq, i, length, step, D, BLOCK)
 
 
-def _constants(q: Tensor, rows: int, causal: bool, window: int) -> dict[str, Any]:
+def _constants(q: Tensor, rows: int, causal: bool, window: int, bias: Tensor | None) -> dict[str, Any]:
     return {
         "D": q.shape[2],
         "BLOCK": 64 if _is_few(q, rows) else 32,
         "CAUSAL": causal,
         "WINDOW": window >= 0,
+        "BIASED": bias is not None,
     }
 
 
@@ -240,9 +280,14 @@ def _rowwise(x: Tensor) -> Tensor:
     return x if x.stride(2) == 1 else x.contiguous()
 
 
+def _table(bias: Tensor | None, otherwise: Tensor) -> tuple[Tensor, int]:
+    """What the kernels take for a bias, and where in it no distance is."""
+    return (otherwise, 0) if bias is None else (bias.contiguous(), bias.shape[1] // 2)
+
+
 @operator("short_attention", has_gradient=True)
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int
+    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The result and [heads, tokens] the logsumexp of each query's scores."""
     assert q.shape == k.shape == v.shape, "queries, keys and values have one shape"
@@ -256,54 +301,69 @@ def _forward(
         strides = [n for t in (q, k, v) for n in t.stride()[:2]]
         with torch.cuda.device_of(q):
             _attend[(programs,)](
-                q, k, v, out, lse, cu, tokens, heads, *strides, scale, window,
-                **_constants(q, cu.numel() - 1, causal, window), **_launch(q, cu.numel() - 1, backward=False),
+                q, k, v, out, lse, cu, *_table(bias, q), tokens, heads, *strides, scale, window,
+                **_constants(q, cu.numel() - 1, causal, window, bias), **_launch(q, cu.numel() - 1, backward=False),
             )  # fmt: skip
     return out, lse
 
 
 @fake(_forward)
-def _(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int) -> tuple[Tensor, Tensor]:
+def _(
+    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, scale: float, causal: bool, window: int, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     return out, q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 
 
 @operator("short_attention_backward", has_gradient=False)
 def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
-    scale: float, causal: bool, window: int,
-) -> Tensor:  # fmt: skip
-    """[tokens, 3, heads, d]: the gradients of q, k and v lie side by side, as one product before them wants them."""
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor, bias: Tensor | None,
+    scale: float, causal: bool, window: int, of_bias: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """[tokens, 3, heads, d]: the gradients of q, k and v lie side by side, as one product before them wants them.
+
+    And, if asked for, [heads, 2n - 1] that of the bias: each query's is written to a place of its own, then summed.
+    """
     tokens, heads, width = q.shape
     q, k, v, grad = _rowwise(q), _rowwise(k), _rowwise(v), _rowwise(grad)
     found = q.new_empty(tokens, 3, heads, width)
+    each = q.new_zeros(_each_shape(q, bias, of_bias), dtype=torch.float32)
     programs = (cu.numel() - 1) * heads
     if programs > 0 and tokens > 0:
         strides = [n for t in (q, k, v, grad) for n in t.stride()[:2]]
+        table, middle = _table(bias, q)
         with torch.cuda.device_of(q):
             _attend_back[(programs,)](
-                q, k, v, grad, out, lse, cu, found, tokens, heads, *strides, scale, window,
-                **_constants(q, cu.numel() - 1, causal, window), **_launch(q, cu.numel() - 1, backward=True),
+                q, k, v, grad, out, lse, cu, found, table, each, middle, tokens, heads, *strides, scale, window,
+                **_constants(q, cu.numel() - 1, causal, window, bias), **_launch(q, cu.numel() - 1, backward=True),
+                BIAS_BACK=of_bias,
             )  # fmt: skip
-    return found
+    return found, each.sum(1)
+
+
+def _each_shape(q: Tensor, bias: Tensor | None, of_bias: bool) -> tuple[int, int, int]:
+    """[heads, tokens, distances]."""
+    return (q.shape[1], q.shape[0], bias.shape[1]) if of_bias and bias is not None else (0, 0, 0)
 
 
 @fake(_backward)
 def _(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor,
-    scale: float, causal: bool, window: int,
-) -> Tensor:  # fmt: skip
-    return q.new_empty(q.shape[0], 3, *q.shape[1:])
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor, bias: Tensor | None,
+    scale: float, causal: bool, window: int, of_bias: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    heads, _, distances = _each_shape(q, bias, of_bias)
+    return q.new_empty(q.shape[0], 3, *q.shape[1:]), q.new_empty(heads, distances, dtype=torch.float32)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, cu, *ctx.rest = inputs
-    ctx.save_for_backward(q, k, v, *output, cu)
+    q, k, v, cu, *ctx.rest, bias = inputs
+    ctx.save_for_backward(q, k, v, *output, cu, bias)
 
 
 def _gradients(ctx: Any, grad: Tensor, of_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-    found = _backward(grad, *ctx.saved_tensors, *ctx.rest)
-    return (*found.unbind(1), None, None, None, None)
+    bias, trained = ctx.saved_tensors[-1], bool(ctx.needs_input_grad[-1])
+    found, of_bias = _backward(grad, *ctx.saved_tensors, *ctx.rest, trained)
+    return (*found.unbind(1), None, None, None, None, of_bias.to(bias.dtype) if trained else None)
 
 
 gradient(_forward, _gradients, keep=_save)

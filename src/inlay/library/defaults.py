@@ -21,8 +21,8 @@ _ALL = {"layers": "all", "mixout": 0.0, "mixout_unit": "neuron"}
 _GATES = {"low": -1.5, "high": 1.5, "temperature": 1.0, "gate": 5.0}
 METHODS: dict[str, dict[str, Any]] = {
     "adapterbias": {**_ALL, "share": "none", "alpha": True, "l0": 0.0, **_GATES, "gate_lr": 0.0},
-    "bitfit": {**_ALL},
-    "diffprune": {**_ALL, "target": 0.005, "l0": 1.25e-7, **_GATES, "gate_lr": 0.0},
+    "bitfit": {**_ALL, "sites": "all"},
+    "diffprune": {**_ALL, "target": 0.005, "l0": 1.25e-7, **_GATES, "gate_lr": 0.0, "structured": False},
     "finetune": {**_ALL, "top": None},
     "frozen": {**_ALL},
     "houlsby": {
@@ -93,6 +93,9 @@ LATER: dict[str, Any] = {
     "few_shot_temperature": 0.1,
     "folds": 0,
     "fold": None,
+    "teacher": None,
+    "unlabelled": None,
+    "split_seed": None,
     "test_size": None,
     "pretrain_lr": None,
     "pretrain_batch_size": None,

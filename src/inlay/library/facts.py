@@ -9,7 +9,7 @@ from inlay.library import about
 from inlay.library.about import Card, one_line
 from inlay.library.cards import Entry
 
-_ASIDE = ("data", "name", "method", "task", "head", "pool", "seed")
+_ASIDE = ("data", "name", "method", "task", "head", "pool", "seed", "teacher")
 """Settings that a page shows elsewhere."""
 
 
@@ -49,6 +49,8 @@ def training(card: Card) -> Iterator[tuple[str, str]]:
         other = "else" if config else ""
         given = ", ".join(f"{key} {one_line(value)}" for key, value in config.items())
         yield "settings", f"{given}; " * bool(given) + f"everything {other} by default".replace("  ", " ")
+    if teacher := about.section(card, "teacher").get("ref"):
+        yield "teacher", one_line(teacher)
     yield "seed", str(card.get("seed", ""))
     best = about.section(card, "best")
     if isinstance(best.get("step"), int) and isinstance(best.get("epoch"), int | float):

@@ -189,7 +189,7 @@ def _without_folders(card: Card) -> dict[str, Any]:
     """What is in a folder of some machine is called by its last part."""
     named = str(card.get("base_name") or "")
     config = dict(about.section(card, "config"))
-    config |= {key: os.path.basename(str(config[key])) for key in ("val", "test") if config.get(key)}
+    config |= {key: os.path.basename(str(config[key])) for key in ("val", "test", "unlabelled") if config.get(key)}
     return {**card, "config": config, "base_name": named if _REPO.fullmatch(named) else os.path.basename(named)}
 
 

@@ -1,6 +1,9 @@
-"""BitFit (Ben Zaken et al. 2021): train every bias of the encoder layers.
+"""BitFit (Ben Zaken et al. 2021): train every bias of the encoder layers, or some of them.
 
-y + db at each projection, before its dropout, and LN(x) + dbeta at each norm
+    y + db at each projection, before its dropout, and LN(x) + dbeta at each norm
+
+The paper's subset is that of the queries and of "the second MLP layer", which is the feed-forward's first projection
+(d to 4d; `query intermediate` in the authors' code): `sites=attn.q+ffn.in`, nearly half of all biases.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, Tensors
 from inlay.bank.route import Route
 from inlay.base.leaf import Leaf
 from inlay.base.sites import Site, Sites
-from inlay.errors import SpecError
+from inlay.config import option
+from inlay.errors import SpecError, suggest
 from inlay.registry import methods
 
 
@@ -37,12 +41,19 @@ class BiasShift(Delta):
 @methods.register("bitfit")
 @dataclass(frozen=True, kw_only=True)
 class BitFit(SlotMethod):
-    """Every bias of the encoder layers; biases outside the layers stay frozen."""
+    """Biases of the encoder layers; those outside the layers stay frozen."""
+
+    sites: str = option("all", "whose biases: all, or projections and norms joined by +, such as attn.q+ffn.in")
 
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per bias."""
-        layers = sites.choose_layers(self.layers)
+        layers, model = sites.choose_layers(self.layers), sites.arch.model_type
         found = [s for s in sites if s.layer in layers and s.bias]
         if not found:
-            raise SpecError(f"bitfit has nothing to train: {sites.arch.model_type} has no biases in these layers")
+            raise SpecError(f"bitfit has nothing to train: {model} has no biases in these layers")
+        if self.sites != "all":
+            chosen, there = sites.read_kinds(self.sites), sorted({site.kind for site in found})
+            for kind in (kind for kind in chosen if kind not in there):
+                raise SpecError(f"bitfit: {model} has no bias to train at {kind!r}. {suggest(kind, there)}")
+            found = [site for site in found if site.kind in chosen]
         return [Part(site, BiasShift(), site.name) for site in found]

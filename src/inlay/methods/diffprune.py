@@ -1,6 +1,10 @@
 """Diff pruning (Guo et al. 2021): a sparse difference of all weights.
 
     theta_0 + z w,   z a hard-concrete gate per parameter, lambda * E[L0] in the loss
+    theta_0 + z z_g w,   structured: z_g is one more gate for each matrix and each vector g as a whole
+
+A parameter of a structured difference is used if both gates are open: E[L0] is the sum of P(z > 0) P(z_g > 0), as in
+the paper. The authors' code adds the two, which leaves a single gate z_g next to no penalty.
 
 Gates learn at a rate of their own (0.1 in Guo et al.'s code), and are clipped by themselves: they start at log-odds 5
 and shut below 0, which the run's own rate would never reach. Then the differences of largest magnitude are kept up to
@@ -36,6 +40,7 @@ class DiffPrune(WeightMethod):
     high: float = option(1.5, "upper end of the stretched gate")
     temperature: float = option(1.0, "temperature of the gate")
     gate: float = option(5.0, "initial log-odds of a gate being open")
+    structured: bool = option(False, "one more gate for each matrix and each vector as a whole")
     gate_lr: float = option(0.1, "peak learning rate of the gates; 0: the run's own", at_least=0)
 
     def check(self) -> None:
@@ -48,9 +53,13 @@ class DiffPrune(WeightMethod):
         return self.gate_lr or None
 
     def gates_left(self, tensors: Tensors) -> dict[str, dict[str, float]]:
-        """Of all weights together."""
-        gates = [t.flatten() for name, t in tensors.items() if name.endswith(".gate")]
-        return {"all": self._gate.left(torch.cat(gates))} if gates else {}
+        """Of all weights together, and of all matrices and vectors."""
+        names = _gated(tensors)
+        if not names:
+            return {}
+        found = {"all": self._gate.left(torch.cat([tensors[f"{name}.gate"].flatten() for name in names]))}
+        groups = [tensors[group] for name in names if (group := f"{name}.group.gate") in tensors]
+        return found | ({"groups": self._gate.left(torch.cat(groups))} if groups else {})
 
     @property
     def _gate(self) -> HardConcrete:
@@ -61,9 +70,11 @@ class DiffPrune(WeightMethod):
         return weights_of(sites, self.layers)
 
     def params(self, sites: Sites) -> dict[str, Param]:
-        """A difference and a gate per weight."""
+        """A difference and a gate per weight, and a gate per tensor."""
         params = {name: Param(sites.parameters[name]) for name in self.targets(sites)}
-        return params | {f"{name}.gate": Param(param.shape, "gate") for name, param in params.items()}
+        gates = {f"{name}.gate": Param(param.shape, "gate") for name, param in params.items()}
+        groups = {f"{name}.group.gate": Param((1,), "gate") for name in params} if self.structured else {}
+        return params | gates | groups
 
     def initial(self, sites: Sites, seed: int) -> dict[str, Tensor]:
         """No difference, gates open."""
@@ -82,32 +93,39 @@ class DiffPrune(WeightMethod):
 
     def difference(self, name: str, tensors: Tensors, like: Tensor, uniform: Uniform | None) -> Tensor:
         """z w while gates are there, the sparse difference afterwards."""
-        log_a = tensors.get(f"{name}.gate")
+        log_a, log_g = tensors.get(f"{name}.gate"), tensors.get(f"{name}.group.gate")
         if log_a is not None:
             z = self._gate.settled(log_a) if uniform is None else self._gate.sample(log_a, uniform(name, log_a))
-            return z * tensors[name]
+            if log_g is None:
+                return z * tensors[name]
+            group = f"{name}.group"
+            z_g = self._gate.settled(log_g) if uniform is None else self._gate.sample(log_g, uniform(group, log_g))
+            return z_g * z * tensors[name]
         if name + sparse.INDEX not in tensors:
             return tensors.get(name, torch.zeros_like(like))
         return sparse.spread(tensors[name + sparse.INDEX], tensors[name + sparse.VALUE], tuple(like.shape))
 
     def penalty(self, tensors: Tensors) -> Tensor | None:
         """lambda * E[L0]; none once the mask is fixed."""
-        gates = [t for name, t in tensors.items() if name.endswith(".gate")]
-        if not gates:
+        names = _gated(tensors)
+        if not names:
             return None
-        return self.l0 * torch.stack([self._gate.expected_l0(g).sum() for g in gates]).sum()
+        used = [self._gate.expected_l0(tensors[f"{name}.gate"]).sum() for name in names]
+        for i, name in enumerate(names):
+            if (group := f"{name}.group.gate") in tensors:
+                used[i] = used[i] * self._gate.expected_l0(tensors[group]).sum()
+        return self.l0 * torch.stack(used).sum()
 
     def draws(self, tensors: Tensors) -> bool:
         """Gates are drawn, as long as they are there."""
-        return super().draws(tensors) or any(name.endswith(".gate") for name in tensors)
+        return super().draws(tensors) or bool(_gated(tensors))
 
     def finish(self, tensors: Tensors) -> dict[str, Tensor]:
         """Keep the largest differences, up to the target; already sparse tensors stay as they are."""
-        gates = [name for name in tensors if name.endswith(".gate")]
-        if not gates:
+        names = _gated(tensors)
+        if not names:
             return dict(tensors)
-        names = [name.removesuffix(".gate") for name in gates]
-        dense = {n: (self._gate.settled(tensors[f"{n}.gate"]) * tensors[n]).detach() for n in names}
+        dense = {name: self.difference(name, tensors, tensors[name], None).detach() for name in names}
         magnitude = torch.cat([d.abs().flatten() for d in dense.values()])
         keep = magnitude.topk(self.budget(magnitude.numel())).indices
         mask = torch.zeros_like(magnitude, dtype=torch.bool)
@@ -118,3 +136,9 @@ class DiffPrune(WeightMethod):
             value = dense[name].flatten()[index]
             kept |= {name + sparse.INDEX: index.to(torch.int32), name + sparse.VALUE: value}
         return kept
+
+
+def _gated(tensors: Tensors) -> list[str]:
+    """The weights whose gates are there."""
+    gates = [name.removesuffix(".gate") for name in tensors if name.endswith(".gate")]
+    return [name for name in gates if not name.endswith(".group")]

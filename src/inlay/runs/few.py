@@ -29,9 +29,9 @@ FOLDS = 5
 
 
 def may_begin_by_itself(run: Run) -> bool:
-    """Whether a run may be few-shot without being told to: nobody has said how long to train."""
+    """Whether a run may be few-shot without being told to: nobody has said how long to train, or by whom."""
     said = (run.epochs, run.max_steps, run.eval_every, run.patience)
-    return run.few_shot is None and run.head == "linear" and all(one is None for one in said)
+    return run.few_shot is None and run.head == "linear" and all(one is None for one in (*said, run.teacher))
 
 
 def is_few_shot(run: Run, task: Task, method: Method, rows: int) -> bool:
@@ -39,6 +39,8 @@ def is_few_shot(run: Run, task: Task, method: Method, rows: int) -> bool:
     fits = task.name == "classification" and run.head == "linear"
     if run.few_shot is None:
         return fits and rows < FEW_SHOT_BELOW and may_begin_by_itself(run) and not method.retunes
+    if run.few_shot and run.teacher is not None:
+        raise RunError("few_shot (--few-shot) cannot be combined with teacher (--teacher): it needs the class of a row")
     if run.few_shot and task.name != "classification":
         raise RunError(f"few_shot (--few-shot) is for classification, not for {task.name}")
     if run.few_shot and not fits:

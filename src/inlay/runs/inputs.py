@@ -80,6 +80,8 @@ def check(run: Run) -> None:
     if isinstance(run.data, str) and not is_local(run.data):
         return  # reading a hub dataset takes longer than loading torch
     sources, _ = open_inputs(run)
+    if run.unlabelled is not None:
+        open_source(run.unlabelled, format=run.format, encoding=run.encoding)
     if kind is not None and kind not in metrics.OF_TASK:
         return  # what it reads is known when it is imported
     found, _, _ = choose_columns(run, sources["train"], kind)

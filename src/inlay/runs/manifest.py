@@ -24,7 +24,7 @@ from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import InlayError, RunError
 from inlay.runs.run import Run, make_run
 
-_FILES = ("data", "val", "test")
+_FILES = ("data", "val", "test", "unlabelled")
 
 
 def read_manifest(path: str | os.PathLike[str]) -> list[Run]:

@@ -13,5 +13,7 @@ def members_of(run: Run, count: int, name: str) -> list[Run]:
     if run.fold is not None or run.folds:
         which = "fold" if run.fold is not None else "folds"
         raise RunError(f"{which} (--{which}) cannot be combined with an ensemble, which has parts of its own")
+    if run.teacher is not None:
+        raise RunError("teacher (--teacher) cannot be combined with an ensemble: it trains one adapter")
     own = [{"name": f"{name}-{i + 1}", "seed": run.seed + i, "fold": f"{i + 1}/{count}"} for i in range(count)]
     return [run.model_copy(update=changes) for changes in own]

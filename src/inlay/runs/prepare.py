@@ -35,7 +35,7 @@ from inlay.runs.few import folds_of, is_few_shot
 from inlay.runs.inputs import SAMPLE, choose_columns, name_of, open_inputs
 from inlay.runs.length import settled
 from inlay.runs.run import Run
-from inlay.runs.splits import for_test, into_folds, split
+from inlay.runs.splits import for_test, into_folds, split_known
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
 
@@ -78,11 +78,18 @@ class Prepared:
     """split -> the digest of its file, where it is one."""
     folds: tuple[tuple[int, ...], ...] = ()
     """The numbers of the examples that each fold is scored on; all are then in `train` and in `validation`."""
+    teacher: dict[str, Any] = field(default_factory=dict)
+    """What a card says of who else has labelled the training rows; see runs/teacher.py."""
+    unlabelled: Split | None = None
+    """Rows to train on that the teacher alone has labelled."""
+    warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # also for another run on these rows
-        few = is_few_shot(self.run, self.task, self.method, len(self.train.rows))
-        run = settled(self.run, len(self.train.rows), len(self.validation.examples), few, len(self.folds))
+        rows = len(self.train.rows) + (len(self.unlabelled.rows) if self.unlabelled is not None else 0)
+        few = is_few_shot(self.run, self.task, self.method, rows)
+        run = settled(self.run, rows, len(self.validation.examples), few, len(self.folds))
+        run = run.model_copy(update={"teacher": self.teacher["ref"]}) if self.teacher else run
         object.__setattr__(self, "run", run)
 
 
@@ -103,9 +110,13 @@ class Known:
     """A note on rows that cannot be used."""
     files: dict[str, Any]
 
+    def is_split(self, run: Run) -> bool:
+        """Whether a seed decides on which rows to train."""
+        return run.fold is None and (not self.validation or run.train_size is not None)
+
     def is_split_by_seed(self, run: Run) -> bool:
-        """Whether another seed trains on other rows."""
-        return not self.validation or run.train_size is not None
+        """Whether another seed of the run trains on other rows."""
+        return run.split_seed is None and self.is_split(run)
 
 
 def read(run: Run) -> Known:
@@ -143,7 +154,7 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
     folds, more = into_folds(run, given.task, given.train, number) if number else ((), [])
     train, validation = given.train, given.train
     if not folds:
-        train, validation, more = split(run, given.task, given.train, given.validation, len(given.test))
+        train, validation, more = split_known(run, given.task, given.train, given.validation, len(given.test))
     task = given.task.fit(train)
     notes = [*given.notes, *more, *given.skipped]
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)

@@ -104,6 +104,7 @@ class Run(BaseModel):
     )
     metric: str | None = Field(None, description="the metric that picks the best checkpoint")
     seed: int = Field(0, ge=0, description="the seed for initial weights, row order, dropout and splits")
+    split_seed: int | None = Field(None, ge=0, description="the seed for splits alone")
     pretrain_on_text: bool = Field(False, description="first train on the texts alone, with masked words (TAPT)")
     pretrain_epochs: int = Field(3, ge=1, description="passes over the texts in pretraining")
     pretrain_lr: float | None = Field(None, gt=0, description="the peak learning rate of pretraining")
@@ -123,6 +124,11 @@ class Run(BaseModel):
         pattern=r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$",
         description="leave out one part of the rows: 2/5 is the second of five",
     )
+    teacher: str | None = Field(
+        None,
+        description="learn from the answers of an ensemble or an adapter in the library too, not from labels alone",
+    )
+    unlabelled: str | None = Field(None, description="a file of texts that the teacher labels")
     skip_bad_rows: bool = Field(False, description="skip rows that cannot be used, and count them")
 
     @field_validator("folds")
@@ -161,6 +167,11 @@ class Run(BaseModel):
             return check_name(name) if name else name
         except LibraryError as error:  # now, and not when the adapter is trained and cannot be kept
             raise ValueError(str(error)) from None
+
+    @property
+    def splits_by(self) -> int:
+        """The seed that decides which rows are held out."""
+        return self.seed if self.split_seed is None else self.split_seed
 
     def config(self) -> dict[str, Any]:
         """What differs from the defaults: enough to run it again. Rows given as objects are left out."""

@@ -23,8 +23,8 @@ def for_test(run: Run, task: Task, known: list[Example], has_test: bool) -> tupl
     return [known[i] for i in rest], [known[i] for i in test], note
 
 
-def split(
-    run: Run, task: Task, known: list[Example], held_out: list[Example], tested: int = 0
+def split_known(
+    run: Run, task: Task, known: list[Example], held_out: list[Example], tested: int
 ) -> tuple[list[Example], list[Example], list[str]]:
     """The rows to train on, those that validate, and notes.
 
@@ -47,20 +47,20 @@ def split(
         n = splitting.size(run.train_size, everything, "train_size")
         if n > len(known):
             raise RunError(f"train_size {run.train_size} needs {n} rows; --test-size leaves {len(known)}")
-        chosen = splitting.take(len(known), n, run.seed, strata)
+        chosen = splitting.take(len(known), n, run.splits_by, strata)
         return [known[i] for i in chosen], held_out, [*notes, f"training on {n:,} of {len(known):,} rows"]
     if len(known) < 2:
         raise DataError(f"{name_of(run)}: one row is too few to train and validate on")
     texts = describe.groups([task.subject(e) for e in known])
     train, validation = splitting.split(
-        *(len(known), run.seed),
+        *(len(known), run.splits_by),
         train_size=run.train_size,
         val_size=run.val_size,
         stratify=strata,
         groups=texts,
         of=everything,
     )
-    notes = [f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.seed})"]
+    notes = [f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.splits_by})"]
     if run.train_size is not None:
         notes.append(f"training on {len(train):,} of {len(known):,} rows")
     return [known[i] for i in train], [known[i] for i in validation], notes
@@ -90,10 +90,9 @@ def into_folds(
 ) -> tuple[tuple[tuple[int, ...], ...], list[str]]:
     """The examples that each fold is scored on, by their numbers; the same text is never in two of them."""
     texts = describe.groups([task.subject(e) for e in known])
-    found = splitting.folds(len(known), number, run.seed, _strata(run, task, known), texts)
-    note = (
-        f"{len(found)} folds of the {len(known):,} rows give the score (seed {run.seed}); the adapter learns from all"
-    )
+    found = splitting.folds(len(known), number, run.splits_by, _strata(run, task, known), texts)
+    whose = f"(seed {run.splits_by})"
+    note = f"{len(found)} folds of the {len(known):,} rows give the score {whose}; the adapter learns from all"
     return tuple(map(tuple, found)), [note]
 
 

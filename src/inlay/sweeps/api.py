@@ -12,17 +12,21 @@ from inlay.engine.host import Host
 from inlay.errors import RunError, suggest
 from inlay.library.adapter import Adapter
 from inlay.library.defaults import lasting
+from inlay.library.ensemble import Ensemble
 from inlay.library.library import Library, check_name
+from inlay.runs.few import FEW_SHOT_RATE
 from inlay.runs.prepare import Prepared
 from inlay.runs.run import Run, data_name
+from inlay.sweeps import ensemble as together
 from inlay.sweeps.draw import draw
 from inlay.sweeps.grid import Grid, Setting, Space, read_grid
 from inlay.sweeps.local import Local
 from inlay.sweeps.ray import Cluster, Ray, read_engine
 from inlay.sweeps.search import PRUNERS, OptunaSearch
 from inlay.sweeps.store import Row, Store
-from inlay.sweeps.table import SELECT, Select, Sweep, rank, worth_keeping
+from inlay.sweeps.table import SELECT, Entry, Select, Sweep, rank, worth_keeping
 from inlay.sweeps.trial import Trial, Trials, digest
+from inlay.sweeps.winner import Verdict, decide, distances
 from inlay.tracking.events import Callback
 from inlay.training.api import card_facts
 
@@ -40,7 +44,9 @@ class Plan:
     """How many settings a search tries."""
     pruner: str = "median"
     seeds: int = 1
-    select: Select = "mean"
+    select: Select = "careful"
+    ensemble: int | None = None
+    """How many picks among the runs answer as one; the winner alone by default."""
     report: str | None = None
     """A metric to show beside the one that decides."""
 
@@ -69,6 +75,8 @@ class Plan:
         """The space of its grid around settings, and everything that is wrong with both."""
         free = self.random is not None or self.search is not None
         space, problems = read_grid(given, self.grid, ranges=free)
+        if self.ensemble is not None:
+            problems = [*problems, *together.problems(self.ensemble, self.grid, given)]
         return space, [*self.problems(), *problems]
 
 
@@ -82,7 +90,8 @@ def sweep(
     trials: int | None = None,
     pruner: str = "median",
     seeds: int = 1,
-    select: Select = "mean",
+    select: Select = "careful",
+    ensemble: int | None = None,
     report: str | None = None,
     name: str | None = None,
     store: str | os.PathLike[str] | None = None,
@@ -103,7 +112,10 @@ def sweep(
         random: draw so many combinations instead of all.
         search: `optuna` asks for settings one by one, `trials` of them; its `pruner` is median, hyperband or none.
         seeds: how many seeds every setting runs with, from the run's own.
-        select: what wins: the best mean over seeds, or the best single run.
+        select: what wins: the best mean over seeds, or the best single run; `careful` takes the best mean only if it
+            is better than settings nearer to the defaults by more than a standard error.
+        ensemble: choose so many runs, with repetition, that answer best together (`Sweep.ensemble`). All runs then
+            hold out the same rows.
         report: a metric to show beside `run.metric`, which decides.
         name: what the winner is called; by default the run's name, or its data's.
         store: a SQLite file for results; a sweep that is called again with it goes on, and repeats nothing.
@@ -113,7 +125,7 @@ def sweep(
         address: of the cluster; by default one that this machine is part of, else one that is started here.
         workers: how many; by default one for every GPU, or for every machine where there is none.
     """
-    plan = Plan(grid or {}, random, search, trials, pruner, seeds, select, report)
+    plan = Plan(grid or {}, random, search, trials, pruner, seeds, select, ensemble, report)
     given = {key: getattr(run, key) for key in run.model_fields_set if key != "name"}
     space, problems = plan.space(given)
     problems += space.problems(host)
@@ -123,7 +135,7 @@ def sweep(
         raise RunError("; ".join(dict.fromkeys(problems)))
     named = check_name(name or run.name or (data_name(run.data) if isinstance(run.data, str) else "sweep"))
     opened = Store(store)
-    work = Work(host, plan, space, named, opened, slots, callbacks, save_every, cluster)
+    work = Work(host, plan, space, named, opened, slots, callbacks, save_every, cluster, library)
     if store is None:  # in memory: the result still needs it
         return work.run(best, library)
     with closing(opened):
@@ -144,11 +156,12 @@ class Work:
         callbacks: Sequence[Callback] = (),
         save_every: float = 60.0,
         cluster: Cluster | None = None,
+        library: Library | None = None,
     ):
         self.host, self.plan, self.space, self.name, self.store = host, plan, space, name, store
         first = int(space.given.get("seed", 0))
         self.seeds = list(range(first, first + plan.seeds))
-        self.maker = Trials(host, space, name, self.seeds)
+        self.maker = Trials(host, space, name, self.seeds, library, plan.ensemble is not None)
         self.engine: Local | Ray
         if cluster is None:
             self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
@@ -169,14 +182,20 @@ class Work:
         if self.plan.search is None:
             self.trials = self.maker.all(self._settings())
             self.data = self.trials[0].data
+            self._refuse()
             self.store.add(self.trials)
             return
         self.data = self.maker.make(next(self.space.settings()), self.seeds[0]).data
+        self._refuse()
         count = self.plan.trials or 1
         self.search = OptunaSearch(
             self.maker, self.store, self._study(), count, seed=self.seeds[0], pruner=self.plan.pruner
         )
         self.trials = self.search.known()
+
+    def _refuse(self) -> None:
+        if self.plan.ensemble is not None and self.data is not None:
+            together.refuse(self.data.task)
 
     @property
     def runs(self) -> int:
@@ -186,8 +205,10 @@ class Work:
     def run(self, best: bool = False, library: Library | None = None) -> Sweep:
         """Run what has not been run, and rank everything."""
         assert self.data is not None
-        self.engine.run(self.trials, self.search, lambda: worth_keeping(self._rows(), self.metric, len(self.seeds)))
+        self.engine.run(self.trials, self.search, self._wanted)
         result = self.result()
+        if self.plan.ensemble is not None and result.ranking:
+            result = replace(result, ensemble=self._together(result, self.plan.ensemble))
         return self.put(result, Library() if library is None else library) if best and result.ranking else result
 
     @property
@@ -200,40 +221,60 @@ class Work:
         """What is known by now."""
         rows = self._rows()
         ranking = rank(rows, self.metric, self.plan.select, len(self.seeds))
+        verdict = self._verdict(ranking) if self.plan.select == "careful" else None
         load, path = self.store.adapter, self.store.path
-        keys = tuple(self.space.keys)
-        return Sweep(
-            self.name,
-            self.metric,
-            self.plan.select,
-            keys,
-            tuple(rows),
-            ranking,
-            path,
-            report=self.plan.report,
-            _load=load,
-        )
+        keys, how = tuple(self.space.keys), self.plan.select
+        more = {"verdict": verdict, "report": self.plan.report, "_load": load}
+        return Sweep(self.name, self.metric, how, keys, tuple(rows), ranking, path, **more)  # type: ignore[arg-type]
+
+    def _verdict(self, ranking: Sequence[Entry]) -> Verdict | None:
+        assert self.data is not None
+        rate = FEW_SHOT_RATE if self.data.run.few_shot else 1.0
+        far = distances(self.space, ranking, rate)
+        return decide(ranking, self.metric, far, self.space.keys) if ranking else None
+
+    def _wanted(self) -> set[str]:
+        """The runs whose adapters are kept: those that win, however one selects, and candidates of an ensemble."""
+        rows, seeds = self._rows(), len(self.seeds)
+        verdict = self._verdict(rank(rows, self.metric, "careful", seeds))
+        wins = {row.id for row in verdict.entry.runs} if verdict is not None else set()
+        many = together.candidates(rows, self.metric) if self.plan.ensemble is not None else []
+        return worth_keeping(rows, self.metric, seeds) | wins | {row.id for row in many}
+
+    def _together(self, result: Sweep, picks: int) -> together.Chosen:
+        """The ensemble; what was deleted since is trained again."""
+        assert self.data is not None
+        rows = together.candidates(result.rows, self.metric)
+        missing = [row.id for row in rows if self.store.adapter(row.id) is None]
+        if missing:
+            self._again(missing)
+        return together.choose(self.host, self.data, rows, result.winner, picks, self.name, self._adapter)
+
+    def _adapter(self, row: Row) -> Adapter:
+        found = self.store.adapter(row.id)
+        if found is None:
+            raise RunError(f"the adapter of {row.label} could not be made again")
+        return found
 
     def put(self, result: Sweep, library: Library) -> Sweep:
-        """Put the winner into a library, with the sweep's summary on its card."""
-        winner = result.best.best
-        adapter = self.store.adapter(winner.id)
-        if adapter is None:  # it did not win when the sweep last ended, or somebody has deleted it
-            adapter = self._again(winner.id)
-        facts = card_facts(self.host.base, winner.parameters, winner.seconds)
-        entry = library.put(adapter, self.name, parents=[f"sweep:{winner.id}"], **facts, sweep=result.summary())
+        """Put the winner, or the ensemble, into a library, with the sweep's summary on its card."""
+        many, winner = result.ensemble, result.winner
+        if many is None and self.store.adapter(winner.id) is None:  # it did not win before, or somebody has deleted it
+            self._again([winner.id])
+        adapter: Adapter | Ensemble = self._adapter(winner) if many is None else many.adapter
+        members = [winner] if many is None else [row for row, _ in many.members]
+        parameters = Ensemble.parameters([{"parameters": row.parameters} for row in members])
+        facts = card_facts(self.host.base, parameters, sum(row.seconds for row in members))
+        parents = [f"sweep:{row.id}" for row in members]
+        entry = library.put(adapter, self.name, parents=parents, **facts, sweep=result.summary())
         return replace(result, version=entry.version, library=library.root)
 
-    def _again(self, id: str) -> Adapter:
-        """Train a run once more; everything that decides its result is in its settings."""
+    def _again(self, ids: Sequence[str]) -> None:
+        """Train runs once more; everything that decides their result is in their settings."""
         trials = {trial.id: trial for trial in (self.trials if self.search is None else self.search.known())}
-        self.store.set({id: {"state": "waiting"}})
-        again = Local(self.host, self.store, slots=1, callbacks=self.engine.callbacks)
-        again.run([trials[id]], keep=lambda: worth_keeping(self._rows(), self.metric, len(self.seeds)) | {id})
-        found = self.store.adapter(id)
-        if found is None:
-            raise RunError(f"the adapter of {trials[id].label} could not be made again")
-        return found
+        self.store.set({id: {"state": "waiting"} for id in ids})
+        again = Local(self.host, self.store, slots=self.engine.slots, callbacks=self.engine.callbacks)
+        again.run([trials[id] for id in ids], keep=lambda: self._wanted() | set(ids))
 
     def _settings(self) -> list[Setting]:
         if self.plan.random is not None:
@@ -255,7 +296,10 @@ class Work:
         assert self.data is not None
         branches = [repr(replace(branch, method=lasting(branch.method))) for branch in self.space.branches]
         base = (self.host.base.identity(True), self.host.base.form or "", str(self.host.base.dtype))
-        given = {key: value for key, value in self.space.given.items() if key not in ("name", "val", "test")}
-        return digest(
-            {"space": branches, "given": given, "data": self.data.data_hash, "base": base, "seeds": self.seeds}
-        )
+        given = {
+            key: value for key, value in self.space.given.items() if key not in ("name", "val", "test", "unlabelled")
+        }
+        asked = {"space": branches, "given": given, "data": self.data.data_hash, "base": base, "seeds": self.seeds}
+        taught = {"teacher": self.data.teacher} if self.data.teacher else {}
+        one_split = {"one_split": True} if self.maker.shared else {}
+        return digest(asked | taught | one_split)

@@ -2,7 +2,7 @@
 
 data = "tickets.csv"          # relative to the file
 name = "tickets"
-seeds = 3                     # also: select, random, search, trials, pruner
+seeds = 3                     # also: select, ensemble, random, search, trials, pruner
 
 [settings]                    # of all runs, as in `inlay.Run`
 epochs = 3
@@ -24,7 +24,7 @@ from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import RunError, suggest
 from inlay.sweeps.api import Plan
 
-_PLAN = ("random", "search", "trials", "pruner", "seeds", "select", "report")
+_PLAN = ("random", "search", "trials", "pruner", "seeds", "select", "ensemble", "report")
 _KEYS = ("data", "name", *_PLAN, "settings", "grid")
 
 

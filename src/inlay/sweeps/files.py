@@ -87,7 +87,7 @@ def shown_exactly(value: Any) -> str:
 def write_latex(sweep: Sweep, path: str | os.PathLike[str]) -> None:
     """A tabular in the style of booktabs; the winner in bold."""
     lines = [cells(sweep, entry) for entry in sweep.ranking]
-    bold = [entry.rank == 1 for entry in sweep.ranking]
+    bold = [entry is sweep.best for entry in sweep.ranking]
     write_text(path, latex_table(header(sweep), lines, bold, ("rank", "seconds", "parameters")))
 
 

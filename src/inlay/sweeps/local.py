@@ -196,6 +196,7 @@ def fields_of(host: Host, job: Job, adapter: Adapter | None) -> dict[str, Any]:
         "value": found.value if job.state == "done" else (seen[-1] if seen else None),
         "metrics": found.metrics,
         "history": found.history,
+        "replicates": job.replicates,
         "parameters": found.parameters,
         "seconds": found.seconds,
         "tokens": job.tokens,
@@ -210,4 +211,4 @@ def open_trials(store: Store, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _job(index: int, trial: Trial) -> Job:
-    return Job(index, trial.label, trial.data)
+    return Job(index, trial.label, trial.data, is_compared=True)

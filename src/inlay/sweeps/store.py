@@ -24,7 +24,8 @@ from inlay.library.storage import PART
 from inlay.sweeps.trial import Trial
 from inlay.training.checkpoint import Checkpoint
 
-_FORMAT = 1
+_FORMATS = (1, 2)
+"""2 has `replicates`; a file of 1 becomes one of 2 when it is opened to write."""
 APPLICATION = 0x494E4C59
 """What SQLite keeps in a file's header to say whose it is: INLY."""
 _ID = re.compile(r"[0-9a-f]{20}")
@@ -57,7 +58,8 @@ create table if not exists asked (
     primary key (study, number, seed)
 );
 """
-_JSON = ("setting", "config", "metrics", "history", "parameters")
+_LATER = "alter table runs add column replicates text not null default '[]'"
+_JSON = ("setting", "config", "metrics", "history", "parameters", "replicates")
 ENDED = ("done", "pruned", "failed")
 
 
@@ -84,6 +86,8 @@ class Row:
     seconds: float = 0.0
     tokens: int = 0
     error: str = ""
+    replicates: list[float] = field(default_factory=list, repr=False)
+    """The value without the first, second ... part of the validation rows; empty if nobody has noted them."""
     number: int | None = None
     """Which trial of a search it belongs to."""
 
@@ -122,9 +126,12 @@ class Store:
                     self._db.execute(f"pragma application_id={APPLICATION}")
                 for statement in _TABLES.split(";"):
                     self._db.execute(statement)
-        if self.about("format", _FORMAT) != _FORMAT:
+        if self.about("format", _FORMATS[0]) not in _FORMATS:
             raise RunError(f"{self.path} was written by another version of Inlay")
-        self.note("format", _FORMAT)
+        with self._transaction():
+            if "replicates" not in [column[1] for column in self._db.execute("pragma table_info(runs)")]:
+                self._db.execute(_LATER)
+            self.note("format", _FORMATS[-1])
 
     @property
     def folder(self) -> Path | None:

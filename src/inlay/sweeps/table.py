@@ -2,7 +2,8 @@
 
 `mean` ranks settings by the mean over their seeds, and takes the best seed of the best setting; a setting of which not
 every seed was done comes after those of which all were. `best` ranks by the best single run. Ties go to fewer
-parameters, then to what was given first.
+parameters, then to what was given first. `careful` ranks as `mean` does, but the first must be better than a setting
+nearer to the defaults by more than the error of the difference to win (winner.py).
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from inlay import metrics
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
 from inlay.sweeps.store import Row
 
-Select = Literal["mean", "best"]
-SELECT = ("mean", "best")
+if TYPE_CHECKING:
+    from inlay.sweeps.ensemble import Chosen
+    from inlay.sweeps.winner import Verdict
+
+Select = Literal["careful", "mean", "best"]
+SELECT = ("careful", "mean", "best")
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,10 @@ class Sweep:
     version: int | None = None
     """Of the winner in the library, if it was put there."""
     library: str | None = None
+    verdict: Verdict | None = None
+    """Which setting wins and why, if `select` is careful."""
+    ensemble: Chosen | None = None
+    """The runs that answer as one, if an ensemble was asked for."""
     report: str | None = None
     """A metric that is shown and decides nothing."""
     _load: Callable[[str], Adapter | None] = field(default=lambda id: None, repr=False)
@@ -98,18 +107,23 @@ class Sweep:
 
     @property
     def best(self) -> Entry:
-        """The winner."""
+        """The setting that wins."""
         if not self.ranking:
             problems = list(dict.fromkeys(row.error for row in self.rows if row.error))
             raise RunError(f"no run of {self.name} has finished" + (f": {problems[0]}" if problems else ""))
-        return self.ranking[0]
+        return self.ranking[0] if self.verdict is None else self.verdict.entry
+
+    @property
+    def winner(self) -> Row:
+        """The run of that setting whose adapter it is."""
+        return self.best.best if self.verdict is None else self.verdict.run
 
     @property
     def adapter(self) -> Adapter:
-        """The adapter of the winner's best run."""
-        found = self._load(self.best.best.id)
+        """The winner's adapter."""
+        found = self._load(self.winner.id)
         if found is None:
-            raise RunError(f"the adapter of {self.best.best.label} was not kept; sweep again with best=True")
+            raise RunError(f"the adapter of {self.winner.label} was not kept; sweep again with best=True")
         return found
 
     def count(self, state: str) -> int:
@@ -131,8 +145,10 @@ class Sweep:
             "mean": best.mean,
             "std": best.std,
             "seconds": round(sum(row.seconds for row in self.rows), 2),
-            "trial": best.best.id,
+            "trial": self.winner.id,
             "ranking": [{"setting": e.setting, "mean": e.mean, "std": e.std} for e in self.ranking[:10]],
+            **({"ensemble": self.ensemble.document()} if self.ensemble is not None else {}),
+            **({"why": self.verdict.why} if self.verdict is not None and self.verdict.why else {}),
         }
 
     def document(self) -> dict[str, Any]:
@@ -145,7 +161,11 @@ class Sweep:
             "metric": self.metric,
             "select": self.select,
             "varied": list(self.keys),
-            "best": {**self.best.document(), "config": self.best.best.config} if self.ranking else None,
+            "best": {**self.best.document(), "id": self.winner.id, "config": self.winner.config}
+            if self.ranking
+            else None,
+            "winner": None if self.verdict is None else self.verdict.document(),
+            "ensemble": None if self.ensemble is None else self.ensemble.document(),
             "ranking": [entry.document() | self._reported(entry) for entry in self.ranking],
             "runs": [{**{n: getattr(row, n) for n in names}, "problem": row.error} for row in self.rows],
             "store": None if self.store is None else str(self.store),
@@ -188,9 +208,9 @@ def rank(rows: Sequence[Row], metric: str, select: Select, seeds: int) -> tuple[
     sign = 1 if metric in metrics.LOWER_IS_BETTER else -1
 
     def order(entry: Entry) -> tuple[Any, ...]:
-        value = entry.mean if select == "mean" else entry.best.value
+        value = entry.best.value if select == "best" else entry.mean
         assert value is not None
-        is_part = select == "mean" and len(entry.runs) < entry.seeds
+        is_part = select != "best" and len(entry.runs) < entry.seeds
         return is_part, sign * value, entry.parameters, min(row.position for row in entry.runs)
 
     entries = sorted((_entry(group, metric, sign, seeds) for group in groups.values()), key=order)
@@ -216,8 +236,8 @@ def _entry(rows: Sequence[Row], metric: str, sign: int, seeds: int) -> Entry:
 
 
 def worth_keeping(rows: Sequence[Row], metric: str, seeds: int) -> set[str]:
-    """The runs that win, however one selects."""
-    rankings = (rank(rows, metric, select, seeds) for select in SELECT)  # type: ignore[arg-type]
+    """The runs that win by `mean` or `best`."""
+    rankings = (rank(rows, metric, select, seeds) for select in ("mean", "best"))
     return {row.id for ranking in rankings for entry in ranking[:1] for row in entry.runs}
 
 

@@ -11,14 +11,16 @@ from typing import Any
 from inlay.engine.host import Host
 from inlay.errors import InlayError, RunError
 from inlay.library import defaults
+from inlay.library.library import Library
 from inlay.registry import methods
 from inlay.runs.few import may_begin_by_itself
-from inlay.runs.prepare import Known, Prepared, check, prepare, read
+from inlay.runs.prepare import Known, Prepared, check, read
 from inlay.runs.run import Run
+from inlay.runs.teacher import prepare_taught
 from inlay.sweeps.grid import Setting, Space
 from inlay.sweeps.values import shown
 
-_FILES = ("name", "data", "val", "test", "format", "encoding")
+_FILES = ("name", "data", "val", "test", "unlabelled", "format", "encoding")
 """Not part of a trial's identity: the rows themselves are."""
 _TRAINING = frozenset(
     (
@@ -47,8 +49,8 @@ class Trial:
 class Data:
     """The data of all trials: each file is read once, and encoded once for every way of splitting it."""
 
-    def __init__(self, host: Host):
-        self.host = host
+    def __init__(self, host: Host, library: Library | None = None):
+        self.host, self.library = host, library
         self._known: dict[str, Known] = {}
         self._prepared: dict[tuple[str, int | None], Prepared] = {}
         """By the seed too, where it decides on which rows to train."""
@@ -59,10 +61,12 @@ class Data:
         method = check(run, self.host)
         folds = may_begin_by_itself(run) and not method.retunes  # rows are split in another way then
         key = json.dumps([said, folds], sort_keys=True)
+        if not self._read(run, key).is_split(run):
+            run = run.model_copy(update={"split_seed": None})  # it has no say
         for seed in (None, run.seed):
             if (found := self._prepared.get((key, seed))) is not None:
                 return replace(found, run=run, method=method)
-        made = prepare(run, self.host, lambda run: self._read(run, key))
+        made = prepare_taught(run, self.host, self.library, lambda run: self._read(run, key))
         self._prepared[key, run.seed if self._known[key].is_split_by_seed(run) else None] = made
         return made
 
@@ -75,13 +79,28 @@ class Data:
 class Trials:
     """Makes trials of settings."""
 
-    def __init__(self, host: Host, space: Space, name: str, seeds: Sequence[int]):
+    def __init__(
+        self,
+        host: Host,
+        space: Space,
+        name: str,
+        seeds: Sequence[int],
+        library: Library | None = None,
+        one_split: bool = False,
+    ):
+        """
+        Args:
+            library: where teachers are.
+            one_split: whether all runs hold out the same rows, whatever their seed.
+        """
         self.host, self.space, self.name, self.seeds = host, space, name, seeds
-        self.data = Data(host)
+        own = space.given.get("split_seed")
+        self.shared = {"split_seed": seeds[0] if own is None else own, "folds": 0} if one_split else {}
+        self.data = Data(host, library)
 
     def make(self, setting: Setting, seed: int, number: int | None = None) -> Trial:
         """A trial, its data read."""
-        data = self.data.prepare(self.space.run(setting, seed=seed, name=self.name))
+        data = self.data.prepare(self.space.run(setting, seed=seed, name=self.name, **self.shared))
         return Trial(identity(data, self.host), self._label(setting, seed, number), setting, seed, data, number)
 
     def all(self, settings: Sequence[Setting]) -> list[Trial]:
@@ -112,9 +131,12 @@ def identity(data: Prepared, host: Host) -> str:
     later = {key: value for key, value in own.items() if key not in defaults.RUN and value != _as_before(key)}
     settings = {key: own.get(key, value) for key, value in defaults.RUN.items()} | later
     settings = {key: value for key, value in settings.items() if key not in _FILES}
+    if settings.get("split_seed") == data.run.seed:  # as if nobody had said so
+        del settings["split_seed"]
     settings["method"] = defaults.against_first(methods, data.method)
     base = (host.base.identity(True), host.base.form or "", str(host.base.dtype))
-    return digest({"settings": settings, "data": data.data_hash, "base": base})
+    teacher = {"teacher": data.teacher} if data.teacher else {}
+    return digest({"settings": settings, "data": data.data_hash, "base": base, **teacher})
 
 
 def _as_before(key: str) -> Any:

@@ -98,8 +98,8 @@ def _each_part(data: Prepared, change: Any) -> Prepared:
     def changed(part: Split | None) -> Any:
         return None if part is None else Split(part.examples, change(part.rows))
 
-    parts = (changed(data.train), changed(data.validation), changed(data.test), changed(data.text))
-    return replace(data, train=parts[0], validation=parts[1], test=parts[2], text=parts[3])
+    names = ("train", "validation", "test", "text", "unlabelled")
+    return replace(data, **{name: changed(getattr(data, name)) for name in names})
 
 
 class Worker:
@@ -161,7 +161,7 @@ class Worker:
     def _job(self, index: int, order: Order) -> Job:
         data = self._data[order.key]
         run = data.run.model_copy(update=order.settings)
-        return Job(index, order.label, replace(data, run=run, method=order.method))
+        return Job(index, order.label, replace(data, run=run, method=order.method), is_compared=True)
 
     def _live(self, slots: int, asks: bool) -> None:
         """The loop's thread. Whatever goes wrong here is not the fault of settings: the worker is of no more use."""

@@ -189,6 +189,8 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
 
     for note in data.notes:
         screen.print(note, style="dim", soft_wrap=True)
+    for warning in data.warnings:
+        screen.print(warning, style="yellow", soft_wrap=True)
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
     screen.print(f"task: {data.task.name}, {_rows(data)}{test}")
     for line in describe.lines(data.look):
@@ -219,7 +221,8 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
 
 def _rows(data: Prepared) -> str:
     """How many there are for what."""
-    rows = f"{len(data.train.examples):,} rows to train"
+    more = f" and {len(data.unlabelled.examples):,} unlabelled" if data.unlabelled is not None else ""
+    rows = f"{len(data.train.examples):,} rows{more} to train"
     by = f"scored by {len(data.folds)} folds" if data.folds else f"{len(data.validation.examples):,} to validate"
     return f"{rows}, {by}"
 
@@ -252,6 +255,8 @@ def show_runs(screen: Console | Lines, runs: Mapping[str, Prepared]) -> None:
     """What will be trained side by side, a line each."""
     for name, data in runs.items():
         screen.print(f"{name}: {data.task.name}, {_rows(data)}, {data.method.spec}", soft_wrap=True)
+        for warning in data.warnings:
+            screen.print(f"{name}: {warning}", style="yellow", soft_wrap=True)
 
 
 def show_end(screen: Console | Lines, results: Sequence[Result]) -> None:

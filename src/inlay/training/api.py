@@ -15,9 +15,10 @@ from inlay.library import about
 from inlay.library.adapter import Adapter
 from inlay.library.library import Entry, Library, check_name
 from inlay.runs.members import members_of
-from inlay.runs.prepare import Prepared, prepare
+from inlay.runs.prepare import Prepared
 from inlay.runs.result import Result
 from inlay.runs.run import Run, data_name
+from inlay.runs.teacher import prepare_taught
 from inlay.screen import Lines, console_or_lines
 from inlay.tracking.events import Callback
 from inlay.tracking.progress import Progress, show_data, show_end, show_runs
@@ -87,7 +88,7 @@ def train(
         callbacks: called with every event (a dictionary): steps, evaluations, checkpoints.
         checkpoint: a folder to save to, every `save_every` seconds and when interrupted; removed at the end.
         resume: go on from that folder if it holds a checkpoint.
-        library: where finished adapters are put.
+        library: where finished adapters are put, and where teachers are; without one, teachers are in the default one.
         ranks: the processes that share every batch (`parallel.joined`); callbacks and writing are the leader's alone.
         ensemble: train so many adapters that differ in seed and in the rows they leave out; they answer as one.
         progress: show on stderr what was guessed about the data, how far it is (on a terminal or in a notebook), and
@@ -111,7 +112,7 @@ def train(
         prepared: dict[int, Prepared] = {}
         for i, run in enumerate(many):
             try:
-                prepared[i] = prepare(run, host)
+                prepared[i] = prepare_taught(run, host, library)
             except InlayError as error:
                 if one:
                     raise

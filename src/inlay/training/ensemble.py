@@ -31,7 +31,7 @@ def as_one(host: Host, run: Run, name: str, results: Sequence[Result], prepared:
     first, data = results[0], prepared[0]
     settings = data.run.model_copy(update={"name": name, "seed": run.seed, "fold": run.fold})
     made = Ensemble(tuple(result.single for result in results), name=name)
-    found = _metrics(host, made, prepared)
+    found = metrics_of(host, made, prepared)
     about: dict[str, Any] = {
         **Ensemble.shared(made.members),
         "metrics": found,
@@ -56,7 +56,7 @@ def as_one(host: Host, run: Run, name: str, results: Sequence[Result], prepared:
     )
 
 
-def _metrics(host: Host, made: Ensemble, prepared: Sequence[Prepared]) -> dict[str, dict[str, float]]:
+def metrics_of(host: Host, made: Ensemble, prepared: Sequence[Prepared]) -> dict[str, dict[str, float]]:
     """Of the ensemble: on validation rows that no member has learned from, and on test rows."""
     host.load(made, _NAME)
     try:

@@ -98,9 +98,14 @@ class Job:
     """How shut they were when they were dropped, if training went on after that."""
     held_out: list[list[Any]] = field(default_factory=list)
     """Of every fold that is done: what it says of each row that it is scored on, as plain numbers."""
+    is_compared: bool = False
+    """Whether its score is compared with those of other settings, so that its error must be known."""
+    replicates: list[float] = field(default_factory=list)
+    """The deciding score without the first, second ... part of the validation rows, if it is compared."""
     _order: tuple[tuple[int, int], list[list[int]]] = ((-1, -1), [])
 
     def __post_init__(self) -> None:
+        assert bool(self.data.teacher) == (self.data.run.teacher is not None), "prepare_taught asks the teacher"
         self.stages = tuple(_stages(self.data))
 
     @property
@@ -291,11 +296,12 @@ def _round(data: Prepared, train: Split, scored: Split, text: Split | None, fold
         contrast = Contrast(sharpness=run.few_shot_temperature), data.labels, train.rows, (), (), data.metric
         assert run.few_shot_steps is not None  # settled with the data
         add(Stage("contrast", *contrast, 0, run.few_shot_steps, None, None, classes))
-    main = (data.task, data.labels, train.rows, scored.examples, scored.rows, data.metric)
+    rows = train.rows if data.unlabelled is None else [*train.rows, *data.unlabelled.rows]
+    main = (data.task, data.labels, rows, scored.examples, scored.rows, data.metric)
     groups = _groups(data.task, train) if data.task.compares_rows else None
     assert run.epochs is not None  # settled with the data
     # a fold is only there for its end
-    every = run.eval_every if fold is None else run.epochs * math.ceil(len(train.rows) / run.batch_size)
+    every = run.eval_every if fold is None else run.epochs * math.ceil(len(rows) / run.batch_size)
     add(Stage("task", *main, run.epochs, 0, every, groups), run.max_steps)
     if data.method.retunes:
         add(Stage("again", *main, max(1, run.epochs // 3), 0, every, groups), run.max_steps)
@@ -346,5 +352,6 @@ STATE = (
     "result",
     "gates",
     "held_out",
+    "replicates",
 )
 """What a checkpoint keeps of a job beside tensors."""

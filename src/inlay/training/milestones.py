@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from inlay.data.columns import by_option
-from inlay.engine.evaluate import by_example, score
+from inlay.engine.evaluate import by_example, replicates, score
 from inlay.engine.host import Host
 from inlay.heads import logistic
 from inlay.library.adapter import Adapter
@@ -222,6 +222,9 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
     found: dict[str, dict[str, float]] = {}
     for (split, part), out in zip(splits.items(), outputs, strict=True):
         found[split] = score(host, name, part.examples, part.rows, out, task)
+    if job.is_compared:
+        held_out = data.validation
+        job.replicates = replicates(host, name, held_out.examples, held_out.rows, outputs[0], task, data.metric)
     about: dict[str, Any] = {
         "metrics": found,
         "metric": data.metric,
@@ -237,6 +240,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
     about |= {"weights": host.base.form} if host.base.form else {}
     about |= {"folds": len(data.folds)} if data.folds else {}
     about |= {"fold": data.run.fold} if data.run.fold else {}
+    about |= {"teacher": data.teacher} if data.teacher else {}
     return replace(adapter, name=job.name, task=task.spec, about=about)
 
 

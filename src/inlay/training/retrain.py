@@ -132,6 +132,8 @@ def _run(entry: Entry) -> Run:
         raise RunError("its card does not say how it was trained; it was made elsewhere")
     if str(config.get("data", "")).endswith("rows given as objects"):
         raise RunError(f"its data was {config['data']}, not in a file")
+    if config.get("teacher"):
+        raise RunError(f"it learned from {config['teacher']}, which belongs to the same base; train it with a new one")
     return from_config(config, name=entry.name)
 
 

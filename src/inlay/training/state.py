@@ -28,7 +28,8 @@ def write(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots, most: int) 
     tensors: dict[str, Tensor] = {"": torch.zeros(1)}
     for job in jobs:
         fields = {name: getattr(job, name) for name in STATE}
-        state["jobs"].append({**fields, "data": job.data.data_hash, "config": job.data.run.written()})
+        fields |= {"data": job.data.data_hash, "teacher": job.data.teacher, "config": job.data.run.written()}
+        state["jobs"].append(fields)
         snapshot = slots.snapshot(job) if job in slots.active else slots.aside.get(job.index)
         if snapshot is not None:
             parts = {"now": snapshot.adapter.tensors, "first": snapshot.first, "second": snapshot.second}
@@ -55,7 +56,7 @@ def read(
         raise RunError(f"the checkpoint has {len(state['jobs'])} runs, not {len(jobs)}")
     finished: dict[int, Adapter] = {}
     for job, kept in zip(jobs, state["jobs"], strict=False):
-        _refuse_change(job, kept.pop("config"), kept.pop("data"))
+        _refuse_change(job, kept.pop("config"), kept.pop("data"), kept.pop("teacher", {}))
         for name, value in kept.items():
             setattr(job, name, value)
         job.best_tensors = _under(tensors, f"{job.index}/best/")
@@ -71,8 +72,13 @@ def read(
     return state["slots"], finished
 
 
-def _refuse_change(job: Job, config: Mapping[str, Any], data: str) -> None:
+def _refuse_change(job: Job, config: Mapping[str, Any], data: str, teacher: Mapping[str, Any]) -> None:
     now = job.data.run.written()
+    if teacher and job.data.teacher and teacher["ref"] != job.data.teacher["ref"]:
+        raise RunError(
+            f"{job.name} started with the teacher {teacher['ref']}, not {job.data.teacher['ref']}; "
+            f"pass --teacher {teacher['ref']} to resume, or start over (--restart)"
+        )
     if config != now:
         changed = sorted(key for key in config.keys() | now.keys() if config.get(key) != now.get(key))
         raise RunError(
@@ -81,6 +87,10 @@ def _refuse_change(job: Job, config: Mapping[str, Any], data: str) -> None:
         )
     if data != job.data.data_hash:
         raise RunError(f"the data of {job.name} has changed since the checkpoint was written")
+    if teacher != job.data.teacher:
+        new = teacher.get("texts") != job.data.teacher.get("texts")
+        what = "file of unlabelled texts" if new else "teacher, or the data that it was trained on,"
+        raise RunError(f"the {what} of {job.name} has changed since the checkpoint was written")
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

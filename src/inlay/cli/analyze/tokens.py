@@ -60,9 +60,14 @@ def alpha(
 def words(
     name: options.Adapter,
     data: measured.Data = None,
-    half: Annotated[
-        Literal["all", "lower", "upper"] | None,
-        options.option(METHOD, "--layers", "LAYERS", "Sum these layers: all, lower or upper.  [default: each in turn]"),
+    layers: Annotated[
+        Literal["all", "lower", "upper", "each"] | None,
+        options.option(
+            METHOD,
+            "--layers",
+            "LAYERS",
+            "Sum all layers, the lower or the upper half, or draw each layer.  [default: all, lower and upper]",
+        ),
     ] = None,
     over: Annotated[
         Literal["mean", "sum"],
@@ -94,7 +99,7 @@ def words(
 
     Examples:
         inlay analyze words reviews reviews.tsv
-        inlay analyze words reviews --layers upper --negative drop --least 2
+        inlay analyze words reviews --layers each --negative drop --least 2
     """
     screen = output.console(as_json)
     measured.check([name], library, base, data, split, labelled=False)
@@ -105,7 +110,7 @@ def words(
         host, name, entry, data, screen, split=split, rows=rows, seed=seed, labelled=False
     )
     found = analysis(
-        host, name, examples, half=half, over=over, negative=negative, least=least, top=top, seed=seed, font=font
+        host, name, examples, layers=layers, over=over, negative=negative, least=least, top=top, seed=seed, font=font
     )
     finish(found, out, name, screen, as_json)
 

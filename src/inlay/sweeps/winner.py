@@ -1,0 +1,166 @@
+"""Which setting wins: the one-standard-error rule, towards the defaults.
+
+The best of many settings on a few hundred validation rows is mostly the luckiest. So a setting must be better than the
+defaults by more than the error of the difference: among the settings that are not worse than the best by more than one
+standard error, the one nearest to the defaults wins (Breiman et al., 1984, who take the simplest tree).
+
+The error of a difference is the larger of two. The one of the validation rows is a jackknife (engine/evaluate.py),
+paired: runs of one seed are scored on the same rows, and err on many of the same. The one of the seeds is the usual
+one; of all settings the median, so that a setting which fails with one seed is not excused by its own spread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inlay import metrics
+from inlay.runs.run import Run
+from inlay.sweeps.grid import Space
+from inlay.sweeps.store import Row
+from inlay.sweeps.table import Entry, key
+from inlay.sweeps.values import shown
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The setting that wins, and why."""
+
+    entry: Entry
+    run: Row
+    """Its run with the lowest validation loss."""
+    why: str
+    """In a sentence."""
+    gain: float | None = None
+    """How much better the best mean is than that of the setting it is compared with."""
+    error: float | None = None
+    """The standard error of that difference."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        chosen = {"setting": self.entry.setting, "id": self.run.id, "seed": self.run.seed}
+        return {**chosen, "gain": self.gain, "error": self.error, "why": self.why}
+
+
+def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float], keys: Sequence[str]) -> Verdict:
+    """The winner.
+
+    Args:
+        ranking: the best mean first, settings with a missing seed last.
+        distances: key of a setting -> how far it is from the defaults.
+        keys: what varies.
+    """
+    best = ranking[0]
+    sign = -1.0 if metric in metrics.LOWER_IS_BETTER else 1.0
+    others = [entry for entry in ranking[1:] if len(entry.runs) == entry.seeds or len(best.runs) < best.seeds]
+    spread = _seeds_error(best, others)
+    errors = {key(entry.setting): _error(best, entry, spread) for entry in others}
+
+    def gain(entry: Entry) -> float:
+        return sign * (best.mean - entry.mean)
+
+    def order(entry: Entry) -> tuple[float, int, int]:
+        return distances.get(key(entry.setting), 0.0), entry.parameters, entry.rank
+
+    close = [entry for entry in others if gain(entry) < (errors[key(entry.setting)] or 0.0) or not gain(entry)]
+    chosen = min([best, *close], key=order)
+    nearest = min([best, *others], key=order)
+    beside = chosen if chosen is not best else nearest
+    if beside is best:
+        why = "" if not others else f"{_named(best, keys)} is best and nearest to the defaults"
+        return Verdict(best, lowest_loss(best), why)
+    error = errors[key(beside.setting)]
+    if error is None:
+        known = f"{_named(best, keys)} is best by {gain(beside):.4f}; one run says nothing about the error of that"
+        return Verdict(best, lowest_loss(best), known, gain(beside))
+    by = f"{_named(best, keys)} is best by {gain(beside):.4f} ± {error:.4f}"
+    near = "the default" if distances.get(key(beside.setting)) == 0.0 else "which is nearer to the defaults"
+    if chosen is best:
+        why = f"{by}, which is more than one standard error, so it wins over {_named(beside, keys)}"
+    else:
+        why = f"{by}, which is less than one standard error, so {_named(chosen, keys)}, {near}, wins"
+    return Verdict(chosen, lowest_loss(chosen), why, gain(beside), error)
+
+
+def lowest_loss(entry: Entry) -> Row:
+    """The run of a setting with the lowest validation loss; the best by score where losses are not known."""
+    losses = [validation_loss(row) for row in entry.runs]
+    known = [loss for loss in losses if loss is not None]
+    return entry.runs[losses.index(min(known))] if len(known) == len(losses) else entry.best
+
+
+def validation_loss(row: Row) -> float | None:
+    """Of the state that was kept: the evaluation with the score that the run gives, or the lowest where none has it."""
+    seen = [entry for entry in row.history if isinstance(entry.get("validation_loss"), float)]
+    same = [entry for entry in seen if entry["metrics"].get(row.metric) == row.value]
+    return min((entry["validation_loss"] for entry in same or seen), default=None)
+
+
+def distances(space: Space, ranking: Sequence[Entry], rate: float = 1.0) -> dict[str, float]:
+    """How far settings are from the defaults, by their keys.
+
+    Args:
+        rate: what a method's own learning rate is multiplied by; few-shot runs have a lower one.
+    """
+    return {key(entry.setting): _distance(space, entry.setting, rate) for entry in ranking}
+
+
+def _distance(space: Space, setting: Mapping[str, Any], rate: float) -> float:
+    """Logarithms of ratios, and 1 for what is not a number."""
+    method = space.method(setting)
+    usual = type(method)()
+    total = 0.0 if method.name == Run.model_fields["method"].default else 1.0
+    for one in dataclasses.fields(method):
+        if one.init:
+            total += _apart(getattr(method, one.name), getattr(usual, one.name))
+    for axis in space.branch(setting).axes:
+        if not axis.is_option:
+            own = method.learning_rate * rate if axis.key == "lr" else Run.model_fields[axis.key].default
+            total += 0.0 if setting[axis.key] is None else _apart(setting[axis.key], own)
+    return total
+
+
+def _apart(value: Any, usual: Any) -> float:
+    numbers = [isinstance(one, int | float) and not isinstance(one, bool) and one > 0 for one in (value, usual)]
+    return abs(math.log(value / usual)) if all(numbers) else float(value != usual)
+
+
+def _seeds_error(best: Entry, others: Sequence[Entry]) -> float | None:
+    """The standard error of a difference of means over seeds, of all settings the median; None with one seed."""
+    found = []
+    for entry in others:
+        pairs = _pairs(best, entry)
+        if len(pairs) > 1:
+            apart = [(a.value or 0.0) - (b.value or 0.0) for a, b in pairs]
+            found.append(statistics.stdev(apart) / math.sqrt(len(apart)))
+    return statistics.median(found) if found else None
+
+
+def _error(best: Entry, entry: Entry, spread: float | None) -> float | None:
+    """The standard error of the difference of two settings' means; None where nothing tells it."""
+    pairs = _pairs(best, entry)
+    parts = {len(row.replicates) for pair in pairs for row in pair}
+    if not pairs or len(parts) != 1 or parts == {0}:
+        return spread
+    apart = [
+        statistics.fmean(a.replicates[i] - b.replicates[i] for a, b in pairs) for i in range(min(parts))
+    ]  # rows of another seed are other rows; then their errors cancel in the mean, as they should
+    middle, count = statistics.fmean(apart), len(apart)
+    rows = math.sqrt((count - 1) / count * math.fsum((one - middle) ** 2 for one in apart))
+    return max(rows, spread or 0.0)
+
+
+def _pairs(one: Entry, other: Entry) -> list[tuple[Row, Row]]:
+    """Runs of the same seed."""
+    seeds = {row.seed: row for row in other.runs}
+    return [(row, seeds[row.seed]) for row in one.runs if row.seed in seeds]
+
+
+def _named(entry: Entry, keys: Sequence[str]) -> str:
+    words = [entry.setting["method"]] if "method" in keys else []
+    words += [f"{key}={shown(entry.setting[key])}" for key in keys if key in entry.setting and key != "method"]
+    return " ".join(words) or "the setting"

@@ -1,0 +1,209 @@
+"""Which setting wins: clear winners, noise, what is near to the defaults, and where errors come from."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from typing import Any
+
+import pytest
+import tiny
+from training import work
+
+import inlay
+from inlay.engine.evaluate import kept_without, replicates
+from inlay.sweeps.grid import read_grid
+from inlay.sweeps.store import Row
+from inlay.sweeps.table import Entry, rank
+from inlay.sweeps.winner import Verdict, decide, distances
+from inlay.tasks import Example, parse
+
+PARTS = 20
+
+
+def outcomes(rows: int, share: float, seed: int, like: list[bool] | None = None, apart: float = 0.0) -> list[bool]:
+    """Which rows a run gets right; with `like`, all as another but for a share of them."""
+    draw = random.Random(seed)
+    if like is None:
+        return [draw.random() < share for _ in range(rows)]
+    return [right if draw.random() >= apart else draw.random() < share for right in like]
+
+
+def row(setting: dict[str, Any], seed: int, right: list[bool] | float, **more: Any) -> Row:
+    kept = [[right[i] for i in own] for own in kept_without(len(right), PARTS)] if isinstance(right, list) else []
+    value = statistics.fmean(right) if isinstance(right, list) else right
+    made: dict[str, Any] = {
+        "id": f"{setting}-{seed}",
+        "position": 0,
+        "label": f"{setting} {seed}",
+        "setting": setting,
+        "seed": seed,
+        "config": {},
+        "state": "done",
+        "metric": "accuracy",
+        "value": value,
+        "replicates": [statistics.fmean(one) for one in kept],
+        "parameters": {"adapter": 100},
+    }
+    return Row(**{**made, **more})
+
+
+def setting(lr: float, **more: Any) -> dict[str, Any]:
+    return {"method": "houlsby", "lr": lr, **more}
+
+
+def verdict(rows: list[Row], seeds: int = 1, grid: Any = None, metric: str = "accuracy") -> Verdict:
+    space, problems = read_grid({"data": "x"}, grid or {"lr": [3e-4, 1e-3, 3e-3]})
+    assert not problems
+    ranking = rank(rows, metric, "careful", seeds)
+    return decide(ranking, metric, distances(space, ranking), space.keys)
+
+
+def test_a_clear_winner_wins():
+    usual = outcomes(400, 0.6, 0)
+    better = [right or i % 4 == 0 for i, right in enumerate(usual)]
+    found = verdict([row(setting(1e-3), 0, usual), row(setting(3e-3), 0, better)])
+    assert found.entry.setting["lr"] == 3e-3
+    assert found.gain is not None
+    assert found.error is not None
+    assert found.gain > 3 * found.error
+    assert "lr=0.003 is best by 0.0" in found.why
+    assert "more than one standard error, so it wins over lr=0.001" in found.why
+
+
+def test_within_noise_the_default_stays():
+    usual = outcomes(100, 0.7, 1)
+    lucky = [*usual]
+    for i, right in [(usual.index(False), True), (usual.index(True), False), (usual.index(False, 20), True)]:
+        lucky[i] = right  # one row better, three rows apart
+    found = verdict([row(setting(1e-3), 0, usual), row(setting(3e-3), 0, lucky)])
+    assert found.entry.setting["lr"] == 1e-3
+    assert found.gain == pytest.approx(0.01)
+    assert "lr=0.003 is best by 0.0100 ± " in found.why
+    assert "less than one standard error, so lr=0.001, the default, wins" in found.why
+
+
+def test_the_nearest_of_those_within_the_error_wins():
+    base = [i % 10 < 7 for i in range(200)]
+    near, far, poor = ([not right if i in changed else right for i, right in enumerate(base)] for changed in CHANGES)
+    rows = [row(setting(lr), 0, right) for lr, right in ((2e-3, near), (1e-2, far), (3e-2, base), (1e-3, poor))]
+    found = verdict(rows, grid={"lr": [1e-3, 2e-3, 1e-2, 3e-2]})
+    assert found.entry.setting["lr"] == 2e-3
+    assert found.why.startswith("lr=0.01 is best by 0.0")
+    assert found.why.endswith("so lr=0.002, which is nearer to the defaults, wins")
+
+
+CHANGES = ({7, 17, 10, 20, 30}, {27, 37, 40}, set(range(40, 47)) | set(range(60, 67)))
+"""Rows that are right instead of wrong, or the other way round: somewhat worse, somewhat better, much worse."""
+
+
+def test_parts_are_of_no_kind_and_have_every_row_once():
+    kept = kept_without(200, PARTS)
+    assert sorted(i for own in kept for i in set(range(200)) - set(own)) == list(range(200))
+    assert {len(own) for own in kept} == {190}
+    assert all(len({i % 10 for i in set(range(200)) - set(own)}) > 2 for own in kept)
+
+
+def test_the_error_is_that_of_the_paired_difference():
+    """Of a share, the jackknife over single rows is the usual standard error of a mean of differences."""
+    one, other = outcomes(PARTS, 0.6, 1), outcomes(PARTS, 0.5, 2)
+    found = verdict([row(setting(1e-3), 0, other), row(setting(3e-3), 0, [*one[:-1], True])])
+    apart = [int(a) - int(b) for a, b in zip([*one[:-1], True], other, strict=True)]
+    assert found.error == pytest.approx(statistics.stdev(apart) / math.sqrt(PARTS))
+
+
+def test_a_setting_that_fails_with_one_seed_is_not_excused_by_its_spread():
+    draw, rows = random.Random(3), []
+    for lr in (3e-4, 1e-3, 3e-3):
+        for seed in range(3):
+            value = 0.5 if (lr, seed) == (1e-3, 2) else 0.8 + draw.uniform(-0.005, 0.005)
+            rows.append(row(setting(lr), seed, value))
+    found = verdict(rows, seeds=3)
+    assert found.entry.setting["lr"] != 1e-3
+
+
+def test_seeds_tell_the_error_where_rows_do_not():
+    rows = [row(setting(1e-3), s, v) for s, v in enumerate((0.80, 0.70))]
+    rows += [row(setting(3e-3), s, v) for s, v in enumerate((0.78, 0.76))]
+    found = verdict(rows, seeds=2)
+    assert found.error == pytest.approx(statistics.stdev([-0.02, 0.06]) / math.sqrt(2))
+    assert found.entry.setting["lr"] == 1e-3
+    alone = verdict([row(setting(1e-3), 0, 0.7), row(setting(3e-3), 0, 0.71)])
+    assert alone.entry.setting["lr"] == 3e-3
+    assert "one run says nothing about the error" in alone.why
+
+
+def test_a_lower_loss_is_better_where_it_is():
+    rows = [row(setting(1e-3), s, v) for s, v in enumerate((0.80, 0.81))]
+    rows += [row(setting(3e-3), s, v) for s, v in enumerate((0.50, 0.51))]
+    assert verdict(rows, seeds=2, metric="rmse").entry.setting["lr"] == 3e-3
+    assert verdict(rows, seeds=2).entry.setting["lr"] == 1e-3
+
+
+def test_a_setting_with_a_missing_seed_cannot_win():
+    rows = [row(setting(3e-3), s, v) for s, v in enumerate((0.80, 0.60))] + [row(setting(1e-3), 0, 0.8)]
+    assert verdict(rows, seeds=2).entry.setting["lr"] == 3e-3
+
+
+def test_the_run_with_the_lowest_validation_loss_is_taken():
+    def seen(*losses: tuple[float, float]) -> list[dict[str, Any]]:
+        return [{"metrics": {"accuracy": value}, "validation_loss": loss} for value, loss in losses]
+
+    rows = [
+        row(setting(1e-3), 0, 0.8, history=seen((0.7, 0.1), (0.8, 0.5))),
+        row(setting(1e-3), 1, 0.7, history=seen((0.7, 0.4))),
+    ]
+    found = verdict(rows, seeds=2)
+    assert found.run.seed == 1
+    assert found.why == ""
+    assert verdict([rows[0], row(setting(1e-3), 1, 0.7)], seeds=2).run.seed == 0  # nothing is known of one
+
+
+def test_how_far_settings_are_from_the_defaults():
+    grid = {"method": "houlsby,lora", "size": [16, 64], "lr": [1e-3, 1e-2], "warmup": [0.1, 0.2]}
+    space, problems = read_grid({"data": "x"}, grid)
+    assert not problems
+    entries = [
+        Entry(i, one, (row(one, 0, 0.5),), 1, 0.5, None, None, None, 0.0, 1) for i, one in enumerate(space.settings())
+    ]
+    found = list(distances(space, entries).values())
+    of = {tuple(entry.setting.values()): d for entry, d in zip(entries, found, strict=True)}
+    assert of["houlsby", 64, 1e-3, 0.1] == 0
+    assert of["houlsby", 16, 1e-3, 0.1] == pytest.approx(math.log(4))
+    assert of["houlsby", 64, 1e-2, 0.2] == pytest.approx(math.log(10) + math.log(2))
+    assert of["lora", 1e-3, 0.1] == 1
+    few = distances(space, entries, rate=0.5)
+    assert min(few.values()) == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize(
+    ("spec", "metric", "targets", "answers"),
+    [
+        ("classification", "f1_macro", "abab" * 6, [{"label": c} for c in "aabb" * 6]),
+        ("regression", "pearson", list(range(24)), [{"value": (7 * i) % 24} for i in range(24)]),
+    ],
+)
+def test_replicates_are_scores_without_a_part(
+    spec: str, metric: str, targets: Any, answers: Any, monkeypatch: pytest.MonkeyPatch
+):
+    host, task = tiny.text_host(), parse(spec)
+    examples = [Example(str(i), target=target) for i, target in enumerate(targets)]
+    monkeypatch.setattr(type(task), "answers", lambda *_: answers)
+    monkeypatch.setattr(host, "labels", lambda name: ("a", "b"), raising=False)
+    found = replicates(host, "x", examples, [], [], task, metric)
+    assert len(found) == PARTS
+    for kept, value in zip(kept_without(24, PARTS), found, strict=True):
+        wanted = task.score([examples[i] for i in kept], [answers[i] for i in kept], ("a", "b"))[metric]
+        assert value == wanted
+
+
+def test_runs_of_a_sweep_note_their_replicates_and_single_runs_do_not():
+    run = inlay.Run(data=work.texts(30), batch_size=4, max_steps=2, val_size=9)
+    found = inlay.sweep(work.host(), run, {"lr": [1e-3, 1e-2]})
+    for one in found.rows:
+        assert len(one.replicates) == 9
+        assert statistics.fmean(one.replicates) == pytest.approx(one.value)  # a share, of parts of one row each
+    assert found.verdict is not None
+    assert found.best is found.verdict.entry
+    assert inlay.sweep(work.host(), run, {"lr": [1e-3, 1e-2]}, select="mean").verdict is None
