@@ -1,4 +1,4 @@
-"""`inlay analyze size, init, tradeoff, robustness, curves`: from files of sweeps, and sweeping by themselves."""
+"""`inlay analyze size, init, tradeoff, robustness, train-size, curves`: from files, or sweeping by themselves."""
 
 from __future__ import annotations
 

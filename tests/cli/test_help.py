@@ -246,7 +246,7 @@ MISSING = [
     ["export", "onnx", "--tasks", "nobody", "--out", "x.onnx"],
     ["export", "merged", "nobody", "--out", "x"],
     *(["analyze", kind, "nobody"] for kind in ("ablation", "landscape", "rsa", "alpha", "words", "shift", "sparsity")),
-    *(["analyze", kind, "nobody"] for kind in ("size", "init", "robustness", "curves", "tradeoff")),
+    *(["analyze", kind, "nobody"] for kind in ("size", "init", "robustness", "train-size", "curves", "tradeoff")),
     *(
         ["library", *words]
         for words in (

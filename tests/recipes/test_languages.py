@@ -206,3 +206,16 @@ def test_both_texts_of_a_pair_are_read_from_files_without_a_header(
     assert [(e.text, e.pair, e.target) for e in seen] == [
         (one["a"], one["b"], one["label"]) for one in work.pairs(24, 3)
     ]
+
+
+def test_treebanks_of_one_language_are_joined(host: inlay.Host, tmp_path: Path, recipe: str):
+    files = {f"mood/{name}.jsonl": i for i, name in enumerate(("en_a-ud-train", "en_b-ud-train", "en_a-ud-dev"))}
+    files |= {f"mood/{name}.jsonl": i for i, name in enumerate(("de_a-ud-test", "de_b-ud-test", "en_b-ud-dev"), 3)}
+    found = run(host, recipe, cooking.serve(tmp_path / "data", files), store=tmp_path / "r.sqlite")
+    (about,) = found.comparison.datasets
+    assert dict(about.rows) == {"train": 48, "validation": 48}
+    cells = found.lines[0].cells
+    assert cells["de"].ours is not None
+    assert cells["de"].ours * 48 / 100 == pytest.approx(round(cells["de"].ours * 48 / 100))  # of 48 rows
+    again = run(host, recipe, str(tmp_path / "data"), store=tmp_path / "r.sqlite")
+    assert again.document() == found.document()

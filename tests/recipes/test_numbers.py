@@ -18,7 +18,6 @@ from inlay.comparison.plan import Plan
 from inlay.data.benchmarks import METRICS
 from inlay.data.formats import glue
 from inlay.recipes.recipe import BASELINES, MEAN, Recipe, Row, decimals, trained_specs
-from inlay.recipes.said import FIXED
 from inlay.runs.run import Run, make_run
 
 ALL = [recipes.find(name) for name in recipes.names()]
@@ -282,7 +281,7 @@ def test_best_evaluations_are_whole_numbers_of_dev_rows(name: str, column: str, 
 @pytest.mark.parametrize("recipe", ALL, ids=lambda r: r.name)
 def test_every_recipe_says_what_its_paper_does(recipe: Recipe):
     assert recipe.protocol.keys() >= PROTOCOL
-    unknown = [key for key in recipe.protocol if key not in {*Run.model_fields, *FIXED, "selection"}]
+    unknown = [key for key in recipe.protocol if key not in {*Run.model_fields, "selection"}]
     assert unknown == []
 
 

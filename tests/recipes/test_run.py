@@ -108,6 +108,35 @@ def test_means_with_dev_rows_as_test_rows(host: inlay.Host, tmp_path: Path):
     assert not any("scored on" in text for text in found.differences)
 
 
+def test_a_single_file_is_split_in_three_and_a_folder_keeps_its_own(host: inlay.Host, tmp_path: Path):
+    own = cooking.write(tmp_path, more='test_size = "25%"\nval_size = 4', measured="test rows")
+    data = cooking.serve(tmp_path / "data", {"first.jsonl": 1, **dict(list(cooking.FILES.items())[2:])})
+    found = run(host, own, data, Changes(rows=["eight"], grid={"lr": "1e-3"}))
+    rows = {about.name: dict(about.rows) for about in found.comparison.datasets}
+    assert rows["First"] == {"train": 14, "validation": 4, "test": 6}
+    assert rows["Second"] == {"train": 24, "validation": 24, "test": 24}
+    said = [text for text in found.differences if "scored on" in text]
+    assert said == ["First: scored on test rows drawn here; the paper on test rows of its own"]
+
+
+def test_one_metric_picks_and_another_is_reported(host: inlay.Host, tmp_path: Path):
+    own = Path(cooking.write(tmp_path))
+    more = 'First = { metric = "matthews", selection = "accuracy"'
+    own.write_text(
+        own.read_text().replace('First = { metric = "accuracy"', more) + '[protocol]\nselection = "accuracy"\n'
+    )
+    data = cooking.serve(tmp_path / "data", cooking.FILES)
+    found = run(host, str(own), data, Changes(rows=["eight"], seeds=4))
+    rows = [row for row in found.comparison.rows if row.label.startswith("First")]
+    assert {row.metric for row in rows} == {"accuracy"}
+    best = max(row.metrics["validation"]["accuracy"] for row in rows)
+    picked = [row for row in rows if row.value == best]
+    cell = line(found, "eight").cells["First"]
+    assert cell.ours in [100 * row.metrics["validation"]["matthews"] for row in picked]
+    assert cell.ours != 100 * best
+    assert found.differences[-1] == "selection: f1_macro instead of accuracy"  # that of the other set
+
+
 def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
     data = cooking.serve(tmp_path / "data", cooking.FILES)
     changes = Changes(only=["First"], rows=["eight", "tuned"], seeds=1, max_steps=2, grid={"lr": "1e-3"})
@@ -304,7 +333,7 @@ def test_the_best_run_by_validation_is_reported_by_its_test_score():
     chosen: Any = SimpleNamespace(recipe=recipe, seeds=2, part=lambda row, dataset: "a")
     ours: Any = SimpleNamespace(parts=[part], rows=lambda: [one for one, _ in runs])
     row: Any = SimpleNamespace(methods=("lora",), is_baseline=False, shows="score")
-    column: Any = SimpleNamespace(language=None, dataset=None)
+    column: Any = SimpleNamespace(language=None, dataset=None, metric="accuracy")
     told = Results(chosen, ours).of(row, column)
     assert told is not None
     assert (told.values, told.setting) == ((70.0,), {"seed": 1})
@@ -314,6 +343,13 @@ def test_the_best_run_by_validation_is_reported_by_its_test_score():
     assert sorted(told.values) == [70.0, 90.0]
     assert told.spread("std") == pytest.approx(200**0.5)
     assert told.spread("sem") == pytest.approx(10.0)
+
+
+def test_a_published_file_without_an_ending_is_found(tmp_path: Path):
+    (tmp_path / "SMSSpamCollection").write_text("ham\tsee you\nspam\twin a prize\n", encoding="utf-8")
+    wanted = [one for one in find("houlsby-text").datasets if one.name == "sms-spam"]
+    (found,), missing = look(find("houlsby-text"), tmp_path, wanted)
+    assert (found.data, missing) == (str(tmp_path / "SMSSpamCollection"), [])
 
 
 def test_published_files_are_read_as_they_are(tmp_path: Path):

@@ -314,3 +314,12 @@ def test_select_is_checked_and_errors_are_ours():
         inlay.sweep(work.host(), run(), {"lr": [1, 2]}, search="optuna")
     with pytest.raises(InlayError, match="cannot be combined"):
         inlay.sweep(work.host(), run(), {"lr": [1, 2]}, search="optuna", trials=2, random=3)
+
+
+def test_a_metric_to_report_is_that_of_the_task():
+    found = inlay.sweep(work.host(), run(metric="accuracy", max_steps=2), {"lr": [1e-3, 1e-2]}, report="f1_macro")
+    assert (found.metric, found.report) == ("accuracy", "f1_macro")
+    best = found.best.best.metrics["validation"]
+    assert found.document()["ranking"][0]["reported"] == {"metric": "f1_macro", "validation": best["f1_macro"]}
+    with pytest.raises(inlay.InlayError, match="unknown metric 'exact' for this classification task"):
+        inlay.sweep(work.host(), run(max_steps=2), {"lr": [1e-3, 1e-2]}, report="exact")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,25 @@ ROWS = [row(0.1, 0, 0.9), row(0.1, 1, 0.5), row(0.2, 0, 0.8), row(0.2, 1, 0.75),
 
 def swept(rows: list[Row] = ROWS, select: Select = "mean", keys: tuple[str, ...] = ("lr",), seeds: int = 2) -> Sweep:
     return Sweep("mine", "accuracy", select, keys, tuple(rows), rank(rows, "accuracy", select, seeds))
+
+
+def test_a_metric_to_report_is_shown_and_decides_nothing():
+    rows = [
+        row(
+            r.setting["lr"],
+            r.seed,
+            r.value,
+            metrics={s: {**m, "matthews": r.setting["lr"]} for s, m in r.metrics.items()},
+        )
+        for r in ROWS
+    ]
+    plain, found = swept(rows), replace(swept(rows), report="matthews")
+    assert [e.setting["lr"] for e in found.ranking] == [e.setting["lr"] for e in plain.ranking] == [0.2, 0.1, 0.3]
+    shown = dict(zip(header(found), cells(found, found.ranking[0]), strict=True))
+    assert shown["validation matthews"] == shown["test matthews"] == "0.2000 ± 0.0000"
+    assert header(found) == [*header(plain)[:4], "validation matthews", "test matthews", *header(plain)[4:]]
+    assert found.document()["ranking"][0]["reported"] == {"metric": "matthews", "validation": 0.2, "test": 0.2}
+    assert "reported" not in plain.document()["ranking"][0]
 
 
 def test_mean_and_best_differ():

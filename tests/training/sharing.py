@@ -38,9 +38,12 @@ MANY = [
     work.run(work.texts(21, 1, 3), "houlsby:size=4", seed=1, batch_size=5, class_weights=True),
     work.run(work.entities(seed=2), "adapterbias:l0=0.001", seed=2, epochs=2, weight_decay=0.1),
     work.run(work.ratings(seed=4), "houlsby:size=6,mixout=0.3", seed=4, task="regression", batch_size=1, epochs=1),
-    work.run(work.texts(seed=5), "finetune:top=1", lr=1e-3, seed=5, patience=1, clip=0.1),
+    work.run(work.texts(seed=5), "finetune:top=1", lr=1e-3, seed=5, patience=1, clip=0.1, attention_dropout=True),
     work.run(work.pairs(20, seed=6), "diffprune:target=0.05", seed=6, pool="mean", batch_size=3, epochs=1),
-    work.run(work.texts(seed=7), "bitfit", seed=7, pretrain_on_text=True, pretrain_epochs=1, epochs=1),
+    work.run(
+        work.texts(seed=7), "bitfit", seed=7, pretrain_on_text=True, pretrain_epochs=1, epochs=1, head_dropout=0.4
+    ),
+    work.run(work.texts(18, seed=10), "houlsby:size=4", seed=10, batch_size=1, epochs=1, attention_dropout=True),
     work.run(work.topics(seed=8), "houlsby:size=4,layers=top1", seed=8, task="multilabel", batch_size=7, dropout=False),
     work.run(
         work.texts(20, 9),

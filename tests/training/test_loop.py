@@ -48,6 +48,13 @@ def test_the_learning_rate_rises_and_falls_in_straight_lines(warmup):
     assert [e["step"] for e in only(events, "step")] == list(range(1, steps + 1))
 
 
+def test_a_constant_learning_rate_rises_and_stays():
+    for warmup, rates in ((0.0, [3e-3] * 12), (0.25, [1e-3, 2e-3, *[3e-3] * 10])):
+        run = work.run(work.texts(24), epochs=3, batch_size=4, lr=3e-3, val_size=8, warmup=warmup, schedule="constant")
+        told = train(run)[1]
+        assert [event["lr"] for event in told if event["event"] == "step"] == pytest.approx(rates)
+
+
 def test_the_method_has_a_learning_rate_of_its_own():
     for method in ("houlsby:size=4", "finetune:top=1"):
         _, events = train(work.run(method=method, lr=None, epochs=1, warmup=0.0))
@@ -510,6 +517,19 @@ def test_the_text_stage_learns_words():
     losses = train(run)[0].losses
     n = 12 * 7
     assert sum(losses[n - 7 : n]) / 7 < 0.6 * sum(losses[:7]) / 7
+
+
+def test_the_text_stage_has_its_own_rate_and_batch():
+    rows = work.texts(24)
+    how = {"pretrain_on_text": True, "pretrain_epochs": 2, "epochs": 1, "warmup": 0.0, "lr": 3e-3}
+    told: list[dict[str, Any]] = []
+    run = work.run(rows, pretrain_lr=1e-4, pretrain_batch_size=16, **how)
+    inlay.train(work.host(), run, callbacks=[told.append])
+    rates = [event["lr"] for event in told if event["event"] == "step"]
+    assert rates == pytest.approx([1e-4, 0.5e-4, 3e-3, 0.75 * 3e-3, 0.5 * 3e-3, 0.25 * 3e-3])  # 16 rows: 1, 1, then 4s
+    said = {"pretrain_lr": 3e-3, "pretrain_batch_size": 4}
+    plain, alike = (train(work.run(rows, **how, **more))[0].losses for more in ({}, said))
+    assert plain == alike  # without them they are those of the run
 
 
 def test_a_stage_after_another_leaves_nothing_behind_for_the_next_run():

@@ -1,9 +1,9 @@
 """How much a result depends on learning rate and seed: box plots (He et al. 2021, figure 4).
 
-A box holds the runs of one method at one learning rate; beyond the line are all runs of a method together. Boxes go
-from the first quartile to the third, whiskers to the furthest run within one and a half times that, the rest are dots.
-What failed, for example because its loss was not finite, has no value and is counted beside the box: a method that
-fails is not robust.
+A box holds the runs of one method at one learning rate; beyond the line are all runs of a method together. Runs with
+different numbers of training rows have panels of their own. Boxes go from the first quartile to the third, whiskers to
+the furthest run within one and a half times that, the rest are dots. What failed, for example because its loss was not
+finite, has no value and is counted beside the box: a method that fails is not robust.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from inlay import drawing
 from inlay.analysis.finding import Finding
-from inlay.analysis.runs import DataSet, data_sets, lr_of, method_of
+from inlay.analysis.runs import DataSet, by_train_size, data_sets, lr_of, method_of
 from inlay.errors import RunError
 from inlay.sweeps.store import Row
 from inlay.sweeps.values import shown
@@ -72,7 +72,7 @@ class Box:
 
 def robustness(rows: Sequence[Row]) -> Finding:
     """Box plots over learning rates and seeds, for every data set and method; on test rows where all runs have them."""
-    sets = data_sets(rows)
+    sets = by_train_size(data_sets(rows))
     boxes = {one.name: _boxes(one) for one in sets}
     if all(len(box.values) < 2 for own in boxes.values() for box in own):
         raise RunError("a box needs two runs or more; sweep with several seeds or learning rates")

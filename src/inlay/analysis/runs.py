@@ -85,6 +85,46 @@ def lr_of(row: Row) -> float:
     return float(method_of(row).learning_rate if given is None else given)
 
 
+def size_of(row: Row) -> str | None:
+    """How many rows a run was to train on, as it was given: a count or a share; None for all."""
+    given = row.config.get("train_size")
+    return None if given is None else str(given).strip()
+
+
+def size_order(size: str | None) -> tuple[int, float]:
+    """Counts go before shares, and all rows come last."""
+    if size is None:
+        return 2, 0.0
+    return (0, float(size)) if size.isdecimal() else (1, _share(size))
+
+
+def rows_told(size: str | None) -> str:
+    """A number of rows in words."""
+    if size is None:
+        return "all"
+    return f"{int(size):,}" if size.isdecimal() else f"{100 * _share(size):g} %"
+
+
+def _share(size: str) -> float:
+    return float(size.rstrip("% ")) / (100 if size.endswith("%") else 1)
+
+
+def by_train_size(sets: Iterable[DataSet]) -> list[DataSet]:
+    """A data set for every number of training rows, where runs on one have several."""
+    found = []
+    for one in sets:
+        sizes = sorted({size_of(row) for row in one.rows}, key=size_order)
+        if len(sizes) == 1:
+            found.append(one)
+            continue
+        for size in sizes:
+            own = DataSet(
+                f"{one.name}, {rows_told(size)} rows", one.metric, tuple(r for r in one.rows if size_of(r) == size)
+            )
+            found += [own] if own.done else []
+    return found
+
+
 def without(method: Method, option: str) -> str:
     """A method's spec without one of its options: what different sizes of it have in common."""
     name, options = config.split_spec(method.spec)

@@ -66,7 +66,14 @@ class Forward:
         state.observer = observer
         if state.compiled:
             self._mark_dynamic_sizes(plan)
-        states = self.call(state, model_inputs(self.spec, plan.tokens))
+        inputs = model_inputs(self.spec, plan.tokens)
+        if plan.attention_dropout:
+            state.attention_dropout = plan.attention_dropout
+            if (
+                self.base.sites.arch.packable and self.base.sites.arch.own_attention is None
+            ):  # others have a module for it
+                inputs["inlay_drop"] = state.drop_attention
+        states = self.call(state, inputs)
         return states if plan.tokens.valid is None else states[plan.tokens.valid]
 
     def call(self, state: Pass, inputs: Mapping[str, Any]) -> Tensor:

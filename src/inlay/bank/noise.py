@@ -43,6 +43,10 @@ class Keys:
     """slot -> (seed, step); a slot that is not here is evaluated, not trained."""
     without_dropout: frozenset[int] = frozenset()
     """Slots that train without dropout; their other noise stays."""
+    attention_dropout: frozenset[int] = frozenset()
+    """Slots that train with dropout of attention probabilities too."""
+    head_dropout: Mapping[int, float] = field(default_factory=dict)
+    """slot -> its dropout in front of the head; others have the base's."""
     tokens_before: Mapping[int, int] = field(default_factory=dict)
     """slot -> how many of its tokens come before those here, where a batch is shared among processes."""
     rows_before: Mapping[int, int] = field(default_factory=dict)

@@ -7,7 +7,7 @@ that all sites of a shared row see the same draw and gradient checkpointing sees
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ from inlay.base.attention import RowBounds
 from inlay.base.leaf import Leaf
 from inlay.base.sites import Site
 
+PROBABILITIES = "attention probabilities"
+"""The place of a layer's dropout of them, which is no module in every architecture."""
 Action = tuple[Delta, Tensors, Route]
 
 
@@ -60,7 +62,6 @@ class Pass(ABC):
 
     def __init__(self, wants: Iterable[str]):
         self.wants = frozenset(wants)
-        self.attention_dropout = False
         self.depth = 0
         """How many layers have begun."""
         self.here = self.outside = LayerActions({}, {})
@@ -90,6 +91,10 @@ class Pass(ABC):
     def drop(self, here: LayerActions, place: str, p: float, training: bool, y: Tensor) -> Tensor:
         """Dropout at a place."""
 
+    @abstractmethod
+    def drop_attention(self, probabilities: Tensor, plain: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Dropout of attention probabilities [rows, heads, queries, keys]; `plain` is the model's own."""
+
     def look(self, sites: Iterable[Site], places: Mapping[str, Tensor]) -> LayerActions:
         """What acts at these sites, with all that is derived from its parameters: the same whenever it is asked."""
         actions: dict[str, Sequence[Action]] = {}
@@ -109,7 +114,7 @@ class UniformPass(Pass):
     def __init__(self, actions: Mapping[str, list[Action]], dropout: bool, wants: Iterable[str]):
         super().__init__(wants)
         self.actions = actions
-        self.dropout = self.attention_dropout = dropout
+        self.dropout = dropout
 
     def at(self, site: Site) -> Sequence[Action]:
         """As given."""
@@ -118,6 +123,10 @@ class UniformPass(Pass):
     def drop(self, here: LayerActions, place: str, p: float, training: bool, y: Tensor) -> Tensor:
         """The model's own dropout."""
         return F.dropout(y, p, training) if self.dropout else y
+
+    def drop_attention(self, probabilities: Tensor, plain: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The model's own."""
+        return probabilities if plain is None or not self.dropout else plain(probabilities)
 
 
 class BankPass(Pass):
@@ -148,6 +157,8 @@ class BankPass(Pass):
         self.alone = alone
         self.pooler = pooler
         self.runs = runs
+        self.attention_dropout = 0.0
+        """Of attention probabilities, in padded rows."""
         self._routes: dict[int, Route] = {}
         self._tensors: dict[int, Tensors] = {}
         self._prepare(acting)
@@ -168,6 +179,14 @@ class BankPass(Pass):
             return y
         flat = y.reshape(-1, y.shape[-1])
         return keyed_dropout(flat, self.noise.key, self.noise.local, here.places[place], p).view(y.shape)
+
+    def drop_attention(self, probabilities: Tensor, plain: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Keyed by the query; keys come before heads, so that bits do not depend on how long the longest row is."""
+        if not self.attention_dropout or probabilities.dim() < 4:  # DeBERTa's relative positions belong to no row
+            return probabilities
+        by_query = probabilities.permute(0, 2, 3, 1)
+        dropped = self.drop(self.here, PROBABILITIES, self.attention_dropout, True, by_query.flatten(2))
+        return dropped.view(by_query.shape).permute(0, 3, 1, 2).contiguous()
 
     def route(self, group: Group) -> Route:
         """Who uses which entry of a group that has tokens in this batch."""

@@ -91,6 +91,8 @@ class PassPlan(Record, Generic[A]):
     """The slot that has the pass for itself."""
     is_fixed: bool
     """Whether it depends on arrays and modes alone, so that it can be recorded."""
+    attention_dropout: float
+    """Of the probabilities; only padded rows have any."""
     rows: Array = host()
     """Which rows of the batch, in the order they run."""
     lengths: Array = host()

@@ -34,6 +34,9 @@ _MANY = 8192
 """Tokens from which on sizes are rounded more finely: the sum of many rows varies less."""
 
 
+_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
+
+
 def rounded(n: int, least: int) -> int:
     """A size rounded up to a multiple of `least`, or of an eighth of its leading power of two, if that is more; a
     sixteenth for many."""
@@ -53,6 +56,8 @@ class InputSpec:
     padding: int
     has_types: bool
     dtype: torch.dtype
+    attention_dropout: float = 0.0
+    """What the checkpoint has on attention probabilities."""
     _back_ends: dict[tuple[int, bool], BackEnd] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -61,9 +66,10 @@ class InputSpec:
         config = config_of(base.model)
         padding = getattr(config, "pad_token_id", None) or 0
         has_types = base.sites.arch.token_types
-        return cls(
-            base, int(config.vocab_size), longest_row(base), first_position(base), padding, has_types, base.dtype
-        )
+        named = (getattr(config, name, None) for name in _ATTENTION_DROPOUT)
+        drops = next((float(p) for p in named if isinstance(p, int | float)), 0.0)
+        limits = longest_row(base), first_position(base)
+        return cls(base, int(config.vocab_size), *limits, padding, has_types, base.dtype, drops)
 
     def back_end(self, longest: int, kernels: bool) -> BackEnd:
         """What runs attention over packed rows of this length."""
@@ -102,16 +108,38 @@ def plan_passes(
 ) -> list[PassPlan[Array]]:
     """The passes of a batch; `slots` has that of every row."""
     found = []
-    for rows in _passes(bank, slots):
+    drops = _drops_attention(spec, bank, slots, keys)
+    for rows in _passes(bank, slots, drops):
         in_order = len(rows) == len(slots) and bool((rows[:-1] < rows[1:]).all())
         own, some = slots[rows], batch if in_order else batch.take(rows)
-        tokens = packed_tokens(spec, some, kernels) if packed else padded_tokens(spec, some)
-        found.append(_plan(bank, tokens, some, own, rows, keys, kernels))
+        drop = spec.attention_dropout if drops is not None and bool(drops[rows[0]]) else 0.0
+        tokens = packed_tokens(spec, some, kernels) if packed and not drop else padded_tokens(spec, some)
+        found.append(_plan(bank, tokens, some, own, rows, keys, kernels, drop))
     return found
 
 
-def _passes(bank: Bank, slots: Array) -> list[Array]:
+def _drops_attention(spec: InputSpec, bank: Bank, slots: Array, keys: Keys | None) -> Array | None:
+    """[rows] whether they train with dropout of attention probabilities, and so are padded; None if none does."""
+    if keys is None or not keys.attention_dropout or not spec.attention_dropout:
+        return None
+    drops = np.isin(slots, list(keys.attention_dropout - _without_dropout(bank, keys)))
+    return drops if drops.any() else None
+
+
+def _without_dropout(bank: Bank, keys: Keys) -> frozenset[int]:
+    """Slots that train without any: told to, or because they have mixout."""
+    return keys.without_dropout.union([s for s in bank.special if bank.slots[s].without_dropout])
+
+
+def _passes(bank: Bank, slots: Array, drops: Array | None) -> list[Array]:
     """Which rows run together, each pass sorted by slot."""
+    if drops is None:
+        return _together(bank, slots)
+    parts = [np.flatnonzero(drops == kind) for kind in (False, True)]
+    return [part[rows] for part in parts if len(part) for rows in _together(bank, slots[part])]
+
+
+def _together(bank: Bank, slots: Array) -> list[Array]:
     bounds = _bounds(slots)
     own: list[int] = slots[bounds[:-1]].tolist()
     of_row = np.array([bank.ranks[slot] for slot in own]).repeat(bounds[1:] - bounds[:-1])
@@ -126,7 +154,14 @@ def _passes(bank: Bank, slots: Array) -> list[Array]:
 
 
 def _plan(
-    bank: Bank, tokens: Tokens[Array], batch: Batch, slots: Array, rows: Array, keys: Keys | None, kernels: bool
+    bank: Bank,
+    tokens: Tokens[Array],
+    batch: Batch,
+    slots: Array,
+    rows: Array,
+    keys: Keys | None,
+    kernels: bool,
+    drop: float,
 ) -> PassPlan[Array]:
     owners = Owners.of(bank, slots)
     special = [bank.slots[slot] for slot in bank.special.intersection(owners.slots)] if bank.special else []
@@ -146,7 +181,7 @@ def _plan(
         varies |= (keys is not None and one.draws) or (one.alone and one.weights is None)
     is_fixed = kernels and not varies and tokens.valid is None and tokens.back_end != "buckets"
     begin = None if batch.states is None else (batch.layer, batch.states)
-    return PassPlan(tokens, runs, noise, alone, is_fixed, rows, batch.lengths, keys, begin)
+    return PassPlan(tokens, runs, noise, alone, is_fixed, drop, rows, batch.lengths, keys, begin)
 
 
 def plan_runs(bank: Bank, owners: Owners, counts: Array, stage: str, size: int | None) -> Runs[Array]:
@@ -173,7 +208,7 @@ def plan_noise(
         size: of the arrays; the rest is padding.
     """
     bounds = _ends(lengths)[owners.bounds]
-    quiet = keys.without_dropout.union([s for s in bank.special if bank.slots[s].without_dropout])
+    quiet = _without_dropout(bank, keys)
     trains = [slot in keys.of_slot and slot not in quiet for slot in owners.slots]
     numbers = [keys.number(slot) if noisy else 0 for slot, noisy in zip(owners.slots, trains, strict=True)]
     starts = bounds[:-1] - [before.get(slot, 0) for slot in owners.slots] if before else bounds[:-1]

@@ -24,7 +24,7 @@ from inlay.bank.delta import Delta, Signal, Tensors
 from inlay.bank.gelu import half_gelu
 from inlay.bank.joined import FusedProduct
 from inlay.bank.noise import number
-from inlay.bank.passes import LayerActions, Pass
+from inlay.bank.passes import PROBABILITIES, LayerActions, Pass
 from inlay.bank.route import Route
 from inlay.bank.weights import call_with
 from inlay.base.attention import attention
@@ -118,7 +118,7 @@ class Wiring:
             self.override(module, functools.partial(self._leaf, sites))
         moved = {site.dropout for site in self.sites if site.dropout is not None}
         silent = tuple(self.sites.arch.attention_dropouts)
-        paths = ["head", *moved]
+        paths = ["head", *moved, *(f"{layer}.{PROBABILITIES}" for layer in self.sites.layer_paths)]
         for path, module in self.model.named_modules():
             if path in moved:
                 self.override(module, lambda plain: lambda x: x)
@@ -241,8 +241,7 @@ class Wiring:
 
     def _attention_dropout(self, plain: Call) -> Call:
         def forward(x: Tensor) -> Tensor:
-            off = self.current is not None and not self.current.attention_dropout
-            return x if off else plain(x)
+            return plain(x) if self.current is None else self.current.drop_attention(x, plain)
 
         return forward
 

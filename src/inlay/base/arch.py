@@ -34,7 +34,7 @@ class Arch:
     dropouts: Mapping[str, str] = field(default_factory=dict)
     """Sublayer output -> the dropout between it and the residual; models without one leave it out."""
     attention_dropouts: tuple[str, ...] = ()
-    """Dropout on attention probabilities: off, because packed attention has none."""
+    """Dropout on attention probabilities: packed attention has none, padded rows have it if their run asks for it."""
     output: str = "encoder"
     """The module whose result is the last hidden state."""
     pooler_activation: str = "pooler.activation"

@@ -14,7 +14,7 @@ import functools
 import inspect
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -133,10 +133,16 @@ def attention(
     inlay_rows: RowBounds | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    inlay_drop: Callable[[Tensor], Tensor] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function: query [1, heads, tokens, d] -> [1, tokens, heads, d]."""
-    kwargs["dropout"] = 0.0  # packed attention has none, so neither has padded
+    """transformers' attention function: query [1, heads, tokens, d] -> [1, tokens, heads, d].
+
+    `inlay_drop` is dropout of the probabilities [rows, heads, queries, keys], of padded rows.
+    """
+    kwargs["dropout"] = 0.0  # packed attention has none, so neither has padded, unless it is asked for
+    if inlay_drop is not None:
+        return _dropped(module, query, key, value, attention_mask, scaling, inlay_drop), None
     if inlay_rows is None:
         return _padded()(module, query, key, value, attention_mask, scaling=scaling, **kwargs)  # type: ignore[no-any-return]
     causal = bool(getattr(module, "is_causal", False))
@@ -182,6 +188,27 @@ def back_end(model: Any, longest: int, kernels: bool, biased: bool = False) -> B
     window = getattr(config, "local_attention", None) or getattr(config, "sliding_window", None)
     half = parameter.dtype in (torch.bfloat16, torch.float16)
     return "varlen" if parameter.is_cuda and half and not biased and _varlen_can(q, k, window) else "buckets"
+
+
+def _dropped(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    drop: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Attention step by step, to drop its probabilities: [rows, heads, tokens, d] -> [rows, tokens, heads, d]."""
+    groups, tokens = query.shape[1] // key.shape[1], query.shape[2]
+    key, value = (t if groups == 1 else t.repeat_interleave(groups, 1) for t in (key, value))
+    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if mask is None and getattr(module, "is_causal", False):
+        mask = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    probabilities = scores.softmax(-1, dtype=torch.float32).nan_to_num().to(query.dtype)  # padding may see nothing
+    return (drop(probabilities) @ value).transpose(1, 2)
 
 
 @functools.cache

@@ -45,11 +45,16 @@ def show_plan(screen: Console, work: Work) -> None:
     show_done(screen, work)
 
 
-def show_part(screen: Console, part: Part, name: str) -> None:
-    """One dataset, and what people should know of it."""
+def show_part(screen: Console, part: Part, name: str, metric: str | None = None) -> None:
+    """One dataset, and what people should know of it.
+
+    Args:
+        metric: what is reported, if it is not what decides.
+    """
     about = part.about
     rows = ", ".join(f"{count:,} to {_VERBS[split]}" for split, count in about.rows.items())
-    told = f"{name}: {about.task}, {rows}; {about.metric}, reported on {about.split} rows"
+    told = f"{name}: {about.task}, {rows}; {metric or about.metric}, reported on {about.split} rows"
+    told += f"; chosen by {about.metric}" if metric not in (None, about.metric) else ""
     screen.print(told, soft_wrap=True)
     for note in next(iter(part.data.values())).notes:
         screen.print(f"  {note}", style="dim", soft_wrap=True)

@@ -22,8 +22,8 @@ from inlay.cli.output import quiet
 from inlay.errors import InlayError
 from inlay.untrusted import visible
 
-DATA, METHOD, TRAINING, FEW_ROWS, RUNNING, OUTPUT, RARE = PANELS = (
-    *("Data", "Task and method", "Training", "Few rows"),
+DATA, METHOD, TRAINING, FEW_ROWS, TEXTS_FIRST, RUNNING, OUTPUT, RARE = PANELS = (
+    *("Data", "Task and method", "Training", "Few rows", "Texts first"),
     *("Running", "Output", "Less common"),
 )
 F = TypeVar("F", bound=Callable[..., Any])

@@ -183,7 +183,7 @@ def _show_plan(screen: Console, chosen: Chosen, work: Work) -> None:
     for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)
     for one, part in zip(chosen.found, work.parts, strict=False):  # the first group has every dataset
-        show_part(screen, part, one.dataset.name)
+        show_part(screen, part, one.dataset.name, one.dataset.metric)
         if one.languages:
             names = ", ".join(column.name for column in chosen.columns)
             screen.print(f"  then scored in {names}", style="dim", soft_wrap=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from inlay import registry
 from inlay.cli import known, options
 from inlay.cli.bundles import parameter
-from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TRAINING
+from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TEXTS_FIRST, TRAINING
 from inlay.cli.options import either
 from inlay.errors import RunError
 from inlay.heads import HEADS, POOLS
@@ -45,12 +45,12 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "val": Shown("FILE", "some rows are held out"),
         "val_size": Shown("N|P%", "10%, at most 2000"),
         "test": Shown("FILE", "none"),
+        "test_size": Shown("N|P%", "none"),
         "train_size": Shown("N|P%", "all"),
         "teacher": Shown(
             "NAME", "none", note="For example --teacher tickets, if tickets was trained with --ensemble 5."
         ),
         "unlabelled": Shown("FILE", "none"),
-        "split_seed": Shown("N", "--seed"),
         "skip_bad_rows": Shown(),
     },
     METHOD: {
@@ -83,9 +83,16 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "few_shot_steps": Shown("N", str(FEW_SHOT_STEPS)),
         "few_shot_temperature": Shown("X"),
         "folds": Shown("N", f"{FOLDS} with --few-shot and fewer than {FEW_SHOT_BELOW} rows, else 0"),
+        "fold": Shown("K/N", "none is left out"),
         "choose_by": Shown(
             "WHAT", f"score; with fewer than {FEW_TO_VALIDATE} validation rows last, or loss with --patience"
         ),
+    },
+    TEXTS_FIRST: {
+        "pretrain_on_text": Shown(),
+        "pretrain_epochs": Shown("N"),
+        "pretrain_lr": Shown("X", "--lr"),
+        "pretrain_batch_size": Shown("N", "--batch-size"),
     },
     RARE: {
         "format": Shown("FORMAT", "detected", known.FORMATS, known.data_format),
@@ -94,10 +101,11 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "long": Shown("HOW"),
         "clip": Shown("X|none"),
         "dropout": Shown(off="train without the base's dropout"),
+        "attention_dropout": Shown(),
+        "head_dropout": Shown("X", "the base's own"),
+        "schedule": Shown("HOW"),
         "decay": Shown("WHAT"),
-        "pretrain_on_text": Shown(),
-        "pretrain_epochs": Shown("N"),
-        "fold": Shown("K/N", "none is left out"),
+        "split_seed": Shown("N", "--seed"),
     },
 }
 """Panel -> the settings in it. All of `Run` but `data` and `name`, which every command has in a way of its own."""

@@ -81,6 +81,14 @@ def sweep(
             min=2,
         ),
     ] = None,
+    report: Annotated[
+        str | None,
+        options.option(
+            *(OUTPUT, "--report", "METRIC"),
+            "A metric to show beside the one that decides (--metric).  [default: none]",
+            check=known.metric,
+        ),
+    ] = None,
     slots: options.Slots = None,
     compile: options.Compile = None,
     weights: options.Weights = None,
@@ -113,8 +121,8 @@ def sweep(
         inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3 --ensemble 5
         inlay sweep tickets.csv --search optuna --trials 30 --grid lr=1e-4..1e-2 --best
     """
-    asked = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds}
-    asked |= {"select": select, "ensemble": ensemble}
+    asked: dict[str, Any] = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds}
+    asked |= {"select": select, "ensemble": ensemble, "report": report}
     choices = {key: value for key, value in asked.items() if value is not None}
     _check_usage(data, name, manifest, grid or [], given, choices)
     from inlay.library.library import Library

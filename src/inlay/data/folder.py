@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,7 +58,7 @@ def find_splits(folder: Path, mismatched: bool = False) -> dict[str, Path]:
 
 
 def find_languages(folder: Path) -> dict[str, Path]:
-    """Language -> file to evaluate on: the test file of a language, else its dev file."""
+    """Language -> file to evaluate on: the test file of a language, else its dev file. Its treebanks are joined."""
     found: dict[str, list[Path]] = {}
     for file in _data_files(folder):
         if code := language_of(file.name):
@@ -74,6 +75,23 @@ def find_languages(folder: Path) -> dict[str, Path]:
             f"found {_listed(_all(folder))}"
         )
     return chosen
+
+
+def join(files: Iterable[str | os.PathLike[str]]) -> str:
+    """A name for files that are read one after the other, as one: `a.conllu,b.conllu`."""
+    return ",".join(os.fspath(file) for file in files)
+
+
+def parts_of(name: str) -> list[str]:
+    """The files that a name with commas joins; none if it is that of a single one."""
+    parts = [part.strip() for part in name.split(",")]
+    is_joined = len(parts) > 1 and all(extension(part) in BY_EXTENSION for part in parts) and not os.path.exists(name)
+    return parts if is_joined else []
+
+
+def are_treebanks(files: Iterable[Path]) -> bool:
+    """Whether these are files of UD treebanks, of which one language may have several: `en_ewt-ud-train.conllu`."""
+    return all(_UD.match(file.name) for file in files)
 
 
 def split_of(name: str) -> str | None:
@@ -99,6 +117,8 @@ def _code_alone(name: str) -> str | None:
 def _to_evaluate(folder: Path, code: str, files: list[Path]) -> Path | None:
     for split in ("test", "validation", None):
         candidates = [file for file in files if split_of(file.name) == split]
+        if len(candidates) > 1 and are_treebanks(candidates):
+            return Path(join(sorted(candidates)))
         if len(candidates) > 1:
             raise DataError(
                 f"{folder}: {len(candidates)} files for language {code} ({_listed(candidates)}); expected one"

@@ -10,11 +10,11 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inlay.data.folder import NO_XML, find_languages, find_splits
+from inlay.data.folder import NO_XML, find_languages, find_splits, parts_of
 from inlay.data.formats import glue
 from inlay.data.formats.conll import open_conll
 from inlay.data.formats.conllu import open_conllu
@@ -78,8 +78,10 @@ class Source:
 
 
 def open_source(path: str | os.PathLike[str], *, format: str | None = None, encoding: str | None = None) -> Source:
-    """Open one file; format and encoding are detected where they are not given."""
+    """Open one file, or several that commas join; format and encoding are detected where they are not given."""
     name, file = os.fspath(path), Path(path)
+    if parts := parts_of(name):
+        return _joined(name, [open_source(part, format=format, encoding=encoding) for part in parts])
     if format is not None and format not in FORMATS:
         raise DataError(f"{name}: unknown format {format!r}. {suggest(format, FORMATS)}")
     check_file(name)
@@ -132,6 +134,22 @@ def open_per_language(
 
 def _source(name: str, format: str, opened: Layout) -> Source:
     return Source(name, format, opened.columns, opened.hints, opened.notes, opened.read)
+
+
+def _joined(name: str, parts: Sequence[Source]) -> Source:
+    """The rows of several files, one after the other."""
+    first = parts[0]
+    for other in parts[1:]:
+        if (other.format, other.columns) != (first.format, first.columns):
+            told = (f"{one.name} is {one.format} with {', '.join(one.columns)}" for one in (first, other))
+            raise DataError(f"these files have other columns, so they cannot be joined: {'; '.join(told)}")
+
+    def read(bad: Bad) -> Iterator[Record]:
+        for part in parts:
+            yield from part.records(bad)
+
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    return Source(name, first.format, first.columns, first.hints, notes, read)
 
 
 def check_file(name: str) -> None:

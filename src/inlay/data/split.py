@@ -53,6 +53,23 @@ def take(rows: int, n: int, seed: int, strata: Sequence[str] | None = None) -> l
     return sorted(chosen)
 
 
+def for_test(
+    rows: int, test_size: str | int | float, stratify: Sequence[str] | None, groups: Sequence[str] | None
+) -> tuple[list[int], list[int]]:
+    """(the others, test), each in ascending order: the same for every seed, so that scores of seeds compare.
+
+    Classes and groups are treated as in `split`.
+    """
+    n = size(test_size, rows, "--test-size")
+    if n > rows - 2:
+        raise RunError(f"--test-size {test_size} of {rows} rows leaves fewer than 2 for training and validation")
+    units = _units(rows, 0, stratify, groups)
+    if len(units) < 3:
+        raise RunError(f"--test-size {test_size}: the {rows} rows have only {len(units)} different texts; expected 3")
+    test, left = _held_out(units, rows - n, n, 0)
+    return sorted(row for unit in left for row in unit.rows), sorted(test)
+
+
 def split(
     rows: int,
     seed: int,
@@ -61,22 +78,20 @@ def split(
     val_size: str | int | float | None = None,
     stratify: Sequence[str] | None,
     groups: Sequence[str] | None = None,
+    of: int | None = None,
 ) -> tuple[list[int], list[int]]:
-    """(train, validation), each in ascending order; shares are of all rows.
+    """(train, validation), each in ascending order; shares are of all rows, or of so many (`of`).
 
     Validation comes from the rows that `train_size` leaves over, and without `train_size` training has all the
     others. No `val_size` means 10 %, at least 1 and at most 2000. A class too rare for both is in train. With
     `groups` (say, identical texts) no group straddles: a size is then met from below, or by the smallest group
     where none fits.
     """
-    n_train, n_val = _sizes(rows, train_size, val_size)
+    n_train, n_val = _sizes(rows, train_size, val_size, of or rows)
     units = _units(rows, seed, stratify, groups)
     if len(units) < 2:
         raise RunError(f"all {rows} rows belong together, so none can be held out for validation; pass --val FILE")
-    counts = _counts(units)
-    for_train = _allot(counts, n_train, seed)
-    for_val = _allot({label: counts[label] - for_train[label] for label in counts}, n_val, seed)
-    validation, left = _fill(units[::-1], for_val)
+    validation, left = _held_out(units, n_train, n_val, seed)
     rest = sorted(row for unit in left for row in unit.rows)
     if train_size is None or n_train >= len(rest):
         return rest, sorted(validation)
@@ -165,6 +180,13 @@ def _allot(counts: Mapping[str, int], n: int, seed: int) -> dict[str, int]:
     return shares
 
 
+def _held_out(units: Sequence[_Unit], kept: int, n: int, seed: int) -> tuple[list[int], list[_Unit]]:
+    """`n` rows from the end of the seed's order, and the units left; a class too rare for both is among those."""
+    counts = _counts(units)
+    for_kept = _allot(counts, kept, seed)
+    return _fill(units[::-1], _allot({label: counts[label] - for_kept[label] for label in counts}, n, seed))
+
+
 def _fill(units: Sequence[_Unit], shares: Mapping[str, int]) -> tuple[list[int], list[_Unit]]:
     """Take units in order while they fit the share of their class: the rows taken, and the units left."""
     room = dict(shares)
@@ -182,16 +204,18 @@ def _fill(units: Sequence[_Unit], shares: Mapping[str, int]) -> tuple[list[int],
     return taken, left
 
 
-def _sizes(rows: int, train_size: str | int | float | None, val_size: str | int | float | None) -> tuple[int, int]:
+def _sizes(
+    rows: int, train_size: str | int | float | None, val_size: str | int | float | None, of: int
+) -> tuple[int, int]:
     if rows < 2:
         raise RunError(f"a validation set needs at least 2 rows to split, not {rows}; pass --val FILE")
-    n_train = size(train_size, rows, "--train-size")
+    n_train = rows if train_size is None else size(train_size, of, "--train-size")
     if val_size is None:
-        n_val = min(max(round(rows * DEFAULT_SHARE), 1), DEFAULT_MOST)
+        n_val = min(max(round(of * DEFAULT_SHARE), 1), DEFAULT_MOST)
         if train_size is not None:
             n_val = min(n_val, rows - n_train)
     else:
-        n_val = size(val_size, rows, "--val-size")
+        n_val = size(val_size, of, "--val-size")
     if train_size is None:
         n_train = rows - n_val
     if n_val < 1:

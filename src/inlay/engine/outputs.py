@@ -6,7 +6,7 @@ As a forward pass, this is planned on the host (`plan_heads`) and run on tensors
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Generic, NamedTuple
 
@@ -30,12 +30,22 @@ from inlay.heads.pool import POOLS, pool_rows
 
 
 @dataclass(frozen=True, eq=False)
+class HeadNoise(Record, Generic[A]):
+    """A dropout in front of the heads of some slots."""
+
+    noise: Noise[A]
+    p: float
+
+
+@dataclass(frozen=True, eq=False)
 class HeadPlace(Record, Generic[A]):
     """Where heads answer: pooled rows, or the states of all tokens."""
 
     site: str
     runs: Runs[A]
     noise: Noise[A] | None
+    own: tuple[HeadNoise[A], ...] | None
+    """In the place of the base's dropout, where slots have their own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +134,20 @@ def _place(
     bank = forward.bank
     runs = plan_runs(bank, owners, counts, "rows" if site == ROWS else "tokens", size if forward.kernels else None)
     noise = None if keys is None else plan_noise(bank, owners, counts, keys, keys.tokens_before, size)
-    return HeadPlace(site, runs, noise)
+    own = None
+    if keys is not None and keys.head_dropout:
+        usual = head_dropout(forward.base)
+        of_slot = {slot: keys.head_dropout.get(slot, usual) for slot in owners.slots}
+        own = tuple(
+            HeadNoise(plan_noise(bank, owners, counts, _only(keys, of_slot, p), keys.tokens_before, size), p)
+            for p in sorted(set(of_slot.values()) - {0.0})
+        )
+    return HeadPlace(site, runs, noise, own)
+
+
+def _only(keys: Keys, of_slot: Mapping[int, float], p: float) -> Keys:
+    """Dropout for the slots that have this one."""
+    return replace(keys, without_dropout=keys.without_dropout.union(s for s, own in of_slot.items() if own != p))
 
 
 def apply_heads(forward: Forward, heads: HeadPlan[Tensor], states: Tensor) -> list[Output]:
@@ -217,7 +240,9 @@ def _pooler(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor],
 
 
 def _answers(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor], x: Tensor) -> list[Output]:
-    if place.noise is not None and (p := head_dropout(forward.base)):
+    for one in place.own or ():
+        x = keyed_dropout(x, one.noise.key, one.noise.local, forward.wiring.head_place, one.p)
+    if place.own is None and place.noise is not None and (p := head_dropout(forward.base)):
         x = keyed_dropout(x, place.noise.key, place.noise.local, forward.wiring.head_place, p)
     state = BankPass(forward.bank, place.runs, place.noise, heads.keys)
     found: list[Output] = []

@@ -7,7 +7,7 @@ stacks, where the host multiplies runs of rows: slower with many tokens, but the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,10 @@ class GraphPass(Pass):
     def drop(self, here: LayerActions, place: str, p: float, training: bool, y: Tensor) -> Tensor:
         """Nothing: a graph answers."""
         return y
+
+    def drop_attention(self, probabilities: Tensor, plain: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Nothing, either."""
+        return probabilities
 
 
 class Graph(nn.Module):

@@ -164,6 +164,7 @@ _FLAGS = {
     ("dropout", False): "--no-dropout",
     ("class_weights", True): "--class-weights",
     ("pretrain_on_text", True): "--pretrain-on-text",
+    ("attention_dropout", True): "--attention-dropout",
     ("skip_bad_rows", True): "--skip-bad-rows",
     ("few_shot", True): "--few-shot",
     ("few_shot", False): "--no-few-shot",

@@ -96,6 +96,12 @@ LATER: dict[str, Any] = {
     "teacher": None,
     "unlabelled": None,
     "split_seed": None,
+    "test_size": None,
+    "pretrain_lr": None,
+    "pretrain_batch_size": None,
+    "attention_dropout": False,
+    "schedule": "linear",
+    "head_dropout": None,
 }
 """Settings that came later, with the value that does what was done before. They are part of a run's identity only
 where they have another value."""

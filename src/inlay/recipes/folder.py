@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inlay.data.folder import find_languages, find_splits, language_of, split_of
+from inlay.data.folder import are_treebanks, find_languages, find_splits, join, language_of, split_of
 from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import DataError, InlayError, RunError
 from inlay.recipes.recipe import Dataset, Recipe, listed
@@ -26,6 +26,8 @@ class Found:
     data: str
     val: str | None = None
     test: str | None = None
+    has_test: bool = False
+    """Whether it comes with test rows, here or in its folder."""
     published: Mapping[str, str] = field(default_factory=dict)
     """The columns and the encoding of the published file, where this one has them too."""
     languages: Mapping[str, Path] = field(default_factory=dict)
@@ -70,9 +72,9 @@ def _found(recipe: Recipe, dataset: Dataset, entries: Sequence[Path]) -> Found:
     if recipe.dev_is_test:
         if "validation" not in splits:
             raise DataError(f"{path.name} has no dev rows, which this recipe tests on")
-        return Found(dataset, str(splits["train"]), test=str(splits["validation"]), published=published)
+        return Found(dataset, str(splits["train"]), None, str(splits["validation"]), True, published)
     whole = f"{path}-mm" if dataset.mismatched and not path.name.endswith("mm") else str(path)
-    return Found(dataset, whole, published=published)
+    return Found(dataset, whole, has_test="test" in splits, published=published)
 
 
 def _in_languages(dataset: Dataset, path: Path) -> Found:
@@ -83,7 +85,7 @@ def _in_languages(dataset: Dataset, path: Path) -> Found:
     own = [file for file in sorted([*path.iterdir(), *inside]) if file.is_file() and _language(file) == dataset.source]
     train, val = ([file for file in own if split_of(file.name) == split] for split in ("train", "validation"))
     for split, named in (("training", train), ("dev", val)):
-        if len(named) > 1:
+        if len(named) > 1 and not are_treebanks(named):
             names = listed([file.name for file in named])
             raise DataError(f"{path.name} has {len(named)} {split} files in {dataset.source} ({names}); expected one")
     if not train:
@@ -91,7 +93,7 @@ def _in_languages(dataset: Dataset, path: Path) -> Found:
     known = {code: file for code, file in find_languages(path).items() if code in dataset.languages}
     if not known:
         raise DataError(f"{path.name} has no test file in any of its languages, such as test-de.tsv")
-    return Found(dataset, str(train[0]), str(val[0]) if val else None, languages=known)
+    return Found(dataset, join(train), join(val) if val else None, languages=known)
 
 
 def _language(file: Path) -> str | None:
@@ -131,7 +133,7 @@ def _meant(root: Path, datasets: Sequence[Dataset]) -> str:
 
 
 def _may_be(path: Path) -> bool:
-    return path.is_dir() or extension(path.name) in BY_EXTENSION
+    return path.is_dir() or not extension(path.name) or extension(path.name) in BY_EXTENSION
 
 
 def _plain(path: Path) -> str:

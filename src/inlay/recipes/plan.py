@@ -179,11 +179,15 @@ def read_all(host: Host, chosen: Chosen) -> list[Part]:
         baselines = number == 0 and any(row.is_baseline for row in rows)
         for one in chosen.found:
             tried = chosen.tried(rows[0], one.dataset)
+            if one.has_test:
+                tried.pop("test_size", None)
             fixed = {key: value[0] for key, value in tried.items() if isinstance(value, tuple) and len(value) == 1}
             grid = {key: value for key, value in tried.items() if key not in fixed}
             name = chosen.part(rows[0], one.dataset)
             try:
-                run = make_run({**fixed, **one.settings, "metric": one.dataset.metric, "name": name})
+                run = make_run(
+                    {**fixed, **one.settings, "metric": one.dataset.selection or one.dataset.metric, "name": name}
+                )
                 parts += read_parts(host, [run], Plan(specs, grid, chosen.seeds, baselines=baselines))
             except InlayError as error:
                 problems.append(str(error))

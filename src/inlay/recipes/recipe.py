@@ -40,6 +40,9 @@ class Dataset(_Frozen):
 
     name: str
     metric: str
+    """What is reported."""
+    selection: str | None = None
+    """The metric that picks checkpoints and settings on validation rows, if that is another one."""
     folders: tuple[str, ...] = ()
     """What it may be called in somebody's folder; its own name by default."""
     mismatched: bool = False
@@ -145,8 +148,8 @@ class Recipe(_Frozen):
     def _fits(self) -> Recipe:
         known = {column.name for column in self.columns}
         for dataset in self.datasets:
-            if dataset.metric in LOWER_IS_BETTER:
-                raise ValueError(f"{dataset.name}: {dataset.metric} has no place in a table of scores times 100")
+            for metric in LOWER_IS_BETTER.intersection((dataset.metric, dataset.selection)):
+                raise ValueError(f"{dataset.name}: {metric} has no place in a table of scores times 100")
             if dataset.languages and (len(self.datasets) > 1 or self.dev_is_test):
                 raise ValueError(f"{dataset.name}: a dataset with languages is the only one, and has no dev_is_test")
         for row in self.rows:

@@ -19,6 +19,7 @@ from inlay.comparison.plan import Part
 from inlay.comparison.work import Work
 from inlay.data.columns import in_pairs
 from inlay.data.digest import digest
+from inlay.data.folder import parts_of
 from inlay.data.guess import is_unnamed
 from inlay.data.record import stop
 from inlay.data.source import open_source
@@ -72,7 +73,7 @@ class Results:
         """A cell; None if none of its runs is done, or it cannot be scored."""
         part = self.part(row, column)
         if row.is_baseline:
-            return self._baseline(row, part)
+            return self._baseline(row, column, part)
         picked = self._picked(row, part, needs_adapter=column.language is not None or row.shows == "kept")
         if not picked:
             return None
@@ -99,21 +100,21 @@ class Results:
         return [] if not ranking else ranking[0].runs[:1] if needs_adapter else ranking[0].runs
 
     def _value(self, row: Row, column: Column, part: Part, one: Ran) -> float | None:
-        metric = part.about.metric
+        metric = column.metric
         if row.shows == "kept":
             return self._kept(one)
         if column.language is not None:
-            return self._in_language(column, part, one)
+            return self._in_language(column, one)
         if row.shows == "score":
             return one.metrics[part.about.split][metric]
         seen = [float(entry["metrics"][metric]) for entry in evaluations(one)]
         return statistics.fmean(seen) if row.shows == "mean of evaluations" else max(seen)
 
-    def _baseline(self, row: Row, part: Part) -> Result | None:
+    def _baseline(self, row: Row, column: Column, part: Part) -> Result | None:
         scores = self.work.scores.get((row.methods[0], part.about.name))
         if not scores:
             return None
-        values = (score.metrics[part.about.split][part.about.metric] for score in scores.values())
+        values = (score.metrics[part.about.split][column.metric] for score in scores.values())
         return Result(tuple(100 * value for value in values), row.methods[0])
 
     def _kept(self, one: Ran) -> float | None:
@@ -123,10 +124,12 @@ class Results:
         whole = sum(gate["of"] for gate in gates)
         return sum(gate["expected"] for gate in gates) / whole if whole else None
 
-    def _in_language(self, column: Column, part: Part, one: Ran) -> float | None:
+    def _in_language(self, column: Column, one: Ran) -> float | None:
         found = next(found for found in self.chosen.found if found.dataset.name == column.dataset.name)
         file = found.languages[column.name]
-        key = f"language {one.id} {digest(str(file))}"
+        parts = [digest(part) for part in parts_of(str(file))]
+        key = f"language {one.id} {parts or digest(str(file))}"
+        key += f" {column.metric}" * (column.dataset.selection is not None)
         known: float | None = self.work.store.about(key)
         if known is not None:
             return known
@@ -134,15 +137,15 @@ class Results:
         if adapter is None:
             return None
         try:
-            value = self._scored(adapter, file, part)
+            value = self._scored(adapter, file, column.metric)
         except DataError as error:
             self.notes[f"{column.name}: {error}"] = None
             return None
         self.work.store.note(key, value)
         return value
 
-    def _scored(self, adapter: Adapter, file: Path, part: Part) -> float:
-        host, metric = self.work.host, part.about.metric
+    def _scored(self, adapter: Adapter, file: Path, metric: str) -> float:
+        host = self.work.host
         host.load(adapter, _NAME)
         try:
             source, columns = open_source(file), dict(adapter.about.get("columns") or {})

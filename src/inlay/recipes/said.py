@@ -1,7 +1,6 @@
 """What is not as the paper has it: found by comparing what was run with what the recipe says of the paper.
 
-A recipe's `protocol` has the paper's side of what no setting of a row says. Inlay's side is what the runs had, and for
-what cannot be set, `FIXED`: whatever becomes a setting of `inlay.Run` is compared with it, and leaves that list.
+A recipe's `protocol` has the paper's side of what no setting of a row says. Inlay's side is what the runs had.
 """
 
 from __future__ import annotations
@@ -11,25 +10,25 @@ from typing import Any
 
 from inlay.comparison.work import Work
 from inlay.data.folder import split_of
+from inlay.engine.host import Host
+from inlay.engine.outputs import head_dropout
 from inlay.heads.pool import choose as choose_pool
 from inlay.recipes.plan import Chosen, is_tuned, same_base, told
 from inlay.recipes.recipe import SILENT, Column, listed
 from inlay.runs.run import Run
 from inlay.sweeps.values import shown
 
-FIXED = {"attention_dropout": "none", "schedule": "linear", "head_dropout": "none"}
-"""What no setting changes."""
 REPORTED = "the metric that is reported"
 """In `protocol`: what picks the best checkpoint."""
-CHOSE, DEV, TEST = "chose", "dev", "test"
-"""What rows a column is scored on: those that have chosen the settings, other dev rows, test rows."""
+CHOSE, DEV, TEST, DRAWN = "chose", "dev", "test", "drawn"
+"""What rows a column is scored on: those that have chosen the settings, other dev rows, test rows, or drawn ones."""
 _USUAL = {"max_steps": "all steps", "train_size": "all rows"}
 
 
 def differences(chosen: Chosen, work: Work) -> list[str]:
     """All of them, a line each."""
     said = [*_base(chosen, work), *_scored(chosen, work), *_left_out(chosen, work), *_changed(chosen)]
-    done = {text.partition(":")[0] for text in said}
+    done = {text.partition(":")[0].replace("_", " ") for text in said}
     return [*said, *(text for text in _protocol(chosen, work) if text.partition(":")[0] not in done)]
 
 
@@ -50,10 +49,11 @@ def _scored(chosen: Chosen, work: Work) -> list[str]:
         CHOSE: f"scored on validation rows, which also picked the settings; the paper on {paper}",
         DEV: f"scored on dev rows; the paper on {paper}",
         TEST: f"scored on your test rows; the paper on {paper}",
+        DRAWN: f"scored on test rows drawn here; the paper on {paper} of its own",
     }
-    as_there = {CHOSE: paper == "validation rows", DEV: False, TEST: chosen.recipe.dev_is_test or paper == "test rows"}
+    as_there = {CHOSE: paper == "validation rows", TEST: chosen.recipe.dev_is_test or paper == "test rows"}
     return [
-        f"{listed(by_kind[kind])}: {text}" for kind, text in texts.items() if kind in by_kind and not as_there[kind]
+        f"{listed(by_kind[kind])}: {text}" for kind, text in texts.items() if kind in by_kind and not as_there.get(kind)
     ]
 
 
@@ -63,7 +63,9 @@ def _kind(chosen: Chosen, work: Work, column: Column) -> str:
         file = found.languages[column.language]
         return TEST if split_of(file.name) != "validation" else CHOSE if str(file) == found.val else DEV
     name = chosen.part(chosen.rows[0], column.dataset)
-    return CHOSE if next(part.about.split for part in work.parts if part.about.name == name) == "validation" else TEST
+    part = next(part for part in work.parts if part.about.name == name)
+    is_drawn = any(data.run.test_size is not None for data in part.data.values())
+    return CHOSE if part.about.split == "validation" else DRAWN if is_drawn else TEST
 
 
 def _left_out(chosen: Chosen, work: Work) -> list[str]:
@@ -117,6 +119,8 @@ def _protocol(chosen: Chosen, work: Work) -> list[str]:
     said = []
     for key, paper in chosen.recipe.protocol.items():
         ours = _ours(key, work)
+        if key == "selection":
+            ours = [metric for metric in ours if metric not in ([paper] if isinstance(paper, str) else paper)]
         if not ours or ours == [_told(paper)] or (key == "selection" and paper == REPORTED):
             continue
         how = "; the paper does not say" if paper == SILENT else f" instead of {_told(paper)}"
@@ -131,11 +135,24 @@ def _ours(key: str, work: Work) -> list[str]:
     if key == "pool":
         whole = [trial.data.run for trial in work.trials if not trial.data.task.per_token]
         return _each(choose_pool(run.pool, work.host.base) for run in whole)
+    if key in ("attention_dropout", "head_dropout"):
+        own = _attention_dropout if key == "attention_dropout" else _head_dropout
+        # mixout takes the place of all dropout, in the paper too
+        runs = [trial.data.run for trial in work.trials if not trial.data.method.mixout]
+        return _each(_told(own(run, work.host) if run.dropout else 0) for run in runs)
     if key in Run.model_fields:
         runs = [trial.data.run for trial in work.trials]
         runs = [run for run in runs if run.pretrain_on_text] if key.startswith("pretrain_") else runs
         return _each(_told(getattr(run, key)) for run in runs)
-    return [FIXED[key]] if key in FIXED else ["Inlay has no such setting"]
+    return ["Inlay has no such setting"]
+
+
+def _attention_dropout(run: Run, host: Host) -> float:
+    return host.forward.spec.attention_dropout if run.attention_dropout else 0.0
+
+
+def _head_dropout(run: Run, host: Host) -> float:
+    return head_dropout(host.base) if run.head_dropout is None else run.head_dropout
 
 
 def _each(values: Iterable[str]) -> list[str]:

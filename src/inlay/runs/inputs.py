@@ -12,7 +12,7 @@ from inlay.data import columns as choosing
 from inlay.data.columns import Columns
 from inlay.data.record import Record, Skipped, stop, stop_or_skip
 from inlay.data.source import is_local, open_source, open_splits
-from inlay.errors import DataError
+from inlay.errors import DataError, RunError
 from inlay.registry import methods, tasks
 from inlay.runs.run import Run
 
@@ -56,6 +56,8 @@ def open_inputs(run: Run) -> tuple[dict[str, Any], list[str]]:
     if run.val is not None:
         found["validation"] = open_source(run.val, **how)
     if run.test is not None:
+        if run.test_size is not None:
+            raise RunError("test_size (--test-size) and test (--test) both give test rows; leave out one of the two")
         found["test"] = open_source(run.test, **how)
     return found, [note for source in found.values() for note in source.notes]
 

@@ -19,6 +19,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from inlay.data.folder import join, parts_of
 from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import InlayError, RunError
 from inlay.runs.run import Run, make_run
@@ -66,7 +67,7 @@ def _run(path: Path, name: str, defaults: dict[str, Any], settings: Any) -> Run:
         given = values.get(key)
         if not isinstance(given, str) or not given:
             continue
-        beside = str(path.parent / given)
+        beside = join(path.parent / part for part in parts_of(given) or [given])
         # what is not there and does not look like a file is a hub name
         if os.path.exists(beside) or extension(given) in BY_EXTENSION:
             values[key] = beside

@@ -14,7 +14,6 @@ from inlay.bank.delta import Method, parse
 from inlay.base.load import load_tokenizer
 from inlay.data import columns as choosing
 from inlay.data import describe
-from inlay.data import split as splitting
 from inlay.data.benchmarks import metric_of
 from inlay.data.columns import Columns
 from inlay.data.digest import digest
@@ -36,6 +35,7 @@ from inlay.runs.few import folds_of, is_few_shot
 from inlay.runs.inputs import SAMPLE, choose_columns, name_of, open_inputs
 from inlay.runs.length import settled
 from inlay.runs.run import Run
+from inlay.runs.splits import for_test, into_folds, split_known
 from inlay.tasks import Example, Row, Task, Unusable
 from inlay.tasks import parse as parse_task
 
@@ -127,9 +127,12 @@ def read(run: Run) -> Known:
     notes += [note] if note else []
     notes += [f"{sources['train'].name}: read as {sources['train'].format}"] if task.kind == "tagging" else []
     notes += _drop_unlabelled(run, sources, columns)
-    known, held_out, test = (_read(sources.get(split), task, columns, bad) for split in ("train", "validation", "test"))
+    known, held_out, test = (_read(sources.get(part), task, columns, bad) for part in ("train", "validation", "test"))
     if not known:
         raise DataError(f"{name_of(run)}: there are no rows to train on")
+    if run.test_size is not None:
+        known, test, note = for_test(run, task, known, bool(test))
+        notes.append(note)
     labels = task.labels([*known, *held_out])
     skipped = []
     if isinstance(bad, Skipped) and bad.count:
@@ -148,10 +151,10 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
     given = reading(run)
     columns, labels, test = given.columns, given.labels, given.test
     number = folds_of(run, given.task, method, len(given.train), bool(given.validation))
-    folds, more = _folds(run, given.task, given.train, number) if number else ((), [])
+    folds, more = into_folds(run, given.task, given.train, number) if number else ((), [])
     train, validation = given.train, given.train
     if not folds:
-        train, validation, more = split_known(run, given.task, given.train, given.validation)
+        train, validation, more = split_known(run, given.task, given.train, given.validation, len(given.test))
     task = given.task.fit(train)
     notes = [*given.notes, *more, *given.skipped]
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
@@ -167,6 +170,9 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
     tested = Split(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
     notes += _new_labels(test, labels)
     notes += _stays_here(run, method, task, host)
+    if run.attention_dropout and not (run.dropout and host.forward.spec.attention_dropout):
+        why = "this base has none" if run.dropout else "this run has no dropout (--no-dropout)"
+        notes.append(f"attention_dropout (--attention-dropout) does nothing: {why}")
     return Prepared(
         run,
         method,
@@ -277,65 +283,6 @@ def _read(source: Any, task: Task, columns: Columns, bad: Bad) -> list[Example]:
     if not examples:
         raise DataError(f"{source.name}: has no rows that can be used")
     return examples
-
-
-def split_known(
-    run: Run, task: Task, known: list[Example], held_out: list[Example]
-) -> tuple[list[Example], list[Example], list[str]]:
-    """The examples that a run trains on and those it is validated on, of what its files have; and what to say of it."""
-    strata = [e.target for e in known] if run.stratify and task.kind == "classification" else None
-    if run.fold is not None:
-        return _without_fold(run, task, known, held_out, strata)
-    if held_out:
-        notes = (
-            []
-            if run.val_size is None
-            else ["val_size (--val-size) is not used: the data has validation rows of its own"]
-        )
-        if run.train_size is None:
-            return known, held_out, notes
-        n = splitting.size(run.train_size, len(known), "train_size")
-        chosen = splitting.take(len(known), n, run.splits_by, strata)
-        return [known[i] for i in chosen], held_out, [*notes, f"training on {n:,} of {len(known):,} rows"]
-    if len(known) < 2:
-        raise DataError(f"{name_of(run)}: one row is too few to train and validate on")
-    texts = describe.groups([task.subject(e) for e in known])
-    train, validation = splitting.split(
-        len(known), run.splits_by, train_size=run.train_size, val_size=run.val_size, stratify=strata, groups=texts
-    )
-    notes = [f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.splits_by})"]
-    if run.train_size is not None:
-        notes.append(f"training on {len(train):,} of {len(known):,} rows")
-    return [known[i] for i in train], [known[i] for i in validation], notes
-
-
-def _without_fold(
-    run: Run, task: Task, known: list[Example], held_out: list[Example], strata: Sequence[str] | None
-) -> tuple[list[Example], list[Example], list[str]]:
-    """All but one part of the rows; that part validates where nothing else does. The seed has no say in it."""
-    number, count = map(int, (run.fold or "").split("/"))
-    also = next((name for name in ("val_size", "train_size") if getattr(run, name) is not None), None)
-    if also is not None:
-        raise RunError(f"{also} (--{also.replace('_', '-')}) cannot be combined with fold (--fold)")
-    if number > count or count < 2:
-        raise RunError(f"fold={run.fold} (--fold) is not valid: expected K/N with K up to N, and N at least 2")
-    parts = splitting.folds(len(known), count, 0, strata, describe.groups([task.subject(e) for e in known]))
-    if len(parts) < count:
-        raise RunError(f"fold={run.fold} (--fold): the rows have only {len(parts)} different texts")
-    left_out = set(parts[number - 1])
-    train = [e for i, e in enumerate(known) if i not in left_out]
-    note = f"left out {len(left_out):,} of {len(known):,} rows (part {run.fold})"
-    return train, held_out or [known[i] for i in sorted(left_out)], [note]
-
-
-def _folds(run: Run, task: Task, known: list[Example], number: int) -> tuple[tuple[tuple[int, ...], ...], list[str]]:
-    """The examples that each fold is scored on, by their numbers; the same text is never in two of them."""
-    strata = [e.target for e in known] if run.stratify and task.kind == "classification" else None
-    texts = describe.groups([task.subject(e) for e in known])
-    found = splitting.folds(len(known), number, run.splits_by, strata, texts)
-    whose = f"(seed {run.splits_by})"
-    note = f"{len(found)} folds of the {len(known):,} rows give the score {whose}; the adapter learns from all"
-    return tuple(map(tuple, found)), [note]
 
 
 def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example], pool: list[Example] | None) -> Split:

@@ -25,6 +25,8 @@ _ELSEWHERE = {
     "max_steps": "steps num_steps max_train_steps",
     "max_length": "max_len max_seq_length max_seq_len max_tokens",
     "warmup": "warmup_ratio warmup_steps",
+    "schedule": "lr_scheduler_type lr_scheduler scheduler",
+    "head_dropout": "classifier_dropout",
     "weight_decay": "wd l2",
     "clip": "max_grad_norm grad_clip gradient_clip_val",
     "eval_every": "eval_steps eval_interval",
@@ -67,6 +69,9 @@ class Run(BaseModel):
     val: str | None = Field(None, description="a file with validation rows")
     val_size: Size | None = Field(None, description="hold out this many rows, or this share, for validation")
     test: str | None = Field(None, description="a file of test rows")
+    test_size: Size | None = Field(
+        None, description="hold out this many rows, or this share, for testing: the same rows for every seed"
+    )
     train_size: Size | None = Field(None, description="train on only this many rows, or this share")
     stratify: bool = Field(True, description="keep the proportions of the classes when rows are drawn")
     lr: float | None = Field(None, gt=0, description="the peak learning rate")
@@ -78,12 +83,19 @@ class Run(BaseModel):
         "cut", description="what to do with texts that are too long: cut them, or average scores over windows"
     )
     warmup: float = Field(0.1, ge=0, lt=1, description="the share of steps spent warming up the learning rate")
+    schedule: Literal["linear", "constant"] = Field(
+        "linear", description="what the learning rate does after warming up: fall to zero, or stay"
+    )
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
     decay: Literal["difference", "weights"] = Field(
         "difference", description="what weight decay shrinks: the difference from the base, or (finetune) the weights"
     )
     clip: float | None = Field(1.0, gt=0, description="clip the gradient norm of each run at this value")
     dropout: bool = Field(True, description="use the base's dropout while training")
+    attention_dropout: bool = Field(
+        False, description="drop attention probabilities too, as the base was pretrained; slower"
+    )
+    head_dropout: float | None = Field(None, ge=0, lt=1, description="the dropout in front of the head")
     class_weights: bool = Field(False, description="give rare classes more weight")
     eval_every: int | None = Field(None, ge=1, description="evaluate every N steps")
     patience: int | None = Field(None, ge=1, description="stop after N evaluations without improvement")
@@ -95,6 +107,8 @@ class Run(BaseModel):
     split_seed: int | None = Field(None, ge=0, description="the seed for splits alone")
     pretrain_on_text: bool = Field(False, description="first train on the texts alone, with masked words (TAPT)")
     pretrain_epochs: int = Field(3, ge=1, description="passes over the texts in pretraining")
+    pretrain_lr: float | None = Field(None, gt=0, description="the peak learning rate of pretraining")
+    pretrain_batch_size: int | None = Field(None, ge=1, description="rows per step of pretraining")
     few_shot: bool | None = Field(
         None, description="classification: first make texts of one class alike, then fit the head by regression"
     )
@@ -124,7 +138,7 @@ class Run(BaseModel):
             raise ValueError("expected at least 2, or 0 for none")
         return folds
 
-    @field_validator("val_size", "train_size")
+    @field_validator("val_size", "test_size", "train_size")
     @classmethod
     def _a_size(cls, size: Size | None) -> Size | None:
         if size is not None and not is_size(size):

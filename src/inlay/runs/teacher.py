@@ -29,8 +29,9 @@ from inlay.library.adapter import Adapter
 from inlay.library.ensemble import Ensemble
 from inlay.library.library import Library
 from inlay.runs.encoded import Encoder, content
-from inlay.runs.prepare import Known, Prepared, Split, prepare, read, read_examples, split_known
+from inlay.runs.prepare import Known, Prepared, Split, prepare, read, read_examples
 from inlay.runs.run import Run, from_config
+from inlay.runs.splits import split_known
 from inlay.tasks import Answer, Example, Row, Task
 from inlay.tasks import parse as parse_task
 from inlay.tasks._soft import soft_target, soft_task
@@ -171,7 +172,7 @@ def _learned_from(member: Adapter, known: Known, task: Task, own: Callable[[Run]
         train, validation = given.train, list[Example]()
         try:
             if not member.about.get("folds"):  # else it has learned from all of them
-                train, validation, _ = split_known(run, task, given.train, given.validation)
+                train, validation, _ = split_known(run, task, given.train, given.validation, len(given.test))
         except InlayError:
             continue
         if content([*train, *validation, *given.test]) == member.about.get("data"):

@@ -47,6 +47,8 @@ class Plan:
     select: Select = "careful"
     ensemble: int | None = None
     """How many picks among the runs answer as one; the winner alone by default."""
+    report: str | None = None
+    """A metric to show beside the one that decides."""
 
     def problems(self) -> list[str]:
         """What does not go together."""
@@ -90,6 +92,7 @@ def sweep(
     seeds: int = 1,
     select: Select = "careful",
     ensemble: int | None = None,
+    report: str | None = None,
     name: str | None = None,
     store: str | os.PathLike[str] | None = None,
     slots: int | None = None,
@@ -113,6 +116,7 @@ def sweep(
             is better than settings nearer to the defaults by more than a standard error.
         ensemble: choose so many runs, with repetition, that answer best together (`Sweep.ensemble`). All runs then
             hold out the same rows.
+        report: a metric to show beside `run.metric`, which decides.
         name: what the winner is called; by default the run's name, or its data's.
         store: a SQLite file for results; a sweep that is called again with it goes on, and repeats nothing.
         slots, callbacks, save_every: as for `inlay.train`.
@@ -121,7 +125,7 @@ def sweep(
         address: of the cluster; by default one that this machine is part of, else one that is started here.
         workers: how many; by default one for every GPU, or for every machine where there is none.
     """
-    plan = Plan(grid or {}, random, search, trials, pruner, seeds, select, ensemble)
+    plan = Plan(grid or {}, random, search, trials, pruner, seeds, select, ensemble, report)
     given = {key: getattr(run, key) for key in run.model_fields_set if key != "name"}
     space, problems = plan.space(given)
     problems += space.problems(host)
@@ -170,6 +174,11 @@ class Work:
 
     def prepare(self) -> None:
         """Read the data and decide on the trials, as far as they can be known before anything has run."""
+        self._prepare()
+        if self.plan.report is not None and self.data is not None:
+            self.data.task.primary(self.plan.report, self.data.labels)  # refuses what the task does not have
+
+    def _prepare(self) -> None:
         if self.plan.search is None:
             self.trials = self.maker.all(self._settings())
             self.data = self.trials[0].data
@@ -215,7 +224,8 @@ class Work:
         verdict = self._verdict(ranking) if self.plan.select == "careful" else None
         load, path = self.store.adapter, self.store.path
         keys, how = tuple(self.space.keys), self.plan.select
-        return Sweep(self.name, self.metric, how, keys, tuple(rows), ranking, path, verdict=verdict, _load=load)
+        more = {"verdict": verdict, "report": self.plan.report, "_load": load}
+        return Sweep(self.name, self.metric, how, keys, tuple(rows), ranking, path, **more)  # type: ignore[arg-type]
 
     def _verdict(self, ranking: Sequence[Entry]) -> Verdict | None:
         assert self.data is not None

@@ -19,11 +19,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from inlay.data.folder import join, parts_of
 from inlay.data.formats.sniff import BY_EXTENSION, extension
 from inlay.errors import RunError, suggest
 from inlay.sweeps.api import Plan
 
-_PLAN = ("random", "search", "trials", "pruner", "seeds", "select", "ensemble")
+_PLAN = ("random", "search", "trials", "pruner", "seeds", "select", "ensemble", "report")
 _KEYS = ("data", "name", *_PLAN, "settings", "grid")
 
 
@@ -57,5 +58,5 @@ def _beside(path: Path, key: str, value: Any) -> Any:
     """A file is named relative to the file that names it; what does not look like one is a hub dataset."""
     if key not in ("data", "val", "test") or not isinstance(value, str) or not value:
         return value
-    near = str(path.parent / value)
+    near = join(path.parent / part for part in parts_of(value) or [value])
     return near if os.path.exists(near) or extension(value) in BY_EXTENSION else value

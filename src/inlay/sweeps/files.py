@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import IO, TYPE_CHECKING, Any
 
 from inlay.errors import RunError
@@ -31,7 +32,9 @@ def header(sweep: Sweep) -> list[str]:
     """The columns of the ranked table."""
     tested = any(entry.test is not None for entry in sweep.ranking)
     test = [f"test {sweep.metric}"] if tested else []
-    return ["rank", *sweep.keys, sweep.metric, *test, "seconds", "parameters"]
+    parts = [sweep.reported(entry) for entry in sweep.ranking[:1]]
+    more = [f"{split} {sweep.report}" for part in parts for split in part]
+    return ["rank", *sweep.keys, sweep.metric, *test, *more, "seconds", "parameters"]
 
 
 def cells(sweep: Sweep, entry: Entry, plus: str = " ± ") -> list[str]:
@@ -44,6 +47,8 @@ def cells(sweep: Sweep, entry: Entry, plus: str = " ± ") -> list[str]:
         value += f" ({len(entry.runs)} of {entry.seeds} seeds)"
     tested = any(one.test is not None for one in sweep.ranking)
     test = [spread(entry.test, entry.test_std, plus)] if tested else []
+    more = sweep.reported(entry).values()
+    test += [spread(fmean(own), stdev(own) if len(own) > 1 else None, plus) for own in more]
     return [str(entry.rank), *values, value, *test, f"{entry.seconds:.1f}", f"{entry.parameters:,}"]
 
 

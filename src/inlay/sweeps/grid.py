@@ -29,7 +29,7 @@ Setting = dict[str, Any]
 """One combination: the branch's method, and a value for each of its keys."""
 
 FIXED = frozenset(
-    "name data task label format encoding val val_size test stratify metric skip_bad_rows split_seed".split()
+    "name data task label format encoding val val_size test test_size stratify metric skip_bad_rows split_seed".split()
 )
 """Settings that decide what is measured; results that differ in them cannot be ranked."""
 MOST = 10_000

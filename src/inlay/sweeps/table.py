@@ -96,7 +96,14 @@ class Sweep:
     """Which setting wins and why, if `select` is careful."""
     ensemble: Chosen | None = None
     """The runs that answer as one, if an ensemble was asked for."""
+    report: str | None = None
+    """A metric that is shown and decides nothing."""
     _load: Callable[[str], Adapter | None] = field(default=lambda id: None, repr=False)
+
+    def reported(self, entry: Entry) -> dict[str, list[float]]:
+        """Split -> the metric to report, of every run of a setting; empty if there is none."""
+        names = dict.fromkeys(name for row in entry.runs for name in row.metrics) if self.report else ()
+        return {name: [row.metrics[name][str(self.report)] for row in entry.runs] for name in names}
 
     @property
     def best(self) -> Entry:
@@ -159,10 +166,14 @@ class Sweep:
             else None,
             "winner": None if self.verdict is None else self.verdict.document(),
             "ensemble": None if self.ensemble is None else self.ensemble.document(),
-            "ranking": [entry.document() for entry in self.ranking],
+            "ranking": [entry.document() | self._reported(entry) for entry in self.ranking],
             "runs": [{**{n: getattr(row, n) for n in names}, "problem": row.error} for row in self.rows],
             "store": None if self.store is None else str(self.store),
         }
+
+    def _reported(self, entry: Entry) -> dict[str, Any]:
+        means = {split: statistics.fmean(values) for split, values in self.reported(entry).items()}
+        return {"reported": {"metric": self.report, **means}} if means else {}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """One line per run, in the order of the ranking."""

@@ -24,8 +24,9 @@ _FILES = ("name", "data", "val", "test", "unlabelled", "format", "encoding")
 """Not part of a trial's identity: the rows themselves are."""
 _TRAINING = frozenset(
     (
-        "name method head pool lr epochs max_steps batch_size warmup weight_decay decay clip dropout eval_every "
-        "patience pretrain_epochs choose_by few_shot_steps few_shot_temperature"
+        "name method head pool lr epochs max_steps batch_size warmup weight_decay decay clip dropout "
+        "attention_dropout head_dropout schedule eval_every patience pretrain_epochs pretrain_lr pretrain_batch_size "
+        "choose_by few_shot_steps few_shot_temperature"
     ).split()
 )
 """Settings that rows do not depend on: runs that differ in nothing else share one reading of the data."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from inlay.engine.host import Host
-from inlay.training.job import Job
+from inlay.training.job import Job, rows_of_a_step
 
 _COST = 60.0
 """Seconds to compile a layer for training and for evaluation, on a slow machine."""
@@ -28,7 +28,7 @@ def pays(host: Host, jobs: Sequence[Job], slots: int) -> bool:
                 means[id(stage.rows)] = sum(len(row.ids) for row in stage.rows) / max(1, len(stage.rows))
             mean = means[id(stage.rows)]
             steps += stage.steps / max(1, min(slots, len(jobs)))
-            tokens += stage.steps * job.data.run.batch_size * mean
+            tokens += stage.steps * rows_of_a_step(job.data.run, stage.kind) * mean
     saved = steps * _PER_STEP * sites.layers / 12 + tokens * _PER_TOKEN * sites.layers * sites.hidden / _LIKE
     return saved > _COST
 

@@ -22,6 +22,7 @@ from inlay.bank.noise import generator
 from inlay.errors import RunError
 from inlay.runs.few import FEW_SHOT_RATE
 from inlay.runs.prepare import Prepared, Split
+from inlay.runs.run import Run
 from inlay.tasks import Example, Row, Task
 from inlay.tasks import parse as parse_task
 from inlay.tasks._contrast import Contrast
@@ -125,7 +126,12 @@ class Job:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of one pass."""
-        return self.stage.steps_per_epoch(self.data.run.batch_size)
+        return self.stage.steps_per_epoch(self.batch_size)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a step of this stage."""
+        return rows_of_a_step(self.data.run, self.stage.kind)
 
     @property
     def total(self) -> int:
@@ -139,10 +145,11 @@ class Job:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next step: a linear rise, then a linear fall to zero."""
+        """The learning rate of the next step: a linear rise, then a linear fall to zero, or none."""
         run = self.data.run
         own = self.data.method.learning_rate * (FEW_SHOT_RATE if run.few_shot else 1.0)
-        return self._scheduled(run.lr if run.lr is not None else own)
+        given = run.pretrain_lr if self.stage.kind == "text" and run.pretrain_lr is not None else run.lr
+        return self._scheduled(given if given is not None else own)
 
     @property
     def gate_lr(self) -> float | None:
@@ -155,6 +162,8 @@ class Job:
         rise = round(run.warmup * stage.steps)
         if self.step < rise:
             return peak * (self.step + 1) / rise
+        if run.schedule == "constant":
+            return peak
         return peak * (stage.steps - self.step) / (stage.steps - rise)
 
     def batch(self, tokenizer: Any) -> list[Row]:
@@ -163,7 +172,7 @@ class Job:
         epoch, place = divmod(self.step, self.steps_per_epoch)
         if self._order[0] != (self.stage_index, epoch):
             random = generator(run.seed, "order", self.stage_index, epoch)
-            self._order = (self.stage_index, epoch), stage.batches(run.batch_size, random)
+            self._order = (self.stage_index, epoch), stage.batches(self.batch_size, random)
         rows = [stage.rows[i] for i in self._order[1][place]]
         return stage.task.draw(rows, tokenizer, generator(run.seed, "draw", self.at)) if stage.task.draws else rows
 
@@ -251,6 +260,12 @@ class Job:
         return True
 
 
+def rows_of_a_step(run: Run, kind: str) -> int:
+    """Rows of a step in a stage of this kind."""
+    own = run.pretrain_batch_size if kind == "text" else None
+    return run.batch_size if own is None else own
+
+
 def _stages(data: Prepared) -> list[Stage]:
     stages: list[Stage] = []
     everything = range(len(data.train.examples))
@@ -268,7 +283,7 @@ def _round(data: Prepared, train: Split, scored: Split, text: Split | None, fold
     run, stages = data.run, []
 
     def add(stage: Stage, most: int | None = None) -> None:
-        steps = stage.epochs * stage.steps_per_epoch(run.batch_size) if stage.epochs else stage.steps
+        steps = stage.epochs * stage.steps_per_epoch(rows_of_a_step(run, stage.kind)) if stage.epochs else stage.steps
         stages.append(replace(stage, steps=steps if most is None else min(steps, most), fold=fold))
 
     if text is not None:

@@ -254,7 +254,8 @@ class Loop:
         run, share = job.data.run, self.ranks.share(rows, whole=job.stage.kind == "contrast")
         settings = Settings(job.step + 1, job.lr, run.weight_decay, run.clip, run.decay == "weights", job.gate_lr)
         key = run.seed, job.at
-        return RunStep(slot_name(job), job.stage.task, rows, settings, key, run.dropout, job.weights, share)
+        drops = run.dropout, job.weights, run.attention_dropout, run.head_dropout
+        return RunStep(slot_name(job), job.stage.task, rows, settings, key, *drops, share)
 
     def settle(self) -> None:
         """Wait for the losses of the newest step."""

@@ -9,10 +9,10 @@ import torch
 
 from inlay.bank.delta import Method, WeightMethod
 from inlay.base import free_memory as limits
-from inlay.base.sites import Sites
+from inlay.base.sites import Sites, config_of
 from inlay.engine.host import Host
 from inlay.errors import RunError
-from inlay.training.job import Job
+from inlay.training.job import Job, rows_of_a_step
 
 TOO_LARGE = "{} does not fit in memory even on its own; try a smaller batch_size or max_length"
 _MOST = {"cuda": 64, "cpu": 16}
@@ -20,6 +20,10 @@ _SHARE = 0.5
 """Of what is free now: the estimate is rough, and others live here too."""
 PER_TOKEN = 30
 """Numbers kept for the backward pass, per token, layer and unit of width."""
+
+
+PER_PROBABILITY = 4
+"""Numbers kept for every attention probability that may be dropped."""
 
 
 def slots_for(host: Host, jobs: Sequence[Job]) -> int:
@@ -60,7 +64,12 @@ def _long(job: Job) -> int:
 
 def _bytes(host: Host, job: Job, long: int) -> int:
     data = job.data
-    return run_bytes(host.base.sites, data.method, data.run.batch_size, long, host.base.dtype.itemsize)
+    rows = max(rows_of_a_step(data.run, stage.kind) for stage in job.stages)
+    probabilities = 0
+    if data.run.attention_dropout:  # attention is then computed step by step, and all of it is kept
+        heads = config_of(host.base.model).num_attention_heads
+        probabilities = 4 * PER_PROBABILITY * rows * heads * long * long * host.base.sites.depth
+    return run_bytes(host.base.sites, data.method, rows, long, host.base.dtype.itemsize) + probabilities
 
 
 def free_memory(device: torch.device) -> int:

@@ -50,6 +50,8 @@ class Slots:
     def groups(self) -> list[list[Job]]:
         """The active runs by who steps with whom: those in the bank together, each that changes weights alone.
 
+        Those that drop attention probabilities are padded and not recorded, so the others step without them.
+
         In the order of the bank, so that a batch of theirs need not be put in order.
         """
         forward = self.host.forward
@@ -57,7 +59,8 @@ class Slots:
         ordered = sorted(self.active, key=lambda job: forward.bank.ranks[slots[job.index]])
         together = [job for job in ordered if forward.bank.slot(slots[job.index]).weights is None]
         alone = [[job] for job in ordered if forward.bank.slot(slots[job.index]).weights is not None]
-        return [together, *alone] if together else alone
+        kinds = [[job for job in together if job.data.run.attention_dropout is kind] for kind in (False, True)]
+        return [*filter(None, kinds), *alone]
 
     def has_gates(self, job: Job) -> bool:
         """Whether a run's slot holds gates, which are dropped at its end."""

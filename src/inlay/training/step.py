@@ -41,6 +41,8 @@ class RunStep:
     dropout: bool = True
     weights: Sequence[float] | None = None
     """Of the classes."""
+    attention_dropout: bool = False
+    head_dropout: float | None = None
     share: Share | None = None
     """Which of the rows this process runs; None for all."""
 
@@ -152,6 +154,9 @@ class Step:
         keys = self.host.keys({run.name: run.key for run in runs}, [run.name for run in runs if not run.dropout])
         shares = {self.host.slot(run.name): run.share for run in runs if run.share is not None}
         before = {slot: share.tokens[0] for slot, share in shares.items()}
+        drops = frozenset(self.host.slot(run.name) for run in runs if run.attention_dropout)
+        heads = {self.host.slot(run.name): run.head_dropout for run in runs if run.head_dropout is not None}
+        keys = replace(keys, attention_dropout=drops, head_dropout=heads)
         return replace(keys, tokens_before=before, rows_before={slot: s.rows[0] for slot, s in shares.items()})
 
     def _exchanged(self, losses: Tensor, slots: Iterable[int]) -> Iterator[Tensor]:

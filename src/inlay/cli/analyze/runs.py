@@ -1,4 +1,4 @@
-"""`inlay analyze size, init, tradeoff, robustness, curves`: figures of sweeps.
+"""`inlay analyze size, init, tradeoff, robustness, train-size, curves`: figures of sweeps.
 
 Each reads the file of a sweep, or, given DATA, first runs a sweep that suits it: every further option is one of
 `inlay sweep`, and what is given there replaces what the figure would vary by itself.
@@ -27,6 +27,7 @@ SWEEPS: dict[str, dict[str, str]] = {
     "size": {"grid size": "1,4,16,64,256", "grid lr": _RATES, "seeds": "3"},
     "init": {"grid init": "1e-7,1e-6,1e-5,1e-4,1e-3,1e-2,1e-1,1", "seeds": "3"},
     "robustness": {"grid method": "houlsby,finetune", "grid lr": "1e-5,3e-5,1e-4,3e-4,1e-3", "seeds": "5"},
+    "train-size": {"grid method": "houlsby,finetune", "grid train_size": "100,300,1000,none", "seeds": "3"},
     "curves": {"grid method": "houlsby,finetune", "eval-every": "20", "seeds": "3"},
 }
 """What a kind sweeps over unless something else is given: `grid KEY` or an option -> its values."""
@@ -97,6 +98,26 @@ def robustness(
     """
     rows = _swept(context, "robustness", name, data, library, as_json)
     from inlay.analysis.robustness import robustness as analyse
+
+    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+
+
+def train_size(
+    context: typer.Context,
+    name: Name,
+    data: Data = None,
+    out: Out = None,
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Plot the metric against the number of training rows, on test rows if there are any (He et al., figure 3).
+
+    Examples:
+        inlay analyze train-size tickets-sweep
+        inlay analyze train-size tickets-rows tickets.csv --grid train_size=50,100,200 --test-size 20%
+    """
+    rows = _swept(context, "train-size", name, data, library, as_json)
+    from inlay.analysis.train_size import train_size as analyse
 
     finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
 
