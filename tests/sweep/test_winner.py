@@ -16,7 +16,7 @@ from inlay.engine.evaluate import kept_without, replicates
 from inlay.sweeps.grid import read_grid
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry, rank
-from inlay.sweeps.winner import Verdict, decide, distances
+from inlay.sweeps.winner import Verdict, decide, distances, validation_loss
 from inlay.tasks import Example, parse
 
 PARTS = 20
@@ -207,3 +207,50 @@ def test_runs_of_a_sweep_note_their_replicates_and_single_runs_do_not():
     assert found.verdict is not None
     assert found.best is found.verdict.entry
     assert inlay.sweep(work.host(), run, {"lr": [1e-3, 1e-2]}, select="mean").verdict is None
+
+
+def evaluated(loss: float, score: float, **more: Any) -> dict[str, Any]:
+    return {"stage": "task", "metrics": {"accuracy": score}, "validation_loss": loss, **more}
+
+
+def test_the_loss_of_a_run_is_that_of_the_state_it_kept():
+    history = [evaluated(0.2, 0.5), evaluated(0.9, 0.75), evaluated(0.4, 0.5)]
+    kept = {by: row(setting(1e-3), 0, 0.5, history=history, config={"choose_by": by}) for by in ("last", "loss")}
+    assert {by: validation_loss(one) for by, one in kept.items()} == {"last": 0.4, "loss": 0.2}
+    assert validation_loss(row(setting(1e-3), 0, 0.75, history=history)) == 0.9
+
+
+def test_the_loss_of_folds_is_the_mean_of_what_each_ended_with():
+    history = [evaluated(0.1, 0.5, fold=1), evaluated(0.6, 0.5, fold=1), evaluated(0.2, 0.5, fold=2)]
+    assert validation_loss(row(setting(1e-3), 0, 0.5, history=history, config={"choose_by": "last"})) == pytest.approx(
+        0.4
+    )
+
+
+def test_a_setting_that_is_turned_off_is_not_the_default():
+    space, _ = read_grid({"data": "x"}, {"clip": [None, 1.0], "patience": [None, 3]})
+    found = {
+        (off, patience): list(distances(space, rank([row(one, 0, 0.5)], "accuracy", "careful", 1)).values())[0]
+        for off in (None, 1.0)
+        for patience in (None, 3)
+        if (one := {"method": "houlsby", "clip": off, "patience": patience})
+    }
+    assert found == {(None, None): 1.0, (None, 3): 2.0, (1.0, None): 0.0, (1.0, 3): 1.0}
+
+
+def test_among_settings_as_near_to_the_defaults_the_smaller_one_wins_and_the_output_says_so():
+    grid = {"method": ["bitfit", "lora"]}
+    draw = random.Random(0)
+    worse, better = (draw.sample([i < right for i in range(400)], 400) for right in (240, 242))
+    small = row({"method": "bitfit"}, 0, worse, parameters={"adapter": 10})
+    large = row({"method": "lora"}, 0, better, parameters={"adapter": 1000})
+    found = verdict([small, large], grid=grid)
+    assert found.entry.setting["method"] == "bitfit"
+    assert "so bitfit, which has fewer parameters, wins" in found.why
+
+
+def test_the_best_is_not_called_nearest_where_all_are_as_near():
+    rows = [row({"method": "houlsby", "epochs": n}, 0, 0.5 + n / 100) for n in (3, 6)]
+    found = verdict(rows, grid={"epochs": [3, 6]})
+    assert found.entry.setting["epochs"] == 6
+    assert found.why == "epochs=6 is best"

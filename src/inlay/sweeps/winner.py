@@ -70,15 +70,19 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
     chosen = min([best, *close], key=order)
     nearest = min([best, *others], key=order)
     beside = chosen if chosen is not best else nearest
+    far = distances.get(key(best.setting), 0.0)
     if beside is best:
-        why = "" if not others else f"{_named(best, keys)} is best and nearest to the defaults"
+        alike = all(distances.get(key(entry.setting), 0.0) == far for entry in others)
+        why = f"{_named(best, keys)} is best" + " and nearest to the defaults" * (not alike) if others else ""
         return Verdict(best, lowest_loss(best), why)
     error = errors[key(beside.setting)]
     if error is None:
         known = f"{_named(best, keys)} is best by {gain(beside):.4f}; one run says nothing about the error of that"
         return Verdict(best, lowest_loss(best), known, gain(beside))
     by = f"{_named(best, keys)} is best by {gain(beside):.4f} ± {error:.4f}"
-    near = "the default" if distances.get(key(beside.setting)) == 0.0 else "which is nearer to the defaults"
+    own = distances.get(key(beside.setting), 0.0)
+    near = "the default" if own == 0.0 < far else "which is nearer to the defaults"
+    near = near if own < far else "which has fewer parameters"
     if chosen is best:
         why = f"{by}, which is more than one standard error, so it wins over {_named(beside, keys)}"
     else:
@@ -94,8 +98,14 @@ def lowest_loss(entry: Entry) -> Row:
 
 
 def validation_loss(row: Row) -> float | None:
-    """Of the state that was kept: the evaluation with the score that the run gives, or the lowest where none has it."""
+    """Of the state that was kept: the evaluation with the score that the run gives, or the lowest where none has it.
+
+    Where the last state is kept, an earlier one may have had the same score. Folds count equally.
+    """
     seen = [entry for entry in row.history if isinstance(entry.get("validation_loss"), float)]
+    if row.config.get("choose_by") == "last":
+        last = {entry.get("fold"): entry["validation_loss"] for entry in seen}
+        return statistics.fmean(last.values()) if last else None
     same = [entry for entry in seen if entry["metrics"].get(row.metric) == row.value]
     return min((entry["validation_loss"] for entry in same or seen), default=None)
 
@@ -119,8 +129,9 @@ def _distance(space: Space, setting: Mapping[str, Any], rate: float) -> float:
             total += _apart(getattr(method, one.name), getattr(usual, one.name))
     for axis in space.branch(setting).axes:
         if not axis.is_option:
-            own = method.learning_rate * rate if axis.key == "lr" else Run.model_fields[axis.key].default
-            total += 0.0 if setting[axis.key] is None else _apart(setting[axis.key], own)
+            value, default = setting[axis.key], Run.model_fields[axis.key].default
+            own = method.learning_rate * rate if axis.key == "lr" else default
+            total += 0.0 if value == default else _apart(value, own)
     return total
 
 
