@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def test_a_sweep_gives_an_ensemble(place: Place):
     said = place.sweep("--ensemble", 4, "--best").stdout
-    assert "ensemble by validation loss, 4 picks of 4: " in said
+    assert "ensemble by validation loss, 4 picks among 4 runs: " in said
     assert "validation accuracy: " in said
     assert "test accuracy: 0." in said
     assert ", the winner alone 0." in said
@@ -94,3 +94,29 @@ def test_mistakes(place: Place):
     said = place.sweep("--ensemble", 2, "--grid", "long=cut,windows", code=1).stderr
     assert said.startswith("error: long cannot vary with an ensemble (--ensemble)")
     assert "careful" in place.sweep("--select", "worst", code=2).stderr
+
+
+def test_a_single_run_is_no_ensemble(place: Place):
+    few = ("--max-steps", 2, "--val-size", 24, "--ensemble", 4, "--base", place.base)
+    said = place.call("sweep", place.root / "tone.jsonl", "--name", "alone", *few).stdout
+    assert "sweep: 1 run, 1 setting\n" in said
+    assert "only one run has finished, so there is no ensemble" in said
+    assert "picks" not in said
+
+
+def test_runs_that_are_trained_again_for_an_ensemble_count_once(place: Place):
+    place.sweep("--name", "again", "--split-seed", 0)
+    said = place.sweep("--name", "again", "--split-seed", 0, "--ensemble", 4).stdout
+    assert "seed=0: accuracy" in said, "a run that did not win has no adapter, and is trained again"
+    assert "5/4" not in said
+    assert "6/4" not in said
+    assert "4/4 " in said
+
+
+def test_the_card_of_an_ensemble_says_what_it_was_trained_on_and_who_chose_it(place: Place):
+    place.sweep("--name", "card", "--ensemble", 4, "--best")
+    shown = " ".join(place.call("library", "show", "card").stdout.split())
+    assert "tone.jsonl" in shown
+    assert "its members were chosen on the validation rows, so the score is slightly optimistic" in shown
+    place.call("report", "card", "--base", place.base, "--out", place.root / "card.html")
+    assert "Sections that need labelled rows are left out" not in (place.root / "card.html").read_text("utf-8")

@@ -117,11 +117,11 @@ def _own_rows(
 ) -> tuple[str, list[Example], bool]:
     """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
     from inlay.data.split import take
-    from inlay.library.about import data_name, section
+    from inlay.library.about import data_name, trained_on
     from inlay.runs.prepare import prepare
     from inlay.runs.run import from_config
 
-    config = dict(section(entry.card, "config"))
+    config = dict(trained_on(entry.card))
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         raise DataError(f"the card of {entry.name} names no file of rows; pass DATA")
     data = prepare(from_config(config, entry.name), host)

@@ -27,6 +27,8 @@ class SweepProgress(Progress):
         super().__init__(screen, work.runs)
         ended = [row for row in work.result().rows if row.state in ("done", "pruned", "failed")]
         self.ended, self.failed = len(ended), sum(row.state == "failed" for row in ended)
+        self._over = {row.label for row in ended}
+        """Runs that have ended; one whose adapter is gone may be trained again, and counts once."""
         self.metric = work.metric
         self.pruned = sum(row.state == "pruned" for row in ended)
         self._first = self.ended
@@ -39,6 +41,9 @@ class SweepProgress(Progress):
 
     def _begin(self, event: dict[str, Any]) -> None:
         super()._begin(event)
+        if event["run"] in self._over:
+            self._over.remove(event["run"])
+            self.ended -= 1
         self.deciding = {**self.deciding, event["run"]: self._metric(event["run"])}
         self._lengths.append(event["steps"])
 
@@ -53,6 +58,7 @@ class SweepProgress(Progress):
 
     def _done(self, event: dict[str, Any]) -> None:
         super()._done(event)
+        self._over.add(event["run"])
         metric = self._metric(event["run"])
         self._line(event, f"{metric} {decimals(event['metrics']['validation'][metric])}")
 
@@ -117,12 +123,17 @@ def show_plan(screen: Console, work: Work) -> None:
         screen.print(f"majority ({always}): {scores}", soft_wrap=True)
     seeds = f" with {len(work.seeds)} seeds" if len(work.seeds) > 1 else ""
     settings = work.runs // len(work.seeds)
-    how = f", {settings} settings{seeds}, varying {', '.join(work.space.keys) or 'nothing'}"
+    varying = f", varying {', '.join(work.space.keys)}" if work.space.keys else ""
+    how = f", {_number(settings, 'setting')}{seeds}{varying}"
     by = f", chosen by Optuna, pruned by {work.plan.pruner}" if work.search is not None else ""
-    screen.print(f"sweep: {work.runs} runs{how}{by}", soft_wrap=True)
+    screen.print(f"sweep: {_number(work.runs, 'run')}{how}{by}", soft_wrap=True)
     done = sum(row.state in ("done", "pruned", "failed") for row in work.result().rows)
     if done:
         screen.print(f"{done} of them are already done and are not repeated", style="yellow")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def show_ranking(screen: Console, found: Sweep) -> None:
@@ -167,15 +178,17 @@ def _show_winner(screen: Console, found: Sweep) -> None:
     if found.ensemble is None:
         return
     chosen = found.ensemble
+    if len(chosen.members) == 1:
+        screen.print("only one run has finished, so there is no ensemble", style="yellow")
+        return
     members = ", ".join(f"{row.label}" + f" ({count} times)" * (count > 1) for row, count in chosen.members)
     screen.print(
-        f"ensemble by validation {chosen.by}, {chosen.picks} picks of {chosen.candidates}: {members}", soft_wrap=True
+        f"ensemble by validation {chosen.by}, {chosen.picks} picks among {chosen.candidates} runs: {members}",
+        soft_wrap=True,
     )
     for split, scores in chosen.metrics.items():
         both = f"{decimals(scores[found.metric])}, the winner alone {decimals(chosen.single[split][found.metric])}"
         screen.print(f"{split} {found.metric}: {both}", soft_wrap=True)
-    if len(chosen.members) == 1:
-        screen.print("only one run has finished, so there is no ensemble", style="yellow")
 
 
 def _problems(found: Sweep) -> dict[str, list[str]]:

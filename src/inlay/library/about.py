@@ -137,6 +137,8 @@ def deciding(card: Card) -> tuple[str, str, float] | None:
 def scored(card: Card) -> str:
     """What a validation score has to do with the state that was kept."""
     config, folds = settings(card), card.get("folds")
+    if section(card, "sweep").get("ensemble") and card.get("members"):
+        return "its members were chosen on the validation rows, so the score is slightly optimistic"
     if isinstance(folds, int) and folds:
         return f"{folds} folds gave the validation score, each on rows it had not seen; this adapter saw all of them"
     if config.get("choose_by") == "last" or config.get("epochs") == 0:
@@ -145,9 +147,17 @@ def scored(card: Card) -> str:
     return f"{chose} on the validation rows picked the checkpoint, so the score is slightly optimistic"
 
 
+def trained_on(card: Card) -> Mapping[str, Any]:
+    """The settings that say which rows it has learned from; of runs that a sweep put together, those of the first."""
+    members = card.get("members")
+    if not section(card, "config") and section(card, "sweep") and isinstance(members, list) and members:
+        return section(members[0], "config")
+    return section(card, "config")
+
+
 def data_name(card: Card) -> str:
     """What it was trained on, without the folders of the machine it was trained on."""
-    data = str(section(card, "config").get("data") or "")
+    data = str(trained_on(card).get("data") or "")
     windows = len(data) > 2 and data[1] == ":"
     parts = [part for part in (data.replace("\\", "/") if windows else data).split("/") if part]
     if not (windows or data.startswith(("/", ".", "~")) or len(parts) > 2) or not parts:

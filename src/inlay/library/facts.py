@@ -38,7 +38,7 @@ def what_it_is(entry: Entry) -> Iterator[tuple[str, str]]:
 
 def training(card: Card) -> Iterator[tuple[str, str]]:
     """How it came to be."""
-    if data := about.section(card, "config").get("data"):
+    if data := about.trained_on(card).get("data"):
         yield "data", one_line(data)
     if card.get("data"):
         yield "its hash", one_line(card["data"])

@@ -37,6 +37,7 @@ class Chosen:
     """An ensemble of a sweep's runs."""
 
     picks: int
+    """As many as were asked for, or fewer where runs are few: none has more than half of what was asked for."""
     members: tuple[tuple[Row, int], ...]
     """Runs, and how often each counts; the best first."""
     candidates: int
@@ -104,7 +105,7 @@ def choose(
     members = tuple((rows[i], counts[i]) for i in order)
     if len(members) == 1:
         row = members[0][0]
-        return Chosen(picks, members, len(rows), by, row.metrics, winner.metrics, load(row))
+        return Chosen(sum(counts), members, len(rows), by, row.metrics, winner.metrics, load(row))
     adapters = tuple(replace(load(row), name=f"{name}-{i}") for i, (row, _) in enumerate(members, 1))
     made = Ensemble(adapters, tuple(count for _, count in members), name)
     found = metrics_of(host, made, [data] * len(adapters))
@@ -116,7 +117,7 @@ def choose(
         "files": data.files,
         "scored_on": scored_on | ({"test": data.test.content} if data.test is not None else {}),
     }
-    return Chosen(picks, members, len(rows), by, found, winner.metrics, replace(made, about=about))
+    return Chosen(sum(counts), members, len(rows), by, found, winner.metrics, replace(made, about=about))
 
 
 def _answers(host: Host, adapter: Adapter, data: Prepared) -> Sequence[Answer]:
