@@ -320,6 +320,13 @@ def test_what_is_refused(place: Place, tmp_path: Path):
     assert place.host.names == []
 
 
+def test_what_was_done_with_a_file_of_unlabelled_texts_is_told(place: Place, tmp_path: Path):
+    texts = lines(tmp_path / "other.jsonl", [*({"words": row["text"]} for row in NEW), {"words": ""}])
+    notes = place.prepared(unlabelled=texts, skip_bad_rows=True).notes
+    assert any(note.endswith('other.jsonl: guessed: text = "words"') for note in notes), notes
+    assert any("other.jsonl: skipped 1 rows that cannot be used; the first: " in note for note in notes), notes
+
+
 def test_few_rows_train_as_usual_with_a_teacher(place: Place):
     given = {"few_shot": None, "epochs": None, "choose_by": None, "val_size": None}
     assert prepare(run(**given), place.host).run.few_shot

@@ -230,7 +230,7 @@ def test_the_loss_of_folds_is_the_mean_of_what_each_ended_with():
 def test_a_setting_that_is_turned_off_is_not_the_default():
     space, _ = read_grid({"data": "x"}, {"clip": [None, 1.0], "patience": [None, 3]})
     found = {
-        (off, patience): list(distances(space, rank([row(one, 0, 0.5)], "accuracy", "careful", 1)).values())[0]
+        (off, patience): next(iter(distances(space, rank([row(one, 0, 0.5)], "accuracy", "careful", 1)).values()))
         for off in (None, 1.0)
         for patience in (None, 3)
         if (one := {"method": "houlsby", "clip": off, "patience": patience})
