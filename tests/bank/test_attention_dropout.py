@@ -175,9 +175,9 @@ def test_without_dropout_there_is_none_of_attention_either():
     how: dict[str, Any] = {"epochs": 1, "dropout": False}
     losses = [inlay.train(work.host(), work.run(attention_dropout=on, **how)).losses for on in (False, True)]
     assert losses[0] == losses[1]
-    notes = prepare(work.run(attention_dropout=True, **how), work.host()).notes
+    notes = prepare(work.run(attention_dropout=True, **how), work.host()).warnings
     assert "attention_dropout (--attention-dropout) does nothing: this run has no dropout (--no-dropout)" in notes
-    assert not any("does nothing" in note for note in prepare(work.run(attention_dropout=True), work.host()).notes)
+    assert not any("does nothing" in note for note in prepare(work.run(attention_dropout=True), work.host()).warnings)
 
 
 def test_memory_for_all_probabilities_is_counted():

@@ -40,7 +40,7 @@ def test_a_file_whose_name_has_a_comma_is_itself(tmp_path: Path):
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path):
     first, other = rows(tmp_path / "a.csv", ["one"]), rows(tmp_path / "b.csv", ["two"], "words,label")
-    with pytest.raises(DataError, match="have other columns, so they cannot be joined"):
+    with pytest.raises(DataError, match="have different columns, so they cannot be joined"):
         open_source(f"{first},{other}")
     with pytest.raises(DataError, match=r"c\.csv: there is no such file"):
         open_source(f"{first},{tmp_path / 'c.csv'}")

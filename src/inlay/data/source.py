@@ -142,7 +142,7 @@ def _joined(name: str, parts: Sequence[Source]) -> Source:
     for other in parts[1:]:
         if (other.format, other.columns) != (first.format, first.columns):
             told = (f"{one.name} is {one.format} with {', '.join(one.columns)}" for one in (first, other))
-            raise DataError(f"these files have other columns, so they cannot be joined: {'; '.join(told)}")
+            raise DataError(f"these files have different columns, so they cannot be joined: {'; '.join(told)}")
 
     def read(bad: Bad) -> Iterator[Record]:
         for part in parts:

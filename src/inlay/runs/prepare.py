@@ -170,9 +170,6 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
     tested = Split(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
     notes += _new_labels(test, labels)
     notes += _stays_here(run, method, task, host)
-    if run.attention_dropout and not (run.dropout and host.forward.spec.attention_dropout):
-        why = "this base has none" if run.dropout else "this run has no dropout (--no-dropout)"
-        notes.append(f"attention_dropout (--attention-dropout) does nothing: {why}")
     return Prepared(
         run,
         method,
@@ -190,7 +187,15 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
         content([*train, *([] if folds else validation), *test]),
         given.files,
         folds,
+        warnings=_without_effect(run, host),
     )
+
+
+def _without_effect(run: Run, host: Host) -> list[str]:
+    if not run.attention_dropout or (run.dropout and host.forward.spec.attention_dropout):
+        return []
+    why = "this base has none" if run.dropout else "this run has no dropout (--no-dropout)"
+    return [f"attention_dropout (--attention-dropout) does nothing: {why}"]
 
 
 def check(run: Run, host: Host) -> Method:
