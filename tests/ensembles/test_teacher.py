@@ -327,6 +327,17 @@ def test_what_was_done_with_a_file_of_unlabelled_texts_is_told(place: Place, tmp
     assert any("other.jsonl: skipped 1 rows that cannot be used; the first: " in note for note in notes), notes
 
 
+def test_a_teacher_that_has_learned_from_test_rows_is_noticed(place: Place):
+    member = run(name="in-file", val_size=None, epochs=1).model_copy(
+        update={"data": lines(place.root / "rows.jsonl", ROWS)}
+    )
+    inlay.train(work.host(), member, ensemble=2, library=place.library, progress=False)
+    (warning,) = place.prepared(teacher="in-file", test_size=6).warnings
+    assert warning.startswith("The teacher in-file@1 has learned from 6 of the 6 test rows, so the test score is too")
+    ensemble(place.library, "clean", test_size=6)
+    assert place.prepared(teacher="clean", test_size=6).warnings == []
+
+
 def test_few_rows_train_as_usual_with_a_teacher(place: Place):
     given = {"few_shot": None, "epochs": None, "choose_by": None, "val_size": None}
     assert prepare(run(**given), place.host).run.few_shot

@@ -90,7 +90,7 @@ def prepare_taught(
         unlabelled=Split(new.examples, rows[1]) if kept else None,
         teacher={**about, "texts": new.content if kept else "", "asked": _digest(asked)},
         notes=[*data.notes, *notes, *_notes(entry.ref, len(members), count, taught, len(kept), len(texts))],
-        warnings=[*data.warnings, *_warnings(entry.ref, seen)],
+        warnings=[*data.warnings, *_warnings(entry.ref, seen), *_leaked(entry.ref, seen, data)],
     )
 
 
@@ -238,4 +238,17 @@ def _warnings(ref: str, seen: Sequence[Seen]) -> list[str]:
     return [
         f"Nobody knows which rows {who} learned from: the data is not the same, and theirs cannot be read. Rows that "
         "they have seen may be among those they label, with answers that are too sure."
+    ]
+
+
+def _leaked(ref: str, seen: Sequence[Seen], data: Prepared) -> list[str]:
+    """A warning if the teacher has learned from rows that test the run."""
+    tested = data.test.examples if data.test is not None else []
+    learned = set[Hashable]().union(*(own for own in seen if own is not None))
+    found = sum(data.task.subject(example) in learned for example in tested)
+    if not found:
+        return []
+    return [
+        f"The teacher {ref} has learned from {found:,} of the {len(tested):,} test rows, so the test score is too "
+        "good. Train the teacher with the same test rows (--test, --test-size)."
     ]
