@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -302,10 +303,10 @@ def _weights(run: Run, train: list[Example], labels: Sequence[str]) -> list[floa
     if not run.class_weights:
         return None
     targets = [t for e in train for t in (e.target if isinstance(e.target, list | tuple) else [e.target])]
-    counts = {label: targets.count(label) for label in labels}
-    if not all(isinstance(t, str) for t in targets) or not any(counts.values()):
+    if not all(isinstance(t, str) for t in targets) or set(labels).isdisjoint(targets):
         raise RunError("class weights are for classes; this task has none")
-    found = describe.class_weights({label: n for label, n in counts.items() if n})
+    counts = Counter(targets)
+    found = describe.class_weights({label: counts[label] for label in labels if counts[label]})
     return [found.get(label, 0.0) for label in labels]
 
 
