@@ -128,7 +128,7 @@ def test_without_json_people_read_stdout(place: Place):
     assert (done.exit_code, done.stderr) == (0, "")
     assert f"base: {place.base}, " in done.stdout
     assert "mine: step 2/2, loss " in done.stdout
-    assert f"mine@1: best after 2 steps (epoch 0.3), 0:00, saved to {place.library.root}\n" in done.stdout
+    assert f"mine@1: after 2 steps (epoch 0.3), 0:00, saved to {place.library.root}\n" in done.stdout
     assert 'Try: inlay predict mine "a text"\n' in done.stdout
 
 

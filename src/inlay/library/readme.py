@@ -161,7 +161,8 @@ def _training(card: Card) -> Iterator[str]:
     facts += [", ".join(f"{_plain(role)} from {_code(name)}" for role, name in columns.items() if name)]
     how = [f"seed {_int(card.get('seed'))}"]
     best = about.section(card, "best")
-    how += [f"best after {_int(best.get('step'))} steps"] if best else []
+    chosen = "" if about.settings(card).get("choose_by") == "last" else "best "
+    how += [f"{chosen}after {_int(best.get('step'))} steps"] if best else []
     how += [f"{card['seconds']:.0f} s" if isinstance(card.get("seconds"), int | float) else ""]
     yield from ("## How it was trained", "")
     if any(facts):

@@ -70,7 +70,9 @@ class Result:
         """Which state was kept, in words."""
         if isinstance(self._adapter, Ensemble):
             return f"an ensemble of {len(self._adapter.members)}"
-        return f"best after {self.best_step} steps (epoch {self.best_epoch:.1f})"
+        chosen = "" if self.config.get("choose_by") == "last" else "best "
+        epoch = f" (epoch {self.best_epoch:.1f})" if self.best_epoch else ""
+        return f"{chosen}after {self.best_step} steps{epoch}"
 
     def document(self) -> dict[str, Any]:
         """What `inlay train --json` prints."""
