@@ -32,7 +32,7 @@ SCORES_OF_THE_TEXT = {
 """Scores that only the text has (Houlsby et al., sections 3.4 and 3.5), copied a second time."""
 GLUE_SCORES = {"adapters": 80.0, "adapters-64": 79.6}
 KEPT = {"bb-kept": {"CoLA"}, "bl-kept": set[str]()}
-"""Rows of the share of Lα that is kept, and the columns that the paper's "about 17 %" leaves out."""
+"""Rows of the share of L-alpha that is kept, and the columns without which the paper's "about 17 %" is their mean."""
 ELSEWHERE = {
     "he-ner": {"quoted", "finetune", "adapter"},  # the half of a table that is missing
     "he-pos": {"quoted", "finetune", "adapter"},
