@@ -94,7 +94,7 @@ def ranking(data: Any, **more: Any) -> inlay.Run:
 
 def test_it_trains_beside_another_task_and_answers():
     opinions = [{"text": f"{word} {i}", "label": str(min(1, FITS[word]))} for word in FITS for i in range(5)]
-    mine = ranking(lists(16), epochs=6, lr=0.03)
+    mine = ranking(lists(16), epochs=6, lr=0.03, choose_by="score")
     result, other = inlay.train(tiny.text_host(), [mine, inlay.Run(data=opinions, epochs=2)])
     assert other.ok
     assert result.value > 0.9

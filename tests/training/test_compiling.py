@@ -6,8 +6,8 @@ import pytest
 import tiny
 from training import work
 
+from inlay.runs.prepare import prepare
 from inlay.training import compiling
-from inlay.training.api import prepare
 from inlay.training.job import Job
 
 
