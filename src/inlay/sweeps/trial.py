@@ -18,7 +18,7 @@ from inlay.runs.prepare import Known, Prepared, check, read
 from inlay.runs.run import Run
 from inlay.runs.teacher import prepare_taught
 from inlay.sweeps.grid import Setting, Space
-from inlay.sweeps.values import shown
+from inlay.sweeps.values import in_words
 
 _FILES = ("name", "data", "val", "test", "unlabelled", "format", "encoding")
 """Not part of a trial's identity: the rows themselves are."""
@@ -118,10 +118,8 @@ class Trials:
         return found
 
     def _label(self, setting: Setting, seed: int, number: int | None) -> str:
-        words = [setting["method"]] if "method" in self.space.keys else []
-        words += [f"{key}={shown(setting[key])}" for key in self.space.keys if key in setting and key != "method"]
-        words += [f"seed={seed}"] if len(self.seeds) > 1 else []
-        label = " ".join(words) or self.name
+        words = [in_words(setting, self.space.keys), f"seed={seed}" if len(self.seeds) > 1 else ""]
+        label = " ".join(filter(None, words)) or self.name
         return label if number is None else f"#{number} {label}"
 
 

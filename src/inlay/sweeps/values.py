@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,13 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def in_words(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """The method and values of a setting, of those that vary; empty where nothing does."""
+    words = [setting["method"]] if "method" in keys else []
+    words += [f"{key}={shown(setting[key])}" for key in keys if key in setting and key != "method"]
+    return " ".join(words)
 
 
 def read_texts(texts: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -23,7 +23,7 @@ from inlay.runs.run import Run
 from inlay.sweeps.grid import Space
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry, key
-from inlay.sweeps.values import shown
+from inlay.sweeps.values import in_words
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,4 @@ def _pairs(one: Entry, other: Entry) -> list[tuple[Row, Row]]:
 
 
 def _named(entry: Entry, keys: Sequence[str]) -> str:
-    words = [entry.setting["method"]] if "method" in keys else []
-    words += [f"{key}={shown(entry.setting[key])}" for key in keys if key in entry.setting and key != "method"]
-    return " ".join(words) or "the setting"
+    return in_words(entry.setting, keys) or "the setting"
