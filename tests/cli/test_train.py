@@ -346,7 +346,7 @@ def test_restart_forgets_what_was_done(place: Place, interrupts: list[int]):
     interrupts.append(5)
     assert place.call("train", *asked).exit_code == 130
     said = place.fails(*asked, "--resume", "--lr", 0.1)
-    assert "mine started with a different lr; use the same settings to resume, or start over (--restart)" in said
+    assert "mine have changed since it started: lr; use the same ones to resume, or start over (--restart)" in said
     done = place.call("train", *asked, "--restart", "--lr", 0.1, "--log", f"jsonl:{place.folder / 'log'}")
     assert done.exit_code == 0
     steps = [json.loads(line) for line in (place.folder / "log").read_text().splitlines()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,10 @@ def test_a_matthews_near_zero_draws_a_warning(data: Prepared):
     assert said.startswith("the Matthews correlation on the validation rows is 0.0400, and 0 is guessing")
     for option in ("--class-weights", "--metric", "--epochs", "--lr"):
         assert option in said
+    few = replace(data, run=data.run.model_copy(update={"few_shot": True}))
+    said = nothing_learned(result(validation={"accuracy": 0.9, "f1_macro": 0.5, "matthews": 0.04}), few)
+    assert said.endswith("--no-few-shot trains in the usual way, which may do better")
+    assert "--epochs" not in said
     good = {"accuracy": 0.95, "f1_macro": 0.9, "matthews": 0.8}
     assert nothing_learned(result(validation=good), data) == ""
     assert "on the test rows is 0.0300" in nothing_learned(

@@ -253,7 +253,7 @@ RUN = work.run(method="houlsby:size=4", seed=3)
 
 @pytest.mark.parametrize("change", [{"lr": 1e-4}, {"seed": 4}, {"epochs": 4}, {"method": "lora"}, {"dropout": False}])
 def test_other_settings(stopped, change):
-    with pytest.raises(RunError, match="run-0 started with a different"):
+    with pytest.raises(RunError, match="run-0 have changed since it started:"):
         train([RUN.model_copy(update=change)], stopped)
 
 

@@ -16,6 +16,7 @@ _ADVICE = (
     "try more epochs (--epochs) or a higher learning rate (--lr); where some classes are rare, --class-weights, "
     "and --metric f1_macro to pick the checkpoint by all classes"
 )
+_ADVICE_FEW_SHOT = "more rows help most; --no-few-shot trains in the usual way, which may do better"
 
 
 def majority(data: Prepared) -> tuple[str, dict[str, float]]:
@@ -35,16 +36,17 @@ def majority(data: Prepared) -> tuple[str, dict[str, float]]:
 
 def nothing_learned(result: Result, data: Prepared) -> str:
     """A hint when a run is hardly better than a guess that needs no training; empty if it is."""
+    advice = _ADVICE_FEW_SHOT if data.run.few_shot else _ADVICE
     if result.value == 0 and result.metric.startswith(("f1", "matthews")):
-        return f"{result.metric} is 0: nothing was learned yet; {_ADVICE}"
+        return f"{result.metric} is 0: nothing was learned yet; {advice}"
     for split, found in result.metrics.items():
         if (matthews := found.get("matthews", 1.0)) < NEAR_ZERO:
             near = f"the Matthews correlation on the {split} rows is {decimals(matthews)}, and 0 is guessing"
-            return f"{near}: hardly anything was learned; {_ADVICE}"
+            return f"{near}: hardly anything was learned; {advice}"
     always, guess = majority(data)
     last = list(result.metrics.values())[-1]
     if data.task.kind == "classification" and last["accuracy"] <= guess["accuracy"]:
-        return f"accuracy is no better than {always}; {_ADVICE}"
+        return f"accuracy is no better than {always}; {advice}"
     return ""
 
 

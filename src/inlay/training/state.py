@@ -82,8 +82,8 @@ def _refuse_change(job: Job, config: Mapping[str, Any], data: str, teacher: Mapp
     if config != now:
         changed = sorted(key for key in config.keys() | now.keys() if config.get(key) != now.get(key))
         raise RunError(
-            f"{job.name} started with a different {', '.join(changed)}; use the same settings to resume, or start over "
-            f"(--restart)"
+            f"the settings of {job.name} have changed since it started: {', '.join(changed)}; use the same ones to "
+            f"resume, or start over (--restart)"
         )
     if data != job.data.data_hash:
         raise RunError(f"the data of {job.name} has changed since the checkpoint was written")
