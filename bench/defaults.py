@@ -11,7 +11,8 @@ with every class, and a run gets all of them: what it holds out is part of its d
 a study that was stopped goes on. Runs on equally many rows train side by side.
 
 A setting is the default with one thing changed (`SETTINGS`), for Houlsby adapters all of them, for other methods those
-of `OTHERS`; `logistic` is a regression on the frozen base's states.
+of `OTHERS`; `logistic` is a regression on the frozen base's states, and `tf-idf` (only if it is named, needs
+no GPU) the tuned baseline of `inlay compare`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ TEST = 1000
 SIZES = (32, 100, 300, 1000, 4000)
 METHODS = ("houlsby", "adapterbias", "lora", "bitfit", "finetune")
 LOGISTIC = "logistic"
+TFIDF = "tf-idf"
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "usual": {"few_shot": False, "folds": 0},
@@ -197,7 +199,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 yield Case(dataset, size, LOGISTIC, seed, "default")
         for setting in arguments.settings:
             for method in arguments.methods:
-                if _is_twice(size, setting) or (method != METHODS[0] and setting not in OTHERS):
+                few = ("default",) if method == TFIDF else SETTINGS if method == METHODS[0] else OTHERS
+                if _is_twice(size, setting) or setting not in few:
                     continue
                 for dataset in arguments.datasets:
                     for seed in range(arguments.seeds):
@@ -265,6 +268,8 @@ def results(host: Any, arguments: argparse.Namespace, some: Sequence[Case]) -> l
             found[i] = {"problem": "the dataset is too small"}
         elif case.method == LOGISTIC:
             found[i] = {"test": frozen(host, *files)}
+        elif case.method == TFIDF:
+            found[i] = {"test": words(host, case, *files)}
         else:
             runs[i] = case.run(*files)
     trained = inlay.train(host, list(runs.values()), progress=False) if runs else []
@@ -297,6 +302,19 @@ def frozen(host: Any, train: Path, test: Path) -> float:
     head = logistic.fit(states, [row.target for row in data.train.rows], len(data.labels))
     best = (asked @ head["weight"] + head["bias"]).argmax(1).tolist()
     return statistics.mean(data.labels[i] == e.target for i, e in zip(best, data.test.examples, strict=True))
+
+
+def words(host: Any, case: Case, train: Path, test: Path) -> float:
+    """The test accuracy of TF-IDF with a linear model, tuned on the rows that a run holds out."""
+    import inlay
+    from inlay.comparison.linear import tune
+    from inlay.runs.prepare import prepare
+
+    read = {"data": str(train), "test": str(test), "text": "text", "label": "label", "task": "classification"}
+    data = prepare(inlay.Run(**read, seed=case.seed, few_shot=False, folds=0), host)
+    assert data.test is not None
+    answers = tune(data, 20)[2](data.test.examples)
+    return float(data.task.score(data.test.examples, answers, data.labels)["accuracy"])
 
 
 # --- tables -------------------------------------------------------------------------------------------------------
@@ -333,9 +351,10 @@ def _tables(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             cells = [_cell(of.get((size, m, setting), {}), of.get((size, m, "default"), {}), setting) for m in methods]
             if any(cells):
                 rows.append(f"| {setting} | {' | '.join(cells)} |")
-        if known := of.get((size, LOGISTIC, "default")):
-            more = " |" * (len(methods) - 1)
-            rows.append(f"| logistic regression, frozen | {statistics.mean(known.values()):.1f} |{more}")
+        more = " |" * (len(methods) - 1)
+        for title, baseline in (("logistic regression, frozen", LOGISTIC), ("TF-IDF, tuned", TFIDF)):
+            if known := of.get((size, baseline, "default")):
+                rows.append(f"| {title} | {statistics.mean(known.values()):.1f} |{more}")
         yield "\n".join(rows)
 
 
