@@ -151,7 +151,7 @@ def table(arguments: argparse.Namespace) -> None:
         print(f"| {title} | {len(own)} | {statistics.mean(one):.1f} | {member:.1f} | {cells[0]} | {cells[1]} |")
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--data", default=".", help="the folder with the datasets, unless rows are drawn already")
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=12, help="draws at once, each with eight runs and a student")
     parser.add_argument("--minutes", type=float, default=8, help="begin nothing that would end later")
     parser.add_argument("--max-steps", type=int, help="shorter runs: does it work?")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     {"run": run, "table": table}[arguments.what](arguments)
 
 
