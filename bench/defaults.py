@@ -235,25 +235,32 @@ def draw(arguments: argparse.Namespace) -> None:
 def run(arguments: argparse.Namespace) -> None:
     import inlay
 
-    began, out = time.monotonic(), Path(arguments.out)
+    out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
-    done = ended(out)
-    left = [case for case in cases(arguments) if case not in done]
     host = inlay.Host(arguments.base)
-    longest = 0.0
-    while left:
-        if time.monotonic() - began + longest > 60 * arguments.minutes:
-            break
-        alike = [case for case in left if case.size == left[0].size]
-        some, start = alike[: arguments.together], time.monotonic()
+
+    def train(some: Sequence[Case]) -> None:
         with (out / "runs.jsonl").open("a") as file:
             for case, result in zip(some, results(host, arguments, some), strict=True):
                 file.write(json.dumps({"case": vars(case), **result}) + "\n")
-        left = [case for case in left if case not in set(some)]
+
+    done = ended(out)
+    in_groups([case for case in cases(arguments) if case not in done], "runs", arguments, train)
+
+
+def in_groups(left: list[Any], called: str, arguments: argparse.Namespace, work: Callable[[list[Any]], None]) -> None:
+    """Work on what is left, those of one size together: they take equally many steps. Begin nothing that would end too
+    late."""
+    began, longest = time.monotonic(), 0.0
+    while left and time.monotonic() - began + longest <= 60 * arguments.minutes:
+        start = time.monotonic()
+        some = [one for one in left if one.size == left[0].size][: arguments.together]
+        work(some)
+        left = [one for one in left if one not in set(some)]
         took = time.monotonic() - start
         longest = max(longest, took)
-        print(f"{len(some)} runs of {some[0].size} rows: {took:.0f} s", flush=True)
-    print(f"{len(left)} runs left" if left else "nothing is left", flush=True)
+        print(f"{len(some)} {called} of {some[0].size} rows: {took:.0f} s", flush=True)
+    print(f"{len(left)} {called} left" if left else "nothing is left", flush=True)
 
 
 def results(host: Any, arguments: argparse.Namespace, some: Sequence[Case]) -> list[dict[str, Any]]:

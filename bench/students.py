@@ -17,7 +17,6 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from defaults import written
+from defaults import in_groups, written
 
 DATASETS = ("sst2", "sms", "airline", "corporate", "disasters", "citations", "relations", "chemprot")
 SIZES = (300, 1000, 4000)
@@ -62,24 +61,19 @@ def ended(out: Path) -> dict[Unit, dict[str, Any]]:
 def run(arguments: argparse.Namespace) -> None:
     import inlay
 
-    began, out, longest = time.monotonic(), Path(arguments.out), 0.0
-    done = ended(out)
-    left = [unit for unit in units(arguments) if unit not in done]
+    out = Path(arguments.out)
     host = inlay.Host(arguments.base)
-    while left and time.monotonic() - began + longest <= 60 * arguments.minutes:
-        start = time.monotonic()
-        some = [unit for unit in left if unit.size == left[0].size][: arguments.together]  # equally many steps
+
+    def train(some: Sequence[Unit]) -> None:
         files = {unit: written(Path(arguments.data), out, unit.dataset, unit.size, unit.draw) for unit in some}
-        there = [unit for unit in some if files[unit] is not None]
-        found = results(host, arguments, {unit: files[unit] for unit in there}) if there else {}
+        found = results(host, arguments, {unit: own for unit, own in files.items() if own is not None})
         with (out / "students.jsonl").open("a") as file:
             for unit in some:
                 line = found.get(unit, {"problem": "the dataset is too small"})
                 file.write(json.dumps({"unit": vars(unit), **line}) + "\n")
-        left = [unit for unit in left if unit not in set(some)]
-        longest = max(longest, time.monotonic() - start)
-        print(f"{len(some)} draws of {some[0].size} rows: {time.monotonic() - start:.0f} s", flush=True)
-    print(f"{len(left)} draws left" if left else "nothing is left", flush=True)
+
+    done = ended(out)
+    in_groups([unit for unit in units(arguments) if unit not in done], "draws", arguments, train)
 
 
 def results(host: Any, arguments: argparse.Namespace, files: dict[Unit, Any]) -> dict[Unit, dict[str, Any]]:
@@ -93,6 +87,8 @@ def results(host: Any, arguments: argparse.Namespace, files: dict[Unit, Any]) ->
         steps = {} if arguments.max_steps is None else {"max_steps": arguments.max_steps}
         return inlay.Run(**read, name=f"{unit.name}-{kind}", few_shot=False, folds=0, **steps, **more)
 
+    if not files:
+        return {}
     alone = {unit: [of(unit, f"alone{seed}", seed=seed) for seed in range(SINGLE)] for unit in files}
     members = {unit: members_of(of(unit, "member"), MEMBERS, f"{unit.name}-member") for unit in files}
     trained = _trained(host, [run for runs in (*alone.values(), *members.values()) for run in runs])

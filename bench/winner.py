@@ -19,7 +19,6 @@ import hashlib
 import json
 import statistics
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from defaults import written
+from defaults import in_groups, written
 
 DATASETS = ("sst2", "sms", "airline", "corporate", "disasters", "citations", "relations")
 SIZES = (300, 1000, 4000)
@@ -98,24 +97,18 @@ def ended(out: Path) -> dict[Case, dict[str, Any]]:
 def run(arguments: argparse.Namespace) -> None:
     import inlay
 
-    began, out, longest = time.monotonic(), Path(arguments.out), 0.0
+    out = Path(arguments.out)
     (out / "probabilities").mkdir(parents=True, exist_ok=True)
-    done = ended(out)
-    left = [case for case in cases(arguments) if case not in done]
     host = inlay.Host(arguments.base)
-    while left and time.monotonic() - began + longest <= 60 * arguments.minutes:
-        start = time.monotonic()
-        alike = [case for case in left if case.size == left[0].size]  # they take equally many steps
-        some = alike[: arguments.together]
+
+    def train(some: Sequence[Case]) -> None:
         found = results(host, arguments, some)
         with (out / "runs.jsonl").open("a") as file:
             for case in some:
                 file.write(json.dumps({"case": vars(case), **found[case]}) + "\n")
-        left = [case for case in left if case not in found]
-        took = time.monotonic() - start
-        longest = max(longest, took)
-        print(f"{len(some)} runs of {some[0].size} rows: {took:.0f} s", flush=True)
-    print(f"{len(left)} runs left" if left else "nothing is left", flush=True)
+
+    done = ended(out)
+    in_groups([case for case in cases(arguments) if case not in done], "runs", arguments, train)
 
 
 def results(host: Any, arguments: argparse.Namespace, some: Sequence[Case]) -> dict[Case, dict[str, Any]]:

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 from training import work
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "defaults.py"
-
-
-@pytest.fixture(scope="module")
-def study() -> Any:
-    spec = importlib.util.spec_from_file_location("defaults_study", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = made
-    spec.loader.exec_module(made)
-    return made
 
 
 @pytest.fixture(scope="module")

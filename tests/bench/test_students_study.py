@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 from training import work
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "students.py"
-
-
-@pytest.fixture(scope="module")
-def study() -> Any:
-    spec = importlib.util.spec_from_file_location("students_study", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = made
-    spec.loader.exec_module(made)
-    return made
 
 
 @pytest.mark.full

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,17 +12,6 @@ import tiny
 from training import work
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "winner.py"
-
-
-@pytest.fixture(scope="module")
-def study() -> Any:
-    spec = importlib.util.spec_from_file_location("winner_study", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = made
-    spec.loader.exec_module(made)
-    return made
 
 
 @pytest.mark.full
