@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from inlay.engine.host import Host
 from inlay.heads import logistic
 from inlay.library.adapter import Adapter
 from inlay.runs.prepare import Split
-from inlay.tasks import RowOutputs
+from inlay.tasks import Row, RowOutputs
 from inlay.training.interrupt import Stopped
 from inlay.training.job import Job
 from inlay.training.memory import refuse_too_large
@@ -49,8 +49,9 @@ class Milestones:
         self._drop_hopeless()
         ended: list[Job] = []
         over = [job for job in stepped if job.state == "active" and job.is_over]
+        states = self._states([job for job in over if job.stage.kind == "contrast"])
         for job in over:
-            self.loop.guard(job, functools.partial(self._advance, ended))
+            self.loop.guard(job, functools.partial(self._advance, ended, states))
         self._finish(sorted(ended, key=attrgetter("index")))
         # a stage without steps, whose head is fitted and not trained, is over at once
         if again := [job for job in over if job.state == "active" and job not in ended and job.is_over]:
@@ -65,9 +66,8 @@ class Milestones:
 
     def _evaluate(self, due: Sequence[Job]) -> None:
         began = time.perf_counter()
-        outputs = self._outputs(due) if due else []
+        outputs = self._outputs([(slot_name(job), job.stage.validation) for job in due])
         if outputs is None:
-            self.loop.free()
             for job in due:
                 self.loop.guard(job, functools.partial(self._judge_alone, due))
         for job, out in zip(due, outputs or (), strict=False):
@@ -75,21 +75,22 @@ class Milestones:
         for job in due:
             job.seconds += (time.perf_counter() - began) / len(due)
 
-    def _outputs(self, due: Sequence[Job]) -> list[Sequence[Tensor]] | None:
-        """What runs say of their validation rows; None if memory ran out."""
+    def _outputs(self, asked: Sequence[tuple[str, Sequence[Row]]]) -> list[Sequence[Tensor]] | None:
+        """What adapters say of rows, all in the same batches; None if memory ran out."""
         with contextlib.suppress(torch.OutOfMemoryError):
-            asked = [(slot_name(job), job.stage.validation) for job in due]
-            return self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up)
+            return self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up) if asked else []
+        self.loop.free()
         return None
 
+    def _outputs_alone(self, job: Job, rows: Sequence[Row], stay: Sequence[Job] = ()) -> Sequence[Tensor]:
+        """What one run says of rows; others make room for it, but for those that cannot be put aside now."""
+        asked = [(slot_name(job), rows)]
+        return self.loop.with_room(
+            job, lambda: self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up), stay
+        )[0]
+
     def _judge_alone(self, due: Sequence[Job], job: Job) -> None:
-        asked = [(slot_name(job), job.stage.validation)]
-        self._judge(
-            self.loop.with_room(
-                job, lambda: self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up), due
-            )[0],
-            job,
-        )
+        self._judge(self._outputs_alone(job, job.stage.validation, due), job)
 
     def _judge(self, outputs: Sequence[Tensor], job: Job) -> None:
         stage = job.stage
@@ -105,10 +106,15 @@ class Milestones:
             job.best_tensors = self.loop.host.adapter(slot_name(job)).tensors
         self.loop.tell("eval", job, **job.history[-1])
 
-    def _advance(self, ended: list[Job], job: Job) -> None:
+    def _states(self, over: Sequence[Job]) -> dict[int, Sequence[Tensor]]:
+        """The states of all rows of runs whose contrast is over; none if memory ran out."""
+        found = self._outputs([(slot_name(job), job.stage.rows) for job in over])
+        return {job.index: states for job, states in zip(over, found or (), strict=False)}
+
+    def _advance(self, ended: list[Job], states: Mapping[int, Sequence[Tensor]], job: Job) -> None:
         """A stage is over: go on with the next one, or end."""
         self.loop.with_room(job, lambda: self.loop.slots.back_to_best(job))
-        head = self._fitted_head(job) if job.stage.kind == "contrast" else {}
+        head = self._fitted_head(job, states.get(job.index)) if job.stage.kind == "contrast" else {}
         if job.next_stage():
             self.loop.tell("stage", job, stage=job.stage.kind)
             self._enter_stage(job)
@@ -117,12 +123,10 @@ class Milestones:
         else:
             ended.append(job)
 
-    def _fitted_head(self, job: Job) -> dict[str, Tensor]:
+    def _fitted_head(self, job: Job, states: Sequence[Tensor] | None) -> dict[str, Tensor]:
         """The head of the next stage, by regression on the states of the rows."""
-        asked = [(slot_name(job), job.stage.rows)]
-        (states,) = self.loop.with_room(
-            job, lambda: self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up)
-        )
+        if states is None:
+            states = self._outputs_alone(job, job.stage.rows)
         classes = [row.target for row in job.stage.rows]
         found = logistic.fit(torch.stack(list(states)), classes, len(job.stage.labels), job.data.weights)
         return {f"head.{name}": tensor for name, tensor in self.loop.ranks.same(found).items()}
