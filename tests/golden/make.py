@@ -7,7 +7,7 @@ format changes, the script is run once more into a new folder, and both are read
 
     base/          a tiny BERT with its tokenizer
     adapters/      every method, with random values
-    library/       versions, an alias, a removed version, an adapter in fp16, adapters of every task
+    library/       versions, an alias, a removed version, an adapter in fp16, adapters of every task, an ensemble
     sweep.db       two runs that are done; sweep.db.files has their adapters
     checkpoint/    a training that was stopped: one run done, one on its way
     rows.csv       what sweep and training read
@@ -45,6 +45,7 @@ METHODS = (
     "adapterbias:alpha=false",
     "adapterbias:l0=0.01",
     "bitfit",
+    "bitfit:sites=attn.q+ffn.in",
     "norms",
     "lora",
     "lora:rank=2,alpha=4,sites=attn.q+ffn.in",
@@ -52,12 +53,14 @@ METHODS = (
     "finetune:top=1",
     "diffprune",
     "diffprune:target=0.1,low=-0.5,high=1.5",
+    "diffprune:structured=true,target=0.1",
     "frozen",
 )
 """Where a method trains with gates, the adapter is kept once with them and once finished."""
-GATED = ("adapterbias:l0=0.01", "diffprune", "diffprune:target=0.1,low=-0.5,high=1.5")
+GATED = tuple(spec for spec in METHODS if spec.startswith("diffprune") or "l0=" in spec)
 TEXTS = ("a good film", "the soup was awful , never", "ana meets bob in lima", "where is my parcel ?")
 SETTINGS = {"method": "lora:rank=2", "lr": 3e-3, "epochs": 2, "batch_size": 8, "val_size": 8, "max_steps": 6}
+SETTINGS |= {"choose_by": "score"}
 """Some of these are defaults of Run, and some methods of the runs too: what is not written must keep its meaning."""
 TASKS: dict[str, tuple[Sequence[dict[str, Any]], dict[str, Any], Any]] = {
     "tone": (work.texts(16), {}, "a good film"),
@@ -76,6 +79,7 @@ def host(folder: Path) -> inlay.Host:
 def runs(folder: Path) -> list[inlay.Run]:
     """What the checkpoint trains: a short run and a long one."""
     data = {"data": str(folder / "rows.csv"), "lr": 3e-3, "batch_size": 8, "val_size": 8, "warmup": 0.1, "clip": 1.0}
+    data |= {"choose_by": "score"}
     short = inlay.Run(name="short", method="adapterbias", epochs=1, **data)
     return [short, inlay.Run(name="long", method="houlsby:size=4", epochs=5, **data)]
 
@@ -133,6 +137,9 @@ def _library(folder: Path, expected: dict[str, Any]) -> None:
         answer = made.predict([("again", TASKS["tone"][2])])
         expected[f"tone@{number}"] = [{**answer[0], "task": "tone"}]
         made.unload("again")
+    library.put(inlay.Ensemble((library.get("tone@1"), library.get("tone@2")), name="both"), base_name="base")
+    made.load(library.get("both@1"), "both")
+    expected["both@1"] = made.predict([("both", TASKS["tone"][2])])
     library.alias("tone", "prod", 1)
     library.alias("tone", "prod", 2)
     library.put(tone, "gone")

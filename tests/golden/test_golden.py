@@ -20,6 +20,7 @@ FORMATS = sorted(folder.name for folder in HERE.glob("format*"))
 TEXTS = ("a good film", "the soup was awful , never", "ana meets bob in lima", "where is my parcel ?")
 ASKED = {
     "tone": "a good film",
+    "both": "a good film",
     "same": ("a good film", "it was bad"),
     "stars": "good good film",
     "topics": "the soup , the film",
