@@ -21,18 +21,18 @@ from inlay.errors import InlayError, LibraryError, RunError, SlotError
 from inlay.library.cards import Entry
 from inlay.library.names import number_of, split_ref
 from inlay.library.shelf import Shelf, read_shelves
-from inlay.serve.ask import check_served
+from inlay.serve.engine_types import check_served
 
 if TYPE_CHECKING:
     from inlay.library.library import Library, Problem
-    from inlay.serve.ask import Served
     from inlay.serve.engine import Engine
+    from inlay.serve.engine_types import Served
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wish:
+class TaskSelection:
     """What the command that started the service wants served."""
 
     only: Mapping[str, str] | None = None
@@ -94,9 +94,11 @@ class Choices:
 class Catalogue:
     """Makes an engine serve what it should."""
 
-    def __init__(self, engine: Engine, library: Library, wish: Wish | None = None, choices: Choices | None = None):
+    def __init__(
+        self, engine: Engine, library: Library, selection: TaskSelection | None = None, choices: Choices | None = None
+    ):
         self.engine, self.library = engine, library
-        self.wish = wish or Wish()
+        self.selection = selection or TaskSelection()
         self.choices = choices or Choices()
         self._lock = threading.Lock()
         self._seen: dict[str, Shelf] | None = None
@@ -135,7 +137,7 @@ class Catalogue:
 
     def bring(self, tasks: Iterable[str]) -> None:
         """Serve these versions (`name@version`, `name@alias`) too, if the whole library is served, and has them."""
-        if self.wish.only is not None or self.wish.alias is not None:
+        if self.selection.only is not None or self.selection.alias is not None:
             return
         with self._lock:
             for task in tasks:
@@ -191,13 +193,13 @@ class Catalogue:
     ) -> dict[str, Entry | None]:
         """Name -> entry; None where what is served stays, because it cannot be known what should be."""
         wanted: dict[str, Entry | None] = {}
-        refs = {**(self.wish.only or {}), **{task: task for task in self._brought}}
-        if self.wish.only is None:
+        refs = {**(self.selection.only or {}), **{task: task for task in self._brought}}
+        if self.selection.only is None:
             damaged: list[Problem] = []
-            found = self.library.list(all_versions=self.wish.alias is not None, damaged=damaged)
+            found = self.library.list(all_versions=self.selection.alias is not None, damaged=damaged)
             notes |= {problem.ref: problem.message for problem in damaged}
             wanted = {problem.ref.partition("@")[0]: None for problem in damaged}
-            wanted |= {e.name: e for e in found if self.wish.alias is None or self.wish.alias in e.aliases}
+            wanted |= {e.name: e for e in found if self.selection.alias is None or self.selection.alias in e.aliases}
         for name, ref in (refs | self.choices.put).items():
             try:
                 wanted[name] = self.library.find(ref)
@@ -223,14 +225,14 @@ class Catalogue:
 
     def _usual(self, name: str) -> str:
         """What is served under a name unless something else was chosen."""
-        if self.wish.only is not None and name in self.wish.only:
-            return self.wish.only[name]
+        if self.selection.only is not None and name in self.selection.only:
+            return self.selection.only[name]
         if "@" in name:
             return name
-        return name if self.wish.alias is None else f"{name}@{self.wish.alias}"
+        return name if self.selection.alias is None else f"{name}@{self.selection.alias}"
 
     def _left_out(self, name: str) -> bool:
-        return self.wish.only is not None and name not in self.wish.only
+        return self.selection.only is not None and name not in self.selection.only
 
 
 class Watcher:

@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from inlay.engine.host import Host
 from inlay.library.library import Library
 from inlay.serve.app import Service
-from inlay.serve.ask import Settings
 from inlay.serve.engine import Engine
+from inlay.serve.engine_types import Settings
 from inlay.serve.keys import Keys
 from inlay.serve.limits import Limits
 from inlay.serve.logs import Log
-from inlay.serve.run import Running
-from inlay.serve.watch import Catalogue, Choices, Watcher, Wish
+from inlay.serve.process import Running
+from inlay.serve.watch import Catalogue, Choices, TaskSelection, Watcher
 
 
 @dataclass(frozen=True)
-class Spec:
+class ServiceConfig:
     """All that the command that starts a service says."""
 
     library: str
     base: str | None = None
     weights: str | None = None
-    wish: Wish = field(default_factory=Wish)
+    selection: TaskSelection = field(default_factory=TaskSelection)
     settings: Settings = field(default_factory=Settings)
     keys: Keys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
@@ -36,7 +36,7 @@ class Spec:
         """The service, ready to be started."""
         library = Library(self.library)
         engine = Engine(host, library, self.settings)
-        catalogue = Catalogue(engine, library, self.wish, choices)
+        catalogue = Catalogue(engine, library, self.selection, choices)
         service = Service(engine, catalogue, self.keys, self.limits, Log(self.log_texts))
 
         def tell(note: str) -> None:

@@ -30,7 +30,7 @@ class Fitted:
         return cls(record, tensors, entry, sum(t.numel() * t.element_size() for t in tensors.values()))
 
 
-class Memory:
+class AdapterCache:
     """Adapters by ref. Not safe in threads."""
 
     def __init__(self, most: int, size: int):

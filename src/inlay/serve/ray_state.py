@@ -1,7 +1,7 @@
 """What was chosen while a service of several replicas ran: kept in one place, and followed by all of them.
 
 The place is a Ray actor. A replica that is asked to serve another version (or a task no more) does so itself, tells the
-board, and then confirms; the others wait at the board and hear of it at once. Two replicas that change two tasks at the
+actor, and then confirms; the others wait at the actor and hear of it at once. Two replicas that change two tasks at the
 same time both keep what they were asked for, since changes are told, not states.
 """
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 NAME, NAMESPACE = "inlay-choices", "inlay"
 _WAIT = 2.0
-"""Seconds that a replica waits at the board before it asks again, and says what it has measured."""
+"""Seconds that a replica waits at the actor before it asks again, and says what it has measured."""
 _TIMEOUT = 10.0
-"""Seconds for the board to answer."""
+"""Seconds for the actor to answer."""
 _OLD = 30.0
 """Seconds after which what a replica has measured counts no more: it has gone."""
 _AGAIN = 1.0
-"""Seconds after which a board that cannot be reached is looked for again."""
+"""Seconds after which an actor that cannot be reached is looked for again."""
 Change = Mapping[str, str | None]
 """Name -> the ref that was put; empty: taken away; None: as the library has it."""
 
@@ -48,12 +48,12 @@ class State:
     """Why a change could not be kept: nothing has changed."""
 
 
-class Board:
+class StateActor:
     """A Ray actor."""
 
     def __init__(self, path: Path | None):
         self._choices = Choices.read(path)
-        self._number = time.time_ns()  # higher than that of any board before
+        self._number = time.time_ns()  # higher than that of any actor before
         self._changed = asyncio.Event()
         self._measured: dict[str, tuple[float, Any]] = {}
 
@@ -97,20 +97,20 @@ class Board:
         return {name: what for name, (_, what) in self._measured.items()}
 
 
-def find_board() -> Any:
-    """The board of this cluster."""
+def find_state_actor() -> Any:
+    """The actor of this cluster."""
     return cluster.ray().get_actor(NAME, namespace=NAMESPACE)
 
 
 @dataclass
 class SharedChoices(Choices):
-    """Choices that are kept on the board."""
+    """Choices that are kept by the actor."""
 
     number: int = 0
     _told: dict[str, str | None] = field(default_factory=dict)
 
     def take_up(self, state: State) -> bool:
-        """Hold what the board says, unless it is older than what is known."""
+        """Hold what the actor says, unless it is older than what is known."""
         if state.number < self.number:
             return False
         self.put, self.taken, self.number = dict(state.put), list(state.taken), state.number
@@ -118,11 +118,11 @@ class SharedChoices(Choices):
         return True
 
     def keep(self) -> None:
-        """Tell the board what has changed here."""
+        """Tell the actor what has changed here."""
         now, told = self._all(), self._told
         changes = {name: now.get(name) for name in now.keys() | told.keys() if now.get(name) != told.get(name)}
         try:
-            state: State = cluster.ray().get(find_board().change.remote(changes), timeout=_TIMEOUT)
+            state: State = cluster.ray().get(find_state_actor().change.remote(changes), timeout=_TIMEOUT)
         except Exception as error:  # Ray's, of many kinds
             why = cluster.first_line(error)
             raise RunError(f"nothing was changed: the other replicas could not be told ({why}); try again") from None
@@ -135,7 +135,7 @@ class SharedChoices(Choices):
 
 
 class Follower:
-    """A thread that waits at the board, lets a service serve what others were asked for, and says what it measures."""
+    """A thread that waits at the actor, lets a service serve what others were asked for, and says what it measures."""
 
     def __init__(self, service: Service, choices: SharedChoices, replica: str):
         self.service, self.choices, self.replica = service, choices, replica
@@ -155,8 +155,8 @@ class Follower:
         """What all replicas have measured, this one by now and the others at their last report."""
         own = {self.replica: self.service.metrics.families()}
         try:
-            return {**cluster.ray().get(find_board().reports.remote(), timeout=_TIMEOUT), **own}
-        except Exception:  # without the board there is still this one
+            return {**cluster.ray().get(find_state_actor().reports.remote(), timeout=_TIMEOUT), **own}
+        except Exception:  # without the actor there is still this one
             return own
 
     def _tell(self, problem: str) -> None:
@@ -166,14 +166,14 @@ class Follower:
         number, before = self.choices.number, ""
         while not self._end.is_set():
             try:
-                state = cluster.ray().get(find_board().after.remote(number, _WAIT))
+                state = cluster.ray().get(find_state_actor().after.remote(number, _WAIT))
                 if state is not None and not self._end.is_set():
                     for note in self.service.catalogue.adopt(functools.partial(self.choices.take_up, state)):
                         self._tell(note)
                     number = state.number
-                find_board().report.remote(self.replica, self.service.metrics.families())
+                find_state_actor().report.remote(self.replica, self.service.metrics.families())
                 before = ""
-            except Exception as error:  # the board may be on its way to another process: what is served stays
+            except Exception as error:  # the actor may be on its way to another process: what is served stays
                 problem = cluster.first_line(error)
                 if problem != before:
                     self._tell(problem)

@@ -31,7 +31,7 @@ class _Flow(Generic[T]):
     deficit: int = 0
 
 
-class Fair(Generic[F, T]):
+class FairQueue(Generic[F, T]):
     """Items of many flows."""
 
     def __init__(self, room: int, quantum: int = 64):

@@ -18,26 +18,26 @@ from inlay.engine.host import Host
 from inlay.engine.predict import batch_of, run_rows
 from inlay.engine.translate import answers_of
 from inlay.errors import InlayError
-from inlay.serve.ask import Answer, Answered, BatchDone
-from inlay.serve.tally import Tally, labels_of
+from inlay.serve.counters import Counters, labels_of
+from inlay.serve.engine_types import Answer, Answered, BatchDone
 from inlay.serve.version import Item, Piece, Tokenizers
 from inlay.tasks import Row
 
 _log = logging.getLogger(__name__)
 
 
-class Runner:
+class BatchRunner:
     """Runs batches on a host, in the thread that owns it."""
 
     def __init__(
-        self, host: Host, tokenizers: Tokenizers, tokens: int, tally: Tally, closed: Callable[[list[Item]], None]
+        self, host: Host, tokenizers: Tokenizers, tokens: int, counters: Counters, closed: Callable[[list[Item]], None]
     ):
         """
         Args:
             tokens: of one batch.
             closed: called with asks that are about to be answered, or to fail.
         """
-        self.host, self.tokenizers, self.tokens, self.tally = host, tokenizers, tokens, tally
+        self.host, self.tokenizers, self.tokens, self.counters = host, tokenizers, tokens, counters
         self._closed = closed
 
     def warm_up(self) -> None:
@@ -121,9 +121,9 @@ class Runner:
         answered = [_answered(item, outcome) for item, outcome in outcomes]
         if batch:
             rows, tokens, seconds, alone, waiting = batch
-            self.tally.done(BatchDone(rows, tokens, seconds, alone, answered, waiting))
+            self.counters.done(BatchDone(rows, tokens, seconds, alone, answered, waiting))
         else:
-            self.tally.count(answered)
+            self.counters.count(answered)
         self._closed(list(items))
         for item, outcome in outcomes:
             if isinstance(outcome, Exception):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-from inlay.serve.fair import Fair
+from inlay.serve.fair_queue import FairQueue
 
 QUANTUM = 16
 LONGEST = 40
@@ -27,7 +27,7 @@ schedules = st.lists(
 @examples(300)
 @given(schedules)
 def test_nothing_is_lost_or_overtakes_its_own_kind(schedule):
-    queue: Fair[int, tuple[int, int]] = Fair(1000, QUANTUM)
+    queue: FairQueue[int, tuple[int, int]] = FairQueue(1000, QUANTUM)
     waiting: dict[int, list[tuple[int, int]]] = {flow: [] for flow in range(5)}
     costs: dict[tuple[int, int], int] = {}
     for what, a, b in schedule:
@@ -96,7 +96,7 @@ def shares(queue: Any, costs: dict[Any, list[int]], budget: int, batches: int) -
     st.integers(1, 12),
 )
 def test_tokens_are_shared_evenly_between_those_who_wait(costs, budget, batches):
-    got = shares(Fair(10_000, QUANTUM), costs, budget, batches)
+    got = shares(FairQueue(10_000, QUANTUM), costs, budget, batches)
     most, least = max(got[flow] for flow in costs), min(got[flow] for flow in costs)
     assert most - least <= 2 * (QUANTUM + LONGEST)
 
@@ -107,7 +107,7 @@ def test_the_check_above_can_fail():
 
 
 def test_ten_thousand_items_of_one_do_not_keep_another_waiting():
-    queue: Fair[str, tuple[str, int]] = Fair(20_000)
+    queue: FairQueue[str, tuple[str, int]] = FairQueue(20_000)
     for i in range(10_000):
         queue.put("flood", ("flood", i), 30)
     queue.take(4096)
@@ -116,12 +116,12 @@ def test_ten_thousand_items_of_one_do_not_keep_another_waiting():
 
 
 def test_long_items_get_no_more_than_short_ones():
-    got = shares(Fair(10_000, QUANTUM), {"long": [LONGEST] * 200, "short": [2] * 4000}, 100, 50)
+    got = shares(FairQueue(10_000, QUANTUM), {"long": [LONGEST] * 200, "short": [2] * 4000}, 100, 50)
     assert abs(got["long"] - got["short"]) <= 2 * (QUANTUM + LONGEST)
 
 
 def test_what_nobody_else_wanted_is_not_held_against_a_flow():
-    queue: Fair[str, tuple[str, int]] = Fair(10_000, QUANTUM)
+    queue: FairQueue[str, tuple[str, int]] = FairQueue(10_000, QUANTUM)
     for i in range(200):
         queue.put("early", ("early", i), 10)
     for _ in range(10):
@@ -134,7 +134,7 @@ def test_what_nobody_else_wanted_is_not_held_against_a_flow():
 
 
 def test_an_item_larger_than_the_budget_runs_alone():
-    queue: Fair[str, int] = Fair(10, QUANTUM)
+    queue: FairQueue[str, int] = FairQueue(10, QUANTUM)
     for item, cost in enumerate((10, 500, 10)):
         queue.put("a", item, cost)
     queue.put("b", 3, 5)
@@ -144,7 +144,7 @@ def test_an_item_larger_than_the_budget_runs_alone():
 
 
 def test_flows_that_may_not_run_keep_their_place():
-    queue: Fair[str, str] = Fair(10, QUANTUM)
+    queue: FairQueue[str, str] = FairQueue(10, QUANTUM)
     for flow in "abc":
         queue.put(flow, flow, 10)
     assert queue.take(10, lambda flow: flow == "b") == ["b"]
@@ -152,7 +152,7 @@ def test_flows_that_may_not_run_keep_their_place():
 
 
 def test_one_flow_at_a_time_in_turn():
-    queue: Fair[str, tuple[str, int]] = Fair(100, QUANTUM)
+    queue: FairQueue[str, tuple[str, int]] = FairQueue(100, QUANTUM)
     for i in range(8):
         for flow in "ab":
             queue.put(flow, (flow, i), 10)
@@ -162,7 +162,7 @@ def test_one_flow_at_a_time_in_turn():
 
 @pytest.mark.parametrize("room", [1, 2, 4])
 def test_a_small_queue_takes_as_many_as_it_says(room):
-    queue: Fair[str, int] = Fair(room)
+    queue: FairQueue[str, int] = FairQueue(room)
     for i in range(room):
         assert not queue.full("a")
         queue.put("a", i, 1)
@@ -173,7 +173,7 @@ def test_a_small_queue_takes_as_many_as_it_says(room):
 
 
 def test_one_that_floods_the_queue_leaves_room_for_others():
-    queue: Fair[Any, Any] = Fair(1000)
+    queue: FairQueue[Any, Any] = FairQueue(1000)
 
     def fill(flow: Any) -> int:
         while not queue.full(flow):
@@ -187,7 +187,7 @@ def test_one_that_floods_the_queue_leaves_room_for_others():
 
 
 def test_deadlines():
-    queue: Fair[str, str] = Fair(100)
+    queue: FairQueue[str, str] = FairQueue(100)
     queue.put("a", "late", 1, deadline=5.0)
     queue.put("a", "no hurry", 1)
     queue.put("b", "later", 1, deadline=7.0)
@@ -202,7 +202,7 @@ def test_deadlines():
 
 
 def test_a_flow_can_be_taken_out_whole():
-    queue: Fair[str, int] = Fair(100)
+    queue: FairQueue[str, int] = FairQueue(100)
     for i in range(4):
         queue.put("ab"[i % 2], i, 1)
     assert queue.remove_flow("a") == [0, 2]

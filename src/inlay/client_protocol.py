@@ -57,7 +57,7 @@ Steps = Generator["Send | Wait", "httpx.Response | None", Any]
 """A conversation."""
 
 
-class Talk:
+class BaseClient:
     """What both clients share."""
 
     def __init__(
@@ -95,9 +95,9 @@ class Talk:
         assert response is not None
         return document_of(response)
 
-    def say_predict(self, requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
+    def predict_steps(self, requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
         """Ask for answers, in as many calls as it takes."""
-        calls = Calls(self, "/v1/predict", requests, how, deadline_ms)
+        calls = PendingCalls(self, "/v1/predict", requests, how, deadline_ms)
         found: list[Answer] = []
         while calls:
             response = yield calls.next()
@@ -109,39 +109,39 @@ class Talk:
                 yield Wait(wait)
         return found
 
-    def say_ask(self, task: str, given: Any, how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
+    def ask_steps(self, task: str, given: Any, how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
         """Ask for one answer."""
-        (answer,) = yield from self.say_predict([(task, given)], how, deadline_ms)
+        (answer,) = yield from self.predict_steps([(task, given)], how, deadline_ms)
         if "error" in answer:
             raise ServiceError(answer["error"]["message"], 200, answer["error"]["type"])
         return answer
 
-    def say_tasks(self) -> Steps:
+    def tasks_steps(self) -> Steps:
         """Ask for the cards."""
         return (yield from self._asked(Send("GET", "/v1/tasks")))["tasks"]
 
-    def say_task(self, name: str) -> Steps:
+    def task_steps(self, name: str) -> Steps:
         """Ask for one card."""
         return (yield from self._asked(Send("GET", f"/v1/tasks/{_quoted(name)}")))
 
-    def say_serve(self, name: str, ref: str | None) -> Steps:
+    def serve_steps(self, name: str, ref: str | None) -> Steps:
         """Have a version served."""
         content = json.dumps({} if ref is None else {"ref": ref}).encode()
         sent = Send("PUT", f"/v1/tasks/{_quoted(name)}", content, {"Content-Type": "application/json"})
         return (yield from self._asked(sent))
 
-    def say_withdraw(self, name: str) -> Steps:
+    def withdraw_steps(self, name: str) -> Steps:
         """Have a task served no more."""
         yield from self._asked(Send("DELETE", f"/v1/tasks/{_quoted(name)}"))
 
-    def say_ready(self) -> Steps:
+    def ready_steps(self) -> Steps:
         """Ask whether it answers."""
         response = yield Send("GET", "/ready")
         assert response is not None
         return response.status_code == 200
 
 
-class Calls:
+class PendingCalls:
     """A list of requests on its way, in as many calls as it takes; true while there are more.
 
     What a service finds too large is sent in halves, and a service that is busy is asked again: how much fits depends
@@ -149,12 +149,17 @@ class Calls:
     """
 
     def __init__(
-        self, talk: Talk, path: str, requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None
+        self,
+        client: BaseClient,
+        path: str,
+        requests: Sequence[Request],
+        how: Mapping[str, Any],
+        deadline_ms: float | None,
     ):
         self.path, self.deadline_ms = path, deadline_ms
         self._items = [item_of(one, how) for one in requests]
-        self._at_once = min(max(1, talk.at_once), max(1, len(self._items)))
-        self._retries = self._left = talk.retries
+        self._at_once = min(max(1, client.at_once), max(1, len(self._items)))
+        self._retries = self._left = client.retries
         self.start = 0
         """The place of the first request that is not answered."""
 
@@ -228,7 +233,7 @@ def document_of(response: httpx.Response) -> Any:
     raise ServiceError(f"{response.url}: {said.get('message')}", response.status_code, str(said.get("type")))
 
 
-class Lines:
+class StreamedLines:
     """The lines of one call's stream; it knows whether the last one came."""
 
     def __init__(self, first: int):
@@ -253,7 +258,7 @@ class Lines:
 
 
 @contextmanager
-def reached(url: str) -> Iterator[None]:
+def connection_errors(url: str) -> Iterator[None]:
     """A service that cannot be reached is a ServiceError."""
     try:
         yield
@@ -261,7 +266,7 @@ def reached(url: str) -> Iterator[None]:
         raise ServiceError(f"{url} cannot be reached: {error or type(error).__name__}") from None
 
 
-def sent(send: Send) -> dict[str, Any]:
+def to_httpx(send: Send) -> dict[str, Any]:
     """As httpx takes it."""
     return {"content": send.content, "headers": dict(send.headers)}
 

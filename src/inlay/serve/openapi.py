@@ -31,24 +31,24 @@ _FAILURES = {
 }
 
 
-def failures(*statuses: int) -> Responses:
+def failure_responses(*statuses: int) -> Responses:
     """What these statuses mean; all have the same body."""
     return {status: {"model": bodies.Failure, "description": _FAILURES[status]} for status in statuses}
 
 
-def text(description: str, kind: str) -> Responses:
+def text_response(description: str, kind: str) -> Responses:
     """An answer that is not JSON."""
     return {200: {"description": description, "content": {kind: {"schema": {"type": "string"}}}}}
 
 
-def body(*models: str, required: bool = True) -> dict[str, Any]:
+def request_body(*models: str, required: bool = True) -> dict[str, Any]:
     """A body that is read by hand, in one of these forms."""
     forms: list[dict[str, Any]] = [{"$ref": f"#/components/schemas/{model}"} for model in models]
     schema = forms[0] if len(forms) == 1 else {"anyOf": forms}
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
 
 
-def describe(app: FastAPI, is_open: bool) -> None:
+def complete_openapi(app: FastAPI, is_open: bool) -> None:
     """Add the bodies that are read by hand, and keys, to the OpenAPI document.
 
     Args:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from inlay.serve.turns import Turns
+from inlay.serve.scheduler import Scheduler
 
 SECONDS = {True: 0.5, False: 0.02}
 """Of a pass alone, and of a mixed batch."""
@@ -17,9 +17,9 @@ class Version:
         self.ref, self.refs, self.alone = ref, (ref,), alone
 
 
-def fill(turns: Turns, of: Version, number: int, tokens: int = 10) -> None:
+def fill(scheduler: Scheduler, of: Version, number: int, tokens: int = 10) -> None:
     for _ in range(number):
-        turns.queue.put(of, Piece(of, tokens), tokens)  # type: ignore[arg-type]
+        scheduler.queue.put(of, Piece(of, tokens), tokens)  # type: ignore[arg-type]
 
 
 class Piece:
@@ -27,13 +27,13 @@ class Piece:
         self.item, self.tokens = SimpleNamespace(version=of), tokens
 
 
-def run(turns: Turns) -> tuple[bool, set[str], float]:
+def run(scheduler: Scheduler) -> tuple[bool, set[str], float]:
     """Whether a batch was one alone, whose it was, and how long it took."""
-    pieces = turns.take()
+    pieces = scheduler.take()
     kinds = {piece.item.version.alone for piece in pieces}
     assert len(kinds) == 1
     (alone,) = kinds
-    turns.took(pieces, SECONDS[alone])
+    scheduler.took(pieces, SECONDS[alone])
     return alone, {piece.item.version.ref for piece in pieces}, SECONDS[alone]
 
 
@@ -42,10 +42,10 @@ def everywhere(ref: str) -> bool:
 
 
 def test_a_third_of_the_time_while_others_wait():
-    turns = Turns(10**6, 100, everywhere)
+    scheduler = Scheduler(10**6, 100, everywhere)
     for one in (Version("heavy", True), Version("heavier", True), Version("light", False), Version("lighter", False)):
-        fill(turns, one, 8000)
-    batches = [run(turns) for _ in range(1000)]
+        fill(scheduler, one, 8000)
+    batches = [run(scheduler) for _ in range(1000)]
     share = sum(took for alone, _, took in batches if alone) / sum(took for *_, took in batches)
     assert share == pytest.approx(1 / 3, abs=0.05)
     assert all(len(refs) == 1 for alone, refs, _ in batches if alone)
@@ -55,38 +55,38 @@ def test_a_third_of_the_time_while_others_wait():
 
 
 def test_all_of_the_time_when_nobody_else_waits():
-    turns = Turns(10**6, 100, everywhere)
+    scheduler = Scheduler(10**6, 100, everywhere)
     heavy, light = Version("heavy", True), Version("light", False)
-    fill(turns, heavy, 200)
-    assert all(run(turns)[0] for _ in range(20))
-    fill(turns, light, 2000)
-    assert sum(run(turns)[0] for _ in range(60)) >= 1  # it is not held against it
+    fill(scheduler, heavy, 200)
+    assert all(run(scheduler)[0] for _ in range(20))
+    fill(scheduler, light, 2000)
+    assert sum(run(scheduler)[0] for _ in range(60)) >= 1  # it is not held against it
 
 
 def test_a_pass_alone_is_small():
-    turns = Turns(10**6, 100, everywhere)
-    fill(turns, Version("heavy", True), 100)
-    assert len(turns.take()) == 2
-    fill(turns, Version("light", False), 100)
-    assert len(turns.take()) == 10
+    scheduler = Scheduler(10**6, 100, everywhere)
+    fill(scheduler, Version("heavy", True), 100)
+    assert len(scheduler.take()) == 2
+    fill(scheduler, Version("light", False), 100)
+    assert len(scheduler.take()) == 10
 
 
 def test_only_what_is_in_the_bank_runs():
     here = {"light"}
-    turns = Turns(10**6, 100, here.__contains__)
+    scheduler = Scheduler(10**6, 100, here.__contains__)
     for one in (Version("heavy", True), Version("light", False), Version("away", False)):
-        fill(turns, one, 5)
-    assert run(turns) == (False, {"light"}, 0.02)
-    assert turns.take() == []
+        fill(scheduler, one, 5)
+    assert run(scheduler) == (False, {"light"}, 0.02)
+    assert scheduler.take() == []
     here.add("heavy")
-    assert run(turns)[:2] == (True, {"heavy"})
+    assert run(scheduler)[:2] == (True, {"heavy"})
 
 
 def test_how_long_what_waits_will_take():
-    turns = Turns(10**6, 100, everywhere)
-    fill(turns, Version("light", False), 110)
-    assert turns.seconds() == 1.0  # nobody knows
-    run(turns)
-    assert turns.seconds() == pytest.approx(1000 / (100 / 0.02))
-    fill(turns, Version("light", False), 100_000)
-    assert turns.seconds() == 60.0
+    scheduler = Scheduler(10**6, 100, everywhere)
+    fill(scheduler, Version("light", False), 110)
+    assert scheduler.seconds() == 1.0  # nobody knows
+    run(scheduler)
+    assert scheduler.seconds() == pytest.approx(1000 / (100 / 0.02))
+    fill(scheduler, Version("light", False), 100_000)
+    assert scheduler.seconds() == 60.0

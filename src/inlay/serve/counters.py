@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from inlay.serve.ask import Answer, Answered, BatchDone, TaskCounts
+from inlay.serve.engine_types import Answer, Answered, BatchDone, TaskCounts
 
 _log = logging.getLogger(__name__)
 
 
-class Tally:
+class Counters:
     """Sums since the start; safe in threads."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ class Unknown(SlotError):  # noqa: N818 - as Busy and Late
         super().__init__(f"no task {name[:100]!r} is served")
 
 
-class Roster:
+class ServedTasks:
     """Versions by name."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ _QUIET = ("/health", "/ready", "/metrics")
 """Asked all the time, by machines: only failures are logged."""
 
 
-class Gate:
+class ServiceMiddleware:
     """ASGI middleware. What a handler knows about its request goes into `scope["note"]`."""
 
     def __init__(self, app: ASGIApp, log: Log, count: Callable[[str, int], None]):

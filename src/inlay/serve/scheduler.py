@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from inlay.serve.fair import Fair
+from inlay.serve.fair_queue import FairQueue
 from inlay.serve.version import Piece, Version
 
 _ALONE = 4
@@ -21,7 +21,7 @@ _QUANTUM = 64
 """Tokens of a task's turn; fewer in a small batch, so that several tasks fit."""
 
 
-class Turns:
+class Scheduler:
     """The queue, and who runs next."""
 
     def __init__(self, room: int, tokens: int, here: Callable[[str], bool]):
@@ -31,7 +31,7 @@ class Turns:
             tokens: of one batch.
             here: whether an adapter is in the bank.
         """
-        self.queue: Fair[Version, Piece] = Fair(room, max(1, min(_QUANTUM, tokens // 8)))
+        self.queue: FairQueue[Version, Piece] = FairQueue(room, max(1, min(_QUANTUM, tokens // 8)))
         self.last = 0.0
         """Seconds of the last batch."""
         self._tokens, self._here = tokens, here
