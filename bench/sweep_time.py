@@ -42,7 +42,7 @@ STAGES = {
     "adapters worth keeping": ["inlay.sweeps.local:Local._keep", "inlay.training.checkpoint:Checkpoint.remove"],
     "winner to the library": ["inlay.sweeps.api:Work.put"],
     "table": ["inlay.cli.sweep:_finish", "inlay.sweeps.api:Work.result"],
-    "screen": ["inlay.cli.progress:Progress.__call__"],
+    "screen": ["inlay.cli.train_display:Progress.__call__"],
 }
 """Stage -> the functions whose time it is, less that of stages inside."""
 IMPORTS, REST, EXIT = "imports", "everything else", "start and exit of the interpreter"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import early, known, options, output, settings, train
-from inlay.cli.bundles import bundled
+from inlay.cli import option_checks, options, output, preflight, settings, train
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
+from inlay.cli.option_groups import expand_groups
 from inlay.runs.run import data_name, make_run
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inlay.sweeps.ray import Cluster
 
 
-@bundled(given=settings.Settings(without=("method", "teacher", "unlabelled")))
+@expand_groups(given=settings.Settings(without=("method", "teacher", "unlabelled")))
 def compare(
     data: Annotated[
         list[str] | None, typer.Argument(metavar="DATA...", help="Files, folders with splits, or hub datasets.")
@@ -41,7 +41,7 @@ def compare(
         options.option(
             *(METHOD, "--methods", "SPEC,SPEC"),
             "The methods to compare.  [default: frozen,norms,bitfit,adapterbias,lora,houlsby,finetune:top=1]",
-            check=known.methods,
+            check=option_checks.methods,
         ),
     ] = None,
     base: options.Base = None,
@@ -101,18 +101,18 @@ def compare(
     from inlay.library.library import Library
     from inlay.library.names import check_name
 
-    screen, kept, wrong = output.console(as_json), Library(library), early.Problems()
+    screen, kept, wrong = output.console(as_json), Library(library), preflight.Problems()
     runs = _runs(data or [], manifest, given, wrong)
     named = check_name(name or "-".join(run.name or data_name(str(run.data)) for run in runs)[:100] or "comparison")
-    values = early.read_grid(grid, wrong)
-    wrong.check(early.check_base, base)
-    wrong.check(early.check_engine, engine, address, workers)
-    wrong.check(early.check_logs, log)
-    wrong.check(early.check_writable, csv, latex, plot)
+    values = preflight.read_grid(grid, wrong)
+    wrong.check(preflight.check_base, base)
+    wrong.check(preflight.check_engine, engine, address, workers)
+    wrong.check(preflight.check_logs, log)
+    wrong.check(preflight.check_writable, csv, latex, plot)
     wrong.check(_check_drawing, plot)
     wrong.stop()
-    early.check_specs(task=given.get("task"))
-    from inlay.cli.comparing import show_plan
+    preflight.check_specs(task=given.get("task"))
+    from inlay.cli.compare_display import show_plan
     from inlay.comparison.baselines import TRIALS
     from inlay.comparison.plan import METHODS, Plan
     from inlay.comparison.work import Work
@@ -135,7 +135,9 @@ def compare(
     _finish(found, screen, {"csv": csv, "latex": latex, "plot": plot}, as_json)
 
 
-def _runs(data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], problems: early.Problems) -> list[Run]:
+def _runs(
+    data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], problems: preflight.Problems
+) -> list[Run]:
     """A run for every dataset."""
     from inlay.runs.inputs import check
     from inlay.runs.manifest import read_manifest
@@ -167,7 +169,7 @@ def _read(plan: Plan, runs: Sequence[Run], cluster: Cluster | None, load: Any) -
     """The base and the datasets; one error names everything that is wrong."""
     from inlay.comparison.plan import read_parts
 
-    problems = early.Problems([*plan.problems(), *(text for run in runs for text in plan.space(run)[1])])
+    problems = preflight.Problems([*plan.problems(), *(text for run in runs for text in plan.space(run)[1])])
     problems.stop()
     host = load()
     return host, read_parts(host, runs, plan, cluster)
@@ -179,7 +181,7 @@ def run(work: Work, screen: Console, do: Callable[[], Comparison] | None = None)
     Args:
         do: what runs it, if not `work.run`.
     """
-    from inlay.cli.comparing import CompareProgress
+    from inlay.cli.compare_display import CompareProgress
 
     try:
         with train.default_interrupt(), CompareProgress(screen, work) as progress:
@@ -193,7 +195,7 @@ def run(work: Work, screen: Console, do: Callable[[], Comparison] | None = None)
 
 def _finish(found: Comparison, screen: Console, files: Mapping[str, Path | None], as_json: bool) -> None:
     """The table, the files and the document."""
-    from inlay.cli.comparing import show_comparison
+    from inlay.cli.compare_display import show_comparison
 
     show_comparison(screen, found)
     writers = {"csv": found.to_csv, "latex": found.to_latex, "plot": found.plot}

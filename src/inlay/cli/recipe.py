@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import compare, early, options, output, settings, train
-from inlay.cli.bundles import bundled
+from inlay.cli import compare, options, output, preflight, settings, train
 from inlay.cli.help import DATA, METHOD, RUNNING, App
+from inlay.cli.option_groups import expand_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,7 @@ def list_(as_json: output.AsJson = False) -> None:
         inlay recipe list
         inlay recipe list --json
     """
-    from inlay.cli.tables import show_recipes
+    from inlay.cli.recipe_display import show_recipes
     from inlay.recipes import find, names
 
     found = sorted((find(name) for name in names()), key=lambda recipe: recipe.paper)
@@ -49,7 +49,7 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
         inlay recipe show houlsby-glue
         inlay recipe show my-table.toml --json
     """
-    from inlay.cli.tables import show_recipe
+    from inlay.cli.recipe_display import show_recipe
     from inlay.recipes import find
 
     recipe = find(name)
@@ -59,7 +59,7 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
 
 
 @app.command()
-@bundled(given=settings.Settings(only=("max_steps", "train_size")))
+@expand_groups(given=settings.Settings(only=("max_steps", "train_size")))
 def run(
     name: Name,
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with a folder or file per dataset.")],
@@ -107,13 +107,13 @@ def run(
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
         inlay recipe run he-glue-1k glue --tune lr --minutes 8
     """
-    from inlay.cli.tables import show_beside
+    from inlay.cli.recipe_display import show_beside
     from inlay.library.library import Library
     from inlay.recipes import find
 
     screen, kept = output.console(as_json), Library(library)
-    early.check_base(base)
-    early.check_writable(csv)
+    preflight.check_base(base)
+    preflight.check_writable(csv)
     changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
     asked = (find(name), folder, {**changes, **given}, grid or [], tune)
     _chosen(*asked, base)  # whatever is wrong is said before torch is imported
@@ -148,15 +148,15 @@ def _chosen(
 ) -> Chosen:
     from inlay.recipes.plan import Changes, choose
 
-    problems = early.Problems()
-    values = early.read_grid(grid, problems)
+    problems = preflight.Problems()
+    values = preflight.read_grid(grid, problems)
     problems += [f"{key} is given twice" for key in ("max_steps", "train_size") if key in values and changes[key]]
     tuned = _tuned(tune, problems)
     problems.stop()
     return choose(recipe, folder, Changes(**changes, grid=values, tune=tuned), base)
 
 
-def _tuned(text: str | None, problems: early.Problems) -> dict[str, tuple[float, ...]]:
+def _tuned(text: str | None, problems: preflight.Problems) -> dict[str, tuple[float, ...]]:
     """`lr`, or `lr=1e-4,1e-3`."""
     if text is None:
         return {}
@@ -178,7 +178,7 @@ def _list(text: str | None) -> tuple[str, ...]:
 
 def _show_plan(screen: Console, chosen: Chosen, work: Work) -> None:
     """What will be run on what, and what is done already."""
-    from inlay.cli.comparing import show_done, show_part
+    from inlay.cli.compare_display import show_done, show_part
 
     for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from inlay.cli import options, output
-from inlay.cli.chosen import open_library, packed
 from inlay.cli.help import METHOD, OUTPUT, RARE, RUNNING, Command
+from inlay.cli.named_adapters import faster_weights, open_library
 from inlay.errors import InlayError, LibraryError
-from inlay.library import about
+from inlay.library import card_text
 
 if TYPE_CHECKING:
     import socket
@@ -248,7 +248,7 @@ def _form(weights: str | None, engine: str, entries: Sequence[Entry]) -> str | N
     """How to keep the base's weights: as asked; else, on the CPU, packed, unless an adapter is going to change them."""
     if weights is not None or engine == "ray" or not entries:
         return weights
-    return packed(entries)
+    return faster_weights(entries)
 
 
 def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | None:
@@ -280,7 +280,7 @@ def _tell(
     """Say where it listens, what it serves, and what that takes; called when it is ready."""
     shown = refs[:_SHOWN] + ([f"and {len(refs) - _SHOWN:,} more"] if len(refs) > _SHOWN else [])
     count = "1 task" if len(refs) == 1 else f"{len(refs):,} tasks"
-    memory = ", ".join(f"{about.size(number)} on {where}" for where, number in more.get("memory", {}).items())
+    memory = ", ".join(f"{card_text.size(number)} on {where}" for where, number in more.get("memory", {}).items())
     screen.print(f"{url} serves {count} ({by or memory})", style="bold", soft_wrap=True)
     if shown:
         screen.print(output.fold(shown, screen.width), soft_wrap=True)

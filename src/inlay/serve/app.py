@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from inlay.errors import DamagedError, InlayError, LibraryError, RunError, SlotError
-from inlay.library import about
+from inlay.library import card_text
 from inlay.serve import bodies, calls, metrics
 from inlay.serve.engine_types import Served, Stopped
 from inlay.serve.keys import Keys, Scope
@@ -261,15 +261,15 @@ def card_of(served: Served) -> dict[str, Any]:
         "name": served.name,
         "version": served.version,
         "ref": served.ref,
-        "kind": about.kind(card),
+        "kind": card_text.kind(card),
         "task": str(card.get("task") or ""),
-        "does": about.does(card),
+        "does": card_text.does(card),
         "method": str(card.get("method") or ""),
-        "labels": about.labels(card),
-        "pairs": about.reads_pairs(card),
-        "columns": dict(about.section(card, "columns")),
-        "parameters": dict(about.section(card, "parameters")),
-        "metrics": about.metrics(card),
+        "labels": card_text.labels(card),
+        "pairs": card_text.reads_pairs(card),
+        "columns": dict(card_text.section(card, "columns")),
+        "parameters": dict(card_text.section(card, "parameters")),
+        "metrics": card_text.metrics(card),
         "metric": str(card.get("metric") or ""),
         "base": str(card.get("base") or ""),
         "sha256": str(card.get("sha256") or ""),

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from inlay.errors import InlayError, LibraryError, RunError, SlotError
 from inlay.library.cards import Entry
+from inlay.library.index import IndexedName, read_index
 from inlay.library.names import number_of, split_ref
-from inlay.library.shelf import Shelf, read_shelves
 from inlay.serve.engine_types import check_served
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Catalogue:
         self.selection = selection or TaskSelection()
         self.choices = choices or Choices()
         self._lock = threading.Lock()
-        self._seen: dict[str, Shelf] | None = None
+        self._seen: dict[str, IndexedName] | None = None
         self._passed: dict[str, str] = {}
         self._aliases: dict[str, tuple[str, ...]] = {}
         self._brought: set[str] = set()
@@ -142,8 +142,8 @@ class Catalogue:
         with self._lock:
             for task in tasks:
                 name, _, which = task.partition("@")
-                shelf = (self._seen or {}).get(name)
-                has = shelf is not None and (number_of(which) in shelf.versions or which in shelf.moves)
+                indexed = (self._seen or {}).get(name)
+                has = indexed is not None and (number_of(which) in indexed.versions or which in indexed.moves)
                 if has and not {name, task} & set(self.choices.taken) and not self.engine.serves(task):
                     with suppress(InlayError):  # it is not served then, which is what the ask is told
                         self.engine.serve(task, self.library.find(task))
@@ -162,12 +162,12 @@ class Catalogue:
     def sync(self, force: bool = False) -> list[str]:
         """Serve what the library has now; returns what is new about tasks that cannot be served."""
         with self._lock:
-            shelves = read_shelves(self.library.storage)
-            if shelves == self._seen and not force:
+            index = read_index(self.library.storage)
+            if index == self._seen and not force:
                 return []
             notes: dict[str, str] = {}
             now = {served.name: served for served in self.engine.tasks()}
-            wanted = self._wanted(shelves, now, notes)
+            wanted = self._wanted(index, now, notes)
             for name, entry in wanted.items():
                 if entry is not None:
                     self._serve(name, entry, now.get(name), notes)
@@ -175,7 +175,7 @@ class Catalogue:
                 self.engine.withdraw(name)
             self._brought &= wanted.keys()
             new = [f"{name}: {why}" for name, why in notes.items() if self._passed.get(name) != why]
-            self._seen, self._passed = shelves, notes
+            self._seen, self._passed = index, notes
             return new
 
     def _serve(self, name: str, entry: Entry, now: Served | None, notes: dict[str, str]) -> None:
@@ -189,7 +189,7 @@ class Catalogue:
             notes[name] = str(error)
 
     def _wanted(
-        self, shelves: Mapping[str, Shelf], now: Mapping[str, Served], notes: dict[str, str]
+        self, index: Mapping[str, IndexedName], now: Mapping[str, Served], notes: dict[str, str]
     ) -> dict[str, Entry | None]:
         """Name -> entry; None where what is served stays, because it cannot be known what should be."""
         wanted: dict[str, Entry | None] = {}
@@ -207,7 +207,7 @@ class Catalogue:
                 notes[name] = str(error)
                 wanted.pop(name, None)
                 owner = split_ref(ref)[0]
-                if name in now and owner in shelves and shelves[owner].versions:
+                if name in now and owner in index and index[owner].versions:
                     wanted[name] = None
         gone = set(self.choices.taken)
         return {

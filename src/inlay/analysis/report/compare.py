@@ -13,7 +13,7 @@ from inlay.analysis.report.page import Section, esc, page, said, table
 from inlay.analysis.report.paired import Difference, difference
 from inlay.analysis.report.report import Report, Rows
 from inlay.errors import RunError
-from inlay.library import about
+from inlay.library import card_text
 from inlay.library.cards import Entry
 from inlay.tasks import Answer
 
@@ -119,23 +119,23 @@ def _metrics(a: Subject, b: Subject, first: Asked, second: Asked, found: Differe
 
 
 def _size(entry: Entry) -> dict[str, Any]:
-    counts = about.section(entry.card, "parameters")
-    return {"bytes": entry.size, "parameters": counts.get("adapter"), "share": about.share(entry.card)}
+    counts = card_text.section(entry.card, "parameters")
+    return {"bytes": entry.size, "parameters": counts.get("adapter"), "share": card_text.share(entry.card)}
 
 
 def _sizes(a: Entry, b: Entry) -> str:
     def shown(entry: Entry) -> list[str]:
-        card, counts = entry.card, about.section(entry.card, "parameters")
-        share, data = about.share(card), about.data_name(card)
+        card, counts = entry.card, card_text.section(entry.card, "parameters")
+        share, data = card_text.share(card), card_text.data_name(card)
         trained = counts.get("adapter")
         return [
-            about.one_line(card["method"]),
+            card_text.one_line(card["method"]),
             f"{trained:,}" if isinstance(trained, int) else "",
-            "" if share is None else about.percent(share),
-            about.size(entry.size),
-            about.one_line(about.base_name(card)),
-            about.one_line(data),
-            about.one_line(card.get("data") or ""),
+            "" if share is None else card_text.percent(share),
+            card_text.size(entry.size),
+            card_text.one_line(card_text.base_name(card)),
+            card_text.one_line(data),
+            card_text.one_line(card.get("data") or ""),
         ]
 
     names = ("method", "trained parameters", "share of the base", "on disk", "base", "data", "its hash")

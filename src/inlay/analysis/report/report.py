@@ -16,8 +16,8 @@ from inlay.analysis.report.asked import Asked, ask
 from inlay.analysis.report.mistakes import mistakes
 from inlay.analysis.report.page import Section, code, esc, facts, page, table, tiles
 from inlay.errors import RunError
-from inlay.library import about
-from inlay.library import facts as known
+from inlay.library import card_facts as known
+from inlay.library import card_text
 from inlay.library.adapter import Adapter
 from inlay.library.cards import Entry
 from inlay.library.ensemble import Ensemble
@@ -93,16 +93,16 @@ def _lead(entry: Entry) -> str:
     card = entry.card
     aliases = "".join(f" <small>@{esc(alias)}</small>" for alias in entry.aliases)
     large = []
-    if found := about.deciding(card):
+    if found := card_text.deciding(card):
         large.append((f"{found[2]:.4f}", f"{found[0]}, {found[1]}"))
-    counts = about.section(card, "parameters")
+    counts = card_text.section(card, "parameters")
     if isinstance(counts.get("adapter"), int):
         share = f", {known.share(card)} of the base" if known.share(card) else ""
         large.append((f"{counts['adapter']:,}", f"trained parameters{share}"))
-    large.append((about.size(entry.size), "on disk, head included"))
-    if (names := about.labels(card)) and about.kind(card) in ("classification", "multilabel", "tagging"):
+    large.append((card_text.size(entry.size), "on disk, head included"))
+    if (names := card_text.labels(card)) and card_text.kind(card) in ("classification", "multilabel", "tagging"):
         large.append((f"{len(names)}", "labels"))
-    return f"<h1>{esc(entry.ref)}{aliases}</h1>\n<p>{esc(about.does(card))}.</p>\n{tiles(large)}"
+    return f"<h1>{esc(entry.ref)}{aliases}</h1>\n<p>{esc(card_text.does(card))}.</p>\n{tiles(large)}"
 
 
 def _card(entry: Entry, versions: Mapping[int, Sequence[str]]) -> str:
@@ -112,7 +112,7 @@ def _card(entry: Entry, versions: Mapping[int, Sequence[str]]) -> str:
 
 def _metrics(entry: Entry, asked: Asked | None, rows: Rows | None, why: str) -> str:
     found: dict[str, Mapping[str, float]] = {
-        f"{split}, when trained": v for split, v in about.metrics(entry.card).items()
+        f"{split}, when trained": v for split, v in card_text.metrics(entry.card).items()
     }
     notes = []
     if asked is not None and rows is not None:
@@ -163,22 +163,22 @@ def _layers(norms: layers.Norms, weights: Sequence[float] | None) -> str:
 
 def _use(entry: Entry, library: str | None) -> str:
     card, name = entry.card, entry.name
-    found = [("Command line", about.predict_command(card, name, library))]
-    source = f'{about.library_expression(library)}.get("{name}")'
-    found.append(("Python", about.snippet(card, source, name)))
+    found = [("Command line", card_text.predict_command(card, name, library))]
+    source = f'{card_text.library_expression(library)}.get("{name}")'
+    found.append(("Python", card_text.snippet(card, source, name)))
     if body := _request(card, name):
         ask_it = f"curl -s localhost:8000/v1/predict -H 'content-type: application/json' -d '{body}'"
-        found.append(("HTTP", f"inlay serve --tasks {name}{about.in_library(library)}\n{ask_it}"))
+        found.append(("HTTP", f"inlay serve --tasks {name}{card_text.in_library(library)}\n{ask_it}"))
     return "\n".join(f"<h3>{esc(title)}</h3>{code(text)}" for title, text in found if text)
 
 
 def _request(card: Mapping[str, Any], name: str) -> str:
-    if about.kind(card) in ("", "mlm"):
+    if card_text.kind(card) in ("", "mlm"):
         return ""
     asked = {"text": "a text"}
-    if about.kind(card) == "qa":
+    if card_text.kind(card) == "qa":
         asked = {"question": "a question", "context": "a text"}
-    elif about.reads_pairs(card):
+    elif card_text.reads_pairs(card):
         asked = {"text": "a text", "pair": "another text"}
     return json.dumps({"requests": [{"task": name, **asked}]})
 

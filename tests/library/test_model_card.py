@@ -9,8 +9,8 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from inlay.library import about
-from inlay.library.readme import readme
+from inlay.library import card_text
+from inlay.library.model_card import render_model_card
 
 CARD: dict[str, Any] = {
     "name": "sms",
@@ -51,7 +51,7 @@ def front(text: str) -> Any:
 
 
 def test_the_hub_understands_it():
-    card = ModelCard(readme(CARD))
+    card = ModelCard(render_model_card(CARD))
     assert card.data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
     assert card.data.library_name == "inlay"
     assert card.data.pipeline_tag == "text-classification"
@@ -60,11 +60,11 @@ def test_the_hub_understands_it():
     found = {(one.dataset_split, one.metric_type): one.metric_value for one in card.data.eval_results}
     assert found == {("validation", "accuracy"): 0.98, ("validation", "f1"): 0.931235, ("test", "accuracy"): 0.97}
     assert {one.dataset_name for one in card.data.eval_results} == {"sms.csv"}
-    assert ModelCard(readme(CARD, license="apache-2.0")).data.license == "apache-2.0"
+    assert ModelCard(render_model_card(CARD, license="apache-2.0")).data.license == "apache-2.0"
 
 
 def test_what_it_says():
-    text = readme(CARD)
+    text = render_model_card(CARD)
     for said in (
         "# sms\n",
         "Gives a text one of 2 labels.",
@@ -81,18 +81,18 @@ def test_what_it_says():
     ):
         assert said in text, said
     assert "home" not in text  # folders of the machine it was trained on
-    assert readme(CARD, repo="ana/sms").count("inlay library pull ana/sms") == 1
+    assert render_model_card(CARD, repo="ana/sms").count("inlay library pull ana/sms") == 1
 
 
 def test_the_python_in_it_is_python():
     for card in (CARD, {**CARD, "task": "qa"}, {**CARD, "columns": {"pair": "b"}}, {**CARD, "base_name": None}):
         for options in ({}, {"repo": "ana/sms"}, {"peer": "peft"}, {"peer": "adapterhub"}):
-            for code in re.findall(r"```python\n(.*?)```", readme(card, **options), re.DOTALL):
+            for code in re.findall(r"```python\n(.*?)```", render_model_card(card, **options), re.DOTALL):
                 compile(code, "readme", "exec")
 
 
 def test_a_base_in_a_folder_is_not_named_to_the_hub():
-    text = readme({**CARD, "base_name": "/home/ana/models/tiny"})
+    text = render_model_card({**CARD, "base_name": "/home/ana/models/tiny"})
     assert "base_model" not in front(text)
     assert "home" not in text
     assert "`tiny`" in text
@@ -103,7 +103,7 @@ def test_a_base_in_a_folder_is_not_named_to_the_hub():
 )
 def test_no_value_breaks_the_yaml(value: str):
     card = {**CARD, "config": {"data": value}, "metrics": {value: {value: 0.5}}, "metric": value, "task": value}
-    found = front(readme(card))["model-index"][0]["results"][0]
+    found = front(render_model_card(card))["model-index"][0]["results"][0]
     clean = " ".join("".join(c if c.isprintable() else " " for c in value).split())
     assert found["dataset"]["name"] == (clean or "unknown")
     assert found["metrics"] == [{"type": clean, "value": 0.5}]
@@ -111,7 +111,7 @@ def test_no_value_breaks_the_yaml(value: str):
 
 
 def test_labels_cannot_act_as_markdown():
-    text = readme({**CARD, "labels": ["a|b", "`code`", "[x](http://evil)", "<script>", "line\n# head"]})
+    text = render_model_card({**CARD, "labels": ["a|b", "`code`", "[x](http://evil)", "<script>", "line\n# head"]})
     (line,) = [line for line in text.splitlines() if "evil" in line]
     assert line == "`a¦b`, `'code'`, `[x](http://evil)`, <code>&#60;script&#62;</code>, `line # head`"
 
@@ -132,22 +132,24 @@ def test_a_card_that_says_little_or_nonsense():
         },
         {**least, "metrics": {"validation": 4, "test": {"f1": "high"}}, "metric": 7, "seconds": "long"},
     ):
-        text = readme(card)
+        text = render_model_card(card)
         assert "model-index" not in front(text)
         assert "## Metrics" not in text
-    assert "nan" not in str(front(readme({**CARD, "metrics": {"validation": {"f1": float("nan"), "mcc": 0.5}}})))
+    assert "nan" not in str(
+        front(render_model_card({**CARD, "metrics": {"validation": {"f1": float("nan"), "mcc": 0.5}}}))
+    )
 
 
 def test_what_tasks_cost_together():
     cards = [({**CARD, "name": str(i)}, 2_000_000) for i in range(12)]
-    (cost,) = about.costs(cards)
+    (cost,) = card_text.costs(cards)
     assert cost.line == "12 tasks: 24.0 MB beside one base of 90.9 MB = 1.26x; 12 full models: 12x (1.1 GB)"
     other = {**CARD, "base": "sha256:" + "cd" * 32, "base_name": "/x/tiny", "base_parameters": None}
     pooled = {**CARD, "base": CARD["base"] + "+pooler:sha256:" + "ef" * 32, "base_parameters": None}
-    first, second = about.costs([*cards, (other, 5), (pooled, 0)])
+    first, second = card_text.costs([*cards, (other, 5), (pooled, 0)])
     assert (first.tasks, first.base_bytes) == (13, 4 * 22_713_216)  # with its pooler it is the same base
     assert (second.base, second.line) == ("tiny", "1 task: 5 bytes beside their base, of unknown size")
-    (small,) = about.costs([(CARD, 50_000)])
+    (small,) = card_text.costs([(CARD, 50_000)])
     assert "= 1.0006x; 1 full model: 1x (90.9 MB)" in small.line
 
 
@@ -163,7 +165,7 @@ def test_what_tasks_cost_together():
     ],
 )
 def test_sizes(number: float, shown: str):
-    assert about.size(number) == shown
+    assert card_text.size(number) == shown
 
 
 @pytest.mark.parametrize(
@@ -178,4 +180,4 @@ def test_sizes(number: float, shown: str):
     ],
 )
 def test_data_without_the_folders_around_it(data: str, shown: str):
-    assert about.data_name({"config": {"data": data}}) == shown
+    assert card_text.data_name({"config": {"data": data}}) == shown

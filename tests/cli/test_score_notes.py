@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import inlay
 from inlay.cli.main import app
-from inlay.cli.verdicts import majority, nothing_learned, worse
+from inlay.cli.score_notes import majority, nothing_learned, worse
 from inlay.comparison import baselines
 from inlay.library.library import Library
 from inlay.runs.prepare import Prepared, prepare

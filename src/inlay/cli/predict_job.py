@@ -17,8 +17,8 @@ from inlay.data.by_column import ByColumn
 from inlay.data.record import Skipped
 
 if TYPE_CHECKING:
-    from inlay.cli.chosen import Chosen
-    from inlay.cli.texts import Row, Texts
+    from inlay.cli.named_adapters import NamedAdapter
+    from inlay.cli.predict_input import InputRow, InputRows
     from inlay.tasks import Answer, Example
 
 ANSWERS: Mapping[str, Sequence[str]] = {
@@ -39,11 +39,11 @@ _INPUT = "input"
 
 
 @dataclass
-class Asking:
+class PredictJob:
     """A command's rows, and what was answered so far."""
 
-    texts: Texts
-    chosen: Mapping[str, Chosen]
+    texts: InputRows
+    chosen: Mapping[str, NamedAdapter]
     size: int
     """Rows of a part."""
     skip: bool
@@ -52,7 +52,7 @@ class Asking:
     answered: int = 0
     """Rows that somebody was asked about."""
 
-    def parts(self) -> Iterator[list[Row]]:
+    def parts(self) -> Iterator[list[InputRow]]:
         """The rows to be answered among every so many of the input."""
         rows = self.texts.rows({name: one.task() for name, one in self.chosen.items()})
         while chunk := list(itertools.islice(rows, self.size)):
@@ -63,18 +63,18 @@ class Asking:
             self.answered += len(kept) - [row.asked for row in kept].count({})
             yield kept
 
-    def requests(self, rows: Sequence[Row]) -> list[tuple[str, Example]]:
+    def requests(self, rows: Sequence[InputRow]) -> list[tuple[str, Example]]:
         """What is asked about these rows."""
         return [(name, example) for row in rows for name, example in row.asked.items()]
 
-    def every(self, rows: Sequence[Row], answers: Sequence[Answer]) -> Sequence[Answer]:
+    def every(self, rows: Sequence[InputRow], answers: Sequence[Answer]) -> Sequence[Answer]:
         """Every adapter's answer to every row; an `error` where it could not be asked."""
         if not [row for row in rows if row.problems]:
             return answers
         found = iter(answers)
         return [next(found) if name in row.asked else _failed(row, name) for row in rows for name in self.chosen]
 
-    def documents(self, rows: Sequence[Row], answers: Sequence[Answer]) -> list[Answer]:
+    def documents(self, rows: Sequence[InputRow], answers: Sequence[Answer]) -> list[Answer]:
         """The answers of the JSON document: what is kept has a place of its own."""
         found, kept = zip(self._rows(rows), answers, strict=True), self.texts.kept
         return [
@@ -82,7 +82,7 @@ class Asking:
             for row, answer in found
         ]
 
-    def lines(self, rows: Sequence[Row], answers: Sequence[Answer], table: bool) -> Sequence[Answer]:
+    def lines(self, rows: Sequence[InputRow], answers: Sequence[Answer], table: bool) -> Sequence[Answer]:
         """The answers of a file; by column, if they come so."""
         kept = {new: [row.fields.get(name) for row in self._rows(rows)] for name, new in self._kept.items()}
         if isinstance(answers, ByColumn) and not (table and isinstance(answers.columns.get("scores"), list)):
@@ -90,7 +90,7 @@ class Asking:
         of_rows = ByColumn(kept) if kept else [{}] * len(answers)
         return [_line(answer, own, table) for answer, own in zip(answers, of_rows, strict=True)]
 
-    def _rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def _rows(self, rows: Sequence[InputRow]) -> Sequence[InputRow]:
         """That of every answer."""
         return rows if len(self.chosen) == 1 else [row for row in rows for _ in self.chosen]
 
@@ -141,5 +141,5 @@ def _score(label: str) -> str:
     return f"score_{label}"
 
 
-def _failed(row: Row, name: str) -> Answer:
+def _failed(row: InputRow, name: str) -> Answer:
     return {"task": name, "text": row.text, _ERROR: row.problems[name]}

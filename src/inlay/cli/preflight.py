@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inlay import cluster
-from inlay.cli import known
+from inlay.cli import option_checks
 from inlay.cli.help import usage
 from inlay.errors import InlayError, RunError
 
@@ -78,8 +78,8 @@ def read_grid(texts: Sequence[str] | None, problems: Problems) -> dict[str, str]
 
     values, wrong = read_texts(texts or ())
     problems += wrong
-    problems.check(known.methods, values.get("method", ""))
-    for key, check in (("head", known.head), ("pool", known.pool)):
+    problems.check(option_checks.methods, values.get("method", ""))
+    for key, check in (("head", option_checks.head), ("pool", option_checks.pool)):
         for value in filter(None, values.get(key, "").split(",")):
             problems.check(check, value)
     return values

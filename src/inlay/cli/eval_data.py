@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli.chosen import base_of, kind_of, open_library
-from inlay.cli.texts import as_trained
+from inlay.cli.named_adapters import base_of, kind_of, open_library
+from inlay.cli.predict_input import as_trained
 from inlay.errors import AdapterError, DataError
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def read_labelled(
 
 def _read_as(entry: Entry) -> dict[str, Any]:
     """How an adapter's own files are read."""
-    from inlay.library.about import section
+    from inlay.library.card_text import section
 
     return {key: section(entry.card, "config").get(key) for key in ("format", "encoding")}
 
@@ -184,7 +184,7 @@ def _read_as(entry: Entry) -> dict[str, Any]:
 def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """The file or folder of an adapter's own rows, and their split in it; None if they were held out of a file."""
     from inlay.data.source import open_splits
-    from inlay.library.about import section
+    from inlay.library.card_text import section
 
     config = section(entry.card, "config")
     wanted = split or "validation"
@@ -203,7 +203,7 @@ def _there(entry: Entry, data: str) -> str:
 
 def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Example]]:
     """The rows that training held out: drawn again, since all follows from the settings and the seed."""
-    from inlay.library.about import data_name, section
+    from inlay.library.card_text import data_name, section
     from inlay.runs.prepare import prepare
     from inlay.runs.run import from_config
 

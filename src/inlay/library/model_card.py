@@ -15,8 +15,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from inlay.library import about
-from inlay.library.about import Card, one_line
+from inlay.library import card_text
+from inlay.library.card_text import Card, one_line
 
 _PIPELINES = {
     "classification": "text-classification",
@@ -41,7 +41,9 @@ _LABELS = 40
 """So many labels are named; of more, the first ones."""
 
 
-def readme(card: Card, *, repo: str | None = None, peer: str | None = None, license: str | None = None) -> str:
+def render_model_card(
+    card: Card, *, repo: str | None = None, peer: str | None = None, license: str | None = None
+) -> str:
     """A model card in Markdown, with the hub's front matter.
 
     Args:
@@ -59,22 +61,22 @@ def readme(card: Card, *, repo: str | None = None, peer: str | None = None, lice
 
 
 def _front(card: Card, peer: str | None, license: str | None) -> dict[str, Any]:
-    named, tags = about.base_name(card), ["inlay", "adapter", about.method_name(card), about.kind(card)]
+    named, tags = card_text.base_name(card), ["inlay", "adapter", card_text.method_name(card), card_text.kind(card)]
     library = {"peft": "peft", "adapterhub": "adapter-transformers"}.get(peer or "", "inlay")
     hub = named if named and _REPO.fullmatch(named) and card.get("base_name") and not os.path.isdir(named) else None
     found: dict[str, Any] = {"license": license} if license else {}
     found |= {"base_model": hub, "base_model_relation": "adapter"} if hub else {}
     found |= {"library_name": library}
-    found |= {"pipeline_tag": _PIPELINES[about.kind(card)]} if about.kind(card) in _PIPELINES else {}
+    found |= {"pipeline_tag": _PIPELINES[card_text.kind(card)]} if card_text.kind(card) in _PIPELINES else {}
     found |= {"tags": list(dict.fromkeys(one_line(tag) for tag in tags if tag))}
-    results = [_result(card, split, one) for split, one in about.metrics(card).items() if one]
+    results = [_result(card, split, one) for split, one in card_text.metrics(card).items() if one]
     return found | ({"model-index": [{"name": _name(card), "results": results}]} if results else {})
 
 
 def _result(card: Card, split: str, found: Mapping[str, float]) -> dict[str, Any]:
-    data = one_line(about.data_name(card)) or "unknown"
+    data = one_line(card_text.data_name(card)) or "unknown"
     return {
-        "task": {"type": _PIPELINES.get(about.kind(card), one_line(about.kind(card)) or "other")},
+        "task": {"type": _PIPELINES.get(card_text.kind(card), one_line(card_text.kind(card)) or "other")},
         "dataset": {"name": data, "type": data, "split": one_line(split)},
         "metrics": [
             {"type": one_line(name), "value": round(value, 6)} for name, value in found.items() if _finite(value)
@@ -83,19 +85,19 @@ def _result(card: Card, split: str, found: Mapping[str, float]) -> dict[str, Any
 
 
 def _what(card: Card) -> Iterator[str]:
-    counts = about.section(card, "parameters")
-    share = about.share(card)
+    counts = card_text.section(card, "parameters")
+    share = card_text.share(card)
     much = f", {share:.2%} of its base" if share is not None else ""
     trained = f"{counts['adapter']:,} trained parameters{much}; " if isinstance(counts.get("adapter"), int) else ""
     yield (
-        f"{_plain(about.does(card))}. An adapter for {_base(card)}, which stays as it is: {trained}"
-        f"{about.size(_int(card.get('bytes')))} with its head. Method {_code(card.get('method'))}, "
+        f"{_plain(card_text.does(card))}. An adapter for {_base(card)}, which stays as it is: {trained}"
+        f"{card_text.size(_int(card.get('bytes')))} with its head. Method {_code(card.get('method'))}, "
         f"Inlay {_plain(card.get('inlay') or '?')}."
     )
 
 
 def _base(card: Card) -> str:
-    named = about.base_name(card)
+    named = card_text.base_name(card)
     if card.get("base_name") and _REPO.fullmatch(named) and "/" in named:
         return f"[{named}](https://huggingface.co/{named})"
     return _code(os.path.basename(named) or named)
@@ -104,18 +106,18 @@ def _base(card: Card) -> str:
 def _use(card: Card, repo: str | None) -> Iterator[str]:
     name = _name(card)
     get = f"inlay library pull {repo}" if repo else f"inlay library import . --name {shlex.quote(name)}"
-    commands = [get, about.predict_command(card, name)]
+    commands = [get, card_text.predict_command(card, name)]
     source = f"inlay.Library().get({json.dumps(name)})" if repo else 'inlay.Adapter.read("adapter.safetensors")'
     yield from ("## Use it", "", *_block([command for command in commands if command]), "")
-    yield from _block(about.snippet(_without_folders(card), source, name).splitlines(), "python")
+    yield from _block(card_text.snippet(_without_folders(card), source, name).splitlines(), "python")
     if repo is None:
         yield from ("", "Both in this folder. Any number of other adapters of this base can be loaded beside it.")
 
 
 def _use_in(peer: str, card: Card) -> Iterator[str]:
     """In Python with the library the folder was written for."""
-    named, count = about.base_name(_without_folders(card)), len(about.labels(card)) or 1
-    model, base = _MODELS.get(about.kind(card), "AutoModel"), json.dumps(named)
+    named, count = card_text.base_name(_without_folders(card)), len(card_text.labels(card)) or 1
+    model, base = _MODELS.get(card_text.kind(card), "AutoModel"), json.dumps(named)
     if peer == "peft":
         given = f", num_labels={count}" if model.endswith("Classification") else ""
         lines = ["from peft import PeftModel", f"from transformers import {model}", ""]
@@ -134,7 +136,7 @@ def _use_in(peer: str, card: Card) -> Iterator[str]:
 
 
 def _metrics(card: Card) -> Iterator[str]:
-    found = about.metrics(card)
+    found = card_text.metrics(card)
     if not found:
         return
     names = list(dict.fromkeys(name for one in found.values() for name in one))
@@ -143,32 +145,32 @@ def _metrics(card: Card) -> Iterator[str]:
         values = (f"{one[name]:.4f}" if name in one else "" for one in found.values())
         yield f"| {_plain(name)} | {' | '.join(values)} |"
     if card.get("metric") and "validation" in found:
-        said = _plain(about.scored(card))
+        said = _plain(card_text.scored(card))
         yield from ("", f"{said[0].upper()}{said[1:]}.")
 
 
 def _labels(card: Card) -> Iterator[str]:
-    names = about.labels(card)
-    if names and about.kind(card) in ("classification", "multilabel", "tagging"):
+    names = card_text.labels(card)
+    if names and card_text.kind(card) in ("classification", "multilabel", "tagging"):
         more = f" and {len(names) - _LABELS} more" if len(names) > _LABELS else ""
         yield from ("## Labels", "", ", ".join(_code(name) for name in names[:_LABELS]) + more)
 
 
 def _training(card: Card) -> Iterator[str]:
-    data = about.data_name(card)
+    data = card_text.data_name(card)
     facts = [f"Data: {_code(data)}" if data else "", f"hash {_code(card['data'])}" if card.get("data") else ""]
-    columns = about.section(card, "columns")
+    columns = card_text.section(card, "columns")
     facts += [", ".join(f"{_plain(role)} from {_code(name)}" for role, name in columns.items() if name)]
     how = [f"seed {_int(card.get('seed'))}"]
-    best = about.section(card, "best")
-    chosen = "" if about.settings(card).get("choose_by") == "last" else "best "
+    best = card_text.section(card, "best")
+    chosen = "" if card_text.settings(card).get("choose_by") == "last" else "best "
     how += [f"{chosen}after {_int(best.get('step'))} steps"] if best else []
     how += [f"{card['seconds']:.0f} s" if isinstance(card.get("seconds"), int | float) else ""]
     yield from ("## How it was trained", "")
     if any(facts):
         yield f"{', '.join(fact for fact in facts if fact)}."
     yield f"{', '.join(one for one in how if one).capitalize()}. Settings that are not named are the defaults."
-    command = about.train_command(_without_folders(card), data)
+    command = card_text.train_command(_without_folders(card), data)
     if command:
         yield from ("", *_block([command]))
     parents = card.get("parents")
@@ -178,10 +180,11 @@ def _training(card: Card) -> Iterator[str]:
 
 def _limits(card: Card) -> Iterator[str]:
     yield from ("## Limits", "")
-    yield f"- It belongs to this base alone (fingerprint {_code(about.short(card.get('base')))}); another is refused."
-    if about.metrics(card):
+    fingerprint = _code(card_text.short(card.get("base")))
+    yield f"- It belongs to this base alone (fingerprint {fingerprint}); another is refused."
+    if card_text.metrics(card):
         yield "- The metrics come from rows like its training data. Expect lower scores on other kinds of text."
-    if about.kind(card) in ("classification", "multilabel", "tagging"):
+    if card_text.kind(card) in ("classification", "multilabel", "tagging"):
         yield "- It only knows the labels above, and answers with them whatever the text is."
     yield "- Whatever the base learned from its own data, biases included, is still there."
 
@@ -189,7 +192,7 @@ def _limits(card: Card) -> Iterator[str]:
 def _without_folders(card: Card) -> dict[str, Any]:
     """What is in a folder of some machine is called by its last part."""
     named = str(card.get("base_name") or "")
-    config = dict(about.section(card, "config"))
+    config = dict(card_text.section(card, "config"))
     config |= {key: os.path.basename(str(config[key])) for key in ("val", "test", "unlabelled") if config.get(key)}
     return {**card, "config": config, "base_name": named if _REPO.fullmatch(named) else os.path.basename(named)}
 

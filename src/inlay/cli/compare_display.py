@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.progress import clock, decimals
-from inlay.cli.sweeping import SweepProgress
+from inlay.cli.sweep_display import SweepProgress
+from inlay.cli.train_display import clock, decimals
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from inlay.cli import output
-from inlay.cli.verdicts import majority, nothing_learned, worse
-from inlay.library.about import clock as clock
+from inlay.cli.score_notes import majority, nothing_learned, worse
+from inlay.library.card_text import clock as clock
 from inlay.tracking.progress import Progress as Progress
 from inlay.tracking.progress import decimals as decimals
 from inlay.tracking.progress import show_data as show_data

@@ -29,7 +29,7 @@ _PLAIN = {"text": "text", "tokens": "text", "question": "text"}
 """The one column of plain lines, whatever a task calls it."""
 
 
-class Row(NamedTuple):
+class InputRow(NamedTuple):
     """One row of the input; a tuple, which is made faster than a dataclass."""
 
     place: str
@@ -44,14 +44,14 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Texts:
+class InputRows:
     """Rows to be answered."""
 
     paired: bool
     """Whether some adapter answers for a pair of texts."""
     notes: tuple[str, ...]
     """Lines worth telling the user."""
-    rows: Callable[[Mapping[str, Task]], Iterator[Row]]
+    rows: Callable[[Mapping[str, Task]], Iterator[InputRow]]
     """Stream the rows, as the tasks of the adapters read them."""
     kept: Sequence[str] = ()
     """The columns that go out again, by the names that they have in the input."""
@@ -67,7 +67,7 @@ Line = tuple[str, str | None, str]
 
 def of_lines(
     lines: Iterable[Line], pair: str | None, kinds: Mapping[str, str], about: Mapping[str, Mapping[str, Any]]
-) -> Texts:
+) -> InputRows:
     """Texts as they are, all with the same second text if there is one, for adapters that take one."""
     asking = next((name for name, kind in kinds.items() if kind == "qa"), None)
     if asking is not None and pair is None:
@@ -77,18 +77,18 @@ def of_lines(
     if pair is not None and not any(takes_pair.values()):
         raise DataError(f"--pair {_cut(pair)!r}: {', '.join(kinds)} answers for one text, not for a pair")
 
-    def rows(tasks: Mapping[str, Task]) -> Iterator[Row]:
+    def rows(tasks: Mapping[str, Task]) -> Iterator[InputRow]:
         from inlay.tasks import Example
 
         for place, text, problem in lines:
             if problem or text is None:
-                yield Row(place, {}, dict.fromkeys(kinds, problem), text, {})
+                yield InputRow(place, {}, dict.fromkeys(kinds, problem), text, {})
             else:
                 asked = {name: Example(text, pair if takes_pair[name] else None, place=place) for name in kinds}
-                yield Row(place, asked, {}, text, {})
+                yield InputRow(place, asked, {}, text, {})
 
     paired = any(kind not in ("tagging", "qa") for kind in kinds.values()) and pair is not None
-    return Texts(paired, (), rows, waits=True)
+    return InputRows(paired, (), rows, waits=True)
 
 
 def of_arguments(texts: Sequence[str]) -> list[Line]:
@@ -155,7 +155,7 @@ def of_file(
     kinds: Mapping[str, str],
     about: Mapping[str, Mapping[str, Any]],
     keep: Sequence[str] | None = None,
-) -> Texts:
+) -> InputRows:
     """The rows of a file, or of stdin for `-`.
 
     Args:
@@ -182,7 +182,7 @@ def of_file(
         chosen[name] = _columns(kind, source, sample, known, about[name].get("columns"))
     kept = source.columns if keep is None else tuple(keep)
 
-    def rows(tasks: Mapping[str, Task]) -> Iterator[Row]:
+    def rows(tasks: Mapping[str, Task]) -> Iterator[InputRow]:
         from inlay.tasks import Unusable
 
         unread: list[tuple[str, str]] = []
@@ -195,14 +195,14 @@ def of_file(
 
     notes = dict.fromkeys([*source.notes, *(note for _, note in chosen.values() if note)])
     paired = any(columns.pair for columns, _ in chosen.values())
-    return Texts(paired, tuple(notes), rows, kept, _shown([columns for columns, _ in chosen.values()]), path == "-")
+    return InputRows(paired, tuple(notes), rows, kept, _shown([columns for columns, _ in chosen.values()]), path == "-")
 
 
-def _unread(unread: list[tuple[str, str]], kinds: Mapping[str, str]) -> Iterator[Row]:
+def _unread(unread: list[tuple[str, str]], kinds: Mapping[str, str]) -> Iterator[InputRow]:
     """The rows that the reader could make nothing of, since the last that it could."""
     while unread:
         place, problem = unread.pop(0)
-        yield Row(place, {}, dict.fromkeys(kinds, problem), None, {})
+        yield InputRow(place, {}, dict.fromkeys(kinds, problem), None, {})
 
 
 def _row(
@@ -210,7 +210,7 @@ def _row(
     tasks: Mapping[str, Task],
     columns: Mapping[str, Columns],
     unusable: type[Exception],
-) -> Row:
+) -> InputRow:
     """A row as every task reads it; `unusable` is what a task raises that cannot use it."""
     asked: dict[str, Example] = {}
     problems: dict[str, str] = {}
@@ -224,7 +224,7 @@ def _row(
         first = next(iter(columns.values()))
         text = fields.get(first.text or first.tokens or first.question)
         shown = text if isinstance(text, str) else None
-    return Row(record.place, asked, problems, shown, fields)
+    return InputRow(record.place, asked, problems, shown, fields)
 
 
 def _shown(columns: Sequence[Columns]) -> set[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from inlay.library import about
-from inlay.library.about import Card, one_line
+from inlay.library import card_text
+from inlay.library.card_text import Card, one_line
 from inlay.library.cards import Entry
 
 _ASIDE = ("data", "name", "method", "task", "head", "pool", "seed", "teacher")
@@ -16,13 +16,13 @@ _ASIDE = ("data", "name", "method", "task", "head", "pool", "seed", "teacher")
 def what_it_is(entry: Entry) -> Iterator[tuple[str, str]]:
     """What an adapter is made of."""
     card = entry.card
-    counts = about.section(card, "parameters")
-    if names := about.labels(card):
+    counts = card_text.section(card, "parameters")
+    if names := card_text.labels(card):
         yield "labels", ", ".join(one_line(name) for name in names)
     trained = f": {counts['adapter']:,} trained parameters" if isinstance(counts.get("adapter"), int) else ""
     trained += f", {share(card)} of the base" if trained and share(card) else ""
     trained += f", and {counts['head']:,} in the head" if trained and isinstance(counts.get("head"), int) else ""
-    yield "size", f"{about.size(entry.size)}{trained}"
+    yield "size", f"{card_text.size(entry.size)}{trained}"
     yield "method", one_line(card["method"])
     for member, weight in zip(entry.members, card.get("weights") or (), strict=False):
         times = f", counts {weight} times" if weight != 1 else ""
@@ -32,32 +32,32 @@ def what_it_is(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "head", f"{card['head']}, {card['pool']} pooling" if card.get("pool") else str(card["head"])
     count = card.get("base_parameters")
     large = f", {count:,} parameters" if isinstance(count, int) else ""
-    yield "base", f"{one_line(about.base_name(card))}{large} ({about.short(card.get('base'))})"
+    yield "base", f"{one_line(card_text.base_name(card))}{large} ({card_text.short(card.get('base'))})"
     yield "file", entry.sha256
 
 
 def training(card: Card) -> Iterator[tuple[str, str]]:
     """How it came to be."""
-    if data := about.trained_on(card).get("data"):
+    if data := card_text.trained_on(card).get("data"):
         yield "data", one_line(data)
     if card.get("data"):
         yield "its hash", one_line(card["data"])
-    if columns := {k: v for k, v in about.section(card, "columns").items() if v}:
+    if columns := {k: v for k, v in card_text.section(card, "columns").items() if v}:
         yield "columns", ", ".join(f"{role} from {one_line(name)}" for role, name in columns.items())
-    config = {k: v for k, v in about.settings(card).items() if k not in _ASIDE}
-    if about.section(card, "config"):
+    config = {k: v for k, v in card_text.settings(card).items() if k not in _ASIDE}
+    if card_text.section(card, "config"):
         other = "else" if config else ""
         given = ", ".join(f"{key} {one_line(value)}" for key, value in config.items())
         yield "settings", f"{given}; " * bool(given) + f"everything {other} by default".replace("  ", " ")
-    if teacher := about.section(card, "teacher").get("ref"):
+    if teacher := card_text.section(card, "teacher").get("ref"):
         yield "teacher", one_line(teacher)
     yield "seed", str(card.get("seed", ""))
-    best = about.section(card, "best")
+    best = card_text.section(card, "best")
     if isinstance(best.get("step"), int) and isinstance(best.get("epoch"), int | float):
         yield "best", f"after {best['step']:,} steps (epoch {best['epoch']:.1f})"
-    took = f" in {about.clock(card['seconds'])}" if isinstance(card.get("seconds"), int | float) else ""
+    took = f" in {card_text.clock(card['seconds'])}" if isinstance(card.get("seconds"), int | float) else ""
     yield "made", f"{when(card, '%Y-%m-%d %H:%M')}{took}, with Inlay {one_line(card.get('inlay', '?'))}"
-    if command := about.train_command(card):
+    if command := card_text.train_command(card):
         yield "again", command
 
 
@@ -78,8 +78,8 @@ def lineage(entry: Entry, versions: Mapping[int, Sequence[str]]) -> Iterator[tup
 
 def share(card: Card) -> str:
     """Of the base, for people; empty if the card does not say."""
-    found = about.share(card)
-    return "" if found is None else about.percent(found)
+    found = card_text.share(card)
+    return "" if found is None else card_text.percent(found)
 
 
 def when(card: Card, form: str) -> str:

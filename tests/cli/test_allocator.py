@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from inlay.cli import memory
+from inlay.cli import allocator
 
 FAULTS = """
 import ctypes, resource
-from inlay.cli.memory import keep_memory
+from inlay.cli.allocator import keep_memory
 assert not {keep} or keep_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -33,13 +33,13 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alon
 
 
 def test_it_can_be_called_anywhere_and_again():
-    assert memory.keep_memory() in (True, False)
-    assert memory.keep_memory() in (True, False)
+    assert allocator.keep_memory() in (True, False)
+    assert allocator.keep_memory() in (True, False)
 
 
 @glibc
 def test_blocks_are_kept(monkeypatch):
-    for name in memory._OWN:
+    for name in allocator._OWN:
         monkeypatch.delenv(name, raising=False)
     faults = {keep: _faults(keep) for keep in (True, False)}
     assert faults[False] > 100  # without it every layer is given its pages again
@@ -52,20 +52,20 @@ def _faults(keep: bool) -> int:
 
 
 @glibc
-@pytest.mark.parametrize("name", memory._OWN)
+@pytest.mark.parametrize("name", allocator._OWN)
 def test_what_the_user_has_set_stays(monkeypatch, name):
-    for one in memory._OWN:
+    for one in allocator._OWN:
         monkeypatch.delenv(one, raising=False)
-    assert memory.keep_memory()
+    assert allocator.keep_memory()
     monkeypatch.setenv(name, "1")
-    assert not memory.keep_memory()
+    assert not allocator.keep_memory()
 
 
 def test_elsewhere_nothing_happens(monkeypatch):
-    for name in memory._OWN:
+    for name in allocator._OWN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert not memory.keep_memory()
+    assert not allocator.keep_memory()
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(ctypes, "CDLL", None)  # not even asked
-    assert not memory.keep_memory()
+    assert not allocator.keep_memory()

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.progress import decimals
-from inlay.library import about, facts
-from inlay.library.about import one_line
+from inlay.cli.train_display import decimals
+from inlay.library import card_facts, card_text
+from inlay.library.card_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.library.about import Card
+    from inlay.library.card_text import Card
     from inlay.library.cards import Entry
     from inlay.library.diff import Diff, Place
 
@@ -54,12 +54,12 @@ def show_list(
     screen.print(_aligned({name: name for name in widths}, widths), style="bold", soft_wrap=True)
     screen.print("─" * min(screen.width, sum(widths.values()) + _GAP * (len(widths) - 1)))
     screen.print("\n".join(_aligned(row, widths) for row in rows) + "\n", soft_wrap=True)  # a table takes long for many
-    costs = about.costs((entry.card, entry.size) for entry in newest)
+    costs = card_text.costs((entry.card, entry.size) for entry in newest)
     for cost in costs:
         screen.print(f"{cost.base}: {cost.line}" if len(costs) > 1 else cost.line, soft_wrap=True)
     if len(entries) > len(newest):
         stored = sum({entry.sha256: entry.size for entry in entries}.values())
-        screen.print(f"all {len(entries):,} versions: {about.size(stored)}", soft_wrap=True)
+        screen.print(f"all {len(entries):,} versions: {card_text.size(stored)}", soft_wrap=True)
     if hidden:
         older = "1 older version is" if hidden == 1 else f"{hidden:,} older versions are"
         screen.print(f"{older} not shown (--all-versions shows all)", soft_wrap=True)
@@ -71,22 +71,22 @@ def _aligned(row: Mapping[str, str], widths: Mapping[str, int]) -> str:
 
 
 def _row(entry: Entry) -> dict[str, str]:
-    card, labels, method = entry.card, len(about.labels(entry.card)), one_line(entry.card["method"])
+    card, labels, method = entry.card, len(card_text.labels(entry.card)), one_line(entry.card["method"])
     return {
         "adapter": entry.ref,
         "alias": "",
         "method": method if len(method) <= _METHOD else f"{method[: _METHOD - 3]}...",
-        "task": one_line(about.kind(card)) or _UNKNOWN,
+        "task": one_line(card_text.kind(card)) or _UNKNOWN,
         "labels": f"{labels:,}" if labels else _UNKNOWN,
-        "size": about.size(entry.size),
-        "of base": facts.share(card) or _UNKNOWN,
+        "size": card_text.size(entry.size),
+        "of base": card_facts.share(card) or _UNKNOWN,
         "metric": _deciding(card),
-        "when": facts.when(card, "%Y-%m-%d") or _UNKNOWN,
+        "when": card_facts.when(card, "%Y-%m-%d") or _UNKNOWN,
     }
 
 
 def _deciding(card: Card) -> str:
-    found = about.deciding(card)
+    found = card_text.deciding(card)
     return f"{one_line(found[0])} {decimals(found[2])}" if found else _UNKNOWN
 
 
@@ -100,21 +100,23 @@ def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str
     card = entry.card
     title = " ".join([entry.ref, *(f"@{alias}" for alias in entry.aliases)])
     screen.print(title, style="bold")
-    screen.print(f"{about.does(card)}.\n")
-    _facts(screen, [*facts.what_it_is(entry)])
-    if found := about.metrics(card):
+    screen.print(f"{card_text.does(card)}.\n")
+    _facts(screen, [*card_facts.what_it_is(entry)])
+    if found := card_text.metrics(card):
         _metrics(screen, card, found)
     _section(screen, "Training")
-    _facts(screen, [*facts.training(card)])
-    lineage = [*facts.lineage(entry, versions)]
+    _facts(screen, [*card_facts.training(card)])
+    lineage = [*card_facts.lineage(entry, versions)]
     if lineage:
         _section(screen, "Lineage")
         _facts(screen, lineage)
     _section(screen, "Use it")
     ref = entry.name if entry.version == max(versions) else entry.ref
-    if command := about.predict_command(card, ref, library):
+    if command := card_text.predict_command(card, ref, library):
         screen.print(f"  $ {command}\n", soft_wrap=True)
-    for line in about.snippet(card, f'{about.library_expression(library)}.get("{ref}")', entry.name).splitlines():
+    for line in card_text.snippet(
+        card, f'{card_text.library_expression(library)}.get("{ref}")', entry.name
+    ).splitlines():
         screen.print(f"  {one_line(line)}", soft_wrap=True, style="dim")
 
 
@@ -126,8 +128,8 @@ def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) ->
         marked = f"  {one_line(name)} *" if name == card.get("metric") else f"  {one_line(name)}"
         table.add_row(marked, *(decimals(one[name]) if name in one else "" for one in found.values()))
     screen.print(table)
-    if about.deciding(card):
-        screen.print(f"  * {about.scored(card)}", style="dim", soft_wrap=True)
+    if card_text.deciding(card):
+        screen.print(f"  * {card_text.scored(card)}", style="dim", soft_wrap=True)
 
 
 def _section(screen: Console, title: str) -> None:

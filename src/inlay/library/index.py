@@ -10,7 +10,7 @@ from inlay.library.storage import TAKEN, Storage
 
 
 @dataclass
-class Shelf:
+class IndexedName:
     """What one name has."""
 
     versions: list[int] = field(default_factory=list)
@@ -31,35 +31,35 @@ class Shelf:
         return max([0, *self.versions[-1:], *self.removed[-1:]])
 
 
-def read_shelves(storage: Storage, name: str | None = None) -> dict[str, Shelf]:
-    """One shelf per name, or that of one name alone. Files that a library did not write are passed over."""
-    shelves: dict[str, Shelf] = {}
+def read_index(storage: Storage, name: str | None = None) -> dict[str, IndexedName]:
+    """One entry per name, or that of one name alone. Files that a library did not write are passed over."""
+    index: dict[str, IndexedName] = {}
     small: list[tuple[str, str | None, int, str]] = []
     for file in storage.list("adapters" if name is None else f"adapters/{check_name(name)}"):
         found = parse(file.path)
         if found is None:
             continue
         owner, alias, number = found
-        shelf = shelves.setdefault(owner, Shelf())
+        indexed = index.setdefault(owner, IndexedName())
         if file.size in (len(GONE), len(TAKEN)):
             small.append((owner, alias, number, file.path))
         elif alias is not None:
-            shelf.moves.setdefault(alias, []).append(number)
+            indexed.moves.setdefault(alias, []).append(number)
         else:
-            shelf.versions.append(number)
+            indexed.versions.append(number)
     contents = storage.read_all((path for *_, path in small), LIMIT) if small else {}
     for owner, alias, number, path in small:
-        content, shelf = contents.get(path), shelves[owner]
+        content, indexed = contents.get(path), index[owner]
         if content == TAKEN:
             continue
         if alias is not None:
-            shelf.moves.setdefault(alias, []).append(number)
+            indexed.moves.setdefault(alias, []).append(number)
         else:  # a card that was cut to this length is not one that was removed
-            (shelf.removed if content == GONE else shelf.versions).append(number)
-    for shelf in shelves.values():
-        for numbers in (shelf.versions, shelf.removed, *shelf.moves.values()):
+            (indexed.removed if content == GONE else indexed.versions).append(number)
+    for indexed in index.values():
+        for numbers in (indexed.versions, indexed.removed, *indexed.moves.values()):
             numbers.sort()
-    return shelves
+    return index
 
 
 def parse(path: str) -> tuple[str, str | None, int] | None:

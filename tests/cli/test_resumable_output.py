@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from inlay.cli.parts import SIZE, Parts, begun, check_out, folder_of, open_parts, size_of
+from inlay.cli.resumable_output import SIZE, OutputParts, begun, check_out, folder_of, open_parts, size_of
 from inlay.data.by_column import ByColumn
 from inlay.errors import RunError
 
@@ -259,7 +259,7 @@ def test_a_full_disk_is_one_clear_error(out: Path, monkeypatch: pytest.MonkeyPat
 def test_an_empty_output_has_columns(tmp_path: Path):
     for suffix in SUFFIXES:
         out = tmp_path / f"a{suffix}"
-        store: Parts = open_parts(out, COLUMNS, COMMAND)
+        store: OutputParts = open_parts(out, COLUMNS, COMMAND)
         store.write(0, [])
         store.join(1, SUMMARY)
     assert (tmp_path / "a.jsonl").read_bytes() == b""

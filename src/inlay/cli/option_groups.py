@@ -1,7 +1,7 @@
 """Options that several commands have in common, handed to a command as one argument.
 
-A bundle is declared once; `@bundled(how=BUNDLE)` puts its options in the place of the command's parameter `how`, and
-calls the command with what the bundle makes of their values.
+A group is declared once; `@expand_groups(how=GROUP)` puts its options in the place of the command's parameter `how`,
+and calls the command with what the group makes of their values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 
-class Bundle(Protocol):
+class OptionGroup(Protocol):
     """Several options, and what they come to."""
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -23,7 +23,7 @@ class Bundle(Protocol):
         """What the command gets for their values."""
 
 
-class Record:
+class NamedTupleOptions:
     """The fields of a NamedTuple as options; the command gets the tuple."""
 
     def __init__(self, kind: Any):
@@ -44,22 +44,22 @@ def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-def bundled(**bundles: Bundle) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace the parameters named here by the options of their bundles."""
+def expand_groups(**groups: OptionGroup) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the parameters named here by the options of their groups."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name not in bundles]
-        names = {key: [p.name for p in bundle.parameters()] for key, bundle in bundles.items()}
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name not in groups]
+        names = {key: [p.name for p in group.parameters()] for key, group in groups.items()}
 
         @functools.wraps(command)
         def called(**arguments: Any) -> None:
             made = {
-                key: bundle.made({name: arguments.pop(name) for name in names[key]}) for key, bundle in bundles.items()
+                key: group.made({name: arguments.pop(name) for name in names[key]}) for key, group in groups.items()
             }
             command(**arguments, **made)
 
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-        parameters += [p for bundle in bundles.values() for p in bundle.parameters()]
+        parameters += [p for group in groups.values() for p in group.parameters()]
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in parameters}
         return called

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.progress import clock
+from inlay.cli.train_display import clock
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -154,7 +154,7 @@ def _chosen(line: Line) -> str:
 
 
 def _print(screen: Console, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    from inlay.cli.comparing import blocks
+    from inlay.cli.compare_display import blocks
 
     for block in blocks(columns, lines, screen.width):
         table = output.table(*(columns[i] for i in block), right=columns[1:], keep=columns)

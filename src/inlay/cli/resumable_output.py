@@ -41,8 +41,8 @@ _STATE = "state.json"
 class _Format:
     """How a part is written, and how parts become one file."""
 
-    write: Callable[[Path, Sequence[Answer], Parts], None]
-    join: Callable[[Path, Iterator[Path], Parts], None]
+    write: Callable[[Path, Sequence[Answer], OutputParts], None]
+    join: Callable[[Path, Iterator[Path], OutputParts], None]
 
 
 def check_out(out: Path) -> None:
@@ -87,7 +87,7 @@ def open_parts(
     resume: bool = False,
     overwrite: bool = False,
     raw: bool = False,
-) -> Parts:
+) -> OutputParts:
     """Begin, or go on with `resume`: then it must be the same command, as it must where no part is finished yet.
 
     Args:
@@ -98,7 +98,7 @@ def open_parts(
     """
     folder = folder_of(out)
     before = begun(out)
-    made = Parts(out, folder, dict(columns), json.loads(json.dumps(command)), raw)
+    made = OutputParts(out, folder, dict(columns), json.loads(json.dumps(command)), raw)
     # another command may be running, whose parts would be taken for those of this one
     nothing_done = before == made.command and not made.finished and "joined" not in _state(folder)
     if before is not None and not resume and not nothing_done:
@@ -115,7 +115,7 @@ def open_parts(
 
 
 @dataclass(frozen=True)
-class Parts:
+class OutputParts:
     """The parts of one output."""
 
     out: Path
@@ -263,13 +263,13 @@ def _texts(column: Sequence[Any]) -> Iterable[str]:
     return map(_json, column)
 
 
-def _write_lines(path: Path, answers: Sequence[Answer], parts: Parts) -> None:
+def _write_lines(path: Path, answers: Sequence[Answer], parts: OutputParts) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         lines = _lines(answers) if isinstance(answers, ByColumn) else map(_json, answers)
         file.write("\n".join([*lines, ""]))
 
 
-def _join_lines(path: Path, files: Iterator[Path], parts: Parts, head: bytes = b"") -> None:
+def _join_lines(path: Path, files: Iterator[Path], parts: OutputParts, head: bytes = b"") -> None:
     with path.open("wb") as whole:
         whole.write(head)
         for one in files:
@@ -283,13 +283,13 @@ def _csv(rows: Iterable[Sequence[Any]], raw: bool, file: IO[str]) -> None:
     csv.writer(file).writerows(row if raw else [cell(value) for value in row] for row in made)
 
 
-def _write_csv(path: Path, answers: Sequence[Answer], parts: Parts) -> None:
+def _write_csv(path: Path, answers: Sequence[Answer], parts: OutputParts) -> None:
     """Rows alone: the head comes with the joining."""
     with path.open("w", encoding="utf-8", newline="") as file:
         _csv(([answer.get(column) for column in parts.columns] for answer in answers), parts.raw, file)
 
 
-def _join_csv(path: Path, files: Iterator[Path], parts: Parts) -> None:
+def _join_csv(path: Path, files: Iterator[Path], parts: OutputParts) -> None:
     head = io.StringIO(newline="")
     _csv([list(parts.columns)], parts.raw, head)
     _join_lines(path, files, parts, head.getvalue().encode())
@@ -308,7 +308,7 @@ def _schema(columns: Mapping[str, str]) -> Any:
     return arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in columns.items()])
 
 
-def _write_parquet(path: Path, answers: Sequence[Answer], parts: Parts) -> None:
+def _write_parquet(path: Path, answers: Sequence[Answer], parts: OutputParts) -> None:
     arrow, parquet = _arrow()
     rows = [{name: _typed(one.get(name), kind) for name, kind in parts.columns.items()} for one in answers]
     parquet.write_table(arrow.Table.from_pylist(rows, _schema(parts.columns)), path)
@@ -321,7 +321,7 @@ def _typed(value: Any, kind: str) -> Any:
     return _json(value) if isinstance(value, list | tuple | Mapping | bool) else str(value)
 
 
-def _join_parquet(path: Path, files: Iterator[Path], parts: Parts) -> None:
+def _join_parquet(path: Path, files: Iterator[Path], parts: OutputParts) -> None:
     """A row group per part, so that no more than one is in memory."""
     _, parquet = _arrow()
     with parquet.ParquetWriter(path, _schema(parts.columns)) as whole:

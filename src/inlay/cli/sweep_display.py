@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.progress import Progress, clock, decimals
-from inlay.cli.verdicts import majority
+from inlay.cli.score_notes import majority
+from inlay.cli.train_display import Progress, clock, decimals
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class NamedAdapter:
     """One adapter as it was asked for, as far as its card tells: without torch."""
 
     version: int
@@ -64,7 +64,7 @@ def kind_of(spec: str) -> str:
     return str(registry.tasks.find(name).kind)
 
 
-class Answering(Protocol):
+class Predictor(Protocol):
     """What answers, in three steps that different threads may take: a host, or a service."""
 
     @property
@@ -81,7 +81,7 @@ class Answering(Protocol):
         """The answers, as `Host.predict` gives them."""
 
 
-class Here:
+class HostPredictor:
     """A host that answers."""
 
     def __init__(self, host: Host, how: Mapping[str, Any]):
@@ -114,16 +114,16 @@ class Here:
         return decode(self._host, encoded, ran, self._options)
 
 
-def find(library: Library, names: str, before: Sequence[str]) -> dict[str, Chosen]:
+def find_in_library(library: Library, names: str, before: Sequence[str]) -> dict[str, NamedAdapter]:
     """The adapters by the names asked, in order; a resumed command takes the versions that it began with."""
-    chosen: dict[str, Chosen] = {}
+    chosen: dict[str, NamedAdapter] = {}
     for name, ref in _refs(names, before):
         entry = library.find(ref)
         card = entry.card
         kind = kind_of(card["task"]) if card["task"] else ""
         if card["head"] is None or kind in ("", "mlm"):
             raise AdapterError(f"{name} cannot predict: it has no head that gives answers")
-        chosen[name] = Chosen(entry.version, entry.sha256, card["task"], kind, card["labels"], card, entry)
+        chosen[name] = NamedAdapter(entry.version, entry.sha256, card["task"], kind, card["labels"], card, entry)
     bases = {one.about["base"].partition("+")[0]: name for name, one in chosen.items()}
     if len(bases) > 1:
         first, second = list(bases.items())[:2]
@@ -143,7 +143,7 @@ def base_of(base: str | None, entries: Sequence[Entry]) -> str | None:
     return found
 
 
-def packed(entries: Sequence[Entry]) -> str | None:
+def faster_weights(entries: Sequence[Entry]) -> str | None:
     """The form of weights that is faster for much work on a CPU; None elsewhere, and if an adapter changes weights."""
     import torch
 
@@ -174,13 +174,13 @@ def host_with(base: str | None, weights: str | None, library: Library, chosen: M
     return host
 
 
-def find_there(
+def find_in_service(
     url: str, names: str, before: Sequence[str], how: Mapping[str, Any]
-) -> tuple[dict[str, Chosen], Callable[[], Answering]]:
+) -> tuple[dict[str, NamedAdapter], Callable[[], Predictor]]:
     """The same, of a service, and what gives that; it answers with the versions that it serves, and no others."""
     from inlay.client import Client, ServiceError
 
-    chosen: dict[str, Chosen] = {}
+    chosen: dict[str, NamedAdapter] = {}
     for name, ref in _refs(names, before):
         with Client(url) as client:
             try:
@@ -194,12 +194,12 @@ def find_there(
             raise AdapterError(f"{url} serves {name} at version {card['version']} now; this run began with {which}")
         columns = {"columns": card["columns"]} if card.get("columns") else {}
         kind, labels = kind_of(card["task"]), card.get("labels") or ()
-        chosen[name] = Chosen(card["version"], card["sha256"], card["task"], kind, labels, columns)
-    return chosen, lambda: _Service(url, tuple(chosen), how)
+        chosen[name] = NamedAdapter(card["version"], card["sha256"], card["task"], kind, labels, columns)
+    return chosen, lambda: _ServicePredictor(url, tuple(chosen), how)
 
 
 @dataclass(frozen=True)
-class _Service:
+class _ServicePredictor:
     """A running service in the place of a host."""
 
     url: str
