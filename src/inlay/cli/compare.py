@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inlay.comparison.plan import Part, Plan
+    from inlay.comparison.runner import ComparisonRunner
     from inlay.comparison.table import Comparison
-    from inlay.comparison.work import Work
     from inlay.engine.host import Host
     from inlay.runs.run import Run
     from inlay.sweeps.ray import Cluster
@@ -115,7 +115,7 @@ def compare(
     from inlay.cli.compare_display import show_plan
     from inlay.comparison.baselines import TRIALS
     from inlay.comparison.plan import METHODS, Plan
-    from inlay.comparison.work import Work
+    from inlay.comparison.runner import ComparisonRunner
     from inlay.sweeps.ray import read_engine
     from inlay.sweeps.store import Store, remove
 
@@ -129,7 +129,7 @@ def compare(
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = Work(host, parts, plan, named, opened, slots, logs, save_every, cluster)
+        work = ComparisonRunner(host, parts, plan, named, opened, slots, logs, save_every, cluster)
         show_plan(screen, work)
         found = run(work, screen)
     _finish(found, screen, {"csv": csv, "latex": latex, "plot": plot}, as_json)
@@ -175,7 +175,7 @@ def _read(plan: Plan, runs: Sequence[Run], cluster: Cluster | None, load: Any) -
     return host, read_parts(host, runs, plan, cluster)
 
 
-def run(work: Work, screen: Console, do: Callable[[], Comparison] | None = None) -> Comparison:
+def run(work: ComparisonRunner, screen: Console, do: Callable[[], Comparison] | None = None) -> Comparison:
     """Run what has not been run, and show how far it has come; Ctrl-C says how to go on.
 
     Args:

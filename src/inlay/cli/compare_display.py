@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inlay.comparison.plan import Part
+    from inlay.comparison.runner import ComparisonRunner
     from inlay.comparison.table import Comparison
-    from inlay.comparison.work import Work
 
 
 class CompareProgress(SweepProgress):
     """The live table of a sweep, with a metric for every dataset and a line for every baseline."""
 
-    def __init__(self, screen: Console, work: Work):
+    def __init__(self, screen: Console, work: ComparisonRunner):
         super().__init__(screen, work)
         self._deciding = {trial.label: trial.data.metric for trial in work.trials}
 
@@ -33,7 +33,7 @@ class CompareProgress(SweepProgress):
         self.screen.print(f"{event['run']}: {metric} {value}", style="dim", soft_wrap=True)
 
 
-def show_plan(screen: Console, work: Work) -> None:
+def show_plan(screen: Console, work: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
     for part in work.parts:
         show_part(screen, part, part.about.name)
@@ -60,7 +60,7 @@ def show_part(screen: Console, part: Part, name: str, metric: str | None = None)
         screen.print(f"  {note}", style="dim", soft_wrap=True)
 
 
-def show_done(screen: Console, work: Work) -> None:
+def show_done(screen: Console, work: ComparisonRunner) -> None:
     """What need not be run."""
     done = sum(row.state in ("done", "failed") for row in work.rows())
     if done:
@@ -73,7 +73,7 @@ _VERBS = {"train": "train", "validation": "validate", "test": "test"}
 def show_comparison(screen: Console, found: Comparison) -> None:
     """The table, as wide as the screen allows, and sentences on it."""
     from inlay.comparison import significance
-    from inlay.comparison.files import COST, cells, header, total_name
+    from inlay.comparison.exports import COST, cells, header, total_name
 
     columns = header(found)
     lines = [cells(found, line) for line in found.lines]

@@ -16,7 +16,7 @@ from inlay.cli.option_groups import expand_groups
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.comparison.work import Work
+    from inlay.comparison.runner import ComparisonRunner
     from inlay.recipes.plan import Chosen
     from inlay.recipes.recipe import Recipe
 
@@ -107,7 +107,7 @@ def run(
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
         inlay recipe run he-glue-1k glue --tune lr --minutes 8
     """
-    from inlay.cli.recipe_display import show_beside
+    from inlay.cli.recipe_display import show_table_beside_paper
     from inlay.library.library import Library
     from inlay.recipes import find
 
@@ -117,9 +117,9 @@ def run(
     changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
     asked = (find(name), folder, {**changes, **given}, grid or [], tune)
     _chosen(*asked, base)  # whatever is wrong is said before torch is imported
-    from inlay.recipes.api import make_work, within
-    from inlay.recipes.beside import put_beside
+    from inlay.recipes.api import make_runner, within
     from inlay.recipes.plan import fitted, read_all
+    from inlay.recipes.table_beside_paper import put_beside_paper
     from inlay.sweeps.store import Store, remove
 
     host = train.open_host(base, compile, None, screen)
@@ -129,11 +129,11 @@ def run(
     if restart:
         remove(path)
     with Store(path) as opened:
-        work = make_work(host, chosen, parts, opened, slots, save_every=save_every)
+        work = make_runner(host, chosen, parts, opened, slots, save_every=save_every)
         _show_plan(screen, chosen, work)
         ran = compare.run(work, screen, lambda: within(minutes, work, work.run))
-        found = put_beside(chosen, work, ran)
-    show_beside(screen, found)
+        found = put_beside_paper(chosen, work, ran)
+    show_table_beside_paper(screen, found)
     if csv is not None:
         found.to_csv(csv)
         screen.print(f"written: {csv}", style="dim", soft_wrap=True)
@@ -176,7 +176,7 @@ def _list(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _show_plan(screen: Console, chosen: Chosen, work: Work) -> None:
+def _show_plan(screen: Console, chosen: Chosen, work: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
     from inlay.cli.compare_display import show_done, show_part
 

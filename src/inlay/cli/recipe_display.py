@@ -11,8 +11,8 @@ from inlay.cli.train_display import clock
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.recipes.beside import Beside, Line
     from inlay.recipes.recipe import Recipe
+    from inlay.recipes.table_beside_paper import Line, TableBesidePaper
 
 _NONE = "-"
 _COUNTS = ("rows", "columns", "runs")
@@ -97,7 +97,7 @@ def _show_settings(screen: Console, recipe: Recipe) -> None:
     screen.print(f"a folder holds {how}; formats are those of inlay train\n", soft_wrap=True)
 
 
-def show_beside(screen: Console, found: Beside) -> None:
+def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
     """The table, what was chosen, and what is not as the paper has it."""
     recipe, digits = found.recipe, found.recipe.digits
     groups = list(dict.fromkeys(name for line in found.lines for name in line.averages))
@@ -166,7 +166,7 @@ def _print(screen: Console, columns: Sequence[str], lines: Sequence[Sequence[str
 
 def _trained(line: Line) -> str:
     """Parameters in the paper's unit."""
-    from inlay.comparison.files import share
+    from inlay.comparison.exports import share
 
     paper = line.row.trained or _NONE
     if paper.endswith("%"):
@@ -175,7 +175,7 @@ def _trained(line: Line) -> str:
 
 
 def _times(value: float | None) -> str:
-    from inlay.comparison.files import times
+    from inlay.comparison.exports import times
 
     return _NONE if value is None else f"{times(value)}x"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inlay.engine.host import Host
-    from inlay.sweeps.api import Plan, Work
+    from inlay.sweeps.api import Plan, SweepRunner
     from inlay.sweeps.grid import Space
     from inlay.sweeps.ray import Cluster
     from inlay.sweeps.table import Sweep
@@ -144,7 +144,7 @@ def sweep(
     preflight.check_specs(given.get("method"), given.get("task"))
     plan, runs, problems = _plan(data, name, manifest, values, given, choices)
     from inlay.runs.run import data_name
-    from inlay.sweeps.api import Work
+    from inlay.sweeps.api import SweepRunner
     from inlay.sweeps.ray import read_engine
     from inlay.sweeps.store import Store, remove
 
@@ -157,7 +157,7 @@ def sweep(
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = Work(host, plan, space, named, opened, slots, logs, save_every, cluster, kept)
+        work = SweepRunner(host, plan, space, named, opened, slots, logs, save_every, cluster, kept)
         found = _run(work, screen)
         if best and found.ranking:
             found = work.put(found, kept)
@@ -191,7 +191,7 @@ def _plan(
 ) -> tuple[Plan, dict[str, Any], list[str]]:
     """What to try, the settings of all runs, and what is wrong so far."""
     from inlay.sweeps.api import Plan
-    from inlay.sweeps.file import read_file
+    from inlay.sweeps.sweep_file import read_file
 
     if manifest is not None:
         return read_file(manifest)
@@ -210,7 +210,7 @@ def _space(
     return host, space
 
 
-def _run(work: Work, screen: Console) -> Sweep:
+def _run(work: SweepRunner, screen: Console) -> Sweep:
     from inlay.cli.sweep_display import SweepProgress, show_plan
 
     show_plan(screen, work)

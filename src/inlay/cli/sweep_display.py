@@ -12,8 +12,8 @@ from inlay.cli.train_display import Progress, clock, decimals
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.comparison.work import Work as Comparing
-    from inlay.sweeps.api import Work
+    from inlay.comparison.runner import ComparisonRunner as Comparing
+    from inlay.sweeps.api import SweepRunner
     from inlay.sweeps.table import Sweep
 
 _ROWS = 30
@@ -23,7 +23,7 @@ _ROWS = 30
 class SweepProgress(Progress):
     """A live table of slots; where there is no terminal, a line for every run that ends."""
 
-    def __init__(self, screen: Console, work: Work | Comparing):
+    def __init__(self, screen: Console, work: SweepRunner | Comparing):
         super().__init__(screen, work.runs)
         ended = [row for row in work.result().rows if row.state in ("done", "pruned", "failed")]
         self.ended, self.failed = len(ended), sum(row.state == "failed" for row in ended)
@@ -105,7 +105,7 @@ class SweepProgress(Progress):
         return (now - self._since) / self._taken * steps
 
 
-def show_plan(screen: Console, work: Work) -> None:
+def show_plan(screen: Console, work: SweepRunner) -> None:
     """What will be run, and what is done already."""
     assert work.data is not None
     data = work.data
@@ -138,7 +138,7 @@ def _number(count: int, what: str) -> str:
 
 def show_ranking(screen: Console, found: Sweep) -> None:
     """The ranked table, and what became of the winner."""
-    from inlay.sweeps.files import cells, header
+    from inlay.sweeps.exports import cells, header
 
     columns = header(found)
     right = ("rank", "seconds", "parameters")

@@ -16,7 +16,7 @@ from typing import Any
 
 from inlay.analysis.curves import evaluations
 from inlay.comparison.plan import Part
-from inlay.comparison.work import Work
+from inlay.comparison.runner import ComparisonRunner
 from inlay.data.columns import in_pairs
 from inlay.data.digest import digest
 from inlay.data.folder import parts_of
@@ -63,7 +63,7 @@ class Result:
 class Results:
     """The cells of a table, as far as runs are done."""
 
-    def __init__(self, chosen: Chosen, work: Work):
+    def __init__(self, chosen: Chosen, work: ComparisonRunner):
         self.chosen, self.work = chosen, work
         self.notes: dict[str, None] = {}
         """What cannot be scored, and why."""

@@ -25,7 +25,7 @@ def total_parameters(share: float, tasks: int, replaces: bool = False) -> float:
     return float(tasks) if replaces else 1 + tasks * share
 
 
-def compared(lines: Sequence[Line], datasets: Sequence[Dataset]) -> tuple[Line, ...]:
+def ranked(lines: Sequence[Line], datasets: Sequence[Dataset]) -> tuple[Line, ...]:
     """Lines with averages and tests against the best, in order."""
     sign = -1.0 if datasets[0].metric in LOWER_IS_BETTER else 1.0
     averaged = []

@@ -12,7 +12,7 @@ from inlay.comparison.baselines import TFIDF
 from inlay.comparison.tradeoff import Point, draw
 from inlay.errors import RunError
 from inlay.metrics import LOWER_IS_BETTER
-from inlay.sweeps.files import html_cells, latex_table, opened, shown_exactly, write_text
+from inlay.sweeps.exports import html_cells, latex_table, opened, shown_exactly, write_text
 
 if TYPE_CHECKING:
     from inlay.comparison.table import Comparison, Line

@@ -16,7 +16,7 @@ FEWER = 4
 """Times fewer parameters that are worth a sentence."""
 
 
-def says(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[str]:
+def conclusions(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[str]:
     """Sentences, the most important first."""
     best = next((line for line in lines if line.is_best), None)
     if best is None:

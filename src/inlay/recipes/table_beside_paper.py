@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inlay.comparison.judge import total_parameters
+from inlay.comparison.ranking import total_parameters
+from inlay.comparison.runner import ComparisonRunner
 from inlay.comparison.table import Comparison
-from inlay.comparison.work import Work
+from inlay.recipes.deviations import deviations
 from inlay.recipes.plan import Chosen
 from inlay.recipes.recipe import Column, Recipe, Row
 from inlay.recipes.results import Result, Results
-from inlay.recipes.said import differences
-from inlay.sweeps.files import opened
+from inlay.sweeps.exports import opened
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Beside:
+class TableBesidePaper:
     """A recipe that was run."""
 
     recipe: Recipe
@@ -140,15 +140,15 @@ class Beside:
                     writer.writerow(["" if value is None else value for value in values])
 
 
-def put_beside(chosen: Chosen, work: Work, found: Comparison) -> Beside:
+def put_beside_paper(chosen: Chosen, work: ComparisonRunner, found: Comparison) -> TableBesidePaper:
     """What came of a comparison as the table of a recipe."""
     results, recipe = Results(chosen, work), chosen.recipe
     lines = []
     for row in chosen.rows:
         cells = {one.name: _cell(row, one.name, results.of(row, one), recipe.spread) for one in chosen.columns}
         lines.append(Line(row, cells, recipe))
-    said, notes = tuple(differences(chosen, work)), (*found.notes, *results.notes)
-    return Beside(recipe, chosen.columns, tuple(lines), said, notes, found)
+    said, notes = tuple(deviations(chosen, work)), (*found.notes, *results.notes)
+    return TableBesidePaper(recipe, chosen.columns, tuple(lines), said, notes, found)
 
 
 def _cell(row: Row, column: str, own: Result | None, spread: str) -> Cell:

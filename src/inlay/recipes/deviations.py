@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from inlay.comparison.work import Work
+from inlay.comparison.runner import ComparisonRunner
 from inlay.data.folder import split_of
 from inlay.engine.host import Host
 from inlay.engine.outputs import head_dropout
@@ -25,21 +25,21 @@ CHOSE, DEV, TEST, DRAWN = "chose", "dev", "test", "drawn"
 _USUAL = {"max_steps": "all steps", "train_size": "all rows"}
 
 
-def differences(chosen: Chosen, work: Work) -> list[str]:
+def deviations(chosen: Chosen, work: ComparisonRunner) -> list[str]:
     """All of them, a line each."""
     said = [*_base(chosen, work), *_scored(chosen, work), *_left_out(chosen, work), *_changed(chosen)]
     done = {text.partition(":")[0].replace("_", " ") for text in said}
     return [*said, *(text for text in _protocol(chosen, work) if text.partition(":")[0] not in done)]
 
 
-def _base(chosen: Chosen, work: Work) -> list[str]:
+def _base(chosen: Chosen, work: ComparisonRunner) -> list[str]:
     own, recipe = work.host.base.name, chosen.recipe
     others = dict.fromkeys(recipe.base_of(row) for row in chosen.rows)
     other = [base for base in others if not same_base(own, base)]
     return [f"base: {own} instead of {' and '.join(other)}"] if other else []
 
 
-def _scored(chosen: Chosen, work: Work) -> list[str]:
+def _scored(chosen: Chosen, work: ComparisonRunner) -> list[str]:
     """On which rows, where the paper has others."""
     by_kind: dict[str, list[str]] = {}
     for column in chosen.columns:
@@ -57,7 +57,7 @@ def _scored(chosen: Chosen, work: Work) -> list[str]:
     ]
 
 
-def _kind(chosen: Chosen, work: Work, column: Column) -> str:
+def _kind(chosen: Chosen, work: ComparisonRunner, column: Column) -> str:
     found = next(one for one in chosen.found if one.dataset == column.dataset)
     if column.language is not None:
         file = found.languages[column.language]
@@ -68,7 +68,7 @@ def _kind(chosen: Chosen, work: Work, column: Column) -> str:
     return CHOSE if part.about.split == "validation" else DRAWN if is_drawn else TEST
 
 
-def _left_out(chosen: Chosen, work: Work) -> list[str]:
+def _left_out(chosen: Chosen, work: ComparisonRunner) -> list[str]:
     recipe, changes = chosen.recipe, chosen.changes
     said = [f"left out: {text}" for text in chosen.missing]
     gone = [column.name for column in recipe.columns if column not in chosen.columns]
@@ -114,7 +114,7 @@ def _before(chosen: Chosen, key: str) -> str:
     return " or ".join(dict.fromkeys(told(one[key]) for one in tried if key in one))
 
 
-def _protocol(chosen: Chosen, work: Work) -> list[str]:
+def _protocol(chosen: Chosen, work: ComparisonRunner) -> list[str]:
     """What no row says: the paper's value, and what the runs had."""
     said = []
     for key, paper in chosen.recipe.protocol.items():
@@ -128,7 +128,7 @@ def _protocol(chosen: Chosen, work: Work) -> list[str]:
     return said
 
 
-def _ours(key: str, work: Work) -> list[str]:
+def _ours(key: str, work: ComparisonRunner) -> list[str]:
     """What the runs had, each value once."""
     if key == "selection":
         return _each(part.about.metric for part in work.parts)

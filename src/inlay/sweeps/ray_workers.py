@@ -13,7 +13,7 @@ from inlay import cluster
 from inlay.base.load import load_tokenizer
 from inlay.engine.host import Host
 from inlay.errors import RunError
-from inlay.sweeps.worker import Order, Setup, Work, Worker, identity, portable
+from inlay.sweeps.worker import Order, Setup, Worker, Workload, identity, portable
 from inlay.tracking.events import Event
 from inlay.training.job import Job
 
@@ -24,7 +24,7 @@ _TRIES = 3
 
 
 @dataclass(eq=False)
-class Member:
+class WorkerHandle:
     """One worker."""
 
     actor: Any
@@ -41,35 +41,35 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostWorker:
     """A worker that has died."""
 
-    member: Member
+    member: WorkerHandle
     why: str
     in_place: bool
     """Whether its machine lives: then one of its runs may have killed it."""
 
 
-class Crew:
+class RayWorkers:
     """Workers with the base of one host."""
 
     def __init__(self, ray: Any, host: Host, workers: int | None):
         self.ray, self.host = ray, host
         self.share = cluster.share(ray, workers)
-        self.members: list[Member] = []
+        self.members: list[WorkerHandle] = []
         self._data: dict[int, Any] = {}
         """Data by its key, each put into Ray's store once."""
         self._stillborn = 0
         self._since = time.monotonic()
 
     @property
-    def ready(self) -> list[Member]:
+    def ready(self) -> list[WorkerHandle]:
         """Those that can be given runs."""
         return [member for member in self.members if member.slots]
 
     @contextmanager
-    def at_work(self, jobs: Sequence[Job], slots: int | None, asks: bool) -> Iterator[None]:
-        """Hire them, until the end of the block.
+    def running(self, jobs: Sequence[Job], slots: int | None, asks: bool) -> Iterator[None]:
+        """Start them, until the end of the block.
 
         Args:
             jobs: runs as large as any that may come, as many as there may be.
@@ -81,19 +81,19 @@ class Crew:
         how = (base.dtype, base.form or None, self.host.compile)
         setup = Setup(name, "cuda" if self.share.gpus else "cpu", *how, load_tokenizer(base))
         sizes = [self._order(i, job) for i, job in enumerate(jobs)]
-        self._opening = self.ray.put(setup), self.ray.put(Work(sizes, slots, -(-len(jobs) // count), asks))
+        self._opening = self.ray.put(setup), self.ray.put(Workload(sizes, slots, -(-len(jobs) // count), asks))
         # on all machines in turn; Ray starts none again by itself: what a worker had in hand is known here alone
         options = {**self.share.options, "scheduling_strategy": "SPREAD", "max_restarts": 0}
         self._actor = self.ray.remote(**options)(Worker)
         try:
             for _ in range(count):
-                self._hire()
+                self._start_worker()
             yield
         finally:
             for member in self.members:
                 self.ray.kill(member.actor)
 
-    def give(self, member: Member, jobs: Mapping[int, Job]) -> None:
+    def give(self, member: WorkerHandle, jobs: Mapping[int, Job]) -> None:
         """Let a worker make runs: number -> job."""
         orders = [self._order(index, job) for index, job in jobs.items()]
         new = {order.key for order in orders} - member.data
@@ -101,7 +101,7 @@ class Crew:
         member.hand += jobs
         member.gifts.append(member.actor.give.remote(orders, {key: self._data[key] for key in new}))
 
-    def hear(self) -> Iterator[tuple[Member, Event] | Lost]:
+    def events(self) -> Iterator[tuple[WorkerHandle, Event] | LostWorker]:
         """What happens within a second: events of workers, and those that have died, who are replaced."""
         waits = {member.waits: member for member in self.members}
         for reference in self.ray.wait(list(waits), timeout=1.0)[0]:
@@ -123,16 +123,18 @@ class Crew:
             asked = ", ".join(f"{number:g} {what[4:].upper()}" for what, number in self.share.options.items())
             raise RunError(f"for {_PATIENCE:.0f} s the Ray cluster had no room for a worker ({asked})")
 
-    def _check_gifts(self, member: Member) -> None:
+    def _check_gifts(self, member: WorkerHandle) -> None:
         if member.gifts:
             done, member.gifts = self.ray.wait(member.gifts, num_returns=len(member.gifts), timeout=0)
             self.ray.get(done)
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         actor = self._actor.remote()
-        self.members.append(Member(actor, actor.open.remote(*self._opening, dict(self._data)), data=set(self._data)))
+        self.members.append(
+            WorkerHandle(actor, actor.open.remote(*self._opening, dict(self._data)), data=set(self._data))
+        )
 
-    def _join(self, member: Member, found: Mapping[str, Any]) -> None:
+    def _join(self, member: WorkerHandle, found: Mapping[str, Any]) -> None:
         """A worker is ready, unless it is not what it should be."""
         where = f"the Ray worker on node {found['node'][:8]} cannot be used"
         if "problem" in found:
@@ -142,18 +144,18 @@ class Crew:
                 raise RunError(f"{where}: its {what} is {its or 'plain'}, here it is {mine or 'plain'}")
         member.node, member.slots, self._stillborn = found["node"], found["slots"], 0
 
-    def _lose(self, member: Member, why: str) -> Lost:
+    def _lose(self, member: WorkerHandle, why: str) -> LostWorker:
         """One less, and another in its place."""
         self.members.remove(member)
         with suppress(Exception):
             self.ray.kill(member.actor)
         self._stillborn += not member.slots
         if self._stillborn < _TRIES:
-            self._hire()
+            self._start_worker()
         elif not self.members:
             raise RunError(f"no Ray worker could be started: {why}")
         alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
-        return Lost(member, why, member.node in alive)
+        return LostWorker(member, why, member.node in alive)
 
     def _order(self, index: int, job: Job) -> Order:
         data = job.data

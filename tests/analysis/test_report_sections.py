@@ -13,8 +13,8 @@ from inlay.analysis.report.calibration import reliability
 from inlay.analysis.report.confusion import confusion
 from inlay.analysis.report.mistakes import _around, _cut
 from inlay.analysis.report.page import esc, marked, page, table
-from inlay.analysis.report.paired import difference, mcnemar
-from inlay.analysis.report.parts import matrix
+from inlay.analysis.report.paired_tests import difference, mcnemar
+from inlay.analysis.report.sections import matrix
 
 
 def drawn(labels: int, rows: int = 400):

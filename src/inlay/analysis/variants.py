@@ -12,7 +12,7 @@ from inlay.engine.loaded import Loaded
 
 
 @contextmanager
-def beside(host: Host, variants: Mapping[str, tuple[Loaded, Mapping[str, Tensor]]]) -> Iterator[list[str]]:
+def loaded_variants(host: Host, variants: Mapping[str, tuple[Loaded, Mapping[str, Tensor]]]) -> Iterator[list[str]]:
     """Load variants, each what `Host.fitted` gives, changed; unload them in the end. Their names, in order."""
     names: list[str] = []
     try:

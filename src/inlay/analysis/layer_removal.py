@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inlay.analysis.beside import beside
+from inlay.analysis.variants import loaded_variants
 from inlay.bank.delta import Method, Param, Part, SlotMethod, Tensors, Uniform, WeightMethod
 from inlay.base.sites import Sites
 from inlay.data.batch import Batch
@@ -67,7 +67,7 @@ class Removal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Less(SlotMethod):
+class ReducedMethod(SlotMethod):
     """A method of slots with fewer parts."""
 
     whole: SlotMethod
@@ -79,7 +79,7 @@ class Less(SlotMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LessWeights(WeightMethod):
+class ReducedWeightMethod(WeightMethod):
     """A weight-level method that changes fewer of the base's parameters."""
 
     whole: WeightMethod
@@ -127,7 +127,7 @@ def outputs_without(
             first = group[0].first
             start = batch if states is None else replace(batch, states=states[first], layer=first)
             less = [_less(record.method, Removal(span, norms, begins)) for span in group]
-            with beside(
+            with loaded_variants(
                 host, {f"{name} {i}": (replace(record, method=m), tensors) for i, m in enumerate(less)}
             ) as names:
                 outputs = _side_by_side(host, start, names)
@@ -195,9 +195,9 @@ def _states(host: Host, name: str, batch: Batch) -> Tensor:
 
 def _less(method: Method, removal: Removal) -> SlotMethod | WeightMethod:
     if isinstance(method, SlotMethod):
-        return Less(whole=method, removal=removal)
+        return ReducedMethod(whole=method, removal=removal)
     assert isinstance(method, WeightMethod)
-    return LessWeights(whole=method, removal=removal)
+    return ReducedWeightMethod(whole=method, removal=removal)
 
 
 def _side_by_side(host: Host, batch: Batch, names: Sequence[str]) -> list[list[Tensor]]:

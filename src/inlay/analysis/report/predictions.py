@@ -27,7 +27,7 @@ Decision = tuple[float, bool]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Predictions:
     """Answers to labelled rows."""
 
     name: str
@@ -53,7 +53,7 @@ class Asked:
         return [is_right(self.task.kind, e, a) for e, a in zip(self.examples, self.answers, strict=True)]
 
 
-def ask(host: Host, name: str, examples: Sequence[Example]) -> Asked:
+def predict(host: Host, name: str, examples: Sequence[Example]) -> Predictions:
     """Run an adapter over labelled rows."""
     if not examples:
         raise DataError("there are no rows to predict")
@@ -67,7 +67,7 @@ def ask(host: Host, name: str, examples: Sequence[Example]) -> Asked:
     raw = [d for a, one in zip(without, given, strict=True) for d in _decisions(plain, labels, a, *one)]
     scores = task.score(examples, answers, labels)
     flat = [row for own in encoded.rows for row in own]
-    return Asked(name, task, labels, examples, answers, scores, sure, raw, frozenset(unknown), flat)
+    return Predictions(name, task, labels, examples, answers, scores, sure, raw, frozenset(unknown), flat)
 
 
 def is_right(kind: str, example: Example, answer: Answer) -> bool:

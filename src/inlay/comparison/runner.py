@@ -13,11 +13,11 @@ from typing import Any
 
 from inlay.bank.delta import parse
 from inlay.comparison import baselines
-from inlay.comparison.judge import compared, total_parameters
+from inlay.comparison.conclusions import conclusions
 from inlay.comparison.plan import Part, Plan
+from inlay.comparison.ranking import ranked, total_parameters
 from inlay.comparison.table import Cell, Comparison, Dataset, Line
 from inlay.comparison.tradeoff import family
-from inlay.comparison.verdict import says
 from inlay.engine.host import Host
 from inlay.errors import InlayError
 from inlay.methods.finetune import Finetune
@@ -29,7 +29,7 @@ from inlay.sweeps.trial import Trial
 from inlay.tracking.events import Callback
 
 
-class Work:
+class ComparisonRunner:
     """Runs what has not been run, and puts the result together."""
 
     def __init__(
@@ -112,13 +112,13 @@ class Work:
         tasks = self.plan.tasks or len(datasets)
         lines = [self._method(method, entries, tasks) for method in methods]
         lines += [self._baseline(name) for name in baselines.NAMES if any(key[0] == name for key in self.scores)]
-        judged = compared([line for line in lines if line.cells], datasets)
+        judged = ranked([line for line in lines if line.cells], datasets)
         rows = self.rows()
         notes = [*self.notes, *_failures(rows)]
         first = self.parts[0]
         settings = len(first.trials) // (len(first.space.branches) * self.plan.seeds)
         seeds = tuple(self.parts[0].data)
-        said = says(judged, datasets)
+        said = conclusions(judged, datasets)
         where = (tuple(rows), self.store.path, self.store.adapter)
         return Comparison(self.name, tuple(datasets), judged, tasks, seeds, settings, tuple(said), tuple(notes), *where)
 

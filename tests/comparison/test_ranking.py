@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from inlay.comparison.baselines import MAJORITY, TFIDF
-from inlay.comparison.files import sized, spread, times
-from inlay.comparison.judge import compared, total_parameters
+from inlay.comparison.conclusions import conclusions
+from inlay.comparison.exports import sized, spread, times
+from inlay.comparison.ranking import ranked, total_parameters
 from inlay.comparison.table import Cell, Dataset, Line
-from inlay.comparison.verdict import says
 
 SEEDS = range(3)
 
@@ -62,7 +62,7 @@ def test_cells_for_people():
 
 
 def test_averages_and_order():
-    found = compared([everywhere("small", 10, 0.7), everywhere("large", 100, 0.9)], THREE)
+    found = ranked([everywhere("small", 10, 0.7), everywhere("large", 100, 0.9)], THREE)
     assert [one.method for one in found] == ["large", "small"]
     assert found[0].average == pytest.approx(0.901)
     assert found[0].average_std == pytest.approx(0.001)
@@ -72,21 +72,21 @@ def test_averages_and_order():
 
 
 def test_equals_go_to_fewer_parameters_and_are_not_distinguishable():
-    found = compared([everywhere("large", 100, 0.9), everywhere("small", 10, 0.9)], THREE)
+    found = ranked([everywhere("large", 100, 0.9), everywhere("small", 10, 0.9)], THREE)
     assert [one.method for one in found] == ["small", "large"]
     assert (found[1].p, found[1].verdict) == (1.0, "not distinguishable")
 
 
 def test_too_few_pairs_cannot_tell():
     one = [dataset("a")]
-    found = compared([line("x", 10, a=[0.9, 0.9, 0.9]), line("y", 10, a=[0.1, 0.1, 0.1])], one)
+    found = ranked([line("x", 10, a=[0.9, 0.9, 0.9]), line("y", 10, a=[0.1, 0.1, 0.1])], one)
     assert (found[1].pairs, found[1].p, found[1].verdict) == (3, None, "cannot tell")
-    assert any("3 pairs of runs" in text and "6 are needed" in text for text in says(found, one))
+    assert any("3 pairs of runs" in text and "6 are needed" in text for text in conclusions(found, one))
 
 
 def test_what_lacks_a_dataset_comes_last_and_is_no_winner():
     part = line("part", 10, a=[1.0, 1.0, 1.0], b=[1.0, 1.0, 1.0])
-    found = compared([part, everywhere("whole", 10, 0.5)], THREE)
+    found = ranked([part, everywhere("whole", 10, 0.5)], THREE)
     assert [one.method for one in found] == ["whole", "part"]
     assert found[1].average is None
     assert found[1].pairs == 6
@@ -94,14 +94,14 @@ def test_what_lacks_a_dataset_comes_last_and_is_no_winner():
 
 def test_less_is_better():
     lower = [dataset(name, "rmse") for name in "abc"]
-    found = compared([everywhere("bad", 10, 0.9), everywhere("good", 10, 0.2)], lower)
+    found = ranked([everywhere("bad", 10, 0.9), everywhere("good", 10, 0.2)], lower)
     assert [one.method for one in found] == ["good", "bad"]
     assert found[1].difference == pytest.approx(-0.7)
 
 
 def test_a_lost_seed_leaves_the_pairs_that_both_have():
     short = line("short", 10, a=[0.5, 0.6, 0.7], b=[0.5, 0.6, 0.7], c=[0.5])
-    found = compared([everywhere("whole", 10, 0.9), short], THREE)
+    found = ranked([everywhere("whole", 10, 0.9), short], THREE)
     assert found[1].pairs == 7
     assert found[1].average_std is None  # one seed is left that all datasets have
 
@@ -110,7 +110,7 @@ def test_a_lost_seed_leaves_the_pairs_that_both_have():
 
 
 def said(*lines: Line) -> str:
-    return "; ".join(says(compared(lines, THREE), THREE))
+    return "; ".join(conclusions(ranked(lines, THREE), THREE))
 
 
 def test_when_no_transformer_is_needed():

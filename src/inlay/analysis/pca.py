@@ -11,7 +11,7 @@ from inlay.errors import DataError
 
 
 @dataclass(frozen=True)
-class Plane:
+class Projection:
     """The two directions in which points differ most."""
 
     points: Tensor
@@ -22,7 +22,7 @@ class Plane:
     """[2, d], of length 1; the largest number in each is positive, since a direction's sign means nothing."""
 
 
-def plane(points: Tensor) -> Plane:
+def pca(points: Tensor) -> Projection:
     """The first two principal components of points [n, d]."""
     centred = (points - points.mean(0)).double()
     _, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
@@ -32,4 +32,4 @@ def plane(points: Tensor) -> Plane:
     if len(variances) < 2 or not float(variances.sum()):
         raise DataError("all tokens lie in one place: there is no plane to show them in")
     first, second = (variances[:2] / variances.sum()).tolist()
-    return Plane(centred @ directions.T, (first, second), directions)
+    return Projection(centred @ directions.T, (first, second), directions)

@@ -50,7 +50,7 @@ class Axis:
     """Of the logarithm."""
 
 
-def against(rows: Sequence[Row], axis: Axis) -> Finding:
+def metric_vs_option(rows: Sequence[Row], axis: Axis) -> Finding:
     """The metric against an option of methods, for every data set and method in these rows."""
     sets = data_sets(rows)
     found = {one.name: _entries(one, axis) for one in sets}

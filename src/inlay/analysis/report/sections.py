@@ -7,11 +7,11 @@ from typing import Any
 
 from inlay import drawing
 from inlay.analysis.report import calibration
-from inlay.analysis.report.asked import Asked
 from inlay.analysis.report.confusion import Confusion, confusion
 from inlay.analysis.report.figure import inline
 from inlay.analysis.report.mistakes import Mistake, mistakes
 from inlay.analysis.report.page import Section, esc, marked, said, table
+from inlay.analysis.report.predictions import Predictions
 
 MANY = 12
 """Labels from which on a matrix is drawn small."""
@@ -23,7 +23,7 @@ def figures(*drawn: tuple[Any, str]) -> str:
     return "".join(f"<figure>{inline(figure, alt)}</figure>" for figure, alt in drawn)
 
 
-def answers(asked: Asked, where: str) -> list[Section]:
+def answers(asked: Predictions, where: str) -> list[Section]:
     """Everything about the answers to labelled rows."""
     sections = []
     if asked.task.kind == "classification":
@@ -68,7 +68,7 @@ def _cell(gold: str, answer: str, n: int, total: int) -> str:
     return f"<td{wrong} style='--a:{max(0.08, 0.75 * n / total):.2f}' title='{told}'>{n}</td>"
 
 
-def _confusion(asked: Asked) -> str:
+def _confusion(asked: Predictions) -> str:
     found = confusion([str(e.target) for e in asked.examples], [a["label"] for a in asked.answers], asked.labels)
     how = "<p class='soft'>Rows are true labels, columns are answers; shading shows the share of the row.</p>"
     parts = [how, matrix(found)]
@@ -80,7 +80,7 @@ def _confusion(asked: Asked) -> str:
     return "\n".join(parts)
 
 
-def _labels(asked: Asked) -> str:
+def _labels(asked: Predictions) -> str:
     lines = []
     for label in dict.fromkeys([*asked.labels, *sorted(asked.unknown)]):
         gold = ["yes" if label in (e.target or ()) else "no" for e in asked.examples]
@@ -89,7 +89,7 @@ def _labels(asked: Asked) -> str:
     return _label_table(lines)
 
 
-def _tags(asked: Asked) -> str:
+def _tags(asked: Predictions) -> str:
     pairs = [(e.target, a["tags"]) for e, a in zip(asked.examples, asked.answers, strict=True)]
     gold, given = ([tag for pair in pairs for tag in pair[side]] for side in (0, 1))
     found = confusion(gold, given, asked.labels)
@@ -107,7 +107,7 @@ def _label_table(rows: Iterable[Sequence[object]]) -> str:
     return table(("label", "rows", "precision", "recall", "F1"), rows, (1, 2, 3, 4))
 
 
-def _scatter(asked: Asked) -> str:
+def _scatter(asked: Predictions) -> str:
     gold, given = [e.target for e in asked.examples], [a["value"] for a in asked.answers]
     figure, panels = drawing.sheet(1, 1, width=3.8, height=3.4)
     panel = panels[0, 0]
@@ -134,7 +134,7 @@ def _mistake(one: Mistake) -> str:
     return f"<li><p>{marked(one.text, one.span)}</p>{pair}{line}</li>"
 
 
-def _calibration(asked: Asked) -> str:
+def _calibration(asked: Predictions) -> str:
     found, raw = calibration.reliability(asked.decisions), calibration.reliability(asked.raw)
     temperature = getattr(asked.task, "temperature", None)
     what = {"multilabel": "decisions on labels", "tagging": "words", "qa": "answers"}.get(asked.task.kind, "answers")
