@@ -129,9 +129,9 @@ def compare(
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = ComparisonRunner(host, parts, plan, named, opened, slots, logs, save_every, cluster)
-        show_plan(screen, work)
-        found = run(work, screen)
+        runner = ComparisonRunner(host, parts, plan, named, opened, slots, logs, save_every, cluster)
+        show_plan(screen, runner)
+        found = run(runner, screen)
     _finish(found, screen, {"csv": csv, "latex": latex, "plot": plot}, as_json)
 
 
@@ -175,18 +175,18 @@ def _read(plan: Plan, runs: Sequence[Run], cluster: Cluster | None, load: Any) -
     return host, read_parts(host, runs, plan, cluster)
 
 
-def run(work: ComparisonRunner, screen: Console, do: Callable[[], Comparison] | None = None) -> Comparison:
+def run(runner: ComparisonRunner, screen: Console, do: Callable[[], Comparison] | None = None) -> Comparison:
     """Run what has not been run, and show how far it has come; Ctrl-C says how to go on.
 
     Args:
-        do: what runs it, if not `work.run`.
+        do: what runs it, if not `runner.run`.
     """
     from inlay.cli.compare_display import CompareProgress
 
     try:
-        with train.default_interrupt(), CompareProgress(screen, work) as progress:
-            work.engine.callbacks = [progress, *work.engine.callbacks]
-            return (do or work.run)()
+        with train.default_interrupt(), CompareProgress(screen, runner) as progress:
+            runner.engine.callbacks = [progress, *runner.engine.callbacks]
+            return (do or runner.run)()
     except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
         screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class CompareProgress(SweepProgress):
     """The live table of a sweep, with a metric for every dataset and a line for every baseline."""
 
-    def __init__(self, screen: Console, work: ComparisonRunner):
-        super().__init__(screen, work)
-        self._deciding = {trial.label: trial.data.metric for trial in work.trials}
+    def __init__(self, screen: Console, runner: ComparisonRunner):
+        super().__init__(screen, runner)
+        self._deciding = {trial.label: trial.data.metric for trial in runner.trials}
 
     def _metric(self, run: str) -> str:
         return self._deciding[run]
@@ -33,16 +33,16 @@ class CompareProgress(SweepProgress):
         self.screen.print(f"{event['run']}: {metric} {value}", style="dim", soft_wrap=True)
 
 
-def show_plan(screen: Console, work: ComparisonRunner) -> None:
+def show_plan(screen: Console, runner: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
-    for part in work.parts:
+    for part in runner.parts:
         show_part(screen, part, part.about.name)
-    methods = len(work.parts[0].space.branches)
-    settings = len(work.parts[0].trials) // (methods * work.plan.seeds)
-    counts = [(methods, "method"), (settings, "setting"), (work.plan.seeds, "seed"), (len(work.parts), "dataset")]
+    methods = len(runner.parts[0].space.branches)
+    settings = len(runner.parts[0].trials) // (methods * runner.plan.seeds)
+    counts = [(methods, "method"), (settings, "setting"), (runner.plan.seeds, "seed"), (len(runner.parts), "dataset")]
     told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-    screen.print(f"comparison: {work.runs} runs: {told}", soft_wrap=True)
-    show_done(screen, work)
+    screen.print(f"comparison: {runner.runs} runs: {told}", soft_wrap=True)
+    show_done(screen, runner)
 
 
 def show_part(screen: Console, part: Part, name: str, metric: str | None = None) -> None:
@@ -60,9 +60,9 @@ def show_part(screen: Console, part: Part, name: str, metric: str | None = None)
         screen.print(f"  {note}", style="dim", soft_wrap=True)
 
 
-def show_done(screen: Console, work: ComparisonRunner) -> None:
+def show_done(screen: Console, runner: ComparisonRunner) -> None:
     """What need not be run."""
-    done = sum(row.state in ("done", "failed") for row in work.rows())
+    done = sum(row.state in ("done", "failed") for row in runner.rows())
     if done:
         screen.print(f"{done} of them are already done and are not repeated", style="yellow")
 

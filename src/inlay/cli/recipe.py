@@ -129,10 +129,10 @@ def run(
     if restart:
         remove(path)
     with Store(path) as opened:
-        work = make_runner(host, chosen, parts, opened, slots, save_every=save_every)
-        _show_plan(screen, chosen, work)
-        ran = compare.run(work, screen, lambda: within(minutes, work, work.run))
-        found = put_beside_paper(chosen, work, ran)
+        runner = make_runner(host, chosen, parts, opened, slots, save_every=save_every)
+        _show_plan(screen, chosen, runner)
+        ran = compare.run(runner, screen, lambda: within(minutes, runner, runner.run))
+        found = put_beside_paper(chosen, runner, ran)
     show_table_beside_paper(screen, found)
     if csv is not None:
         found.to_csv(csv)
@@ -176,18 +176,18 @@ def _list(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _show_plan(screen: Console, chosen: Chosen, work: ComparisonRunner) -> None:
+def _show_plan(screen: Console, chosen: Chosen, runner: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
     from inlay.cli.compare_display import show_done, show_part
 
     for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)
-    for one, part in zip(chosen.found, work.parts, strict=False):  # the first group has every dataset
+    for one, part in zip(chosen.found, runner.parts, strict=False):  # the first group has every dataset
         show_part(screen, part, one.dataset.name, one.dataset.metric)
         if one.languages:
             names = ", ".join(column.name for column in chosen.columns)
             screen.print(f"  then scored in {names}", style="dim", soft_wrap=True)
     counts = [(len(chosen.rows), "row"), (len(chosen.found), "dataset"), (chosen.seeds, "seed")]
     told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-    screen.print(f"{chosen.recipe.name}: {work.runs} runs: {told}", soft_wrap=True)
-    show_done(screen, work)
+    screen.print(f"{chosen.recipe.name}: {runner.runs} runs: {told}", soft_wrap=True)
+    show_done(screen, runner)

@@ -157,10 +157,10 @@ def sweep(
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = SweepRunner(host, plan, space, named, opened, slots, logs, save_every, cluster, kept)
-        found = _run(work, screen)
+        runner = SweepRunner(host, plan, space, named, opened, slots, logs, save_every, cluster, kept)
+        found = _run(runner, screen)
         if best and found.ranking:
-            found = work.put(found, kept)
+            found = runner.put(found, kept)
     _finish(found, screen, csv, latex, plot, as_json)
 
 
@@ -210,14 +210,14 @@ def _space(
     return host, space
 
 
-def _run(work: SweepRunner, screen: Console) -> Sweep:
+def _run(runner: SweepRunner, screen: Console) -> Sweep:
     from inlay.cli.sweep_display import SweepProgress, show_plan
 
-    show_plan(screen, work)
+    show_plan(screen, runner)
     try:
-        with train.default_interrupt(), SweepProgress(screen, work) as progress:
-            work.engine.callbacks = [progress, *work.engine.callbacks]
-            return work.run()
+        with train.default_interrupt(), SweepProgress(screen, runner) as progress:
+            runner.engine.callbacks = [progress, *runner.engine.callbacks]
+            return runner.run()
     except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
         screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)

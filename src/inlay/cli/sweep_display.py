@@ -12,7 +12,7 @@ from inlay.cli.train_display import Progress, clock, decimals
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.comparison.runner import ComparisonRunner as Comparing
+    from inlay.comparison.runner import ComparisonRunner
     from inlay.sweeps.api import SweepRunner
     from inlay.sweeps.table import Sweep
 
@@ -23,13 +23,13 @@ _ROWS = 30
 class SweepProgress(Progress):
     """A live table of slots; where there is no terminal, a line for every run that ends."""
 
-    def __init__(self, screen: Console, work: SweepRunner | Comparing):
-        super().__init__(screen, work.runs)
-        ended = [row for row in work.result().rows if row.state in ("done", "pruned", "failed")]
+    def __init__(self, screen: Console, runner: SweepRunner | ComparisonRunner):
+        super().__init__(screen, runner.runs)
+        ended = [row for row in runner.result().rows if row.state in ("done", "pruned", "failed")]
         self.ended, self.failed = len(ended), sum(row.state == "failed" for row in ended)
         self._over = {row.label for row in ended}
         """Runs that have ended; one whose adapter is gone may be trained again, and counts once."""
-        self.metric = work.metric
+        self.metric = runner.metric
         self.pruned = sum(row.state == "pruned" for row in ended)
         self._first = self.ended
         self._taken = 0
@@ -105,10 +105,10 @@ class SweepProgress(Progress):
         return (now - self._since) / self._taken * steps
 
 
-def show_plan(screen: Console, work: SweepRunner) -> None:
+def show_plan(screen: Console, runner: SweepRunner) -> None:
     """What will be run, and what is done already."""
-    assert work.data is not None
-    data = work.data
+    assert runner.data is not None
+    data = runner.data
     for note in data.notes:
         screen.print(note, style="dim", soft_wrap=True)
     for warning in data.warnings:
@@ -121,13 +121,13 @@ def show_plan(screen: Console, work: SweepRunner) -> None:
         names = [name for name in dict.fromkeys((data.metric, "f1_macro")) if name in guess]
         scores = ", ".join(f"{name} {decimals(guess[name])}" for name in names)
         screen.print(f"majority ({always}): {scores}", soft_wrap=True)
-    seeds = f" with {len(work.seeds)} seeds" if len(work.seeds) > 1 else ""
-    settings = work.runs // len(work.seeds)
-    varying = f", varying {', '.join(work.space.keys)}" if work.space.keys else ""
+    seeds = f" with {len(runner.seeds)} seeds" if len(runner.seeds) > 1 else ""
+    settings = runner.runs // len(runner.seeds)
+    varying = f", varying {', '.join(runner.space.keys)}" if runner.space.keys else ""
     how = f", {_number(settings, 'setting')}{seeds}{varying}"
-    by = f", chosen by Optuna, pruned by {work.plan.pruner}" if work.search is not None else ""
-    screen.print(f"sweep: {_number(work.runs, 'run')}{how}{by}", soft_wrap=True)
-    done = sum(row.state in ("done", "pruned", "failed") for row in work.result().rows)
+    by = f", chosen by Optuna, pruned by {runner.plan.pruner}" if runner.search is not None else ""
+    screen.print(f"sweep: {_number(runner.runs, 'run')}{how}{by}", soft_wrap=True)
+    done = sum(row.state in ("done", "pruned", "failed") for row in runner.result().rows)
     if done:
         screen.print(f"{done} of them are already done and are not repeated", style="yellow")
 

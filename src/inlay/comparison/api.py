@@ -61,8 +61,8 @@ def compare(
         raise RunError("; ".join(problems))
     parts = read_parts(host, [runs] if isinstance(runs, Run) else runs, plan, cluster)
     opened = Store(store)
-    work = ComparisonRunner(host, parts, plan, check_name(name), opened, slots, callbacks, save_every, cluster)
+    runner = ComparisonRunner(host, parts, plan, check_name(name), opened, slots, callbacks, save_every, cluster)
     if store is None:  # in memory: the result still needs it
-        return work.run()
+        return runner.run()
     with closing(opened):
-        return work.run()
+        return runner.run()

@@ -47,11 +47,11 @@ def run(
     chosen = fitted(host, choose(known, os.fspath(folder), changes or Changes(), host.base.name))
     parts = read_all(host, chosen)
     opened = Store(store)
-    work = make_runner(host, chosen, parts, opened, slots, callbacks, save_every)
+    runner = make_runner(host, chosen, parts, opened, slots, callbacks, save_every)
     if store is None:  # in memory: the result still needs it
-        return put_beside_paper(chosen, work, within(minutes, work, work.run))
+        return put_beside_paper(chosen, runner, within(minutes, runner, runner.run))
     with closing(opened):
-        return put_beside_paper(chosen, work, within(minutes, work, work.run))
+        return put_beside_paper(chosen, runner, within(minutes, runner, runner.run))
 
 
 def make_runner(
@@ -68,20 +68,20 @@ def make_runner(
     return ComparisonRunner(host, parts, plan, chosen.recipe.name, store, slots, callbacks, save_every)
 
 
-def within(minutes: float | None, work: ComparisonRunner, run: Callable[[], Comparison]) -> Comparison:
+def within(minutes: float | None, runner: ComparisonRunner, run: Callable[[], Comparison]) -> Comparison:
     """What a run gives, or what is known after so many minutes; the next one goes on from there."""
     if minutes is None:
         return run()
     if minutes <= 0:
-        return work.result()
+        return runner.result()
     clock = _Clock(60 * minutes)
-    work.engine.callbacks = [*work.engine.callbacks, clock]
+    runner.engine.callbacks = [*runner.engine.callbacks, clock]
     try:
         return run()
     except KeyboardInterrupt:
         if not clock.has_rung:
             raise
-        return work.result()
+        return runner.result()
 
 
 class _Clock:

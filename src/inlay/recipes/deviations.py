@@ -25,25 +25,25 @@ CHOSE, DEV, TEST, DRAWN = "chose", "dev", "test", "drawn"
 _USUAL = {"max_steps": "all steps", "train_size": "all rows"}
 
 
-def deviations(chosen: Chosen, work: ComparisonRunner) -> list[str]:
+def deviations(chosen: Chosen, runner: ComparisonRunner) -> list[str]:
     """All of them, a line each."""
-    said = [*_base(chosen, work), *_scored(chosen, work), *_left_out(chosen, work), *_changed(chosen)]
+    said = [*_base(chosen, runner), *_scored(chosen, runner), *_left_out(chosen, runner), *_changed(chosen)]
     done = {text.partition(":")[0].replace("_", " ") for text in said}
-    return [*said, *(text for text in _protocol(chosen, work) if text.partition(":")[0] not in done)]
+    return [*said, *(text for text in _protocol(chosen, runner) if text.partition(":")[0] not in done)]
 
 
-def _base(chosen: Chosen, work: ComparisonRunner) -> list[str]:
-    own, recipe = work.host.base.name, chosen.recipe
+def _base(chosen: Chosen, runner: ComparisonRunner) -> list[str]:
+    own, recipe = runner.host.base.name, chosen.recipe
     others = dict.fromkeys(recipe.base_of(row) for row in chosen.rows)
     other = [base for base in others if not same_base(own, base)]
     return [f"base: {own} instead of {' and '.join(other)}"] if other else []
 
 
-def _scored(chosen: Chosen, work: ComparisonRunner) -> list[str]:
+def _scored(chosen: Chosen, runner: ComparisonRunner) -> list[str]:
     """On which rows, where the paper has others."""
     by_kind: dict[str, list[str]] = {}
     for column in chosen.columns:
-        by_kind.setdefault(_kind(chosen, work, column), []).append(column.name)
+        by_kind.setdefault(_kind(chosen, runner, column), []).append(column.name)
     paper = chosen.recipe.measured
     texts = {
         CHOSE: f"scored on validation rows, which also picked the settings; the paper on {paper}",
@@ -57,18 +57,18 @@ def _scored(chosen: Chosen, work: ComparisonRunner) -> list[str]:
     ]
 
 
-def _kind(chosen: Chosen, work: ComparisonRunner, column: Column) -> str:
+def _kind(chosen: Chosen, runner: ComparisonRunner, column: Column) -> str:
     found = next(one for one in chosen.found if one.dataset == column.dataset)
     if column.language is not None:
         file = found.languages[column.language]
         return TEST if split_of(file.name) != "validation" else CHOSE if str(file) == found.val else DEV
     name = chosen.part(chosen.rows[0], column.dataset)
-    part = next(part for part in work.parts if part.about.name == name)
+    part = next(part for part in runner.parts if part.about.name == name)
     is_drawn = any(data.run.test_size is not None for data in part.data.values())
     return CHOSE if part.about.split == "validation" else DRAWN if is_drawn else TEST
 
 
-def _left_out(chosen: Chosen, work: ComparisonRunner) -> list[str]:
+def _left_out(chosen: Chosen, runner: ComparisonRunner) -> list[str]:
     recipe, changes = chosen.recipe, chosen.changes
     said = [f"left out: {text}" for text in chosen.missing]
     gone = [column.name for column in recipe.columns if column not in chosen.columns]
@@ -88,8 +88,8 @@ def _left_out(chosen: Chosen, work: ComparisonRunner) -> list[str]:
     elif other:
         bases = dict.fromkeys(recipe.base_of(row) for row in other)
         said.append(f"rows left out: those of {' and '.join(bases)}; run them with that --base, or name them (--lines)")
-    waiting = sum(row.state in ("waiting", "running") for row in work.rows())
-    said += [f"unfinished: {waiting} of {work.runs} runs; run it again to continue"] if waiting else []
+    waiting = sum(row.state in ("waiting", "running") for row in runner.rows())
+    said += [f"unfinished: {waiting} of {runner.runs} runs; run it again to continue"] if waiting else []
     return said
 
 
@@ -114,11 +114,11 @@ def _before(chosen: Chosen, key: str) -> str:
     return " or ".join(dict.fromkeys(told(one[key]) for one in tried if key in one))
 
 
-def _protocol(chosen: Chosen, work: ComparisonRunner) -> list[str]:
+def _protocol(chosen: Chosen, runner: ComparisonRunner) -> list[str]:
     """What no row says: the paper's value, and what the runs had."""
     said = []
     for key, paper in chosen.recipe.protocol.items():
-        ours = _ours(key, work)
+        ours = _ours(key, runner)
         if key == "selection":
             ours = [metric for metric in ours if metric not in ([paper] if isinstance(paper, str) else paper)]
         if not ours or ours == [_told(paper)] or (key == "selection" and paper == REPORTED):
@@ -128,20 +128,20 @@ def _protocol(chosen: Chosen, work: ComparisonRunner) -> list[str]:
     return said
 
 
-def _ours(key: str, work: ComparisonRunner) -> list[str]:
+def _ours(key: str, runner: ComparisonRunner) -> list[str]:
     """What the runs had, each value once."""
     if key == "selection":
-        return _each(part.about.metric for part in work.parts)
+        return _each(part.about.metric for part in runner.parts)
     if key == "pool":
-        whole = [trial.data.run for trial in work.trials if not trial.data.task.per_token]
-        return _each(choose_pool(run.pool, work.host.base) for run in whole)
+        whole = [trial.data.run for trial in runner.trials if not trial.data.task.per_token]
+        return _each(choose_pool(run.pool, runner.host.base) for run in whole)
     if key in ("attention_dropout", "head_dropout"):
         own = _attention_dropout if key == "attention_dropout" else _head_dropout
         # mixout takes the place of all dropout, in the paper too
-        runs = [trial.data.run for trial in work.trials if not trial.data.method.mixout]
-        return _each(_told(own(run, work.host) if run.dropout else 0) for run in runs)
+        runs = [trial.data.run for trial in runner.trials if not trial.data.method.mixout]
+        return _each(_told(own(run, runner.host) if run.dropout else 0) for run in runs)
     if key in Run.model_fields:
-        runs = [trial.data.run for trial in work.trials]
+        runs = [trial.data.run for trial in runner.trials]
         runs = [run for run in runs if run.pretrain_on_text] if key.startswith("pretrain_") else runs
         return _each(_told(getattr(run, key)) for run in runs)
     return ["Inlay has no such setting"]

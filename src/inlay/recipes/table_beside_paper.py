@@ -140,14 +140,14 @@ class TableBesidePaper:
                     writer.writerow(["" if value is None else value for value in values])
 
 
-def put_beside_paper(chosen: Chosen, work: ComparisonRunner, found: Comparison) -> TableBesidePaper:
+def put_beside_paper(chosen: Chosen, runner: ComparisonRunner, found: Comparison) -> TableBesidePaper:
     """What came of a comparison as the table of a recipe."""
-    results, recipe = Results(chosen, work), chosen.recipe
+    results, recipe = Results(chosen, runner), chosen.recipe
     lines = []
     for row in chosen.rows:
         cells = {one.name: _cell(row, one.name, results.of(row, one), recipe.spread) for one in chosen.columns}
         lines.append(Line(row, cells, recipe))
-    said, notes = tuple(deviations(chosen, work)), (*found.notes, *results.notes)
+    said, notes = tuple(deviations(chosen, runner)), (*found.notes, *results.notes)
     return TableBesidePaper(recipe, chosen.columns, tuple(lines), said, notes, found)
 
 

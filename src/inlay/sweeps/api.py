@@ -135,11 +135,11 @@ def sweep(
         raise RunError("; ".join(dict.fromkeys(problems)))
     named = check_name(name or run.name or (data_name(run.data) if isinstance(run.data, str) else "sweep"))
     opened = Store(store)
-    work = SweepRunner(host, plan, space, named, opened, slots, callbacks, save_every, cluster, library)
+    runner = SweepRunner(host, plan, space, named, opened, slots, callbacks, save_every, cluster, library)
     if store is None:  # in memory: the result still needs it
-        return work.run(best, library)
+        return runner.run(best, library)
     with closing(opened):
-        return work.run(best, library)
+        return runner.run(best, library)
 
 
 class SweepRunner:
