@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import inlay
-from inlay.analysis.removed import Span, outputs_without, spans
+from inlay.analysis.layer_removal import Span, outputs_without, spans
 from inlay.base.places import SHAPES
 from inlay.base.sites import config_of
 from inlay.bench.base import DEFAULT_SHAPE, folder_of, host_on

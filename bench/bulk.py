@@ -33,10 +33,10 @@ import torch
 import inlay
 from inlay.bank.forward import Forward
 from inlay.bench.host_cost import predict_costs, texts, tiny_base
-from inlay.cli.asking import Asking
-from inlay.cli.chosen import find, host_with
-from inlay.cli.parts import open_parts
-from inlay.cli.texts import of_file
+from inlay.cli.named_adapters import find_in_library, host_with
+from inlay.cli.predict_input import of_file
+from inlay.cli.predict_job import PredictJob
+from inlay.cli.resumable_output import open_parts
 from inlay.engine.predict import TOKENS, decode, encode, run
 from inlay.engine.translate import AnswerOptions
 from inlay.library.library import Library
@@ -45,12 +45,12 @@ from inlay.training.gc_frozen import gc_frozen
 
 def stages(root: Path, file: Path, library: Library, base: str | None) -> dict[str, float]:
     """µs a row of every stage, one after the other in one thread."""
-    chosen = find(library, "a", ())
+    chosen = find_in_library(library, "a", ())
     entry = chosen["a"].entry
     assert entry is not None
     host = host_with(base, None, library, {"a": entry})
     asked = of_file(str(file), None, None, {}, {"a": "classification"}, {"a": chosen["a"].about})
-    asking = Asking(asked, chosen, 4096, False)
+    asking = PredictJob(asked, chosen, 4096, False)
     store = open_parts(root / "stages.jsonl", asking.columns(), {})
     spent: Counter[str] = Counter()
     rows, parts = 0, asking.parts()

@@ -28,7 +28,7 @@ from typing import Any
 
 STAGES = {
     "base and tokenizer": ["inlay.base.load:load", "inlay.base.load:load_tokenizer"],
-    "prepare: read, split, encode, describe": ["inlay.sweeps.api:Work.prepare"],
+    "prepare: read, split, encode, describe": ["inlay.sweeps.api:SweepRunner.prepare"],
     "begin runs": ["inlay.training.loop:Loop._begin", "inlay.training.loop:Loop.__init__"],
     "recordings of steps and evaluations": ["inlay.engine.graphs:Graphs._capture"],
     "training steps": ["inlay.training.loop:Loop._step", "inlay.training.loop:Loop.settle"],
@@ -40,9 +40,9 @@ STAGES = {
     "checkpoints": ["inlay.training.loop:Loop.save"],
     "rows of the store": ["inlay.sweeps.store:Store.set", "inlay.sweeps.store:Store.add"],
     "adapters worth keeping": ["inlay.sweeps.local:Local._keep", "inlay.training.checkpoint:Checkpoint.remove"],
-    "winner to the library": ["inlay.sweeps.api:Work.put"],
-    "table": ["inlay.cli.sweep:_finish", "inlay.sweeps.api:Work.result"],
-    "screen": ["inlay.cli.progress:Progress.__call__"],
+    "winner to the library": ["inlay.sweeps.api:SweepRunner.put"],
+    "table": ["inlay.cli.sweep:_finish", "inlay.sweeps.api:SweepRunner.result"],
+    "screen": ["inlay.cli.train_display:Progress.__call__"],
 }
 """Stage -> the functions whose time it is, less that of stages inside."""
 IMPORTS, REST, EXIT = "imports", "everything else", "start and exit of the interpreter"

@@ -11,7 +11,7 @@ from training import work
 
 import inlay
 from inlay.analysis.ablation import ablation
-from inlay.analysis.removed import Span, outputs_without, spans
+from inlay.analysis.layer_removal import Span, outputs_without, spans
 from inlay.analysis.rows import rows_of
 from inlay.data.columns import Columns
 from inlay.data.record import Record
@@ -77,7 +77,7 @@ def test_little_room_for_states_changes_nothing(monkeypatch: pytest.MonkeyPatch)
     host = adapted("houlsby:size=4")
     rows = rows_of(host, "a", examples(host, "a"))
     whole = outputs_without(host, "a", rows, spans(LAYERS))
-    monkeypatch.setattr("inlay.analysis.removed._BYTES", 1)
+    monkeypatch.setattr("inlay.analysis.layer_removal._BYTES", 1)
     for span, outputs in outputs_without(host, "a", rows, spans(LAYERS)).items():
         tiny.assert_close(torch.stack(list(outputs)), torch.stack(list(whole[span])), str(span))
 

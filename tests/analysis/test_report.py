@@ -13,10 +13,10 @@ import torch
 from training import work
 
 import inlay
-from inlay.analysis.report.asked import ask
 from inlay.analysis.report.compare import Subject, compare
 from inlay.analysis.report.layers import changes
 from inlay.analysis.report.mistakes import mistakes
+from inlay.analysis.report.predictions import predict
 from inlay.analysis.report.report import Report, Rows, report
 from inlay.engine.evaluate import measure
 from inlay.errors import RunError
@@ -161,24 +161,24 @@ def test_texts_and_labels_are_shown_as_text(world: World):
 
 def test_the_surest_mistakes_come_first(world: World):
     wrong = [replace(e, target="pos" if e.target == "neg" else "neg") for e in world.rows["classification"]]
-    asked = ask(world.host, "classification", [*world.rows["classification"], *wrong])
+    asked = predict(world.host, "classification", [*world.rows["classification"], *wrong])
     found = mistakes(asked)
     assert len(found) == len(wrong)  # either the row or its opposite is wrong
     assert [one.sure for one in found] == sorted((one.sure for one in found), reverse=True)
     assert all(one.said != one.right for one in found)
-    numbers = mistakes(ask(world.host, "regression", world.rows["regression"]))
+    numbers = mistakes(predict(world.host, "regression", world.rows["regression"]))
     assert [one.off for one in numbers] == sorted((one.off for one in numbers), reverse=True)
 
 
 def test_decisions_are_those_of_the_answers(world: World):
-    asked = ask(world.host, "classification", world.rows["classification"])
+    asked = predict(world.host, "classification", world.rows["classification"])
     assert [sure for sure, _ in asked.decisions] == [a["score"] for a in asked.answers]
     assert sum(right for _, right in asked.decisions) / len(asked.examples) == asked.metrics["accuracy"]
     plain = world.host.predict([("classification", e) for e in asked.examples], raw=True)
     assert [sure for sure, _ in asked.raw] == pytest.approx([a["score"] for a in plain])
-    words = ask(world.host, "tagging", world.rows["tagging"])
+    words = predict(world.host, "tagging", world.rows["tagging"])
     assert sum(right for _, right in words.decisions) / len(words.decisions) == pytest.approx(words.metrics["accuracy"])
-    labels = ask(world.host, "multilabel", world.rows["multilabel"])
+    labels = predict(world.host, "multilabel", world.rows["multilabel"])
     assert len(labels.decisions) == len(labels.examples) * len(labels.labels)
 
 

@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 
 import inlay
 from inlay.analysis.norm_outputs import norm_outputs
-from inlay.analysis.plane import plane
+from inlay.analysis.pca import pca
 from inlay.analysis.shift import BARE, shift
 from inlay.errors import ArchError, DataError, RunError, SlotError
 
@@ -59,7 +59,7 @@ def test_a_planted_direction_is_found():
     u = direction()
     random = torch.Generator().manual_seed(1)
     points = torch.randn(200, 1, generator=random) * 5 * u + torch.randn(200, 16, generator=random) * 0.01 + 3
-    found = plane(points)
+    found = pca(points)
     assert (found.directions[0].float() @ u).abs() > 0.9999
     assert found.shares[0] > 0.99
     assert found.directions[0].abs().max() == found.directions[0].max(), "the largest number is positive"
@@ -67,7 +67,7 @@ def test_a_planted_direction_is_found():
 
 def test_equal_to_scikit_learn():
     points = torch.randn(40, 16, generator=torch.Generator().manual_seed(2)) * torch.arange(1, 17)
-    found, known = plane(points), PCA(2).fit(points.numpy())
+    found, known = pca(points), PCA(2).fit(points.numpy())
     assert found.shares == pytest.approx(known.explained_variance_ratio_.tolist(), rel=1e-4)
     theirs = torch.tensor(known.transform(points.numpy()))
     for i in (0, 1):
@@ -77,7 +77,7 @@ def test_equal_to_scikit_learn():
 
 def test_points_in_one_place_have_no_plane():
     with pytest.raises(DataError, match="in one place"):
-        plane(torch.ones(5, 16))
+        pca(torch.ones(5, 16))
 
 
 @pytest.mark.parametrize("arch", ["bert", "roberta", "distilbert", "mpnet", "deberta-v2", "albert"])

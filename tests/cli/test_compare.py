@@ -13,7 +13,7 @@ import tiny
 from training import work
 from typer.testing import CliRunner
 
-from inlay.cli.comparing import blocks
+from inlay.cli.compare_display import blocks
 from inlay.cli.main import app
 from inlay.library.library import Library
 

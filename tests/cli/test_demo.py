@@ -19,7 +19,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from typer.testing import CliRunner
 
 import inlay
-from inlay.cli import demo, report
+from inlay.cli import demo, demo_page
 from inlay.cli.main import app
 from inlay.data.source import open_source
 from inlay.engine.host import Host
@@ -137,7 +137,7 @@ def test_full_fine_tuning_is_not_handicapped(found: dict[str, Any]):
 
 def test_validation_chooses_the_epoch(found: dict[str, Any]):
     for task in found["tasks"]:
-        for side in report.SIDES:
+        for side in demo_page.SIDES:
             epochs, values = zip(*task[side]["validation"], strict=True)
             assert epochs == (1.0, 2.0)
             assert values[epochs.index(task[side]["best_epoch"])] == max(values)
@@ -358,10 +358,10 @@ class Page(HTMLParser):
 
 def test_the_report_says_what_was_found(found: dict[str, Any], done: tuple[Any, Path]):
     html = (done[1] / "report.html").read_text("utf-8")
-    assert html == report.page(found, demo.CHECKS)
+    assert html == demo_page.page(found, demo.CHECKS)
     page = Page(html)
     for task in found["tasks"]:
-        for side in report.SIDES:
+        for side in demo_page.SIDES:
             one = task[side]
             assert f"{one['test']:.3f}{one['right']} of {one['of']} " in page.text
             assert f"{one['parameters']:,}" in page.text
@@ -375,10 +375,10 @@ def test_the_report_says_what_was_found(found: dict[str, Any], done: tuple[Any, 
 
 def test_a_narrow_report_stacks_its_table(found: dict[str, Any]):
     """Without its heads, every number says itself what it is."""
-    html = report.page(found, demo.CHECKS)
+    html = demo_page.page(found, demo.CHECKS)
     assert re.search(r"@media \(max-width: \d+rem\) \{ thead \{ display: none; \}", html)
     assert "content: attr(data-is)" in html
-    cells = [attributes for tag, attributes in Page(report._results(found)).elements if tag == "td"]
+    cells = [attributes for tag, attributes in Page(demo_page._results(found)).elements if tag == "td"]
     said = [cell["data-is"] for cell in cells if cell.get("class") == "n"]
     assert said == ["adapter", "parameters trained", "full fine-tuning", "parameters trained"] * 3 + [
         "adapter",
@@ -387,13 +387,15 @@ def test_a_narrow_report_stacks_its_table(found: dict[str, Any]):
 
 
 def test_the_report_warns_of_few_rows(found: dict[str, Any]):
-    assert "differences of a few points mean little" in Page(report._results(found)).text
+    assert "differences of a few points mean little" in Page(demo_page._results(found)).text
 
 
 def test_the_runs_in_the_report_can_be_run(found: dict[str, Any], done: tuple[Any, Path]):
     text = Page((done[1] / "report.html").read_text("utf-8")).text
     runs = [eval(code, {"inlay": inlay}) for code in re.findall(r"inlay\.train\(host, (inlay\.Run\(.*\))\)", text)]
-    assert [run.config() for run in runs] == [task[side]["config"] for task in found["tasks"] for side in report.SIDES]
+    assert [run.config() for run in runs] == [
+        task[side]["config"] for task in found["tasks"] for side in demo_page.SIDES
+    ]
 
 
 def test_the_report_needs_nothing_else(done: tuple[Any, Path]):
@@ -417,7 +419,7 @@ def test_everything_is_escaped(found: dict[str, Any]):
             return [poison(v, key) for v in value]
         return evil if isinstance(value, str) and key != "metric" else value
 
-    html = report.page(poison(found), dict.fromkeys(demo.CHECKS, evil))
+    html = demo_page.page(poison(found), dict.fromkeys(demo.CHECKS, evil))
     page = Page(html)
     assert page.count("script") == 0
     assert page.text.count(evil) > 20
@@ -428,17 +430,17 @@ def test_everything_is_escaped(found: dict[str, Any]):
 
 def test_spans_are_marked_where_they_are():
     spans = [{"start": 9, "end": 12, "label": "B&B"}, {"start": 0, "end": 3, "label": "X"}]
-    assert report._marked("a<b and c>d.", spans) == (
+    assert demo_page._marked("a<b and c>d.", spans) == (
         "<mark>a&lt;b<small>X</small></mark> and c<mark>&gt;d.<small>B&amp;B</small></mark>"
     )
-    assert report._marked("a<b", []) == "a&lt;b"
+    assert demo_page._marked("a<b", []) == "a&lt;b"
 
 
 def test_a_chart_puts_values_where_its_axes_say(found: dict[str, Any]):
     task = json.loads(json.dumps(found["tasks"][0]))
     task["adapter"] |= {"validation": [[1, 0.5], [2, 0.75], [3, 1.0]], "best_epoch": 3}
     task["full"] |= {"validation": [[1, 0.5], [2, 0.5], [3, 0.5]], "best_epoch": 1}
-    page = Page(report._chart(task))
+    page = Page(demo_page._chart(task))
     dots = [attributes for tag, attributes in page.elements if tag == "circle"]
     lines = [attributes for tag, attributes in page.elements if tag == "line"]
     heights = [float(line["y1"] or 0) for line in lines]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from inlay.cli.help import Commands
 from inlay.errors import LibraryError, RunError
 from inlay.library.storage import Folder
-from inlay.sweeps.files import write_text
+from inlay.sweeps.exports import write_text
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")

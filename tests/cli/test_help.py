@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from inlay import heads, metrics, registry
-from inlay.cli import help, known, main, settings
+from inlay.cli import help, main, option_checks, settings
 from inlay.runs.run import Run
 
 ROOT = typer.main.get_command(main.app)
@@ -150,10 +150,10 @@ def test_lists_that_are_kept_apart_to_be_light_are_the_same():
     from inlay.heads.pool import POOLS
     from inlay.sweeps.ray import ENGINES
 
-    assert set(known.FORMATS) == set(FORMATS)
-    assert set(known.SHAPES) == set(SHAPES)
-    assert set(known.WEIGHTS) == {"plain", *FORMS}
-    assert set(known.ENGINES) == set(ENGINES)
+    assert set(option_checks.FORMATS) == set(FORMATS)
+    assert set(option_checks.SHAPES) == set(SHAPES)
+    assert set(option_checks.WEIGHTS) == {"plain", *FORMS}
+    assert set(option_checks.ENGINES) == set(ENGINES)
     assert set(heads.HEADS) == set(_INNER) == set(KINDS) - {"transform", "states"}
     assert set(heads.POOLS) == set(POOLS) - {"tokens"}
     assert set(metrics.OF_TASK) == set(registry.tasks.own_names())

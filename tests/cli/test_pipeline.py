@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inlay.cli.pipeline import Ahead, Behind
+from inlay.cli.pipeline import ReadAhead, WriteBehind
 
 
 class Counted:
@@ -44,7 +44,7 @@ def settle(state: Counted) -> int:
 
 def through(source: Counted, work: Any, middle: Callable[[int], int] = lambda item: item) -> None:
     """All stages."""
-    with Ahead(source) as items, Behind(work) as rest:
+    with ReadAhead(source) as items, WriteBehind(work) as rest:
         for item in items:
             rest.give(middle(item))
 
@@ -57,7 +57,7 @@ def test_all_items_come_in_order():
 
 def test_it_is_one_ahead():
     source = Counted(100)
-    with Ahead(source) as items:
+    with ReadAhead(source) as items:
         assert settle(source) == 2  # one waits, one is on its way
         assert next(iter(items)) == 0
         assert settle(source) == 3
@@ -66,7 +66,7 @@ def test_it_is_one_ahead():
 
 def test_without_a_thread_it_is_not_ahead():
     source, before = Counted(100), threading.active_count()
-    with Ahead(source, here=True) as items:
+    with ReadAhead(source, here=True) as items:
         taken = iter(items)
         assert (next(taken), source.taken, threading.active_count()) == (0, 1, before)
 
@@ -78,12 +78,12 @@ def test_who_gives_is_one_ahead():
         go.wait(10)
         done.append(item)
 
-    def give(rest: Behind[int]) -> None:
+    def give(rest: WriteBehind[int]) -> None:
         for i in range(5):
             rest.give(i)
             given.append(i)
 
-    with Behind(work) as rest:
+    with WriteBehind(work) as rest:
         other = threading.Thread(target=give, args=(rest,))
         other.start()
         while len(given) < 2:
@@ -154,6 +154,6 @@ def test_an_interrupt_at_the_end_waits_for_the_last_work(monkeypatch: pytest.Mon
         real(thread, *more)
 
     monkeypatch.setattr(threading.Thread, "join", join)
-    with pytest.raises(KeyboardInterrupt), Behind(work) as rest:
+    with pytest.raises(KeyboardInterrupt), WriteBehind(work) as rest:
         rest.give(1)
     assert done == [1]

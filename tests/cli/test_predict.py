@@ -28,14 +28,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import inlay
-from inlay.cli import answers as showing
-from inlay.cli import parts
 from inlay.cli import predict as command
-from inlay.cli import texts as reading
-from inlay.cli.chosen import Here
+from inlay.cli import predict_display as showing
+from inlay.cli import predict_input as reading
+from inlay.cli import resumable_output
 from inlay.cli.help import Commands
-from inlay.cli.parts import Parts
-from inlay.cli.texts import of_lines
+from inlay.cli.named_adapters import HostPredictor
+from inlay.cli.predict_input import of_lines
+from inlay.cli.resumable_output import OutputParts
 from inlay.engine import predict as predicting
 from inlay.errors import DataError, InlayError
 from inlay.library.library import Library
@@ -157,7 +157,7 @@ def test_int8_answers_nearly_the_same_and_only_if_asked(place: Place):
 
 def test_a_resumed_output_is_int8_or_not(place: Place, tmp_path: Path):
     out = tmp_path / "out.jsonl"
-    parts.open_parts(out, {"text": "string"}, {"input": "x", "--weights": "int8"})
+    resumable_output.open_parts(out, {"text": "string"}, {"input": "x", "--weights": "int8"})
     assert "--weights was int8, is not given" in fails(
         place, "sms", "--file", many(tmp_path), "--text", "text", "--out", out, "--resume"
     )
@@ -317,7 +317,7 @@ def test_guesses_are_told_and_json_is_alone_on_stdout(place: Place, tmp_path: Pa
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "ROWS", {"cpu": 4, "cuda": 4})
+    monkeypatch.setattr(resumable_output, "ROWS", {"cpu": 4, "cuda": 4})
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -382,15 +382,15 @@ class Stop:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int, error: type[BaseException]):
         self.written: list[int] = []
-        real = Parts.write
+        real = OutputParts.write
 
-        def write(store: Parts, index: int, some: Sequence[Any]) -> None:
+        def write(store: OutputParts, index: int, some: Sequence[Any]) -> None:
             if len(self.written) == after:
                 raise error
             self.written.append(index)
             real(store, index, some)
 
-        monkeypatch.setattr(Parts, "write", write)
+        monkeypatch.setattr(OutputParts, "write", write)
 
 
 @pytest.mark.thin(1)
@@ -429,11 +429,11 @@ def test_resuming_after_a_kill_at_the_end(place: Place, tmp_path: Path, when: st
 
     with monkeypatch.context() as patch:
         if when == "joining":
-            patch.setattr("inlay.cli.parts.shutil.copyfileobj", kill)
+            patch.setattr("inlay.cli.resumable_output.shutil.copyfileobj", kill)
         elif when == "placing":
-            patch.setattr(Parts, "_keep", lambda self, state: kill() if "joined" in state else keep(self, state))
+            patch.setattr(OutputParts, "_keep", lambda self, state: kill() if "joined" in state else keep(self, state))
         else:
-            patch.setattr(Parts, "remove", kill)
+            patch.setattr(OutputParts, "remove", kill)
         with pytest.raises(Killed):
             call(place, *asked, "--out", out)
     assert out.exists() == (when == "cleaning")
@@ -446,7 +446,7 @@ def test_resuming_after_a_kill_at_the_end(place: Place, tmp_path: Path, when: st
     assert not (tmp_path / "out.csv.parts").exists()
 
 
-keep = Parts._keep
+keep = OutputParts._keep
 
 
 @pytest.mark.full
@@ -455,14 +455,14 @@ def test_a_killed_process_is_resumed(place: Place, tmp_path: Path):
     file, out, whole = many(tmp_path), tmp_path / "out.parquet", tmp_path / "whole.parquet"
     code = f"""
 import os, signal, typer
-from inlay.cli import parts, predict
-from inlay.cli.parts import Parts
+from inlay.cli import predict, resumable_output
+from inlay.cli.resumable_output import OutputParts
 import torch
 torch.set_num_threads(1)
-parts.ROWS, real = {{"cpu": 4, "cuda": 4}}, Parts._place
+resumable_output.ROWS, real = {{"cpu": 4, "cuda": 4}}, OutputParts._place
 def place(self, path, write):
     real(self, path, (lambda _: os.kill(os.getpid(), signal.SIGKILL)) if path.stem == "00000003" else write)
-Parts._place = place
+OutputParts._place = place
 app = typer.Typer()
 app.command()(predict.predict)
 app(["sms,ner", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {str(place.library)!r}])
@@ -509,7 +509,7 @@ def test_a_stage_that_fails_is_one_clear_line_and_what_was_before_it_is_kept(
     asked = ["sms,ner", "--file", many(tmp_path), "--text", "text", "--out"]
     out, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
     before = threading.active_count(), sys.getswitchinterval(), gc.get_threshold()
-    real, calls = getattr(Here, stage), [0]
+    real, calls = getattr(HostPredictor, stage), [0]
 
     def fails_at_the_third(*given: Any) -> Any:
         calls[0] += 1
@@ -518,7 +518,7 @@ def test_a_stage_that_fails_is_one_clear_line_and_what_was_before_it_is_kept(
         return real(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Here, stage, fails_at_the_third)
+        patch.setattr(HostPredictor, stage, fails_at_the_third)
         said = fails(place, *asked, out)
     assert said.startswith("error: the third does not fit; 2 finished parts are saved in")
     assert (threading.active_count(), sys.getswitchinterval(), gc.get_threshold()) == before
@@ -546,13 +546,13 @@ def test_ctrl_c_ends_every_stage(place: Place, tmp_path: Path):
     file, out = many(tmp_path, 400), tmp_path / "out.csv"
     code = f"""
 import time, typer
-from inlay.cli import parts, predict
-from inlay.cli.chosen import Here
-parts.ROWS, real = {{"cpu": 4, "cuda": 4}}, Here.run
+from inlay.cli import predict, resumable_output
+from inlay.cli.named_adapters import HostPredictor
+resumable_output.ROWS, real = {{"cpu": 4, "cuda": 4}}, HostPredictor.run
 def run(self, encoded):
     time.sleep(0.05)
     return real(self, encoded)
-Here.run = run
+HostPredictor.run = run
 app = typer.Typer()
 app.command()(predict.predict)
 app(["sms", "--file", {str(file)!r}, "--out", {str(out)!r}, "--library", {str(place.library)!r}])
@@ -593,7 +593,7 @@ def test_a_kill_before_the_first_part_leaves_nothing_to_resume(
 def test_parts_have_the_size_that_the_command_began_with(
     place: Place, stopped: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(parts, "ROWS", {"cpu": 7, "cuda": 7})
+    monkeypatch.setattr(resumable_output, "ROWS", {"cpu": 7, "cuda": 7})
     stop = Stop(monkeypatch, 99, Killed)
     done = call(place, *stopped, "--resume")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -832,13 +832,13 @@ def test_top_k_is_for_labels(place: Place):
 @pytest.mark.usefixtures("small_parts")
 def test_memory_does_not_grow_with_the_input(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """However slowly parts are written, four are on their way behind the one in hand, and no more."""
-    read_rows, real_row, real_write = [0], reading._row, Parts.write
+    read_rows, real_row, real_write = [0], reading._row, OutputParts.write
 
     def row(*arguments: Any) -> Any:
         read_rows[0] += 1
         return real_row(*arguments)
 
-    def write(store: Parts, index: int, some: Sequence[Any]) -> None:
+    def write(store: OutputParts, index: int, some: Sequence[Any]) -> None:
         if index == 0:
             wait_until_still(read_rows)
             assert read_rows[0] == 4 * 5  # else nothing would overlap
@@ -847,7 +847,7 @@ def test_memory_does_not_grow_with_the_input(place: Place, tmp_path: Path, monke
         real_write(store, index, some)
 
     monkeypatch.setattr(reading, "_row", row)
-    monkeypatch.setattr(Parts, "write", write)
+    monkeypatch.setattr(OutputParts, "write", write)
     answers(place, "sms,ner", "--file", many(tmp_path, 43), "--out", tmp_path / "out.csv")
     assert read_rows[0] == 43
 
@@ -871,7 +871,7 @@ def test_a_file_by_column_is_the_same_as_row_by_row(
     rows = [{"text": f"{TEXTS[i % 5]} {i}", "n": i, "label": "it's", "score %": None} for i in range(23)]
     file = table(tmp_path / "in.jsonl", rows)
     file.write_text(file.read_text().replace('"soup , soup and soup 9"', "7 7"))
-    monkeypatch.setattr(parts, "size_of", lambda before: 8)
+    monkeypatch.setattr(resumable_output, "size_of", lambda before: 8)
     found, decode = [], predicting.decode
     for way in ("fast", "plain"):
         if way == "plain":
@@ -1018,7 +1018,10 @@ def test_bad_usage_is_2(place: Place, arguments: list[str]):
 
 
 def test_the_command_imports_nothing_heavy():
-    code = "import sys, inlay.cli.predict, inlay.cli.parts, inlay.cli.texts, inlay.cli.answers; print(*sys.modules)"
+    names = ", ".join(
+        f"inlay.cli.{name}" for name in ("predict", "resumable_output", "predict_input", "predict_display")
+    )
+    code = f"import sys, {names}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert not {"torch", "numpy", "pyarrow", "transformers", "rich.table"} & set(done.stdout.split())
     assert "typer" in done.stdout.split()

@@ -21,8 +21,8 @@ import inlay
 from inlay.cli import settings
 from inlay.cli.main import app
 from inlay.data.split import size
-from inlay.library import about
-from inlay.library.readme import readme
+from inlay.library import card_text
+from inlay.library.model_card import render_model_card
 from inlay.runs.run import Run, from_config, make_run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format1"
@@ -118,7 +118,7 @@ def test_those_of_a_card(library):
 
 def test_the_command_of_a_card_answers(library):
     card = inlay.Library(library).find("same").card
-    line = about.predict_command(card, "same", str(library))
+    line = card_text.predict_command(card, "same", str(library))
     done = CliRunner().invoke(app, [*shlex.split(line)[1:], "--base", str(GOLDEN / "base"), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)[0]["task"] == "same"
@@ -135,7 +135,7 @@ def test_those_of_a_model_card(library, repo):
             "method": "lora:rank=2",
             "text": "<my  text>",
         }
-        text = readme({**entry.card, "config": config}, repo=repo)
+        text = render_model_card({**entry.card, "config": config}, repo=repo)
         found = [parsed(line) for line in of_readme(text)]
         assert [context.info_name for context in found] == ["pull" if repo else "import", "predict", "train"]
         assert found[-1].params["text"] == "<my  text>"
@@ -196,7 +196,7 @@ SETTINGS: dict[str, Any] = {
 
 def again(run: Run) -> Run:
     """The run of the command that trains it again."""
-    line = about.train_command({"name": "x", "config": run.written()})
+    line = card_text.train_command({"name": "x", "config": run.written()})
     params = parsed(line).params
     return make_run({"data": params["data"], "name": params["name"], **given(params)})
 
@@ -249,7 +249,7 @@ def test_a_model_card_has_no_html_of_others(library):
     }
     for card in (hostile, {**hostile, "task": HOSTILE}):
         for how in ({}, {"repo": "a/b"}, {"peer": "peft"}, {"peer": "adapterhub"}, {"license": HOSTILE}):
-            text = readme(card, **how)
+            text = render_model_card(card, **how)
             assert "<script" not in text
             assert "</script" not in text
             assert not re.findall(r"<(?!/?(?:code|pre)>)", text)

@@ -17,7 +17,7 @@ from training import work
 from typer.testing import CliRunner
 
 from inlay.cli.main import app
-from inlay.cli.sweeping import SweepProgress
+from inlay.cli.sweep_display import SweepProgress
 from inlay.library.library import Library
 from inlay.runs.run import from_config
 from inlay.training.step import Step

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import inlay
 from inlay.cli.main import app
-from inlay.cli.progress import Progress, clock, decimals
+from inlay.cli.train_display import Progress, clock, decimals
 from inlay.library.library import Library
 from inlay.runs.run import Run, data_name
 from inlay.training.step import Step

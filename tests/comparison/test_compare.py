@@ -14,7 +14,7 @@ from training import work
 
 import inlay
 from inlay.comparison.baselines import MAJORITY, TFIDF
-from inlay.comparison.files import header, points
+from inlay.comparison.exports import header, points
 from inlay.errors import RunError
 
 METHODS = "houlsby:size=4,houlsby:size=8,bitfit,finetune:top=1,finetune"

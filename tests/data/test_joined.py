@@ -13,7 +13,7 @@ from inlay.data.source import open_source, open_splits
 from inlay.errors import DataError
 from inlay.runs.manifest import read_manifest
 from inlay.runs.prepare import prepare
-from inlay.sweeps.file import read_file
+from inlay.sweeps.sweep_file import read_file
 
 TREE = "1\tAna\t_\tPROPN\t_\t_\t0\troot\t_\t_\n2\tmeets\t_\tVERB\t_\t_\t1\tdep\t_\t_\n\n"
 

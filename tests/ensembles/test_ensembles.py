@@ -16,7 +16,7 @@ from serve.tasks import ASKS, TASKS, put, running, same, without_version
 import inlay
 from inlay.engine.evaluate import measure
 from inlay.errors import AdapterError, DamagedError, InlayError, LibraryError, SlotError
-from inlay.serve.ask import Ask
+from inlay.serve.engine_types import Ask
 from inlay.tasks import Example, parse
 from inlay.tasks._together import disagreement
 

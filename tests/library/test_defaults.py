@@ -16,7 +16,7 @@ import inlay
 from inlay import config
 from inlay.bank.delta import parse
 from inlay.errors import AdapterError, DamagedError
-from inlay.library import about, cards, defaults
+from inlay.library import card_text, cards, defaults
 from inlay.library.library import Library
 from inlay.registry import methods, tasks
 from inlay.runs.run import Run
@@ -247,7 +247,7 @@ def test_old_settings_run_as_they_did(more_epochs):
     restated = defaults.restated({"data": "x", "method": "diffprune"})
     assert restated == {"data": "x", "method": "diffprune:low=-1.5,gate_lr=0", "epochs": 5}
     assert defaults.restated({"data": "x", "epochs": 8}) == {"data": "x", "epochs": 8}
-    command = about.train_command({"name": "t", "config": {"data": "x.csv", "method": "diffprune"}})
+    command = card_text.train_command({"name": "t", "config": {"data": "x.csv", "method": "diffprune"}})
     assert command == "inlay train x.csv --name t --epochs 5 --method diffprune:low=-1.5,gate_lr=0"
 
 

@@ -15,9 +15,9 @@ from inlay.engine.evaluate import measure
 from inlay.errors import RunError
 from inlay.recipes import find
 from inlay.recipes.api import run
-from inlay.recipes.beside import Beside
 from inlay.recipes.folder import look
 from inlay.recipes.plan import Changes, choose
+from inlay.recipes.table_beside_paper import TableBesidePaper
 from inlay.tasks import Example
 
 TEXT = """
@@ -110,7 +110,7 @@ def test_every_language_is_scored_with_the_adapter_that_was_trained_in_one(
         run(host, recipe, data, store=store)
 
 
-def _check_averages(found: Beside) -> None:
+def _check_averages(found: TableBesidePaper) -> None:
     line = found.lines[0]
     ours = {name: cell.ours or 0.0 for name, cell in line.cells.items()}
     means = line.averages

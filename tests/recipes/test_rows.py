@@ -15,8 +15,8 @@ import inlay
 from inlay.errors import RunError
 from inlay.recipes import find
 from inlay.recipes.api import run
-from inlay.recipes.beside import Beside, Line
 from inlay.recipes.plan import Changes, around, choose
+from inlay.recipes.table_beside_paper import Line, TableBesidePaper
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def host() -> inlay.Host:
     return work.host()
 
 
-def line(found: Beside, name: str) -> Line:
+def line(found: TableBesidePaper, name: str) -> Line:
     return next(one for one in found.lines if one.row.name == name)
 
 

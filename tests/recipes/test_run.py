@@ -17,10 +17,10 @@ import inlay
 from inlay.errors import RunError
 from inlay.recipes import find
 from inlay.recipes.api import run
-from inlay.recipes.beside import Beside, Line
 from inlay.recipes.folder import look
 from inlay.recipes.plan import Changes, choose
 from inlay.recipes.results import Results
+from inlay.recipes.table_beside_paper import Line, TableBesidePaper
 from inlay.sweeps.store import Row as Ran
 
 
@@ -30,19 +30,19 @@ def host() -> inlay.Host:
 
 
 @pytest.fixture(scope="module")
-def found(host: inlay.Host, tmp_path_factory: pytest.TempPathFactory) -> Beside:
+def found(host: inlay.Host, tmp_path_factory: pytest.TempPathFactory) -> TableBesidePaper:
     folder = tmp_path_factory.mktemp("recipe")
     return run(host, cooking.write(folder), cooking.serve(folder / "data", cooking.FILES))
 
 
-def line(found: Beside, name: str) -> Line:
+def line(found: TableBesidePaper, name: str) -> Line:
     return next(one for one in found.lines if one.row.name == name)
 
 
 # --- what is run, chosen and reported -----------------------------------------------------------------------------
 
 
-def test_what_rows_have_in_common_is_run_once(found: Beside):
+def test_what_rows_have_in_common_is_run_once(found: TableBesidePaper):
     # fine-tuning has one learning rate, two sizes of adapters have two; two datasets, two seeds
     assert len(found.comparison.rows) == (1 + 2 * 2) * 2 * 2
     assert {row.state for row in found.comparison.rows} == {"done"}
@@ -52,7 +52,7 @@ def test_what_rows_have_in_common_is_run_once(found: Beside):
     assert rates == {1e-4}
 
 
-def test_the_best_by_validation_is_reported(found: Beside):
+def test_the_best_by_validation_is_reported(found: TableBesidePaper):
     splits = {"First": "validation", "Second": "test"}
     for name, methods in (("any", ("houlsby:size=4", "houlsby:size=8")), ("eight", ("houlsby:size=8",))):
         for dataset, split in splits.items():
@@ -68,7 +68,7 @@ def test_the_best_by_validation_is_reported(found: Beside):
             assert cell.spread is None
 
 
-def test_averages_are_over_what_was_run(found: Beside):
+def test_averages_are_over_what_was_run(found: TableBesidePaper):
     one = line(found, "any")
     assert list(one.cells) == ["First", "Second"]
     paper, ours = one.averages["average"]
@@ -76,7 +76,7 @@ def test_averages_are_over_what_was_run(found: Beside):
     assert ours == pytest.approx(statistics.fmean(cell.ours or 0.0 for cell in one.cells.values()))
 
 
-def test_what_differs_is_said(found: Beside):
+def test_what_differs_is_said(found: TableBesidePaper):
     said = "\n".join(found.differences)
     assert "instead of bert-tiny" in said
     assert "First: scored on validation rows, which also picked the settings; the paper on secret rows" in said
@@ -218,7 +218,7 @@ def test_a_run_that_fails_leaves_a_gap(host: inlay.Host, tmp_path: Path):
     assert any(" failed: " in note for note in found.comparison.notes)
 
 
-def test_files(found: Beside, tmp_path: Path):
+def test_files(found: TableBesidePaper, tmp_path: Path):
     found.to_csv(tmp_path / "r.csv")
     with (tmp_path / "r.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -6,7 +6,7 @@ import pytest
 from training import work
 
 import inlay
-from inlay.library import about
+from inlay.library import card_text
 from inlay.runs.length import settled
 from inlay.runs.prepare import Prepared, prepare
 from inlay.runs.run import from_config
@@ -65,8 +65,8 @@ def test_runs_of_a_sweep_that_share_rows_have_lengths_of_their_own(host):
 def test_cards_of_the_time_before_had_five_epochs():
     card = {"name": "mood", "config": {"data": "mood.csv", "name": "mood"}}
     assert from_config(card["config"]).epochs == 5
-    assert "--epochs 5" in about.train_command(card)
-    assert "--epochs 67" in about.train_command({**card, "config": {**card["config"], "epochs": 67}})
+    assert "--epochs 5" in card_text.train_command(card)
+    assert "--epochs 67" in card_text.train_command({**card, "config": {**card["config"], "epochs": 67}})
 
 
 def test_among_equal_scores_the_lowest_validation_loss_is_best(host):

@@ -20,14 +20,14 @@ import inlay
 from inlay.errors import SlotError
 from inlay.library.library import Library
 from inlay.serve.app import Service, build
-from inlay.serve.ask import Ask, Busy, Pending, Served, Settings
 from inlay.serve.engine import Engine
+from inlay.serve.engine_types import Ask, Busy, Pending, Served, Settings
 from inlay.serve.keys import Keys
 from inlay.serve.limits import Limits
 from inlay.serve.logs import Log
-from inlay.serve.run import Running, lifespan_of, take_port, url_of
+from inlay.serve.process import Running, lifespan_of, take_port, url_of
 from inlay.serve.server import Server
-from inlay.serve.watch import Catalogue, Choices, Wish
+from inlay.serve.watch import Catalogue, Choices, TaskSelection
 
 TASKS = {
     "sms": ("lora", "classification:temperature=2.0", ["ham", "spam"]),
@@ -88,7 +88,7 @@ def real(
     base: str,
     library: Library,
     *,
-    wish: Wish | None = None,
+    selection: TaskSelection | None = None,
     choices: Choices | None = None,
     settings: Settings | None = None,
     cors: tuple[str, ...] = (),
@@ -96,7 +96,7 @@ def real(
 ) -> Iterator[Place]:
     """A service with the real engine, warm."""
     engine = Engine(inlay.Host(base), library, settings or Settings())
-    catalogue = Catalogue(engine, library, wish, choices)
+    catalogue = Catalogue(engine, library, selection, choices)
     log = StringIO()
     more = {"keys": MANAGED, **more}
     service = Service(engine, catalogue, log=Log(more.pop("log_texts", False), log), **more)

@@ -10,8 +10,8 @@ import pytest
 import tiny
 
 import inlay
-from inlay.serve.ask import Settings
 from inlay.serve.engine import Engine
+from inlay.serve.engine_types import Settings
 
 LONG = "the film was not very good , and my book came late . " * 12
 TASKS: dict[str, tuple[str, str, list[str]]] = {

@@ -18,7 +18,7 @@ from serve.test_app import host_takes, same
 import inlay
 from inlay.client import AsyncClient, Client, ServiceError
 from inlay.errors import InlayError
-from inlay.serve.ask import Busy
+from inlay.serve.engine_types import Busy
 from inlay.serve.keys import read_keys
 
 

@@ -12,7 +12,7 @@ from serve.place import FakeEngine, fake, listening
 
 from inlay import AsyncClient, Client
 from inlay.client import ServiceError
-from inlay.serve.ask import Busy
+from inlay.serve.engine_types import Busy
 from inlay.serve.limits import Limits
 
 REQUESTS = [("sms", f"film {i}") for i in range(20)]

@@ -18,8 +18,8 @@ from serve.tasks import ASKS, LONG, TASKS, offline, put, running, same, without_
 
 import inlay
 from inlay.errors import AdapterError, DamagedError, InlayError, LibraryError, SlotError
-from inlay.serve.ask import Ask, BatchDone, Busy, Late, Stopped
 from inlay.serve.engine import Engine
+from inlay.serve.engine_types import Ask, BatchDone, Busy, Late, Stopped
 from inlay.serve.version import encode
 
 
@@ -99,7 +99,7 @@ def test_how_an_answer_is_wanted(engine, twin, adapters):
 
 def test_threads_encode_without_disturbing_one_another(engine):
     """A tokenizer has truncation as a state, and complains if it is changed while it is in use."""
-    version = engine._roster.find("tone")
+    version = engine._served.find("tone")
     asks = [Ask("tone", LONG * 4, long=long) for long in ("cut", "windows")]
 
     def lengths(ask: Ask) -> list[int]:
@@ -144,7 +144,7 @@ def test_a_bad_ask_is_refused(engine, ask, error, says):
     with pytest.raises(error) as caught:
         engine.submit(ask)
     assert says in str(caught.value)
-    assert engine._roster.open == 0
+    assert engine._served.open == 0
     assert engine.submit(Ask("tone@1", "still here", long="refuse")).result(20)["task"] == "tone"
 
 
@@ -211,7 +211,7 @@ def test_one_that_is_cancelled_never_runs(engine, host):
     assert running_one.result(20)
     counts = engine.counts()
     assert (counts.answers, counts.cancelled, counts.rows) == (1, 1, 1)
-    assert engine._roster.open == 0
+    assert engine._served.open == 0
 
 
 def test_a_deadline(engine, host):
@@ -541,7 +541,7 @@ class TestVersions:
             pending = [engine.submit(Ask("tone", "a fine film")) for _ in range(3)]
             gate.set()
             assert {type(one.exception(20)) for one in pending} == {DamagedError}
-            assert engine._roster.open == 0
+            assert engine._served.open == 0
 
 
 def blob(library: inlay.Library, ref: str) -> Path:

@@ -18,9 +18,9 @@ import inlay
 from inlay.errors import RunError
 from inlay.serve import engine as engines
 from inlay.serve.app import Service
-from inlay.serve.ask import Ask, Late, Stopped
 from inlay.serve.engine import Engine
-from inlay.serve.run import Running, run, take_port
+from inlay.serve.engine_types import Ask, Late, Stopped
+from inlay.serve.process import Running, run, take_port
 from inlay.serve.watch import Catalogue
 
 

@@ -17,8 +17,8 @@ from serve.tasks import ASKS, TASKS, put, running, same, without_version
 
 import inlay
 from inlay.errors import SlotError
-from inlay.serve.ask import Ask
 from inlay.serve.engine import Engine
+from inlay.serve.engine_types import Ask
 
 TEXTS = ["a fine film", "ana meets bob in lima", "we love our soup , and it was not bad", "no refund"]
 
@@ -99,8 +99,8 @@ def test_tasks_come_change_and_go_under_load(tmp_path: Path):
             time.sleep(drawn.random() * 0.005)
         clients.stop()
         assert {one.name: one.version for one in engine.tasks()} == served
-        assert engine._roster.open == 0
-        assert len(engine._roster._asks) == len(engine._queue) == 0
+        assert engine._served.open == 0
+        assert len(engine._served._asks) == len(engine._queue) == 0
     assert clients.errors == []
     assert clients.unknown > 0  # asks for what was withdrawn
     assert len({(name, answer["version"]) for name, _, answer in clients.found}) > 20

@@ -15,7 +15,7 @@ from inlay.client import ServiceError
 from inlay.errors import InlayError
 from inlay.serve.app import build
 from inlay.serve.keys import Keys
-from inlay.serve.run import take_port, taken_socket, url_of
+from inlay.serve.process import take_port, taken_socket, url_of
 from inlay.serve.server import Server
 
 

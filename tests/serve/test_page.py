@@ -25,11 +25,11 @@ import inlay
 from inlay.base.load import load_tokenizer
 from inlay.engine.alpha import alphas
 from inlay.serve.app import Service, build
-from inlay.serve.ask import Settings
 from inlay.serve.engine import Engine
+from inlay.serve.engine_types import Settings
 from inlay.serve.keys import Key, Keys
 from inlay.serve.limits import Limits
-from inlay.serve.run import take_port, url_of
+from inlay.serve.process import take_port, url_of
 from inlay.serve.server import Server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser test needs playwright")

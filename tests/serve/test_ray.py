@@ -26,37 +26,37 @@ from typer.testing import CliRunner
 
 import inlay
 from inlay.library.library import Library
-from inlay.serve import board as boards
-from inlay.serve.board import Board, SharedChoices
+from inlay.serve import ray_state
 from inlay.serve.metrics import gathered
+from inlay.serve.ray_state import SharedChoices, StateActor
 
 pytest.importorskip("ray")
 LONG = 180.0
 """Seconds for a replica to start where many others want the processor."""
 
 
-# --- the board, without Ray ---------------------------------------------------------------------------------------
+# --- the state, without Ray ---------------------------------------------------------------------------------------
 
 
 def test_changes_of_two_replicas_at_once_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    board = Board(tmp_path / "choices.json")
-    monkeypatch.setattr(boards, "find_board", lambda: _Direct(board))
-    monkeypatch.setattr(boards.cluster, "ray", lambda: _Direct(board))
+    actor = StateActor(tmp_path / "choices.json")
+    monkeypatch.setattr(ray_state, "find_state_actor", lambda: _Direct(actor))
+    monkeypatch.setattr(ray_state.cluster, "ray", lambda: _Direct(actor))
     one, other = SharedChoices(), SharedChoices()
     for choices in (one, other):
-        choices.take_up(asyncio.run(board.state()))
+        choices.take_up(asyncio.run(actor.state()))
     one.put["sms"] = "sms@1"
     other.taken.append("ner")  # it does not know of sms
     one.keep()
     other.keep()
     assert (other.put, other.taken) == ({"sms": "sms@1"}, ["ner"])
-    one.take_up(asyncio.run(board.state()))
+    one.take_up(asyncio.run(actor.state()))
     assert (one.put, one.taken) == (other.put, other.taken)
     one.put.clear()
     one.taken.clear()
     one.keep()
-    assert not one.take_up(boards.State(one.number - 1, {"old": "old@1"}, [])), "what is older is not heeded"
-    again = asyncio.run(Board(tmp_path / "choices.json").state())
+    assert not one.take_up(ray_state.State(one.number - 1, {"old": "old@1"}, [])), "what is older is not heeded"
+    again = asyncio.run(StateActor(tmp_path / "choices.json").state())
     assert (again.put, again.taken) == ({}, [])
     assert again.number > one.number
 
@@ -64,26 +64,26 @@ def test_changes_of_two_replicas_at_once_are_both_kept(tmp_path: Path, monkeypat
 class _Direct:
     """Calls an actor's methods here and now."""
 
-    def __init__(self, board: Board):
+    def __init__(self, actor: StateActor):
         self.change = self
-        self.board = board
+        self.actor = actor
 
     def remote(self, changes: Any) -> Any:
-        return self.board.change(changes)
+        return self.actor.change(changes)
 
     def get(self, answer: Any, timeout: float) -> Any:
         return asyncio.run(answer)
 
 
-def test_whoever_waits_at_the_board_hears_of_a_change_at_once():
+def test_whoever_waits_for_the_state_hears_of_a_change_at_once():
     async def wait() -> tuple[Any, Any, float]:
-        board = Board(None)
-        first = await board.state()
-        nothing = await board.after(first.number, 0.01)
-        waiting = asyncio.create_task(board.after(first.number, 30))
+        actor = StateActor(None)
+        first = await actor.state()
+        nothing = await actor.after(first.number, 0.01)
+        waiting = asyncio.create_task(actor.after(first.number, 30))
         await asyncio.sleep(0)
         began = time.monotonic()
-        await board.change({"sms": "sms@1"})
+        await actor.change({"sms": "sms@1"})
         return nothing, await waiting, time.monotonic() - began
 
     nothing, state, seconds = asyncio.run(wait())

@@ -14,7 +14,7 @@ import pytest
 from serve.place import SMALL, FakeEngine, fake, listening
 
 from inlay.serve.keys import Key, Keys
-from inlay.serve.roster import near
+from inlay.serve.served_tasks import near
 
 
 @pytest.fixture(scope="module")

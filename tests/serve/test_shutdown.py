@@ -18,7 +18,7 @@ from serve.process import Process, state_of
 import inlay
 from inlay.errors import InlayError
 from inlay.library.library import Library
-from inlay.serve.run import Running, run, take_port
+from inlay.serve.process import Running, run, take_port
 
 CLIENTS = 8
 

@@ -16,7 +16,7 @@ import inlay
 from inlay.cli import serve
 from inlay.errors import LibraryError, SlotError
 from inlay.library.library import Library
-from inlay.serve.watch import Catalogue, Choices, Wish
+from inlay.serve.watch import Catalogue, Choices, TaskSelection
 
 
 @pytest.fixture(scope="module")
@@ -116,18 +116,18 @@ def test_a_brought_alias_follows_its_moves(made: tuple[str, Library]):
 
 
 def test_versions_named_at_the_start_are_those_that_can_be_asked(made: tuple[str, Library]):
-    wish = serve._wish("sms@1,sms@2,topic", None)
-    assert wish == Wish({"sms": "sms@1", "sms@2": "sms@2", "topic": "topic"})
-    assert serve._wish("sms,sms@1", "prod") == Wish({"sms": "sms@prod", "sms@1": "sms@1"}, "prod")
+    selection = serve._task_selection("sms@1,sms@2,topic", None)
+    assert selection == TaskSelection({"sms": "sms@1", "sms@2": "sms@2", "topic": "topic"})
+    assert serve._task_selection("sms,sms@1", "prod") == TaskSelection({"sms": "sms@prod", "sms@1": "sms@1"}, "prod")
     with pytest.raises(LibraryError, match="names sms@1 twice"):
-        serve._wish("sms@1,topic,sms@1", None)
-    with places.real(*made, wish=wish) as place:
+        serve._task_selection("sms@1,topic,sms@1", None)
+    with places.real(*made, selection=selection) as place:
         assert versions(place, "sms", "sms@1", "sms@2") == [1, 1, 2]
         assert "not at '3'" in versions(place, "sms@3")[0]
 
 
 def test_an_alias_alone_is_served_alone(made: tuple[str, Library]):
-    with places.real(*made, wish=Wish(alias="prod")) as place:
+    with places.real(*made, selection=TaskSelection(alias="prod")) as place:
         assert versions(place, "sms", "sms@prod", "sms@2") == [2, 2, 2]
         assert "not at '1'" in versions(place, "sms@1")[0]
 

@@ -15,7 +15,7 @@ import inlay
 from inlay.errors import AdapterError, LibraryError, RunError, SlotError
 from inlay.library.library import Library
 from inlay.serve.engine import Engine
-from inlay.serve.watch import Catalogue, Choices, Watcher, Wish
+from inlay.serve.watch import Catalogue, Choices, TaskSelection, Watcher
 
 
 class Shop:
@@ -31,9 +31,9 @@ class Shop:
         self.seed += 1
         return places.add(self.host, self.library, name, self.seed, self.base)
 
-    def catalogue(self, wish: Wish | None = None, path: Path | None = None) -> Catalogue:
+    def catalogue(self, selection: TaskSelection | None = None, path: Path | None = None) -> Catalogue:
         engine = Engine(inlay.Host(self.base), self.library)
-        made = Catalogue(engine, self.library, wish, Choices.read(path))
+        made = Catalogue(engine, self.library, selection, Choices.read(path))
         made.sync(force=True)
         return made
 
@@ -79,7 +79,7 @@ def test_nothing_is_read_while_nothing_changes(shop: Shop, monkeypatch: pytest.M
 def test_an_alias_decides_and_its_moves_appear(shop: Shop):
     shop.add("sms")
     shop.library.alias("sms", "prod", 1)
-    catalogue = shop.catalogue(Wish(alias="prod"))
+    catalogue = shop.catalogue(TaskSelection(alias="prod"))
     assert refs(catalogue) == {"sms": "sms@1"}
     shop.library.alias("sms", "prod", 2)
     shop.library.alias("topic", "prod", 1)
@@ -91,7 +91,7 @@ def test_an_alias_decides_and_its_moves_appear(shop: Shop):
 
 
 def test_an_alias_can_be_asked_as_soon_as_it_points_to_what_is_served(shop: Shop):
-    from inlay.serve.ask import Ask
+    from inlay.serve.engine_types import Ask
 
     catalogue = shop.catalogue()
     catalogue.engine.start()
@@ -108,7 +108,7 @@ def test_an_alias_can_be_asked_as_soon_as_it_points_to_what_is_served(shop: Shop
 def test_only_what_is_named_is_served(shop: Shop):
     shop.add("sms")
     shop.add("topic")
-    catalogue = shop.catalogue(Wish({"sms": "sms@1", "topic": "topic"}))
+    catalogue = shop.catalogue(TaskSelection({"sms": "sms@1", "topic": "topic"}))
     assert refs(catalogue) == {"sms": "sms@1", "topic": "topic@2"}
     shop.add("sms")
     shop.add("topic")
@@ -143,9 +143,9 @@ def test_choices_outlive_the_process(shop: Shop):
 
 def test_a_choice_beside_a_list_of_tasks_is_kept(shop: Shop):
     path = shop.root / "choices.json"
-    wish = Wish({"sms": "sms"})
-    shop.catalogue(wish, path).put("topic", None)
-    assert refs(shop.catalogue(wish, path)) == {"sms": "sms@1", "topic": "topic@1"}
+    selection = TaskSelection({"sms": "sms"})
+    shop.catalogue(selection, path).put("topic", None)
+    assert refs(shop.catalogue(selection, path)) == {"sms": "sms@1", "topic": "topic@1"}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from training import work
 
 import inlay
 from inlay.errors import RunError
-from inlay.sweeps.draw import draw, largest
 from inlay.sweeps.grid import Space, read_grid
+from inlay.sweeps.random_search import draw, largest
 from inlay.sweeps.values import Range, read_texts, shown, split_specs
 
 

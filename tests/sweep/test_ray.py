@@ -1,6 +1,6 @@
 """A sweep on a Ray cluster of two nodes: the same table as here, whatever becomes of a worker.
 
-What is decided when workers die is tried with a crew that does as told; the rest with real workers that are killed.
+What is decided when workers die is tried with workers that do as told; the rest with real workers that are killed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import inlay
 from inlay import cluster
 from inlay.errors import RunError
 from inlay.sweeps import ray as engine
-from inlay.sweeps.crew import Crew, Lost, Member
 from inlay.sweeps.local import fields_of
+from inlay.sweeps.ray_workers import LostWorker, RayWorkers, WorkerHandle
 from inlay.training.job import Job
 
 pytest.importorskip("ray")
@@ -108,10 +108,10 @@ def together(monkeypatch: pytest.MonkeyPatch) -> None:
     deal = engine.Ray._deal
     ready: set[int] = set()
 
-    def both(self: engine.Ray, crew: Crew) -> None:
-        if len(crew.ready) == 2 or id(crew) in ready:
-            ready.add(id(crew))
-            deal(self, crew)
+    def both(self: engine.Ray, workers: RayWorkers) -> None:
+        if len(workers.ready) == 2 or id(workers) in ready:
+            ready.add(id(workers))
+            deal(self, workers)
 
     monkeypatch.setattr(engine.Ray, "_deal", both)
 
@@ -158,10 +158,10 @@ def test_a_search_is_asked_here_and_prunes_there(two_nodes: str, base: str):
     assert set(heard.all("pruned")) == {row.label for row in found.rows if row.state == "pruned"}
 
 
-# --- with a crew that does as told --------------------------------------------------------------------------------
+# --- with workers that do as told --------------------------------------------------------------------------------
 
 
-class FakeCrew(Crew):
+class FakeWorkers(RayWorkers):
     """Makes runs at once; a pack with a deadly one dies."""
 
     deadly: tuple[str, ...] = ()
@@ -173,24 +173,24 @@ class FakeCrew(Crew):
         self.share = cluster.Share(1, 1, 0, 1)
         self._jobs: dict[int, Job] = {}
 
-    def _new(self) -> Member:
-        return Member(None, None, "node", self.slots)
+    def _new(self) -> WorkerHandle:
+        return WorkerHandle(None, None, "node", self.slots)
 
     @contextlib.contextmanager
-    def at_work(self, jobs: Sequence[Job], slots: int | None, asks: bool) -> Iterator[None]:
+    def running(self, jobs: Sequence[Job], slots: int | None, asks: bool) -> Iterator[None]:
         yield
 
-    def give(self, member: Member, jobs: Mapping[int, Job]) -> None:
+    def give(self, member: WorkerHandle, jobs: Mapping[int, Job]) -> None:
         self._jobs |= jobs
         member.hand += jobs
 
-    def hear(self) -> Iterator[Any]:
+    def events(self) -> Iterator[Any]:
         for member in list(self.members):
             names = [self._jobs[i].name for i in member.hand]
             self.packs += [names] if names else []
             if any(word in name for name in names for word in self.deadly):
                 self.members = [self._new() if one is member else one for one in self.members]
-                yield Lost(member, "SIGSEGV", self.in_place)
+                yield LostWorker(member, "SIGSEGV", self.in_place)
                 continue
             for i in list(member.hand):
                 yield member, {"event": "failed", "run": self._jobs[i].name, "index": i, **self._ended(self._jobs[i])}
@@ -201,11 +201,11 @@ class FakeCrew(Crew):
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeCrew]:
-    class Own(FakeCrew):
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorkers]:
+    class Own(FakeWorkers):
         packs: list[list[str]] = []  # noqa: RUF012
 
-    monkeypatch.setattr(engine, "Crew", Own)
+    monkeypatch.setattr(engine, "RayWorkers", Own)
     monkeypatch.setattr(cluster, "joined", lambda address: contextlib.nullcontext())
     monkeypatch.setattr(cluster, "problems", lambda address: [])
     return Own
@@ -215,7 +215,7 @@ def rates(n: int) -> dict[str, Any]:
     return {"lr": [k / 1000 for k in range(1, n + 1)]}
 
 
-def test_a_run_that_kills_its_worker_is_found_and_nobody_else_is_blamed(fake: type[FakeCrew], base: str):
+def test_a_run_that_kills_its_worker_is_found_and_nobody_else_is_blamed(fake: type[FakeWorkers], base: str):
     fake.deadly = ("lr=0.006",)
     found = inlay.sweep(inlay.Host(base), run(), rates(16), engine="ray")
     problems = {row.label: row.error for row in found.rows}
@@ -225,14 +225,14 @@ def test_a_run_that_kills_its_worker_is_found_and_nobody_else_is_blamed(fake: ty
     assert sizes == [8, 4, 2, 1], "in packs of half the size"
 
 
-def test_two_deaths_are_needed(fake: type[FakeCrew], base: str):
+def test_two_deaths_are_needed(fake: type[FakeWorkers], base: str):
     fake.deadly, fake.slots = ("lr=0.001",), 1
     found = inlay.sweep(inlay.Host(base), run(), rates(2), engine="ray")
     assert "died twice" in found.rows[0].error
     assert [pack for pack in fake.packs if pack == ["lr=0.001"]] == [["lr=0.001"]] * 2
 
 
-def test_a_machine_that_goes_is_nobodys_fault(fake: type[FakeCrew], base: str):
+def test_a_machine_that_goes_is_nobodys_fault(fake: type[FakeWorkers], base: str):
     fake.deadly, fake.in_place, fake.slots = ("lr=0.001",), False, 2
 
     def recover(event: dict[str, Any]) -> None:
@@ -244,7 +244,7 @@ def test_a_machine_that_goes_is_nobodys_fault(fake: type[FakeCrew], base: str):
     assert {row.error for row in found.rows} == {"made up"}
 
 
-def test_what_a_local_sweep_has_done_is_taken_over(fake: type[FakeCrew], base: str, tmp_path: Path):
+def test_what_a_local_sweep_has_done_is_taken_over(fake: type[FakeWorkers], base: str, tmp_path: Path):
     def stop(event: dict[str, Any]) -> None:
         if event["event"] == "step" and event["run"] == "lr=0.002":
             raise KeyboardInterrupt
@@ -265,15 +265,15 @@ def test_what_a_local_sweep_has_done_is_taken_over(fake: type[FakeCrew], base: s
 
 def test_a_worker_with_another_base_is_refused(base: str, tmp_path: Path):
     other = inlay.Host(tiny.save_text_model(tmp_path, hidden_dropout_prob=0.1, seed=1))
-    crew = Crew.__new__(Crew)
-    crew.host = inlay.Host(base)
+    workers = RayWorkers.__new__(RayWorkers)
+    workers.host = inlay.Host(base)
     its = {"node": "abcdefghij", "slots": 1, "identity": engine_identity(other)}
     with pytest.raises(RunError, match="on node abcdefgh cannot be used: its base is sha256"):
-        crew._join(Member(None, None), its)
+        workers._join(WorkerHandle(None, None), its)
     with pytest.raises(RunError, match="cannot be used: there is no folder"):
-        crew._join(Member(None, None), {"node": "n", "problem": "there is no folder 'x'"})
-    member = Member(None, None)
-    crew._join(member, {**its, "identity": engine_identity(crew.host)})
+        workers._join(WorkerHandle(None, None), {"node": "n", "problem": "there is no folder 'x'"})
+    member = WorkerHandle(None, None)
+    workers._join(member, {**its, "identity": engine_identity(workers.host)})
     assert member.slots == 1
 
 

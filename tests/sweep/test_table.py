@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inlay.errors import RunError
-from inlay.sweeps.files import cells, header
+from inlay.sweeps.exports import cells, header
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Select, Sweep, rank, worth_keeping
 

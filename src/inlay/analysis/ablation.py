@@ -14,7 +14,7 @@ from typing import Any
 
 from inlay import drawing, metrics
 from inlay.analysis.finding import Finding
-from inlay.analysis.removed import Span, outputs_without, refuse_nothing, spans
+from inlay.analysis.layer_removal import Span, outputs_without, refuse_nothing, spans
 from inlay.analysis.rows import deciding, rows_of
 from inlay.comparison.baselines import majority
 from inlay.engine.evaluate import outputs_of, score

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inlay.analysis.against import Axis, against
 from inlay.analysis.finding import Finding
+from inlay.analysis.metric_vs_option import Axis, metric_vs_option
 from inlay.sweeps.store import Row
 
 AXIS = Axis("init", ("init",), "standard deviation of the initial weights", 10)
@@ -13,4 +13,4 @@ AXIS = Axis("init", ("init",), "standard deviation of the initial weights", 10)
 
 def init(rows: Sequence[Row]) -> Finding:
     """The metric against the standard deviation of an adapter's initial weights."""
-    return against(rows, AXIS)
+    return metric_vs_option(rows, AXIS)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from inlay import drawing
-from inlay.analysis.beside import beside
 from inlay.analysis.finding import Finding
 from inlay.analysis.rows import deciding, rows_of
+from inlay.analysis.variants import loaded_variants
 from inlay.bank import sparse
 from inlay.bank.delta import WeightMethod
 from inlay.engine.evaluate import outputs_of, score
@@ -98,7 +98,7 @@ def along(
     for i in range(0, len(places), together):
         some = places[i : i + together]
         moved = [end | {n: _between(n, *ends, a) for n, ends in moving.items()} for a in some]
-        with beside(host, {f"{name} {number}": (record, own) for number, own in enumerate(moved)}) as names:
+        with loaded_variants(host, {f"{name} {number}": (record, own) for number, own in enumerate(moved)}) as names:
             outputs = outputs_of(host, [(named, rows) for named in names])
         for a, out in zip(some, outputs, strict=True):
             with torch.no_grad():

@@ -16,7 +16,7 @@ from typing import Any
 from inlay import config
 from inlay.bank.delta import Method, parse
 from inlay.errors import RunError
-from inlay.library.about import data_name
+from inlay.library.card_text import data_name
 from inlay.runs.run import Run
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry, key, rank

@@ -19,7 +19,7 @@ from inlay import drawing
 from inlay.analysis import texts
 from inlay.analysis.finding import Finding
 from inlay.analysis.norm_outputs import norm_outputs
-from inlay.analysis.plane import plane
+from inlay.analysis.pca import pca
 from inlay.base.load import load_tokenizer
 from inlay.engine.alpha import has_alpha
 from inlay.engine.host import Host
@@ -56,7 +56,7 @@ def shift(
     shares: dict[str, tuple[float, float]] = {}
     summary: dict[str, Any] = {}
     for name, (before, after) in _moved(host, [*names, *([None] if bare else [])], seen).items():
-        found = plane(torch.cat([before, after]))
+        found = pca(torch.cat([before, after]))
         shares[name] = found.shares
         places = zip(*torch.split(found.points, tokens), strict=True)
         for (row, token), label, way in zip(written, labels, places, strict=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inlay.analysis.against import Axis, against
 from inlay.analysis.finding import Finding
+from inlay.analysis.metric_vs_option import Axis, metric_vs_option
 from inlay.sweeps.store import Row
 
 AXIS = Axis("size", ("size", "rank"), "adapter size", 2)
@@ -13,4 +13,4 @@ AXIS = Axis("size", ("size", "rank"), "adapter size", 2)
 
 def size(rows: Sequence[Row]) -> Finding:
     """The metric against the size of bottlenecks (or the rank of LoRA), the best learning rate at each size."""
-    return against(rows, AXIS)
+    return metric_vs_option(rows, AXIS)

@@ -14,7 +14,7 @@ from inlay.bank.delta import Method, WeightMethod, parse
 from inlay.base.sites import Sites
 from inlay.bench.figures import Figures, products_of
 from inlay.bench.sizes import Sizes, sizes_of
-from inlay.library.about import size
+from inlay.library.card_text import size
 from inlay.training.memory import PER_TOKEN, run_bytes, slots_in
 
 STEP_ROWS = 32

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from inlay.cli import early, known, options, output
-from inlay.cli.bundles import Record, bundled
+from inlay.cli import option_checks, options, output, preflight
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, App
+from inlay.cli.option_groups import NamedTupleOptions, expand_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +28,7 @@ _PEER_SETTINGS = ("grouped", "compile", "fp32", "autocast", "bf16")
 
 def _check_peer_settings(text: str) -> None:
     for one in text.split(","):
-        known.one_of("setting of peers", ("best", "plain", *_PEER_SETTINGS))(one)
+        option_checks.one_of("setting of peers", ("best", "plain", *_PEER_SETTINGS))(one)
 
 
 class Common(NamedTuple):
@@ -38,8 +38,8 @@ class Common(NamedTuple):
         str,
         options.option(
             *(METHOD, "--shape", "SHAPE"),
-            f"minilm (the default base), or random weights of another shape: {options.either(known.SHAPES)}.",
-            check=known.one_of("shape", ("minilm", *known.SHAPES)),
+            f"minilm (the default base), or random weights of another shape: {options.either(option_checks.SHAPES)}.",
+            check=option_checks.one_of("shape", ("minilm", *option_checks.SHAPES)),
         ),
     ] = "minilm"
     base: Annotated[
@@ -51,7 +51,7 @@ class Common(NamedTuple):
         options.option(
             *(DATA, "--lengths", "KIND"),
             "Lengths of rows: glue (5 to 128 tokens, 31 on average) or short (5 to 16).",
-            check=known.one_of("kind of lengths", ("glue", "short")),
+            check=option_checks.one_of("kind of lengths", ("glue", "short")),
         ),
     ] = "glue"
     data: Annotated[
@@ -107,7 +107,7 @@ BatchSize = Annotated[str, options.option(DATA, "--batch-size", "N", "Rows per b
 
 
 @app.command()
-@bundled(common=Record(Common))
+@expand_groups(common=NamedTupleOptions(Common))
 def train(
     method: options.Method = "houlsby:size=64",
     runs: Annotated[str, options.option(DATA, "--runs", "N", "Runs side by side, or several numbers: 1,16,64.")] = "1",
@@ -126,7 +126,7 @@ def train(
 
 
 @app.command()
-@bundled(common=Record(Common))
+@expand_groups(common=NamedTupleOptions(Common))
 def serve(method: options.Method = "houlsby:size=64", batch_size: BatchSize = "32", *, common: Common) -> None:
     """Time batches of one task, from token ids to logits.
 
@@ -138,7 +138,7 @@ def serve(method: options.Method = "houlsby:size=64", batch_size: BatchSize = "3
 
 
 @app.command()
-@bundled(common=Record(Common))
+@expand_groups(common=NamedTupleOptions(Common))
 def mixed(
     method: options.Method = "lora",
     batch_size: BatchSize = "64",
@@ -217,10 +217,10 @@ def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common:
         from inlay.data.source import check_file
 
         check_file(common.data)
-    early.check_base(common.base)
-    early.check_writable(common.out)
+    preflight.check_base(common.base)
+    preflight.check_writable(common.out)
     peers = _peers(common)
-    early.check_specs(method)
+    preflight.check_specs(method)
     from inlay.bench.work import compare
 
     screen, people = output.console(common.as_json), output.console(as_json=True)

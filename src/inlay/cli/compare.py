@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import early, known, options, output, settings, train
-from inlay.cli.bundles import bundled
+from inlay.cli import option_checks, options, output, preflight, settings, train
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
+from inlay.cli.option_groups import expand_groups
 from inlay.runs.run import data_name, make_run
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from inlay.comparison.plan import Part, Plan
+    from inlay.comparison.runner import ComparisonRunner
     from inlay.comparison.table import Comparison
-    from inlay.comparison.work import Work
     from inlay.engine.host import Host
     from inlay.runs.run import Run
     from inlay.sweeps.ray import Cluster
 
 
-@bundled(given=settings.Settings(without=("method", "teacher", "unlabelled")))
+@expand_groups(given=settings.Settings(without=("method", "teacher", "unlabelled")))
 def compare(
     data: Annotated[
         list[str] | None, typer.Argument(metavar="DATA...", help="Files, folders with splits, or hub datasets.")
@@ -41,7 +41,7 @@ def compare(
         options.option(
             *(METHOD, "--methods", "SPEC,SPEC"),
             "The methods to compare.  [default: frozen,norms,bitfit,adapterbias,lora,houlsby,finetune:top=1]",
-            check=known.methods,
+            check=option_checks.methods,
         ),
     ] = None,
     base: options.Base = None,
@@ -101,21 +101,21 @@ def compare(
     from inlay.library.library import Library
     from inlay.library.names import check_name
 
-    screen, kept, wrong = output.console(as_json), Library(library), early.Problems()
+    screen, kept, wrong = output.console(as_json), Library(library), preflight.Problems()
     runs = _runs(data or [], manifest, given, wrong)
     named = check_name(name or "-".join(run.name or data_name(str(run.data)) for run in runs)[:100] or "comparison")
-    values = early.read_grid(grid, wrong)
-    wrong.check(early.check_base, base)
-    wrong.check(early.check_engine, engine, address, workers)
-    wrong.check(early.check_logs, log)
-    wrong.check(early.check_writable, csv, latex, plot)
+    values = preflight.read_grid(grid, wrong)
+    wrong.check(preflight.check_base, base)
+    wrong.check(preflight.check_engine, engine, address, workers)
+    wrong.check(preflight.check_logs, log)
+    wrong.check(preflight.check_writable, csv, latex, plot)
     wrong.check(_check_drawing, plot)
     wrong.stop()
-    early.check_specs(task=given.get("task"))
-    from inlay.cli.comparing import show_plan
+    preflight.check_specs(task=given.get("task"))
+    from inlay.cli.compare_display import show_plan
     from inlay.comparison.baselines import TRIALS
     from inlay.comparison.plan import METHODS, Plan
-    from inlay.comparison.work import Work
+    from inlay.comparison.runner import ComparisonRunner
     from inlay.sweeps.ray import read_engine
     from inlay.sweeps.store import Store, remove
 
@@ -129,13 +129,15 @@ def compare(
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = Work(host, parts, plan, named, opened, slots, logs, save_every, cluster)
-        show_plan(screen, work)
-        found = run(work, screen)
+        runner = ComparisonRunner(host, parts, plan, named, opened, slots, logs, save_every, cluster)
+        show_plan(screen, runner)
+        found = run(runner, screen)
     _finish(found, screen, {"csv": csv, "latex": latex, "plot": plot}, as_json)
 
 
-def _runs(data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], problems: early.Problems) -> list[Run]:
+def _runs(
+    data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], problems: preflight.Problems
+) -> list[Run]:
     """A run for every dataset."""
     from inlay.runs.inputs import check
     from inlay.runs.manifest import read_manifest
@@ -167,24 +169,24 @@ def _read(plan: Plan, runs: Sequence[Run], cluster: Cluster | None, load: Any) -
     """The base and the datasets; one error names everything that is wrong."""
     from inlay.comparison.plan import read_parts
 
-    problems = early.Problems([*plan.problems(), *(text for run in runs for text in plan.space(run)[1])])
+    problems = preflight.Problems([*plan.problems(), *(text for run in runs for text in plan.space(run)[1])])
     problems.stop()
     host = load()
     return host, read_parts(host, runs, plan, cluster)
 
 
-def run(work: Work, screen: Console, do: Callable[[], Comparison] | None = None) -> Comparison:
+def run(runner: ComparisonRunner, screen: Console, do: Callable[[], Comparison] | None = None) -> Comparison:
     """Run what has not been run, and show how far it has come; Ctrl-C says how to go on.
 
     Args:
-        do: what runs it, if not `work.run`.
+        do: what runs it, if not `runner.run`.
     """
-    from inlay.cli.comparing import CompareProgress
+    from inlay.cli.compare_display import CompareProgress
 
     try:
-        with train.default_interrupt(), CompareProgress(screen, work) as progress:
-            work.engine.callbacks = [progress, *work.engine.callbacks]
-            return (do or work.run)()
+        with train.default_interrupt(), CompareProgress(screen, runner) as progress:
+            runner.engine.callbacks = [progress, *runner.engine.callbacks]
+            return (do or runner.run)()
     except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
         screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)
@@ -193,7 +195,7 @@ def run(work: Work, screen: Console, do: Callable[[], Comparison] | None = None)
 
 def _finish(found: Comparison, screen: Console, files: Mapping[str, Path | None], as_json: bool) -> None:
     """The table, the files and the document."""
-    from inlay.cli.comparing import show_comparison
+    from inlay.cli.compare_display import show_comparison
 
     show_comparison(screen, found)
     writers = {"csv": found.to_csv, "latex": found.to_latex, "plot": found.plot}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import options, output, report
+from inlay.cli import demo_page, options, output
 from inlay.cli.help import OUTPUT, RUNNING
 from inlay.errors import BaseError, DataError
 
@@ -98,8 +98,8 @@ def demo(
     data = {lesson.name: _write_data(lesson, out / "data" / lesson.name) for lesson in LESSONS}
     found = _run(data, out, quick, screen)
     found |= {"seconds": round(time.perf_counter() - began, 1), "report": str(out / "report.html")}
-    report.write(out / "report.html", found, CHECKS)
-    report.show(screen, found, CHECKS)
+    demo_page.write(out / "report.html", found, CHECKS)
+    demo_page.show(screen, found, CHECKS)
     if as_json:
         output.document(found)
     if not all(found["checks"].values()):
@@ -205,7 +205,7 @@ def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: Console) -
 
 
 def _train(host: Host, run: Run, screen: Console, library: Library | None = None) -> Result:
-    from inlay.cli.progress import Progress
+    from inlay.cli.train_display import Progress
     from inlay.training.api import train
 
     with Progress(screen, 1, {run.name: run.metric or ""}) as progress:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from inlay.cli import options, output
-from inlay.cli.chosen import open_library
 from inlay.cli.help import DATA
+from inlay.cli.named_adapters import open_library
 
 
 def ensemble(

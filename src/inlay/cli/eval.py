@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import measured, options, output
-from inlay.cli.chosen import open_library
+from inlay.cli import eval_data, options, output
 from inlay.cli.help import DATA
-from inlay.cli.progress import decimals
+from inlay.cli.named_adapters import open_library
+from inlay.cli.train_display import decimals
 from inlay.errors import DataError
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ def evaluate(
     from inlay.data.record import Skipped, stop_or_skip
 
     screen = output.console(as_json)
-    measured.check([name], library, base, needs_rows=False)
+    eval_data.check([name], library, base, needs_rows=False)
     sources = _sources(data, per_language, split, format, encoding)
     given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
     known = open_library(library).find(name)
     for source in sources.values():
-        measured.check_columns(known, source, given)
-    host, adapter, entry = measured.open_adapter(name, library, base, weights)
+        eval_data.check_columns(known, source, given)
+    host, adapter, entry = eval_data.open_adapter(name, library, base, weights)
     bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
     found = {key: _evaluate(host, name, adapter.about, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.count:
@@ -82,7 +82,7 @@ def _sources(
 
     if per_language:
         return open_per_language(data, format=format, encoding=encoding)
-    return dict([measured.labelled_source(data, split, format, encoding)])
+    return dict([eval_data.labelled_source(data, split, format, encoding)])
 
 
 def _evaluate(
@@ -91,7 +91,7 @@ def _evaluate(
     from inlay.comparison.baselines import majority
     from inlay.engine.evaluate import measure
 
-    examples = measured.examples_of(host, name, about, source, given, bad, screen)
+    examples = eval_data.examples_of(host, name, about, source, given, bad, screen)
     metrics, unknown = measure(host, name, examples)
     if unknown:
         labels = ", ".join(sorted(unknown)[:5])
@@ -105,7 +105,7 @@ def _evaluate(
 def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
     """Whether these are the rows that it learned from, and a line that says so."""
     from inlay.data.digest import is_same
-    from inlay.library.about import section
+    from inlay.library.card_text import section
 
     seen = is_same(source.name, section(entry.card, "files").get("train"))
     if seen:

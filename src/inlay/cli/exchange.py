@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import known, options, output
-from inlay.cli.chosen import base_of, open_library
+from inlay.cli import option_checks, options, output
 from inlay.cli.help import METHOD, OUTPUT
+from inlay.cli.named_adapters import base_of, open_library
 from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Dtype = Annotated[
     options.option(
         *(OUTPUT, "--dtype", "DTYPE"),
         "float16 (half the size) or float32.  [default: unchanged]",
-        check=known.one_of("dtype", ("float16", "float32")),
+        check=option_checks.one_of("dtype", ("float16", "float32")),
     ),
 ]
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="A hub repository: owner/name.")]
@@ -51,7 +51,7 @@ def export(
         options.option(
             *(OUTPUT, "--as", "KIND"),
             f"Who will load it: {options.either(FORMATS)}.",
-            check=known.one_of("format", FORMATS),
+            check=option_checks.one_of("format", FORMATS),
         ),
     ] = "inlay",
     dtype: Dtype = None,
@@ -68,7 +68,7 @@ def export(
         inlay library export tickets@prod for-peft --as peft
     """
     from inlay.interop import exported
-    from inlay.library.about import size
+    from inlay.library.card_text import size
 
     screen, store = output.console(as_json), open_library(library)
     entry = store.find(ref)
@@ -92,7 +92,7 @@ def _fill_as(
     format: str, store: Library, entry: Entry, dtype: str | None, base: str | None, headless: bool
 ) -> Callable[[Path], None]:
     """Writing a peer's folder; its README says how the peer loads it."""
-    from inlay.library.readme import readme
+    from inlay.library.model_card import render_model_card
 
     named = base_of(base, [entry])
     from inlay.interop.exchange import without_head
@@ -103,7 +103,7 @@ def _fill_as(
 
     def fill(folder: Path) -> None:
         _peer(format).write(adapter, loaded, folder)
-        (folder / "README.md").write_text(readme(entry.card, peer=format), encoding="utf-8")
+        (folder / "README.md").write_text(render_model_card(entry.card, peer=format), encoding="utf-8")
 
     return fill
 
@@ -196,7 +196,7 @@ def _load(name: str | None) -> Base:
 
 
 def _kept(entry: Entry, store: Library, as_json: bool) -> None:
-    from inlay.library.about import size
+    from inlay.library.card_text import size
 
     screen = output.console(as_json)
     screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) saved to {store.root}", soft_wrap=True)

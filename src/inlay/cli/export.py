@@ -58,7 +58,7 @@ def onnx(
     screen = output.console(as_json)
     host = _host(names, base, library)
     from inlay.interop.onnx import export
-    from inlay.library.about import size
+    from inlay.library.card_text import size
 
     screen.print(f"tracing {host.base.name}; this takes a while", style="dim", soft_wrap=True)
     done = export(host, names, out, opset=opset, tokenizer=tokenizer, external_data=external_data, overwrite=overwrite)
@@ -100,7 +100,7 @@ def merged(
     """
     host = _host([name], base, library)
     from inlay.interop.merge import merge
-    from inlay.library.about import size
+    from inlay.library.card_text import size
 
     done = merge(host, name, out, without_head=without_head, tokenizer=tokenizer)
     screen = output.console(as_json)
@@ -113,7 +113,7 @@ def merged(
 
 def _host(names: list[str], base: str | None, library: str | None) -> Host:
     """The base in fp32 on the CPU, with these adapters under the names they were asked by."""
-    from inlay.cli.chosen import base_of, host_with, open_library
+    from inlay.cli.named_adapters import base_of, host_with, open_library
 
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

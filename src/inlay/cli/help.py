@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import Default
 
-from inlay.cli.memory import keep_memory
+from inlay.cli.allocator import keep_memory
 from inlay.cli.output import quiet
 from inlay.errors import InlayError
 from inlay.untrusted import visible

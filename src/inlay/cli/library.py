@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import ensemble, exchange, options, output
-from inlay.cli.chosen import open_library
 from inlay.cli.help import DATA, App
+from inlay.cli.named_adapters import open_library
 from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
@@ -39,18 +39,18 @@ def list_(
         inlay library list
         inlay library list --all-versions --json
     """
-    from inlay.cli.cards import show_list
+    from inlay.cli.card_display import show_list
     from inlay.library.aliases import current_of_all
+    from inlay.library.index import read_index
     from inlay.library.library import Problem
-    from inlay.library.shelf import read_shelves
 
     screen, store = output.console(as_json), open_library(library)
     problems: list[Problem] = []
-    entries, shelves = store.list(all_versions=all_versions, damaged=problems), read_shelves(store.storage)
+    entries, index = store.list(all_versions=all_versions, damaged=problems), read_index(store.storage)
     newest = list({entry.name: entry for entry in entries}.values())  # ascending: the last one stays
     if entries:
-        older = 0 if all_versions else sum(len(shelf.versions[:-1]) for shelf in shelves.values())
-        show_list(screen, entries, newest, current_of_all(store.storage, shelves, []), older)
+        older = 0 if all_versions else sum(len(indexed.versions[:-1]) for indexed in index.values())
+        show_list(screen, entries, newest, current_of_all(store.storage, index, []), older)
     elif not problems:
         screen.print(f"no adapters in {store.root} yet; inlay train FILE makes one", soft_wrap=True)
     for problem in problems:
@@ -69,7 +69,7 @@ def show(ref: options.Adapter, library: options.Library = None, as_json: output.
         inlay library show tickets
         inlay library show tickets@prod --json
     """
-    from inlay.cli.cards import show_card
+    from inlay.cli.card_display import show_card
 
     store = open_library(library)
     entry = store.find(ref)
@@ -119,7 +119,7 @@ def diff(
         inlay library diff tickets@1 tickets@2
         inlay library diff tickets tone --json
     """
-    from inlay.cli.cards import show_diff
+    from inlay.cli.card_display import show_diff
     from inlay.library.diff import compare
 
     store = open_library(library)
@@ -189,7 +189,7 @@ def rm(
         inlay library rm tickets@1
         inlay library rm tickets tone
     """
-    from inlay.library.about import in_library
+    from inlay.library.card_text import in_library
     from inlay.library.trash import removable
 
     screen, store = output.console(as_json), open_library(library)
@@ -268,7 +268,7 @@ def gc(
 
 
 def _amount(freed: Freed) -> str:
-    from inlay.library.about import size
+    from inlay.library.card_text import size
 
     return f"{freed.files:,} file{'' if freed.files == 1 else 's'} ({size(freed.bytes)})"
 

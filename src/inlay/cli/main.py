@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "params": ("params:params", "Count the parameters that methods train."),
     "plan": ("plan:plan", "Estimate whether N tasks fit, and what they cost."),
     "info": ("info:info", "Show versions, devices, methods and tasks."),
-    "report": ("report_page:report", "Write an HTML report on an adapter."),
+    "report": ("report:report", "Write an HTML report on an adapter."),
     "analyze": ("analyze:app", "Plot what adapters have learned."),
     "library": ("library:app", "Manage adapters, their versions and aliases."),
     "export": ("export:app", "Export adapters to ONNX or plain models."),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from inlay.cli import known
+from inlay.cli import option_checks
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, checked
 from inlay.library.names import check_alias, check_name
 
@@ -30,7 +30,9 @@ Adapter = Annotated[
 Adapters = Annotated[
     str, typer.Argument(metavar="NAME[,NAME...]", help="One or several adapters of one base: sms, or sms,tone@2.")
 ]
-Method = Annotated[str, option(METHOD, "--method", "SPEC", "The method, such as houlsby:size=64.", check=known.method)]
+Method = Annotated[
+    str, option(METHOD, "--method", "SPEC", "The method, such as houlsby:size=64.", check=option_checks.method)
+]
 Text = Annotated[
     str | None,
     option(DATA, "--text", "COLUMN", "The column with the text, words or question; subject,body joins two columns."),
@@ -47,8 +49,9 @@ Split = Annotated[
     str | None,
     option(
         *(DATA, "--split", "SPLIT"),
-        f"The split of DATA to use: {either(known.SPLITS)}.  [default: test, or validation if there is no test]",
-        check=known.one_of("split", known.SPLITS),
+        f"The split of DATA to use: {either(option_checks.SPLITS)}.  "
+        "[default: test, or validation if there is no test]",
+        check=option_checks.one_of("split", option_checks.SPLITS),
     ),
 ]
 Rows = Annotated[int | None, option(DATA, "--rows", "N", "Use N rows, drawn at random.  [default: all]", min=1)]
@@ -57,8 +60,8 @@ Format = Annotated[
     str | None,
     option(
         *(RARE, "--format", "FORMAT"),
-        f"The format of the data: {either(known.FORMATS)}.  [default: detected]",
-        check=known.data_format,
+        f"The format of the data: {either(option_checks.FORMATS)}.  [default: detected]",
+        check=option_checks.data_format,
     ),
 ]
 Encoding = Annotated[str | None, option(RARE, "--encoding", "ENCODING", "The encoding of the data.  [default: UTF-8]")]
@@ -91,7 +94,7 @@ Weights = Annotated[
         "How the base's weights are stored: plain; prepack, faster on CPUs, but not for fine-tuned tasks; int8 (CPU) "
         "or fp8 (CUDA), faster still, but scores change slightly.  "
         "[default: plain; on a CPU, to serve or for a large file: prepack]",
-        check=known.one_of("form of weights", known.WEIGHTS),
+        check=option_checks.one_of("form of weights", option_checks.WEIGHTS),
     ),
 ]
 SaveEvery = Annotated[float, option(RUNNING, "--save-every", "S", "Save a checkpoint every S seconds.", min=0)]
@@ -104,8 +107,8 @@ Engine = Annotated[
         RUNNING,
         "--engine",
         "ENGINE",
-        f"Where to run: {either(known.ENGINES)}.",
-        check=known.one_of("engine", known.ENGINES),
+        f"Where to run: {either(option_checks.ENGINES)}.",
+        check=option_checks.one_of("engine", option_checks.ENGINES),
     ),
 ]
 Address = Annotated[
@@ -131,7 +134,7 @@ Log = Annotated[
     option(
         *(OUTPUT, "--log", "KIND:WHERE"),
         "Log to jsonl:FILE, tensorboard:FOLDER, wandb:PROJECT or mlflow:EXPERIMENT. Repeatable.",
-        check=known.log,
+        check=option_checks.log,
     ),
 ]
 Half = Annotated[bool, option(OUTPUT, "--half", None, "Store adapters in fp16, at half the size.")]

@@ -20,7 +20,7 @@ import typer
 
 from inlay import screen
 from inlay.base import caches
-from inlay.library.about import percent as percent
+from inlay.library.card_text import percent as percent
 from inlay.screen import GAP as GAP
 from inlay.screen import table as table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from inlay.cli import known, options, output
+from inlay.cli import option_checks, options, output
 from inlay.cli.help import METHOD, usage
 from inlay.errors import InlayError, SpecError
 from inlay.heads import HEADS
@@ -24,8 +24,8 @@ def params(
         str,
         options.option(
             *(METHOD, "--shape", "SHAPE"),
-            f"{options.either(known.SHAPES)}; or a folder with a config.json.",
-            check=known.shape,
+            f"{options.either(option_checks.SHAPES)}; or a folder with a config.json.",
+            check=option_checks.shape,
         ),
     ] = "bert-base",
     method: Annotated[
@@ -33,12 +33,14 @@ def params(
         options.option(
             *(METHOD, "--method", "SPEC"),
             "A method such as houlsby:size=64, or several separated by commas. Repeatable.  [default: every method]",
-            check=known.methods,
+            check=option_checks.methods,
         ),
     ] = None,
     head: Annotated[
         str | None,
-        options.option(METHOD, "--head", "HEAD", f"Count a head too: {options.either(HEADS)}.", check=known.head),
+        options.option(
+            METHOD, "--head", "HEAD", f"Count a head too: {options.either(HEADS)}.", check=option_checks.head
+        ),
     ] = None,
     labels: Annotated[
         int | None, options.option(METHOD, "--labels", "N", "The number of labels.  [default: 2]", min=1)

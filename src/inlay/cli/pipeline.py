@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from inlay.cli.asking import Asking
-    from inlay.cli.chosen import Answering
-    from inlay.cli.texts import Row
+    from inlay.cli.named_adapters import Predictor
+    from inlay.cli.predict_input import InputRow
+    from inlay.cli.predict_job import PredictJob
     from inlay.tasks import Answer
 
 T = TypeVar("T")
@@ -31,29 +31,29 @@ of torch's, and with the usual 5 ms may wait longer than it works."""
 _OBJECTS = 200_000
 """New objects from which on the garbage collector looks for cycles. Parts on their way hold about as many, and none."""
 
-Finish = Callable[[int, "list[Row]", "Sequence[Answer] | None"], None]
+Finish = Callable[[int, "list[InputRow]", "Sequence[Answer] | None"], None]
 """Takes a part's number, rows and answers, one of every adapter to every row; None if the part was done before."""
 
 
 def answer_all(
-    host: Answering, asking: Asking, finish: Finish, done: Callable[[int], bool] = lambda number: False
+    host: Predictor, job: PredictJob, finish: Finish, done: Callable[[int], bool] = lambda number: False
 ) -> None:
     """Answer every part that is not done, and finish all of them, in order."""
 
-    def encoded() -> Iterator[tuple[int, list[Row], Any]]:
-        for number, rows in enumerate(asking.parts()):
-            yield number, rows, None if done(number) else host.encode(asking.requests(rows))
+    def encoded() -> Iterator[tuple[int, list[InputRow], Any]]:
+        for number, rows in enumerate(job.parts()):
+            yield number, rows, None if done(number) else host.encode(job.requests(rows))
 
-    def decoded(part: tuple[int, list[Row], Any, Any]) -> None:
+    def decoded(part: tuple[int, list[InputRow], Any, Any]) -> None:
         number, rows, own, ran = part
-        finish(number, rows, None if own is None else asking.every(rows, host.decode(own, ran)))
+        finish(number, rows, None if own is None else job.every(rows, host.decode(own, ran)))
 
-    with _undisturbed(), Ahead(encoded(), asking.texts.waits) as parts, Behind(decoded) as rest:
+    with _undisturbed(), ReadAhead(encoded(), job.texts.waits) as parts, WriteBehind(decoded) as rest:
         for number, rows, own in parts:
             rest.give((number, rows, own, None if own is None else host.run(own)))
 
 
-class Ahead(Generic[T]):
+class ReadAhead(Generic[T]):
     """The items of an iterable, taken from it in a thread of its own, one ahead of who asks for them."""
 
     def __init__(self, items: Iterable[T], here: bool = False):
@@ -99,7 +99,7 @@ class Ahead(Generic[T]):
                 continue
 
 
-class Behind(Generic[T]):
+class WriteBehind(Generic[T]):
     """Work on items in a thread of its own, in their order; who gives them is one ahead."""
 
     def __init__(self, work: Callable[[T], None]):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import early, known, options, output
+from inlay.cli import option_checks, options, output, preflight
 from inlay.cli.help import DATA, METHOD, RUNNING, TRAINING
-from inlay.library.about import size
+from inlay.library.card_text import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +31,8 @@ def plan(
         str | None,
         options.option(
             *(METHOD, "--shape", "SHAPE"),
-            f"A shape instead of a base: {options.either(known.SHAPES)}.",
-            check=known.shape,
+            f"A shape instead of a base: {options.either(option_checks.SHAPES)}.",
+            check=option_checks.shape,
         ),
     ] = None,
     method: options.Method = "houlsby",
@@ -58,8 +58,8 @@ def plan(
         raise typer.BadParameter("--base and --shape cannot be combined")
     if device_memory is not None and not 0 < device_memory < 1e9:
         raise typer.BadParameter("expected more than 0 GB", param_hint="'--device-memory'")
-    early.check_base(base)
-    early.check_specs(method)
+    preflight.check_base(base)
+    preflight.check_specs(method)
     name, sites, made = _settle(base, shape, method)
     from inlay.bench import figures
     from inlay.bench.plan import Question

@@ -1,8 +1,8 @@
 """`inlay predict`: the answers of one adapter or of several, from one pass over every text.
 
 Without `--out` all answers are held in memory and shown at the end. With it they are written in parts of so many
-rows of the input (see `parts.py`), so memory does not grow with the input. Batches are cut within a part: an output
-does not depend on where a command was stopped and resumed. Parts are read, run and written side by side
+rows of the input (see `resumable_output.py`), so memory does not grow with the input. Batches are cut within a part: an
+output does not depend on where a command was stopped and resumed. Parts are read, run and written side by side
 (`pipeline.py`).
 """
 
@@ -18,16 +18,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import answers, known, options, output
-from inlay.cli.chosen import Answering, Chosen, Here, base_of, find, find_there, host_with, open_library, packed
+from inlay.cli import option_checks, options, output, predict_display
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING
+from inlay.cli.named_adapters import (
+    HostPredictor,
+    NamedAdapter,
+    Predictor,
+    base_of,
+    faster_weights,
+    find_in_library,
+    find_in_service,
+    host_with,
+    open_library,
+)
 from inlay.errors import InlayError, RunError
 from inlay.version import __version__
 
 if TYPE_CHECKING:
-    from inlay.cli.asking import Asking
-    from inlay.cli.parts import Parts
-    from inlay.cli.texts import Row, Texts
+    from inlay.cli.predict_input import InputRow, InputRows
+    from inlay.cli.predict_job import PredictJob
+    from inlay.cli.resumable_output import OutputParts
     from inlay.library.library import Entry, Library
     from inlay.tasks import Answer
 
@@ -76,7 +86,7 @@ def predict(
         options.option(
             *(METHOD, "--threshold", "P"),
             "Give no label below this score (abstain); uncertainty=P: where the members of an ensemble disagree more.",
-            check=known.threshold,
+            check=option_checks.threshold,
         ),
     ] = None,
     raw: Annotated[bool, options.option(METHOD, "--raw", None, "Give uncalibrated scores.")] = False,
@@ -116,52 +126,59 @@ def predict(
         )
     if out is None and (resume or overwrite or raw_csv):
         raise typer.BadParameter("--resume, --overwrite and --raw-csv need --out")
-    from inlay.cli import parts
-    from inlay.cli.asking import Asking
+    from inlay.cli import resumable_output
+    from inlay.cli.predict_job import PredictJob
 
     if out is not None:
         _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
     limit = float(threshold) if threshold is not None and "=" not in threshold else threshold
     how = {"top_k": top_k, "threshold": limit, "raw": raw}
-    before = (parts.begun(out) if out is not None else None) or {}
+    before = (resumable_output.begun(out) if out is not None else None) or {}
     begun = before.get("adapters", ()) if resume else ()
-    load: Callable[[], Answering]
+    load: Callable[[], Predictor]
     if url is None:
         store = open_library(library)
-        chosen = find(store, names, begun)
+        chosen = find_in_library(store, names, begun)
         entries = {name: one.entry for name, one in chosen.items() if one.entry is not None}
         base_of(base, list(entries.values()))
         load = functools.partial(_host, base, weights, store, entries, how, _is_much(texts, file, out))
     else:
-        chosen, load = find_there(url, names, begun, how)
+        chosen, load = find_in_service(url, names, begun, how)
     _check_top_k(top_k, chosen)
     asked = _texts(texts, pair, file, format, encoding, given, chosen, _columns_of(keep))
     screen = output.console(as_json)
     for note in asked.notes:
         screen.print(note, style="dim", soft_wrap=True)
-    size = parts.size_of(before)
-    asking = Asking(asked, chosen, size, skip_bad_rows)
+    size = resumable_output.size_of(before)
+    job = PredictJob(asked, chosen, size, skip_bad_rows)
     found: Any
     if out is None:
-        found = _all(load(), asking)
+        found = _all(load(), job)
         if not as_json:
-            answers.show(screen, found, len(chosen), top_k)
+            predict_display.show(screen, found, len(chosen), top_k)
     else:
         named = {f"--{role}": name for role, name in given.items()}
-        said = {**_input(texts, file), "--format": format, "--encoding": encoding, **named, **how, parts.SIZE: size}
+        said = {
+            **_input(texts, file),
+            "--format": format,
+            "--encoding": encoding,
+            **named,
+            **how,
+            resumable_output.SIZE: size,
+        }
         more = {"--weights": weights, "--keep": keep, "--raw-csv": raw_csv, "--skip-bad-rows": skip_bad_rows}
         said |= {option: value for option, value in more.items() if value}
-        written = parts.open_parts(
-            out, asking.columns(), _command(chosen, said), resume=resume, overwrite=overwrite, raw=raw_csv
+        written = resumable_output.open_parts(
+            out, job.columns(), _command(chosen, said), resume=resume, overwrite=overwrite, raw=raw_csv
         )
         if resume and not written.finished and written.summary is None:
             typer.echo("nothing to resume: starting from the beginning", err=True)
-        found = _to_file(written, load, asking)
-        answers.tell(screen, found)
-    answers.tell_bad(screen, asking.bad, skip_bad_rows)
+        found = _to_file(written, load, job)
+        predict_display.tell(screen, found)
+    predict_display.tell_bad(screen, job.bad, skip_bad_rows)
     if as_json:
         output.document(found)
-    if asking.bad.count and not asking.answered:
+    if job.bad.count and not job.answered:
         raise typer.Exit(1)
 
 
@@ -176,18 +193,18 @@ def _check_usage(texts: Sequence[str] | None, file: str | None, for_files: Mappi
 
 
 def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> None:
-    from inlay.cli import parts
+    from inlay.cli import resumable_output
 
-    parts.check_out(out)
+    resumable_output.check_out(out)
     if resume and from_stdin:
         raise RunError("stdin cannot be resumed, since it may have changed; write the texts to a file and pass --file")
     if file is not None and out.exists() and os.path.exists(file) and out.samefile(file):
         raise RunError(f"--out {out} is the input; give it another name")
 
 
-def _check_top_k(top_k: int | None, chosen: Mapping[str, Chosen]) -> None:
+def _check_top_k(top_k: int | None, chosen: Mapping[str, NamedAdapter]) -> None:
     """Scores of labels are what it keeps: a question has one answer, and a number has no scores."""
-    from inlay.cli.asking import ANSWERS
+    from inlay.cli.predict_job import ANSWERS
 
     without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
     asking = any(one.kind == "qa" for one in chosen.values())
@@ -209,10 +226,10 @@ def _texts(
     format: str | None,
     encoding: str | None,
     given: Mapping[str, str],
-    chosen: Mapping[str, Chosen],
+    chosen: Mapping[str, NamedAdapter],
     keep: Sequence[str] | None,
-) -> Texts:
-    from inlay.cli.texts import of_arguments, of_file, of_lines, of_stdin
+) -> InputRows:
+    from inlay.cli.predict_input import of_arguments, of_file, of_lines, of_stdin
 
     kinds = {name: one.kind for name, one in chosen.items()}
     about = {name: one.about for name, one in chosen.items()}
@@ -231,7 +248,7 @@ def _input(texts: Sequence[str] | None, file: str | None) -> dict[str, Any]:
     return {"input": os.path.abspath(file), "its bytes": found.st_size, "its time": found.st_mtime_ns}
 
 
-def _command(chosen: Mapping[str, Chosen], options: Mapping[str, Any]) -> dict[str, Any]:
+def _command(chosen: Mapping[str, NamedAdapter], options: Mapping[str, Any]) -> dict[str, Any]:
     """All that decides what an output holds."""
     adapters = [f"{name} {one.version} {one.sha256[:16]}" for name, one in chosen.items()]
     return {"adapters": adapters, **options, "inlay": __version__}
@@ -251,33 +268,33 @@ def _host(
     entries: Mapping[str, Entry],
     how: Mapping[str, Any],
     much: bool,
-) -> Answering:
+) -> Predictor:
     """The adapters on their base; packed by default where much is asked on a CPU."""
-    form = packed(list(entries.values())) if weights is None and much else weights
-    return Here(host_with(base, form, store, entries), how)
+    form = faster_weights(list(entries.values())) if weights is None and much else weights
+    return HostPredictor(host_with(base, form, store, entries), how)
 
 
-def _all(host: Answering, asking: Asking) -> list[Answer]:
+def _all(host: Predictor, job: PredictJob) -> list[Answer]:
     from inlay.cli.pipeline import answer_all
 
     found: list[Answer] = []
-    with answers.progress() as advance:
+    with predict_display.progress() as advance:
 
-        def finish(number: int, rows: Sequence[Row], own: Sequence[Answer] | None) -> None:
-            found.extend(asking.documents(rows, own or ()))
+        def finish(number: int, rows: Sequence[InputRow], own: Sequence[Answer] | None) -> None:
+            found.extend(job.documents(rows, own or ()))
             advance(len(rows))
 
-        answer_all(host, asking, finish)
+        answer_all(host, job, finish)
     return found
 
 
-def _to_file(store: Parts, load: Callable[[], Answering], asking: Asking) -> dict[str, Any]:
+def _to_file(store: OutputParts, load: Callable[[], Predictor], job: PredictJob) -> dict[str, Any]:
     """Write all parts and join them; what is finished when something stops it is kept."""
     if (done := store.summary) is not None:
         store.remove()
         return done
     try:
-        return _write(store, load(), asking)
+        return _write(store, load(), job)
     except KeyboardInterrupt:
         typer.echo(f"interrupted: {_kept(store)}", err=True)
         raise typer.Exit(130) from None
@@ -285,32 +302,32 @@ def _to_file(store: Parts, load: Callable[[], Answering], asking: Asking) -> dic
         raise type(error)(f"{error}{f'; {_kept(store)}' if store.folder.exists() else ''}") from None
 
 
-def _write(store: Parts, host: Answering, asking: Asking) -> dict[str, Any]:
+def _write(store: OutputParts, host: Predictor, job: PredictJob) -> dict[str, Any]:
     from inlay.cli.pipeline import answer_all
 
     began, rows, new, parts = time.perf_counter(), 0, 0, 0
     table = store.out.suffix != ".jsonl"
-    with answers.progress() as advance:
+    with predict_display.progress() as advance:
 
-        def finish(number: int, part: Sequence[Row], own: Sequence[Answer] | None) -> None:
+        def finish(number: int, part: Sequence[InputRow], own: Sequence[Answer] | None) -> None:
             nonlocal rows, new, parts
             if own is not None:
-                store.write(number, asking.lines(part, own, table))
+                store.write(number, job.lines(part, own, table))
                 new += len(part)
             rows, parts = rows + len(part), parts + 1
             advance(len(part))
 
-        answer_all(host, asking, finish, store.has)
+        answer_all(host, job, finish, store.has)
     seconds = time.perf_counter() - began
     found: dict[str, Any] = {"out": str(store.out), "rows": rows, "answers": rows * len(host.names)}
-    bad = asking.bad.count
-    found |= {"skipped": bad if asking.skip else 0, "errors": 0 if asking.skip else bad}
+    bad = job.bad.count
+    found |= {"skipped": bad if job.skip else 0, "errors": 0 if job.skip else bad}
     found |= {"seconds": seconds, "rows_per_second": new / seconds}
     store.join(parts, found)
     return found
 
 
-def _kept(store: Parts) -> str:
+def _kept(store: OutputParts) -> str:
     """What is left of a command that stopped, and how to go on; without a finished part nothing is left."""
     finished, resumable = store.finished, store.command["input"] != "stdin"
     if not finished or not resumable:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import compare, early, options, output, settings, train
-from inlay.cli.bundles import bundled
+from inlay.cli import compare, options, output, preflight, settings, train
 from inlay.cli.help import DATA, METHOD, RUNNING, App
+from inlay.cli.option_groups import expand_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.comparison.work import Work
+    from inlay.comparison.runner import ComparisonRunner
     from inlay.recipes.plan import Chosen
     from inlay.recipes.recipe import Recipe
 
@@ -32,7 +32,7 @@ def list_(as_json: output.AsJson = False) -> None:
         inlay recipe list
         inlay recipe list --json
     """
-    from inlay.cli.tables import show_recipes
+    from inlay.cli.recipe_display import show_recipes
     from inlay.recipes import find, names
 
     found = sorted((find(name) for name in names()), key=lambda recipe: recipe.paper)
@@ -49,7 +49,7 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
         inlay recipe show houlsby-glue
         inlay recipe show my-table.toml --json
     """
-    from inlay.cli.tables import show_recipe
+    from inlay.cli.recipe_display import show_recipe
     from inlay.recipes import find
 
     recipe = find(name)
@@ -59,7 +59,7 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
 
 
 @app.command()
-@bundled(given=settings.Settings(only=("max_steps", "train_size")))
+@expand_groups(given=settings.Settings(only=("max_steps", "train_size")))
 def run(
     name: Name,
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with a folder or file per dataset.")],
@@ -107,19 +107,19 @@ def run(
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
         inlay recipe run he-glue-1k glue --tune lr --minutes 8
     """
-    from inlay.cli.tables import show_beside
+    from inlay.cli.recipe_display import show_table_beside_paper
     from inlay.library.library import Library
     from inlay.recipes import find
 
     screen, kept = output.console(as_json), Library(library)
-    early.check_base(base)
-    early.check_writable(csv)
+    preflight.check_base(base)
+    preflight.check_writable(csv)
     changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
     asked = (find(name), folder, {**changes, **given}, grid or [], tune)
     _chosen(*asked, base)  # whatever is wrong is said before torch is imported
-    from inlay.recipes.api import make_work, within
-    from inlay.recipes.beside import put_beside
+    from inlay.recipes.api import make_runner, within
     from inlay.recipes.plan import fitted, read_all
+    from inlay.recipes.table_beside_paper import put_beside_paper
     from inlay.sweeps.store import Store, remove
 
     host = train.open_host(base, compile, None, screen)
@@ -129,11 +129,11 @@ def run(
     if restart:
         remove(path)
     with Store(path) as opened:
-        work = make_work(host, chosen, parts, opened, slots, save_every=save_every)
-        _show_plan(screen, chosen, work)
-        ran = compare.run(work, screen, lambda: within(minutes, work, work.run))
-        found = put_beside(chosen, work, ran)
-    show_beside(screen, found)
+        runner = make_runner(host, chosen, parts, opened, slots, save_every=save_every)
+        _show_plan(screen, chosen, runner)
+        ran = compare.run(runner, screen, lambda: within(minutes, runner, runner.run))
+        found = put_beside_paper(chosen, runner, ran)
+    show_table_beside_paper(screen, found)
     if csv is not None:
         found.to_csv(csv)
         screen.print(f"written: {csv}", style="dim", soft_wrap=True)
@@ -148,15 +148,15 @@ def _chosen(
 ) -> Chosen:
     from inlay.recipes.plan import Changes, choose
 
-    problems = early.Problems()
-    values = early.read_grid(grid, problems)
+    problems = preflight.Problems()
+    values = preflight.read_grid(grid, problems)
     problems += [f"{key} is given twice" for key in ("max_steps", "train_size") if key in values and changes[key]]
     tuned = _tuned(tune, problems)
     problems.stop()
     return choose(recipe, folder, Changes(**changes, grid=values, tune=tuned), base)
 
 
-def _tuned(text: str | None, problems: early.Problems) -> dict[str, tuple[float, ...]]:
+def _tuned(text: str | None, problems: preflight.Problems) -> dict[str, tuple[float, ...]]:
     """`lr`, or `lr=1e-4,1e-3`."""
     if text is None:
         return {}
@@ -176,18 +176,18 @@ def _list(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _show_plan(screen: Console, chosen: Chosen, work: Work) -> None:
+def _show_plan(screen: Console, chosen: Chosen, runner: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
-    from inlay.cli.comparing import show_done, show_part
+    from inlay.cli.compare_display import show_done, show_part
 
     for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)
-    for one, part in zip(chosen.found, work.parts, strict=False):  # the first group has every dataset
+    for one, part in zip(chosen.found, runner.parts, strict=False):  # the first group has every dataset
         show_part(screen, part, one.dataset.name, one.dataset.metric)
         if one.languages:
             names = ", ".join(column.name for column in chosen.columns)
             screen.print(f"  then scored in {names}", style="dim", soft_wrap=True)
     counts = [(len(chosen.rows), "row"), (len(chosen.found), "dataset"), (chosen.seeds, "seed")]
     told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-    screen.print(f"{chosen.recipe.name}: {work.runs} runs: {told}", soft_wrap=True)
-    show_done(screen, work)
+    screen.print(f"{chosen.recipe.name}: {runner.runs} runs: {told}", soft_wrap=True)
+    show_done(screen, runner)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from inlay.cli import early, options, output
+from inlay.cli import options, output, preflight
 from inlay.cli.help import DATA, METHOD, OUTPUT
-from inlay.cli.progress import decimals
 from inlay.cli.train import open_host, open_logs, settle, train_shown
+from inlay.cli.train_display import decimals
 from inlay.errors import RunError
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def retrain(
     if undo:
         _undo(store, names or None, screen, as_json)
         return
-    early.check_base(base)
-    early.check_logs(log)
+    preflight.check_base(base)
+    preflight.check_logs(log)
     for name in names or ():
         store.find(name)
     from inlay.training.retrain import candidates_of, move_aliases, read

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from inlay.cli import options, output
-from inlay.cli.chosen import open_library, packed
 from inlay.cli.help import METHOD, OUTPUT, RARE, RUNNING, Command
+from inlay.cli.named_adapters import faster_weights, open_library
 from inlay.errors import InlayError, LibraryError
-from inlay.library import about
+from inlay.library import card_text
 
 if TYPE_CHECKING:
     import socket
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from inlay.library.library import Entry, Library
     from inlay.serve.keys import Keys
     from inlay.serve.ray import Place
-    from inlay.serve.spec import Spec
-    from inlay.serve.watch import Choices, Wish
+    from inlay.serve.service_config import ServiceConfig
+    from inlay.serve.watch import Choices, TaskSelection
 
 _NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")
 _ENGINES = ("local", "ray")
@@ -139,13 +139,13 @@ def serve(
     opened = Keys(None, open_management, None if management_socket is None else str(management_socket))
     _check_management(opened, key_file, engine)
     keys = opened if key_file is None else read_keys(key_file)
-    store, wish = open_library(library), _wish(tasks, alias)
-    entries = _entries(store, wish)
+    store, selection = open_library(library), _task_selection(tasks, alias)
+    entries = _entries(store, selection)
     named = _base(store, entries, base)
-    from inlay.serve.ask import Settings
+    from inlay.serve.engine_types import Settings
     from inlay.serve.limits import Limits
-    from inlay.serve.run import take_port, taken_socket, url_of
-    from inlay.serve.spec import Spec
+    from inlay.serve.process import take_port, taken_socket, url_of
+    from inlay.serve.service_config import ServiceConfig
     from inlay.serve.watch import Choices
 
     tell = functools.partial(_tell, host=host, keys=keys, screen=output.console(as_json), as_json=as_json)
@@ -154,22 +154,24 @@ def serve(
         settings = Settings(tokens, wait_ms, queue, resident)
         limits = Limits(items=max(1, min(256, queue * 4 // 5)), answers=min(1024, queue))
         form = _form(weights, engine, entries)
-        spec = Spec(store.root, named, form, wish, settings, keys, limits, tuple(cors or ()), watch, log_texts)
+        config = ServiceConfig(
+            store.root, named, form, selection, settings, keys, limits, tuple(cors or ()), watch, log_texts
+        )
         if engine == "ray":
             from inlay.serve.ray import Place
 
             at, own = url_of(taken), taken.getsockname()[1]
             taken.close()  # Ray Serve is to listen there
-            _serve_on_ray(spec, Place(host, own, address, replicas, gpus, choices.path), at, tell)
+            _serve_on_ray(config, Place(host, own, address, replicas, gpus, choices.path), at, tell)
         else:
-            _serve_here(spec, choices, [taken, *unix], tell)
+            _serve_here(config, choices, [taken, *unix], tell)
 
 
-def _serve_here(spec: Spec, choices: Choices, taken: list[socket.socket], tell: Callable[..., None]) -> None:
+def _serve_here(config: ServiceConfig, choices: Choices, taken: list[socket.socket], tell: Callable[..., None]) -> None:
     from inlay.engine.host import Host
-    from inlay.serve.run import run, url_of
+    from inlay.serve.process import run, url_of
 
-    running = spec.running(Host(spec.base, weights=spec.weights), choices)
+    running = config.running(Host(config.base, weights=config.weights), choices)
 
     def started() -> None:
         refs = [one.ref for one in running.service.engine.tasks()]
@@ -178,15 +180,19 @@ def _serve_here(spec: Spec, choices: Choices, taken: list[socket.socket], tell: 
     run(replace(running, started=started), taken)
 
 
-def _serve_on_ray(spec: Spec, place: Place, url: str, tell: Callable[..., None]) -> None:
+def _serve_on_ray(config: ServiceConfig, place: Place, url: str, tell: Callable[..., None]) -> None:
     from inlay.serve.ray import run
 
     def started(refs: list[str], share: Share) -> None:
         replicas = f"{share.workers} {'replica' if share.workers == 1 else 'replicas'} on Ray"
         tell(url, refs, place.choices, replicas, replicas=share.workers)
 
-    library, base = (os.path.abspath(p) if p and os.path.isdir(p) else p for p in (spec.library, spec.base))
-    run(replace(spec, library=library or spec.library, base=base, watch=spec.watch or float(_EVERY)), place, started)
+    library, base = (os.path.abspath(p) if p and os.path.isdir(p) else p for p in (config.library, config.base))
+    run(
+        replace(config, library=library or config.library, base=base, watch=config.watch or float(_EVERY)),
+        place,
+        started,
+    )
 
 
 def _check_engine(engine: str, address: str | None, replicas: int | None, gpus: float | None) -> None:
@@ -213,14 +219,14 @@ def _check_management(opened: Keys, key_file: Path | None, engine: str) -> None:
         raise InlayError("--management-socket is for --engine local; on Ray, manage with a key (--key-file)")
 
 
-def _wish(tasks: str | None, alias: str | None) -> Wish:
+def _task_selection(tasks: str | None, alias: str | None) -> TaskSelection:
     from inlay.library.names import check_alias, split_ref
-    from inlay.serve.watch import Wish
+    from inlay.serve.watch import TaskSelection
 
     if alias is not None:
         check_alias(alias)
     if tasks is None:
-        return Wish(None, alias)
+        return TaskSelection(None, alias)
     only: dict[str, str] = {}
     for ref in filter(None, (part.strip() for part in tasks.split(","))):
         name, which = split_ref(ref)
@@ -230,19 +236,19 @@ def _wish(tasks: str | None, alias: str | None) -> Wish:
         only[served] = ref if which is not None or alias is None else f"{name}@{alias}"
     if not only:
         raise LibraryError(f"--tasks {tasks!r} names no adapter; expected some such as sms,topic@2")
-    return Wish(only, alias)
+    return TaskSelection(only, alias)
 
 
-def _entries(store: Library, wish: Wish) -> list[Entry]:
+def _entries(store: Library, selection: TaskSelection) -> list[Entry]:
     """What is to be served, as far as the library has it now."""
-    return store.list(damaged=[]) if wish.only is None else [store.find(ref) for ref in wish.only.values()]
+    return store.list(damaged=[]) if selection.only is None else [store.find(ref) for ref in selection.only.values()]
 
 
 def _form(weights: str | None, engine: str, entries: Sequence[Entry]) -> str | None:
     """How to keep the base's weights: as asked; else, on the CPU, packed, unless an adapter is going to change them."""
     if weights is not None or engine == "ray" or not entries:
         return weights
-    return packed(entries)
+    return faster_weights(entries)
 
 
 def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | None:
@@ -274,7 +280,7 @@ def _tell(
     """Say where it listens, what it serves, and what that takes; called when it is ready."""
     shown = refs[:_SHOWN] + ([f"and {len(refs) - _SHOWN:,} more"] if len(refs) > _SHOWN else [])
     count = "1 task" if len(refs) == 1 else f"{len(refs):,} tasks"
-    memory = ", ".join(f"{about.size(number)} on {where}" for where, number in more.get("memory", {}).items())
+    memory = ", ".join(f"{card_text.size(number)} on {where}" for where, number in more.get("memory", {}).items())
     screen.print(f"{url} serves {count} ({by or memory})", style="bold", soft_wrap=True)
     if shown:
         screen.print(output.fold(shown, screen.width), soft_wrap=True)

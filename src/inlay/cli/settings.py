@@ -9,9 +9,9 @@ from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple
 
 from inlay import registry
-from inlay.cli import known, options
-from inlay.cli.bundles import parameter
+from inlay.cli import option_checks, options
 from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TEXTS_FIRST, TRAINING
+from inlay.cli.option_groups import parameter
 from inlay.cli.options import either
 from inlay.errors import RunError
 from inlay.heads import HEADS, POOLS
@@ -54,14 +54,14 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "skip_bad_rows": Shown(),
     },
     METHOD: {
-        "task": Shown("TASK", "guessed from the data", registry.tasks.own_names(), known.task),
+        "task": Shown("TASK", "guessed from the data", registry.tasks.own_names(), option_checks.task),
         "method": Shown(
-            *("SPEC", "", registry.methods.own_names(), known.method),
+            *("SPEC", "", registry.methods.own_names(), option_checks.method),
             "Options follow a colon, as in houlsby:size=64; `inlay info METHOD` lists them.",
         ),
-        "head": Shown("HEAD", "", HEADS, known.head),
-        "pool": Shown("POOL", "", POOLS, known.pool),
-        "metric": Shown("METRIC", "the task's own", (), known.metric),
+        "head": Shown("HEAD", "", HEADS, option_checks.head),
+        "pool": Shown("POOL", "", POOLS, option_checks.pool),
+        "metric": Shown("METRIC", "the task's own", (), option_checks.metric),
     },
     TRAINING: {
         "lr": Shown("X", "the method's own; half of it with --few-shot"),
@@ -95,7 +95,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
         "pretrain_batch_size": Shown("N", "--batch-size"),
     },
     RARE: {
-        "format": Shown("FORMAT", "detected", known.FORMATS, known.data_format),
+        "format": Shown("FORMAT", "detected", option_checks.FORMATS, option_checks.data_format),
         "encoding": Shown("ENCODING", "UTF-8"),
         "stratify": Shown(off="draw rows at random, without keeping class proportions"),
         "long": Shown("HOW"),
@@ -112,7 +112,7 @@ SETTINGS: Mapping[str, Mapping[str, Shown]] = {
 
 
 class Settings:
-    """The settings of a run as a bundle of options; a command gets a dictionary of those that somebody has given."""
+    """The settings of a run as a group of options; a command gets a dictionary of those that somebody has given."""
 
     def __init__(self, only: Collection[str] = (), without: Collection[str] = ()):
         self.names = [

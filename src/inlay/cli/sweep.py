@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import early, known, options, output, settings, train
-from inlay.cli.bundles import bundled
+from inlay.cli import option_checks, options, output, preflight, settings, train
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, TRAINING
+from inlay.cli.option_groups import expand_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from inlay.engine.host import Host
-    from inlay.sweeps.api import Plan, Work
+    from inlay.sweeps.api import Plan, SweepRunner
     from inlay.sweeps.grid import Space
     from inlay.sweeps.ray import Cluster
     from inlay.sweeps.table import Sweep
 
 
-@bundled(given=settings.Settings())
+@expand_groups(given=settings.Settings())
 def sweep(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
@@ -47,7 +47,7 @@ def sweep(
         options.option(
             *(METHOD, "--search", "optuna"),
             "Let Optuna choose; --grid may have ranges, KEY=LOW..HIGH.",
-            check=known.one_of("search", ("optuna",)),
+            check=option_checks.one_of("search", ("optuna",)),
         ),
     ] = None,
     trials: Annotated[
@@ -58,7 +58,7 @@ def sweep(
         options.option(
             *(RARE, "--pruner", "PRUNER"),
             "How a search stops bad runs: median, hyperband or none.  [default: median]",
-            check=known.one_of("pruner", ("median", "hyperband", "none")),
+            check=option_checks.one_of("pruner", ("median", "hyperband", "none")),
         ),
     ] = None,
     seeds: Annotated[
@@ -70,7 +70,7 @@ def sweep(
             *(METHOD, "--select", "HOW"),
             "How the winner is picked: mean (best mean over seeds), best (best single run), or careful (best mean, "
             "unless a setting nearer to the defaults is within one standard error).  [default: careful]",
-            check=known.one_of("way to select", ("careful", "mean", "best")),
+            check=option_checks.one_of("way to select", ("careful", "mean", "best")),
         ),
     ] = None,
     ensemble: Annotated[
@@ -86,7 +86,7 @@ def sweep(
         options.option(
             *(OUTPUT, "--report", "METRIC"),
             "A metric to show beside the one that decides (--metric).  [default: none]",
-            check=known.metric,
+            check=option_checks.metric,
         ),
     ] = None,
     slots: options.Slots = None,
@@ -128,23 +128,23 @@ def sweep(
     from inlay.library.library import Library
     from inlay.library.names import check_name
 
-    screen, kept, wrong = output.console(as_json), Library(library), early.Problems()
-    values = early.read_grid(grid, wrong)
+    screen, kept, wrong = output.console(as_json), Library(library), preflight.Problems()
+    values = preflight.read_grid(grid, wrong)
     if data is not None:
-        wrong.check(early.check_run, {"data": data, **given})
+        wrong.check(preflight.check_run, {"data": data, **given})
         if given.get("teacher"):
             wrong.check(kept.find, given["teacher"])
     elif manifest is not None and not manifest.is_file():
         wrong.append(f"{manifest}: there is no such file")
-    wrong.check(early.check_base, base)
-    wrong.check(early.check_engine, engine, address, workers)
-    wrong.check(early.check_logs, log)
-    wrong.check(early.check_writable, csv, latex, plot)
+    wrong.check(preflight.check_base, base)
+    wrong.check(preflight.check_engine, engine, address, workers)
+    wrong.check(preflight.check_logs, log)
+    wrong.check(preflight.check_writable, csv, latex, plot)
     wrong.stop()
-    early.check_specs(given.get("method"), given.get("task"))
+    preflight.check_specs(given.get("method"), given.get("task"))
     plan, runs, problems = _plan(data, name, manifest, values, given, choices)
     from inlay.runs.run import data_name
-    from inlay.sweeps.api import Work
+    from inlay.sweeps.api import SweepRunner
     from inlay.sweeps.ray import read_engine
     from inlay.sweeps.store import Store, remove
 
@@ -157,10 +157,10 @@ def sweep(
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(Store(path))
         logs = [stack.enter_context(contextlib.closing(one)) for one in train.open_logs(log or ())]
-        work = Work(host, plan, space, named, opened, slots, logs, save_every, cluster, kept)
-        found = _run(work, screen)
+        runner = SweepRunner(host, plan, space, named, opened, slots, logs, save_every, cluster, kept)
+        found = _run(runner, screen)
         if best and found.ranking:
-            found = work.put(found, kept)
+            found = runner.put(found, kept)
     _finish(found, screen, csv, latex, plot, as_json)
 
 
@@ -191,7 +191,7 @@ def _plan(
 ) -> tuple[Plan, dict[str, Any], list[str]]:
     """What to try, the settings of all runs, and what is wrong so far."""
     from inlay.sweeps.api import Plan
-    from inlay.sweeps.file import read_file
+    from inlay.sweeps.sweep_file import read_file
 
     if manifest is not None:
         return read_file(manifest)
@@ -204,20 +204,20 @@ def _space(
 ) -> tuple[Host, Space]:
     """The base, and what can be tried on it; one error names everything that is wrong."""
     space, more = plan.space(runs)
-    early.Problems([*problems, *more]).stop()
+    preflight.Problems([*problems, *more]).stop()
     host = load()
-    early.Problems([*space.problems(host), *([] if cluster is None else cluster.problems(host))]).stop()
+    preflight.Problems([*space.problems(host), *([] if cluster is None else cluster.problems(host))]).stop()
     return host, space
 
 
-def _run(work: Work, screen: Console) -> Sweep:
-    from inlay.cli.sweeping import SweepProgress, show_plan
+def _run(runner: SweepRunner, screen: Console) -> Sweep:
+    from inlay.cli.sweep_display import SweepProgress, show_plan
 
-    show_plan(screen, work)
+    show_plan(screen, runner)
     try:
-        with train.default_interrupt(), SweepProgress(screen, work) as progress:
-            work.engine.callbacks = [progress, *work.engine.callbacks]
-            return work.run()
+        with train.default_interrupt(), SweepProgress(screen, runner) as progress:
+            runner.engine.callbacks = [progress, *runner.engine.callbacks]
+            return runner.run()
     except KeyboardInterrupt as stopped:
         again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
         screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)
@@ -228,7 +228,7 @@ def _finish(
     found: Sweep, screen: Console, csv: Path | None, latex: Path | None, plot: Path | None, as_json: bool
 ) -> None:
     """The table, the files and the document."""
-    from inlay.cli.sweeping import show_ranking
+    from inlay.cli.sweep_display import show_ranking
 
     show_ranking(screen, found)
     for path, write in ((csv, found.to_csv), (latex, found.to_latex), (plot, found.plot)):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import early, options, output, settings
-from inlay.cli.bundles import bundled
+from inlay.cli import options, output, preflight, settings
 from inlay.cli.help import DATA, METHOD
+from inlay.cli.option_groups import expand_groups
 from inlay.errors import InlayError, RunError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from inlay.training.parallel import Ranks
 
 
-@bundled(given=settings.Settings())
+@expand_groups(given=settings.Settings())
 def train(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
@@ -79,10 +79,10 @@ def train(
     from inlay.library.library import Library
 
     store = Library(library)
-    early.check_base(base)
-    early.check_logs(log)
+    preflight.check_base(base)
+    preflight.check_logs(log)
     problems = _check(runs, store, many=manifest is not None)
-    from inlay.cli.progress import show_result, show_summary
+    from inlay.cli.train_display import show_result, show_summary
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import joined
 
@@ -157,7 +157,7 @@ def _check(runs: Sequence[Run], store: Library, many: bool) -> dict[int, str]:
                 raise
             problems[i] = str(error)
     if not many:
-        early.check_specs(runs[0].method, runs[0].task)
+        preflight.check_specs(runs[0].method, runs[0].task)
     return problems
 
 
@@ -195,7 +195,7 @@ def _prepare(
     runs: Sequence[Run], host: Host, store: Library, screen: Console, problems: dict[int, str], many: bool
 ) -> dict[int, Prepared]:
     """The runs that can be trained; what is wrong with the others goes to `problems`."""
-    from inlay.cli.progress import show_data
+    from inlay.cli.train_display import show_data
     from inlay.runs.length import FEW_TO_VALIDATE
     from inlay.runs.teacher import prepare_taught
     from inlay.tracking.progress import few_to_validate
@@ -240,7 +240,7 @@ def train_shown(
     ranks: Ranks,
 ) -> dict[int, Result]:
     """Train, and show how far it has come; Ctrl-C saves, and says how to go on."""
-    from inlay.cli.progress import Progress
+    from inlay.cli.train_display import Progress
     from inlay.training.api import train_prepared
 
     deciding = {data.run.name: data.metric for data in prepared.values()}

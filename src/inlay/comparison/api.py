@@ -8,8 +8,8 @@ from contextlib import closing
 
 from inlay.comparison.baselines import TRIALS
 from inlay.comparison.plan import METHODS, Plan, read_parts
+from inlay.comparison.runner import ComparisonRunner
 from inlay.comparison.table import Comparison
-from inlay.comparison.work import Work
 from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.library.library import check_name
@@ -61,8 +61,8 @@ def compare(
         raise RunError("; ".join(problems))
     parts = read_parts(host, [runs] if isinstance(runs, Run) else runs, plan, cluster)
     opened = Store(store)
-    work = Work(host, parts, plan, check_name(name), opened, slots, callbacks, save_every, cluster)
+    runner = ComparisonRunner(host, parts, plan, check_name(name), opened, slots, callbacks, save_every, cluster)
     if store is None:  # in memory: the result still needs it
-        return work.run()
+        return runner.run()
     with closing(opened):
-        return work.run()
+        return runner.run()

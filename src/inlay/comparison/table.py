@@ -186,23 +186,23 @@ class Comparison:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """A line for every method, dataset and seed, in the settings that were chosen."""
-        from inlay.comparison.files import write_csv
+        from inlay.comparison.exports import write_csv
 
         write_csv(self, path)
 
     def to_latex(self, path: str | os.PathLike[str]) -> None:
         """The table, for booktabs."""
-        from inlay.comparison.files import write_latex
+        from inlay.comparison.exports import write_latex
 
         write_latex(self, path)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Quality against trained parameters."""
-        from inlay.comparison.files import write_plot
+        from inlay.comparison.exports import write_plot
 
         write_plot(self, path)
 
     def _repr_html_(self) -> str:
-        from inlay.comparison.files import html_table
+        from inlay.comparison.exports import html_table
 
         return html_table(self)

@@ -22,7 +22,7 @@ from inlay.library import cards
 from inlay.library.adapter import Adapter, read_content
 from inlay.library.cards import Entry
 from inlay.library.library import Library
-from inlay.library.readme import readme
+from inlay.library.model_card import render_model_card
 
 WEIGHTS, CARD, README = "adapter.safetensors", "card.json", "README.md"
 
@@ -40,7 +40,7 @@ def files(library: Library, ref: str, dtype: str | None = None, repo: str | None
     own = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     own |= {"method": adapter.method, "task": adapter.task, "full": adapter.full}  # in the words of today, as the file
     card = {key: value for key, value in entry.card.items() if key not in ("name", "version", "digest")} | own
-    page = readme({**card, "name": entry.name}, repo=repo)
+    page = render_model_card({**card, "name": entry.name}, repo=repo)
     return {WEIGHTS: content, CARD: cards.encode(card, entry.name, entry.version), README: page.encode()}
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from inlay.errors import DamagedError, LibraryError, suggest
 from inlay.library import cards
+from inlay.library.index import IndexedName
 from inlay.library.names import check_alias
-from inlay.library.shelf import Shelf
 from inlay.library.storage import Storage
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class DamagedAlias(NamedTuple):
     error: LibraryError
 
 
-def target(storage: Storage, name: str, alias: str, shelf: Shelf) -> int | None:
+def target(storage: Storage, name: str, alias: str, indexed: IndexedName) -> int | None:
     """Where one alias points; None if there is no such alias."""
-    one = Shelf(moves={alias: shelf.moves[alias]} if alias in shelf.moves else {})
+    one = IndexedName(moves={alias: indexed.moves[alias]} if alias in indexed.moves else {})
     return current(storage, name, one).get(alias)
 
 
@@ -51,20 +51,20 @@ def move_path(name: str, alias: str, number: int) -> str:
     return f"adapters/{name}/aliases/{alias}/{number}.json"
 
 
-def current(storage: Storage, name: str, shelf: Shelf) -> dict[str, int]:
+def current(storage: Storage, name: str, indexed: IndexedName) -> dict[str, int]:
     """Where every alias of a name points; a damaged one raises."""
     damaged: list[DamagedAlias] = []
-    found = current_of_all(storage, {name: shelf}, damaged)
+    found = current_of_all(storage, {name: indexed}, damaged)
     for one in damaged:
         raise one.error
     return found.get(name, {})
 
 
 def current_of_all(
-    storage: Storage, shelves: Mapping[str, Shelf], damaged: list[DamagedAlias]
+    storage: Storage, index: Mapping[str, IndexedName], damaged: list[DamagedAlias]
 ) -> dict[str, dict[str, int]]:
     """Where every alias of every name points; those that cannot be read are added to a list."""
-    last = {(n, a): move_path(n, a, moves[-1]) for n, shelf in shelves.items() for a, moves in shelf.moves.items()}
+    last = {(n, a): move_path(n, a, moves[-1]) for n, indexed in index.items() for a, moves in indexed.moves.items()}
     contents = storage.read_all(last.values(), LIMIT) if last else {}
     found: dict[str, dict[str, int]] = {}
     for (name, alias), path in last.items():
@@ -78,11 +78,11 @@ def current_of_all(
     return found
 
 
-def history(storage: Storage, name: str, alias: str, shelf: Shelf) -> list[Move]:
+def history(storage: Storage, name: str, alias: str, indexed: IndexedName) -> list[Move]:
     """Every move, oldest first."""
-    numbers = shelf.moves.get(check_alias(alias))
+    numbers = indexed.moves.get(check_alias(alias))
     if numbers is None:
-        raise LibraryError(f"{name} has no alias {alias!r}. {suggest(alias, shelf.moves)}")
+        raise LibraryError(f"{name} has no alias {alias!r}. {suggest(alias, indexed.moves)}")
     paths = [move_path(name, alias, number) for number in numbers]
     contents = storage.read_all(paths, LIMIT)
     return [decode(contents.get(path), path, storage.where(path)) for path in paths]
@@ -91,25 +91,25 @@ def history(storage: Storage, name: str, alias: str, shelf: Shelf) -> list[Move]
 def move(library: Library, name: str, alias: str, version: int | None) -> None:
     """Point an alias to a version; None removes it. One that is damaged is mended so."""
     check_alias(alias)
-    shelf = library._shelf(name)
+    indexed = library._indexed(name)
     if version is not None:
-        version = library.resolve(name, str(version), shelf)
+        version = library.resolve(name, str(version), indexed)
     damaged: list[DamagedAlias] = []
-    there = current_of_all(library.storage, {name: shelf}, damaged).get(name, {})
+    there = current_of_all(library.storage, {name: indexed}, damaged).get(name, {})
     before, unclear = there.get(alias), f"{name}@{alias}" in {one.ref for one in damaged}
     if before is None and version is None and not unclear:
         raise LibraryError(f"{name} has no alias {alias!r}. {suggest(alias, there)}")
     if before == version and not unclear:
         return
-    number = _write(library.storage, name, alias, shelf, version)
-    if version is not None and version not in library._shelf(name).versions:  # removed in between
-        shelf.moves.setdefault(alias, []).append(number)
-        _write(library.storage, name, alias, shelf, before)
+    number = _write(library.storage, name, alias, indexed, version)
+    if version is not None and version not in library._indexed(name).versions:  # removed in between
+        indexed.moves.setdefault(alias, []).append(number)
+        _write(library.storage, name, alias, indexed, before)
         raise LibraryError(f"{name}@{version} was removed a moment ago; {alias} stays where it was")
 
 
-def _write(storage: Storage, name: str, alias: str, shelf: Shelf, version: int | None) -> int:
-    number = max(shelf.moves.get(alias, [0]))
+def _write(storage: Storage, name: str, alias: str, indexed: IndexedName, version: int | None) -> int:
+    number = max(indexed.moves.get(alias, [0]))
     made = Move(version, datetime.now(UTC).isoformat(timespec="seconds"))
     while True:
         number += 1

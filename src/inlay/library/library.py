@@ -25,8 +25,8 @@ from inlay.library.adapter import Adapter, read_content
 from inlay.library.aliases import Move
 from inlay.library.cards import Entry, blob_path, card_path
 from inlay.library.ensemble import Ensemble, read_ensemble
+from inlay.library.index import IndexedName, read_index
 from inlay.library.names import check_name, number_of, split_ref
-from inlay.library.shelf import Shelf, read_shelves
 from inlay.library.storage import TAKEN, Folder, open_storage
 from inlay.library.trash import Freed
 from inlay.library.verify import Problem, check_library
@@ -151,42 +151,42 @@ class Library:
         """The entry of `name` (its newest version), `name@version` or `name@alias`."""
         name, which = split_ref(ref)
         for _ in range(_TRIES):
-            shelf = self._shelf(name)
-            entry = self._entry(name, self.resolve(name, which, shelf), shelf)
+            indexed = self._indexed(name)
+            entry = self._entry(name, self.resolve(name, which, indexed), indexed)
             if entry is not None:
                 return entry
         raise LibraryError(f"{ref} was removed a moment ago")
 
-    def resolve(self, name: str, which: str | None, shelf: Shelf | None = None) -> int:
+    def resolve(self, name: str, which: str | None, indexed: IndexedName | None = None) -> int:
         """The number of a version that is given as such, by an alias, or not at all (the newest)."""
-        shelf = self._shelf(name) if shelf is None else shelf
-        if not shelf.versions and shelf.removed:
+        indexed = self._indexed(name) if indexed is None else indexed
+        if not indexed.versions and indexed.removed:
             raise LibraryError(f"{name} was removed; if no gc has run since, it can be restored")
-        if not shelf.versions:
+        if not indexed.versions:
             raise LibraryError(f"no adapter {name!r} in {self.root}. {suggest(name, self.names())}")
-        version = shelf.versions[-1] if which is None else number_of(which)
+        version = indexed.versions[-1] if which is None else number_of(which)
         for _ in range(_TRIES):
             if which is not None and number_of(which) is None:
-                version = aliases.target(self.storage, name, which, shelf)
-            if version is None or version in shelf.versions:
+                version = aliases.target(self.storage, name, which, indexed)
+            if version is None or version in indexed.versions:
                 break
-            shelf = self._shelf(name)  # a listing takes a while: what an alias points to may be newer
-            if version in shelf.versions or which == str(version):
+            indexed = self._indexed(name)  # a listing takes a while: what an alias points to may be newer
+            if version in indexed.versions or which == str(version):
                 break
-        if version is not None and version in shelf.versions:
+        if version is not None and version in indexed.versions:
             return version
-        if version in shelf.removed:
+        if version in indexed.removed:
             raise LibraryError(f"{name}@{version} was removed; if no gc has run since, it can be restored")
-        valid = [*map(str, shelf.versions), *sorted(self._named(name, shelf))]
+        valid = [*map(str, indexed.versions), *sorted(self._named(name, indexed))]
         raise LibraryError(f"{name} has no version {which!r}. Valid: {', '.join(valid) or 'none'}")
 
     def names(self) -> builtins.list[str]:
         """All names."""
-        return sorted(name for name, shelf in read_shelves(self.storage).items() if shelf.versions)
+        return sorted(name for name, indexed in read_index(self.storage).items() if indexed.versions)
 
     def versions(self, name: str) -> builtins.list[int]:
         """All versions of a name, ascending."""
-        return self._shelf(check_name(name)).versions
+        return self._indexed(check_name(name)).versions
 
     def list(self, all_versions: bool = False, damaged: builtins.list[Problem] | None = None) -> builtins.list[Entry]:
         """The newest version of every adapter, or all versions, by name.
@@ -195,12 +195,12 @@ class Library:
             damaged: a list that gets what is wrong with cards and aliases that cannot be read; without it the first
                 such card raises.
         """
-        shelves = read_shelves(self.storage)
-        wanted = [(name, v) for name, s in sorted(shelves.items()) for v in (s.versions if all_versions else s.newest)]
+        index = read_index(self.storage)
+        wanted = [(name, v) for name, s in sorted(index.items()) for v in (s.versions if all_versions else s.newest)]
         found = []
         contents = self.storage.read_all((card_path(*one) for one in wanted), cards.LIMIT)
         unclear: builtins.list[aliases.DamagedAlias] = []
-        named = aliases.current_of_all(self.storage, shelves, unclear)
+        named = aliases.current_of_all(self.storage, index, unclear)
         if damaged is not None:
             damaged += [Problem(one.ref, one.path, str(one.error)) for one in unclear]
         for name, version in wanted:
@@ -225,8 +225,8 @@ class Library:
         Args:
             skip_damaged: leave out those that cannot be read; else the first of them raises.
         """
-        shelf = self._shelf(check_name(name))
-        return self._named(name, shelf) if skip_damaged else aliases.current(self.storage, name, shelf)
+        indexed = self._indexed(check_name(name))
+        return self._named(name, indexed) if skip_damaged else aliases.current(self.storage, name, indexed)
 
     def alias(self, name: str, alias: str, version: int | None) -> None:
         """Point an alias to a version, in one step: whoever asks sees the old one or the new. None removes it."""
@@ -234,7 +234,7 @@ class Library:
 
     def alias_history(self, name: str, alias: str) -> builtins.list[Move]:
         """Every move of an alias, oldest first."""
-        return aliases.history(self.storage, check_name(name), alias, self._shelf(name))
+        return aliases.history(self.storage, check_name(name), alias, self._indexed(name))
 
     def remove(self, ref: str) -> builtins.list[Entry]:
         """Move a version, or with a plain name all of them, into the trash; refused while an alias points there."""
@@ -260,10 +260,10 @@ class Library:
         """Check everything, or what a ref names, down to the bytes; returns what is wrong."""
         return check_library(self, ref)
 
-    def _shelf(self, name: str) -> Shelf:
-        return read_shelves(self.storage, name).get(name, Shelf())
+    def _indexed(self, name: str) -> IndexedName:
+        return read_index(self.storage, name).get(name, IndexedName())
 
-    def _entry(self, name: str, version: int, shelf: Shelf) -> Entry | None:
+    def _entry(self, name: str, version: int, indexed: IndexedName) -> Entry | None:
         """The entry of a version; None if it is not there any more."""
         path = card_path(name, version)
         try:
@@ -273,17 +273,17 @@ class Library:
         if content in (cards.GONE, TAKEN):
             return None
         entry = cards.decode(content, name, version, self.storage.where(path))
-        return replace(entry, aliases=tuple(sorted(a for a, v in self._named(name, shelf).items() if v == version)))
+        return replace(entry, aliases=tuple(sorted(a for a, v in self._named(name, indexed).items() if v == version)))
 
-    def _named(self, name: str, shelf: Shelf) -> dict[str, int]:
+    def _named(self, name: str, indexed: IndexedName) -> dict[str, int]:
         """Where the aliases of a name point, without those that are damaged."""
-        return aliases.current_of_all(self.storage, {name: shelf}, []).get(name, {})
+        return aliases.current_of_all(self.storage, {name: indexed}, []).get(name, {})
 
     def _take(self, name: str, card: dict[str, Any]) -> Entry:
         """The newest version if it has this content already; else a card under the next number that is free."""
-        shelf = self._shelf(name)
-        same = self._same(name, shelf.newest, card["sha256"], shelf)
-        version = shelf.highest
+        indexed = self._indexed(name)
+        same = self._same(name, indexed.newest, card["sha256"], indexed)
+        version = indexed.highest
         while same is None:
             version += 1
             if number_of(str(version)) is None:
@@ -291,13 +291,13 @@ class Library:
             content = cards.encode(card, name, version)
             if self.storage.create(card_path(name, version), content):
                 return cards.decode(content, name, version, self.storage.where(card_path(name, version)))
-            same = self._same(name, [version], card["sha256"], shelf)  # another writer was faster, with the same?
+            same = self._same(name, [version], card["sha256"], indexed)  # another writer was faster, with the same?
         return same
 
-    def _same(self, name: str, versions: Iterable[int], sha256: str, shelf: Shelf) -> Entry | None:
+    def _same(self, name: str, versions: Iterable[int], sha256: str, indexed: IndexedName) -> Entry | None:
         for version in versions:
             try:
-                entry = self._entry(name, version, shelf)
+                entry = self._entry(name, version, indexed)
             except LibraryError:  # damaged: the adapter goes under a number of its own
                 continue
             if entry is not None and entry.sha256 == sha256:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from inlay.errors import DamagedError, LibraryError, suggest
-from inlay.library import cards, shelf
+from inlay.library import cards, index
 from inlay.library.cards import Entry, blob_path, card_path
 from inlay.library.names import split_ref
 from inlay.library.storage import PART, File
@@ -44,7 +44,7 @@ def trash_path(name: str, version: int) -> str:
 def removable(library: Library, ref: str) -> tuple[str, list[int]]:
     """The name and the versions that a ref stands for, if they can be removed; an error says why not."""
     name, which = split_ref(ref)
-    found = library._shelf(name)
+    found = library._indexed(name)
     chosen = library.resolve(name, which, found)
     versions = list(found.versions) if which is None else [chosen]
     _refuse_needed(library, name, versions)
@@ -202,9 +202,9 @@ def _removed_since(library: Library, trash: list[tuple[str, int, File]]) -> dict
 def _in_trash(library: Library) -> Iterator[tuple[str, int, File]]:
     """Removed versions; not copies that were made a moment before their card goes, or comes back."""
     files = library.storage.list("trash")
-    live = shelf.read_shelves(library.storage) if files else {}
+    live = index.read_index(library.storage) if files else {}
     for file in sorted(files):
-        found = shelf.parse(file.path)
+        found = index.parse(file.path)
         if found is not None and found[1] is None:
             name, _, version = found
             if name not in live or version not in live[name].versions:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from inlay.errors import LibraryError
-from inlay.library import aliases, cards, shelf
+from inlay.library import aliases, cards, index
 from inlay.library.cards import blob_path, card_path
 from inlay.library.names import split_ref
 
 if TYPE_CHECKING:
+    from inlay.library.index import IndexedName
     from inlay.library.library import Library
-    from inlay.library.shelf import Shelf
 
 
 class Problem(NamedTuple):
@@ -30,7 +30,7 @@ def check_library(library: Library, ref: str | None) -> list[Problem]:
     if ref is None:
         return list(_everything(library))
     name, which = split_ref(ref)
-    found = library._shelf(name)
+    found = library._indexed(name)
     if which is not None or not (found.versions or found.moves):
         return list(_card(library, name, library.resolve(name, which, found)))
     return list(_name(library, name, found))
@@ -40,17 +40,17 @@ def _everything(library: Library) -> Iterator[Problem]:
     storage = library.storage
     for folder in ("adapters", "trash"):
         for file in sorted(storage.list(folder)):
-            found = shelf.parse(file.path)
+            found = index.parse(file.path)
             if found is None or (folder == "trash" and found[1] is not None):
                 yield Problem("", storage.where(file.path), f"{storage.where(file.path)} is not a library's file")
             elif folder == "trash":
                 yield from _card(library, found[0], found[2], file.path)
-    for name, found_shelf in sorted(shelf.read_shelves(storage).items()):
-        yield from _name(library, name, found_shelf)
+    for name, indexed in sorted(index.read_index(storage).items()):
+        yield from _name(library, name, indexed)
     yield from _blobs(library)
 
 
-def _name(library: Library, name: str, found: Shelf) -> Iterator[Problem]:
+def _name(library: Library, name: str, found: IndexedName) -> Iterator[Problem]:
     for version in found.versions:
         yield from _card(library, name, version)
     for version in gaps([*found.versions, *found.removed]):  # numbers are taken in order, and stay taken

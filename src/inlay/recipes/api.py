@@ -9,13 +9,13 @@ from contextlib import closing
 from typing import Any
 
 from inlay.comparison.plan import Part, Plan
+from inlay.comparison.runner import ComparisonRunner
 from inlay.comparison.table import Comparison
-from inlay.comparison.work import Work
 from inlay.engine.host import Host
-from inlay.recipes.beside import Beside, put_beside
 from inlay.recipes.plan import Changes, Chosen, choose, fitted, read_all
 from inlay.recipes.reading import find
 from inlay.recipes.recipe import Recipe
+from inlay.recipes.table_beside_paper import TableBesidePaper, put_beside_paper
 from inlay.sweeps.store import Store
 from inlay.tracking.events import Callback
 
@@ -33,7 +33,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     save_every: float = 60.0,
     minutes: float | None = None,
-) -> Beside:
+) -> TableBesidePaper:
     """Train what a table needs, and put the results beside the paper's.
 
     Args:
@@ -47,14 +47,14 @@ def run(
     chosen = fitted(host, choose(known, os.fspath(folder), changes or Changes(), host.base.name))
     parts = read_all(host, chosen)
     opened = Store(store)
-    work = make_work(host, chosen, parts, opened, slots, callbacks, save_every)
+    runner = make_runner(host, chosen, parts, opened, slots, callbacks, save_every)
     if store is None:  # in memory: the result still needs it
-        return put_beside(chosen, work, within(minutes, work, work.run))
+        return put_beside_paper(chosen, runner, within(minutes, runner, runner.run))
     with closing(opened):
-        return put_beside(chosen, work, within(minutes, work, work.run))
+        return put_beside_paper(chosen, runner, within(minutes, runner, runner.run))
 
 
-def make_work(
+def make_runner(
     host: Host,
     chosen: Chosen,
     parts: Sequence[Part],
@@ -62,26 +62,26 @@ def make_work(
     slots: int | None = None,
     callbacks: Sequence[Callback] = (),
     save_every: float = 60.0,
-) -> Work:
+) -> ComparisonRunner:
     """All runs, ready to go."""
     plan = Plan(seeds=chosen.seeds, baselines=any(row.is_baseline for row in chosen.rows))
-    return Work(host, parts, plan, chosen.recipe.name, store, slots, callbacks, save_every)
+    return ComparisonRunner(host, parts, plan, chosen.recipe.name, store, slots, callbacks, save_every)
 
 
-def within(minutes: float | None, work: Work, run: Callable[[], Comparison]) -> Comparison:
+def within(minutes: float | None, runner: ComparisonRunner, run: Callable[[], Comparison]) -> Comparison:
     """What a run gives, or what is known after so many minutes; the next one goes on from there."""
     if minutes is None:
         return run()
     if minutes <= 0:
-        return work.result()
+        return runner.result()
     clock = _Clock(60 * minutes)
-    work.engine.callbacks = [*work.engine.callbacks, clock]
+    runner.engine.callbacks = [*runner.engine.callbacks, clock]
     try:
         return run()
     except KeyboardInterrupt:
         if not clock.has_rung:
             raise
-        return work.result()
+        return runner.result()
 
 
 class _Clock:

@@ -16,7 +16,7 @@ from typing import Any
 
 from inlay.analysis.curves import evaluations
 from inlay.comparison.plan import Part
-from inlay.comparison.work import Work
+from inlay.comparison.runner import ComparisonRunner
 from inlay.data.columns import in_pairs
 from inlay.data.digest import digest
 from inlay.data.folder import parts_of
@@ -63,11 +63,11 @@ class Result:
 class Results:
     """The cells of a table, as far as runs are done."""
 
-    def __init__(self, chosen: Chosen, work: Work):
-        self.chosen, self.work = chosen, work
+    def __init__(self, chosen: Chosen, runner: ComparisonRunner):
+        self.chosen, self.runner = chosen, runner
         self.notes: dict[str, None] = {}
         """What cannot be scored, and why."""
-        self._ran = {row.id: row for row in work.rows()}
+        self._ran = {row.id: row for row in runner.rows()}
 
     def of(self, row: Row, column: Column) -> Result | None:
         """A cell; None if none of its runs is done, or it cannot be scored."""
@@ -88,7 +88,7 @@ class Results:
     def part(self, row: Row, column: Column) -> Part:
         """Where the runs of a cell are."""
         name = self.chosen.part(row, column.dataset)
-        return next(one for one in self.work.parts if one.about.name == name)
+        return next(one for one in self.runner.parts if one.about.name == name)
 
     def _picked(self, row: Row, part: Part, needs_adapter: bool) -> Sequence[Ran]:
         own = [replace(self._ran[trial.id], setting=dict(trial.setting)) for trial in part.trials]
@@ -111,7 +111,7 @@ class Results:
         return statistics.fmean(seen) if row.shows == "mean of evaluations" else max(seen)
 
     def _baseline(self, row: Row, column: Column, part: Part) -> Result | None:
-        scores = self.work.scores.get((row.methods[0], part.about.name))
+        scores = self.runner.scores.get((row.methods[0], part.about.name))
         if not scores:
             return None
         values = (score.metrics[part.about.split][column.metric] for score in scores.values())
@@ -130,7 +130,7 @@ class Results:
         parts = [digest(part) for part in parts_of(str(file))]
         key = f"language {one.id} {parts or digest(str(file))}"
         key += f" {column.metric}" * (column.dataset.selection is not None)
-        known: float | None = self.work.store.about(key)
+        known: float | None = self.runner.store.about(key)
         if known is not None:
             return known
         adapter = self._adapter(one)
@@ -141,11 +141,11 @@ class Results:
         except DataError as error:
             self.notes[f"{column.name}: {error}"] = None
             return None
-        self.work.store.note(key, value)
+        self.runner.store.note(key, value)
         return value
 
     def _scored(self, adapter: Adapter, file: Path, metric: str) -> float:
-        host = self.work.host
+        host = self.runner.host
         host.load(adapter, _NAME)
         try:
             source, columns = open_source(file), dict(adapter.about.get("columns") or {})
@@ -161,7 +161,7 @@ class Results:
         return scores[metric]
 
     def _adapter(self, one: Ran) -> Adapter | None:
-        found = self.work.store.adapter(one.id)
+        found = self.runner.store.adapter(one.id)
         if found is None:
             self.notes[f"{one.label}: its adapter was not kept; run again with --restart to score it"] = None
         return found

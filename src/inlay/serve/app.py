@@ -22,15 +22,15 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from inlay.errors import DamagedError, InlayError, LibraryError, RunError, SlotError
-from inlay.library import about
+from inlay.library import card_text
 from inlay.serve import bodies, calls, metrics
-from inlay.serve.ask import Served, Stopped
-from inlay.serve.describe import KEYED, body, describe, failures, text
-from inlay.serve.gate import Gate
+from inlay.serve.engine_types import Served, Stopped
 from inlay.serve.keys import Keys, Scope
 from inlay.serve.limits import Limits, Parting, Refused, is_sending, not_ready, read_body
 from inlay.serve.logs import Log, about_call
 from inlay.serve.metrics import Metrics
+from inlay.serve.middleware import ServiceMiddleware
+from inlay.serve.openapi import KEYED, complete_openapi, failure_responses, request_body, text_response
 from inlay.version import __version__
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None 
     refuse = functools.partial(_refuse, service.limits)
     app.add_exception_handler(InlayError, refuse)
     app.add_exception_handler(HTTPException, refuse)
-    app.add_middleware(Gate, log=service.log, count=service.metrics.count)
+    app.add_middleware(ServiceMiddleware, log=service.log, count=service.metrics.count)
     if cors:
         app.add_middleware(
             CORSMiddleware,
@@ -131,7 +131,7 @@ def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None 
             expose_headers=["x-request-id", "retry-after"],
         )
     _pages(app)
-    describe(app, service.keys.open)
+    complete_openapi(app, service.keys.open)
     return app
 
 
@@ -147,8 +147,8 @@ async def _file(file: Path, _: Request) -> Response:
 
 
 def _predictions(app: FastAPI, service: Service) -> None:
-    refusals = failures(400, 401, 403, 408, 413, 415, 422, 429, 503, 504)
-    asks = {**body("Body", "Alone"), **KEYED}
+    refusals = failure_responses(400, 401, 403, 408, 413, 415, 422, 429, 503, 504)
+    asks = {**request_body("Body", "Alone"), **KEYED}
 
     @app.post("/v1/predict", response_model=bodies.Answers, responses=refusals, openapi_extra=asks)
     async def predict(request: Request) -> Response:
@@ -161,7 +161,7 @@ def _predictions(app: FastAPI, service: Service) -> None:
         finally:
             service.report(call, request)
 
-    lines = text("Answers as they come.", _LINES)
+    lines = text_response("Answers as they come.", _LINES)
 
     @app.post("/v1/predict/stream", response_class=Response, responses={**refusals, **lines}, openapi_extra=asks)
     async def predict_stream(request: Request) -> Response:
@@ -185,13 +185,13 @@ async def _as_lines(call: calls.Call, service: Service, request: Request) -> Asy
 
 
 def _tasks(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/tasks", response_model=bodies.TaskCards, responses=failures(401, 403), openapi_extra=KEYED)
+    @app.get("/v1/tasks", response_model=bodies.TaskCards, responses=failure_responses(401, 403), openapi_extra=KEYED)
     async def tasks(request: Request) -> Response:
         """All tasks that are served."""
         service.enter(request, "predict", "manage")
         return Response(await asyncio.to_thread(_cards, service), media_type=_JSON)
 
-    one = failures(401, 403, 404)
+    one = failure_responses(401, 403, 404)
 
     @app.get("/v1/tasks/{name}", response_model=bodies.TaskCard, responses=one, openapi_extra=KEYED)
     async def task(request: Request, name: str) -> Response:
@@ -201,9 +201,9 @@ def _tasks(app: FastAPI, service: Service) -> None:
             await asyncio.to_thread(service.catalogue.bring, [name])
         return _json(card_of(service.engine.task(name)))
 
-    refusals = failures(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
+    refusals = failure_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
 
-    wanted = {**body("Wanted", required=False), **KEYED}
+    wanted = {**request_body("Wanted", required=False), **KEYED}
 
     @app.put("/v1/tasks/{name}", response_model=bodies.TaskCard, responses=refusals, openapi_extra=wanted)
     async def put_task(request: Request, name: str) -> Response:
@@ -214,7 +214,7 @@ def _tasks(app: FastAPI, service: Service) -> None:
         request.scope["note"]["tasks"] = [served.ref]
         return _json(card_of(served))
 
-    gone = failures(401, 403, 404, 409, 503)
+    gone = failure_responses(401, 403, 404, 409, 503)
 
     @app.delete("/v1/tasks/{name}", response_model=bodies.State, responses=gone, openapi_extra=KEYED)
     async def delete_task(request: Request, name: str) -> Response:
@@ -225,23 +225,25 @@ def _tasks(app: FastAPI, service: Service) -> None:
 
 
 def _states(app: FastAPI, service: Service) -> None:
-    @app.get("/health", response_model=bodies.State, responses=failures(503))
+    @app.get("/health", response_model=bodies.State, responses=failure_responses(503))
     async def health() -> Response:
         """Whether the process lives, and its engine; if the engine has failed, the process is about to end."""
         if service.engine.failed is not None:
             raise Refused(503, "failed", "the engine has failed, and the service is about to stop")
         return _json({"status": "alive"})
 
-    @app.get("/ready", response_model=bodies.State, responses=failures(503))
+    @app.get("/ready", response_model=bodies.State, responses=failure_responses(503))
     async def ready() -> Response:
         """Whether it answers: not while it warms up or recovers from an error, nor when it is about to end."""
         if not service.engine.ready or service.engine.troubled:
             raise not_ready()
         return _json({"status": "ready"})
 
-    page = text("Prometheus' text format.", "text/plain")
+    page = text_response("Prometheus' text format.", "text/plain")
 
-    @app.get("/metrics", response_class=Response, responses={**failures(401, 403), **page}, openapi_extra=KEYED)
+    @app.get(
+        "/metrics", response_class=Response, responses={**failure_responses(401, 403), **page}, openapi_extra=KEYED
+    )
     async def measured(request: Request) -> Response:
         """What Prometheus reads."""
         service.enter(request, "predict", "manage")
@@ -259,15 +261,15 @@ def card_of(served: Served) -> dict[str, Any]:
         "name": served.name,
         "version": served.version,
         "ref": served.ref,
-        "kind": about.kind(card),
+        "kind": card_text.kind(card),
         "task": str(card.get("task") or ""),
-        "does": about.does(card),
+        "does": card_text.does(card),
         "method": str(card.get("method") or ""),
-        "labels": about.labels(card),
-        "pairs": about.reads_pairs(card),
-        "columns": dict(about.section(card, "columns")),
-        "parameters": dict(about.section(card, "parameters")),
-        "metrics": about.metrics(card),
+        "labels": card_text.labels(card),
+        "pairs": card_text.reads_pairs(card),
+        "columns": dict(card_text.section(card, "columns")),
+        "parameters": dict(card_text.section(card, "parameters")),
+        "metrics": card_text.metrics(card),
         "metric": str(card.get("metric") or ""),
         "base": str(card.get("base") or ""),
         "sha256": str(card.get("sha256") or ""),

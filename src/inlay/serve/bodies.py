@@ -17,7 +17,7 @@ from pydantic.json_schema import models_json_schema
 from pydantic_core import from_json
 
 from inlay.errors import suggest
-from inlay.serve.ask import Ask
+from inlay.serve.engine_types import Ask
 from inlay.serve.limits import Limits, Refused
 
 Long = Literal["cut", "windows", "refuse"]

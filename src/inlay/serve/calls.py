@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from inlay.errors import DamagedError, InlayError, LibraryError, SlotError
-from inlay.serve.ask import Ask, Busy, Late, Pending, Stopped
 from inlay.serve.bodies import Item, problem
+from inlay.serve.engine_types import Ask, Busy, Late, Pending, Stopped
 from inlay.serve.limits import Limits, Refused, not_ready
 
 if TYPE_CHECKING:

@@ -27,12 +27,24 @@ from contextlib import contextmanager, nullcontext, suppress
 from inlay.engine.host import Host
 from inlay.errors import AdapterError, InlayError, RunError, SlotError
 from inlay.library.library import Entry, Library
-from inlay.serve.ask import Answer, Ask, BatchDone, Busy, Counts, Late, Pending, Served, Settings, Stopped, check_served
+from inlay.serve.batch_runner import BatchRunner
+from inlay.serve.counters import Counters
+from inlay.serve.engine_types import (
+    Answer,
+    Ask,
+    BatchDone,
+    Busy,
+    Counts,
+    Late,
+    Pending,
+    Served,
+    Settings,
+    Stopped,
+    check_served,
+)
 from inlay.serve.pager import Pager
-from inlay.serve.roster import Roster, Unknown, near
-from inlay.serve.runner import Runner
-from inlay.serve.tally import Tally
-from inlay.serve.turns import Turns
+from inlay.serve.scheduler import Scheduler
+from inlay.serve.served_tasks import ServedTasks, Unknown, near
 from inlay.serve.version import Item, Piece, Tokenizers, Version, encode
 
 _log = logging.getLogger(__name__)
@@ -51,10 +63,10 @@ class Engine:
     def __init__(self, host: Host, library: Library, settings: Settings = Settings()):  # noqa: B008 - it is frozen
         self.host, self.library, self.settings = host, library, settings
         self.tokens = settings.tokens or _TOKENS.get(host.base.device.type, 4096)
-        self._tally = Tally()
+        self._counters = Counters()
         self._change = threading.Condition()
         """Guards all below; notified when the engine's thread has something to do, and when the last ask is closed."""
-        self._roster = Roster()
+        self._served = ServedTasks()
         self._woken = False
         self._lingers = False
         self._accepts = False
@@ -71,10 +83,10 @@ class Engine:
         self._taken: list[Piece] = []
         """The batch under way."""
         self._pager = Pager(host, library, settings.resident, settings.remembered, settings.memory, self._wake)
-        self._turns = Turns(settings.queue, self.tokens, self._pager.__contains__)
-        self._queue = self._turns.queue
+        self._scheduler = Scheduler(settings.queue, self.tokens, self._pager.__contains__)
+        self._queue = self._scheduler.queue
         self._tokenizers = Tokenizers(host)
-        self._runner = Runner(host, self._tokenizers, self.tokens, self._tally, self._close)
+        self._runner = BatchRunner(host, self._tokenizers, self.tokens, self._counters, self._close)
 
     @property
     def ready(self) -> bool:
@@ -100,7 +112,7 @@ class Engine:
         with self._change:
             self._accepts = False
             if drain:
-                self._change.wait_for(lambda: not self._roster.open or not self._lives, seconds)
+                self._change.wait_for(lambda: not self._served.open or not self._lives, seconds)
             self._quits = True
             self._wake()
         if self._thread is not None:
@@ -120,9 +132,9 @@ class Engine:
             InlayError: something is wrong with the ask, or its adapter.
         """
         with self._hints(ask.task), self._change:
-            version = self._roster.find(ask.task)
+            version = self._served.find(ask.task)
             self._admit(version)
-            self._roster.enter(version)
+            self._served.enter(version)
         try:
             item = encode(version, ask, self._tokenizers)
             item.cut(self.tokens)
@@ -149,7 +161,7 @@ class Engine:
         for part in version.parts if (self.ready if read is None else read) else ():
             self._pager.read(part)
         with self._change:
-            version = self._roster.serve(version)
+            version = self._served.serve(version)
             self._wake()
         if self.ready:
             self._pager.want(version.parts, asked=False)
@@ -158,38 +170,38 @@ class Engine:
     def withdraw(self, name: str) -> None:
         """Serve a name no more; asks accepted before are answered."""
         with self._change:
-            self._roster.withdraw(name)
+            self._served.withdraw(name)
             self._wake()
 
     def task(self, name: str) -> Served:
         """What is served under a name, or at this `@version` or `@alias` of it."""
         with self._hints(name), self._change:
-            version = self._roster.find(name)
+            version = self._served.find(name)
         return self._described(version)
 
     def serves(self, task: str) -> bool:
         """Whether a task can be asked: by its name, or at this `@version` or `@alias`."""
         with self._change, suppress(SlotError):
-            return self._roster.find(task) is not None
+            return self._served.find(task) is not None
         return False
 
     def tasks(self) -> list[Served]:
         """What is served now."""
         with self._change:
-            versions = list(self._roster.served.values())
+            versions = list(self._served.served.values())
         return [self._described(version) for version in versions]
 
     def counts(self) -> Counts:
         """What was done since the start."""
-        tally, paging, sizes = self._tally, self._pager.counts, self._pager.sizes()
+        counters, paging, sizes = self._counters, self._pager.counts, self._pager.sizes()
         names = "batches rows tokens seconds answers errors late cancelled refused hits misses"
-        own = {name: getattr(tally, name) for name in names.split()}
+        own = {name: getattr(counters, name) for name in names.split()}
         own |= {"waiting": len(self._queue), "resident": sizes[0], "remembered": sizes[1], **vars(paging)}
-        return Counts(**own, tasks=tally.tasks())
+        return Counts(**own, tasks=counters.tasks())
 
     def listen(self, heard: Callable[[BatchDone], None]) -> None:
         """Call this after each batch, in the engine's thread: keep it short."""
-        self._tally.listen(heard)
+        self._counters.listen(heard)
 
     @contextmanager
     def _hints(self, task: str) -> Iterator[None]:
@@ -197,14 +209,14 @@ class Engine:
         try:
             yield
         except Unknown as error:
-            raise SlotError(f"{error}. {near(task[:100], tuple(self._roster.served))}") from None
+            raise SlotError(f"{error}. {near(task[:100], tuple(self._served.served))}") from None
 
     def _admit(self, version: Version) -> None:
         if not self.ready:
             raise Stopped("the engine is not running")
         if self._queue.full(version):
-            self._tally.add(refused=1)
-            after = self._turns.seconds()
+            self._counters.add(refused=1)
+            after = self._scheduler.seconds()
             raise Busy(f"{len(self._queue)} requests are waiting; try again in {after:.2g} s", after)
         error = self._error(version)
         if error is not None:
@@ -214,7 +226,7 @@ class Engine:
         version = item.version
         with self._change:
             self._admit(version)
-            self._tally.add(**{"hits" if self._pager.state(version.refs) == "bank" else "misses": 1})
+            self._counters.add(**{"hits" if self._pager.state(version.refs) == "bank" else "misses": 1})
             for i, piece in enumerate(item.pieces):
                 self._queue.put(version, piece, piece.tokens, None if i else deadline)
             if not self._lingers or self._queue.cost >= self.tokens:
@@ -229,7 +241,7 @@ class Engine:
     def _done(self, version: Version, item: weakref.ref[Item], pending: Future[Answer]) -> None:
         """Take one that was cancelled out of the queue. A future that someone keeps does not keep rows and outputs."""
         if pending.cancelled():
-            self._tally.add(cancelled=1)
+            self._counters.add(cancelled=1)
             self._unqueue([found] if (found := item()) is not None else [])
             self._leave([version])
 
@@ -248,7 +260,7 @@ class Engine:
     def _leave(self, versions: list[Version]) -> None:
         with self._change:
             for version in versions:
-                self._roster.leave(version)
+                self._served.leave(version)
             self._wake()
 
     def _error(self, version: Version) -> InlayError | None:
@@ -309,7 +321,7 @@ class Engine:
     def _prefetch(self) -> None:
         """Fill the bank with the first tasks; nobody waits for that."""
         with self._change:
-            first = list(self._roster.served.values())[: self.settings.resident]
+            first = list(self._served.served.values())[: self.settings.resident]
         for version in first:
             self._pager.want(version.parts, asked=False)
 
@@ -319,8 +331,8 @@ class Engine:
         more = self._page()
         with self._change:
             late = [piece.item for piece in self._queue.late(time.monotonic())]
-            waiting, taken = len(self._queue), self._turns.take()
-        self._tally.add(late=self._runner.fail(late, Late("the deadline passed before it was its turn")))
+            waiting, taken = len(self._queue), self._scheduler.take()
+        self._counters.add(late=self._runner.fail(late, Late("the deadline passed before it was its turn")))
         pieces = self._taken = [piece for piece in taken if piece.item.begin()]
         if pieces:
             self._run(pieces, waiting)
@@ -331,9 +343,9 @@ class Engine:
     def _page(self) -> bool:
         """Adapters in and out of the bank; True if there is more to do at once."""
         with self._change:
-            for ref in self._roster.leaving():
+            for ref in self._served.leaving():
                 self._pager.drop(ref)
-        more = self._pager.load_some(self._roster.waits, max(_PAGING, self._turns.last / 2))
+        more = self._pager.load_some(self._served.waits, max(_PAGING, self._scheduler.last / 2))
         self._check(self._pager.suspect)
         for ref in self._pager.news():
             error = self._pager.error(ref) or InlayError(f"{ref} cannot be used")
@@ -349,7 +361,7 @@ class Engine:
         self._failures.clear()
         self._pager.used({ref for piece in pieces for ref in piece.item.version.refs})
         with self._change:
-            self._turns.took(pieces, time.perf_counter() - began)
+            self._scheduler.took(pieces, time.perf_counter() - began)
 
     def _sleep(self) -> None:
         """Until there is something to do; and then, if that is asks, a moment longer: others may come."""

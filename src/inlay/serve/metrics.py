@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from inlay.serve.ask import BatchDone
+from inlay.serve.engine_types import BatchDone
 
 if TYPE_CHECKING:
     from inlay.serve.engine import Engine

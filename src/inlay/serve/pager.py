@@ -22,7 +22,7 @@ from inlay.engine.host import Host
 from inlay.errors import InlayError, LibraryError
 from inlay.library.cards import Entry
 from inlay.library.library import Library
-from inlay.serve.memory import Fitted, Memory
+from inlay.serve.adapter_cache import AdapterCache, Fitted
 
 _READERS = 4
 _AHEAD = 32
@@ -63,7 +63,7 @@ class Pager:
         """The one used longest ago first."""
         self._fresh: set[str] = set()
         """Those in the bank that have not run since they were loaded."""
-        self._memory = Memory(remembered, memory)
+        self._memory = AdapterCache(remembered, memory)
         self._wishes: OrderedDict[str, Entry] = OrderedDict()
         """Those there are asks for."""
         self._hopes: OrderedDict[str, Entry] = OrderedDict()

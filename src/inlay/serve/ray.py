@@ -1,7 +1,7 @@
 """Replicas of a service on Ray Serve: each is the whole service, with a base, an engine and an application of its own.
 
 Ray Serve listens, passes calls on to replicas, and starts one anew that has died. What `PUT` and `DELETE` change on one
-of them reaches the others through a board (`board.py`), what changes in the library through watching it.
+of them reaches the others through an actor (`ray_state.py`), what changes in the library through watching it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from starlette.types import Message, Receive, Scope, Send
 from inlay import cluster
 from inlay.errors import RunError
 from inlay.serve.app import build
-from inlay.serve.board import NAME, NAMESPACE, Board, Follower, SharedChoices, find_board
 from inlay.serve.nodes import check_nodes
-from inlay.serve.run import begin, finish, signals
-from inlay.serve.spec import Spec
+from inlay.serve.process import begin, finish, signals
+from inlay.serve.ray_state import NAME, NAMESPACE, Follower, SharedChoices, StateActor, find_state_actor
+from inlay.serve.service_config import ServiceConfig
 
 _APP = "inlay"
 _DRAIN = 60.0
@@ -48,18 +48,18 @@ class Place:
 class Replica:
     """A service without a socket."""
 
-    def __init__(self, spec: Spec, device: str):
+    def __init__(self, config: ServiceConfig, device: str):
         from inlay.engine.host import Host
 
         global _here
         ray = cluster.ray()
         self.label = str(ray.get_runtime_context().get_actor_id())[:12]
         choices = SharedChoices()
-        choices.take_up(ray.get(find_board().state.remote()))
-        self.running = spec.running(Host(spec.base, weights=spec.weights, device=device), choices)
+        choices.take_up(ray.get(find_state_actor().state.remote()))
+        self.running = config.running(Host(config.base, weights=config.weights, device=device), choices)
         self.service = service = self.running.service
         self.follower = Follower(service, choices, self.label)
-        self.built = build(service, spec.cors, self._lifespan)
+        self.built = build(service, config.cors, self._lifespan)
         begin(self.running)
         self.follower.start()
         _here = self
@@ -104,35 +104,35 @@ class Entrance:
         await _here.answer(scope, receive, send)
 
 
-def run(spec: Spec, place: Place, started: Callable[[list[str], cluster.Share], None]) -> None:
+def run(config: ServiceConfig, place: Place, started: Callable[[list[str], cluster.Share], None]) -> None:
     """Serve until a signal comes; then answer what was accepted.
 
     Args:
         started: called when all replicas are ready, with the refs of the tasks.
     """
     with cluster.joined(place.address) as ray, signals() as ended:
-        for_cpu = spec.weights in ("int8", "prepack")
+        for_cpu = config.weights in ("int8", "prepack")
         share = cluster.share(ray, place.replicas, 0.0 if for_cpu else place.gpus, "replicas")
         serve = cluster.ray("ray.serve")
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         _refuse_second(serve)
-        check_nodes(ray, spec.library, spec.base)
+        check_nodes(ray, config.library, config.base)
         try:
-            _put_up_board(ray, place.choices)
-            tasks = _deploy(serve, spec, place, share)
+            _start_state_actor(ray, place.choices)
+            tasks = _deploy(serve, config, place, share)
             started(tasks, share)
             ended.wait()
         finally:
             _end(ray, serve)
 
 
-def _deploy(serve: Any, spec: Spec, place: Place, share: cluster.Share) -> list[str]:
+def _deploy(serve: Any, config: ServiceConfig, place: Place, share: cluster.Share) -> list[str]:
     serve.start(proxy_location="EveryNode", http_options={"host": place.host, "port": place.port})
     deployment = serve.deployment(
         name="Replica",
         num_replicas=share.workers,
         ray_actor_options=share.options,
-        max_ongoing_requests=spec.limits.connections,  # a queue of ours decides what is too much
+        max_ongoing_requests=config.limits.connections,  # a queue of ours decides what is too much
         graceful_shutdown_timeout_s=_DRAIN,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=2.0,
@@ -141,7 +141,7 @@ def _deploy(serve: Any, spec: Spec, place: Place, share: cluster.Share) -> list[
     device = "cuda" if share.gpus else "cpu"
     try:
         handle = serve.run(
-            deployment(serve.ingress(Entrance())(Replica)).bind(spec, device), name=_APP, route_prefix="/"
+            deployment(serve.ingress(Entrance())(Replica)).bind(config, device), name=_APP, route_prefix="/"
         )
         found: list[str] = handle.tasks.remote().result(timeout_s=_DRAIN)
         return found
@@ -158,20 +158,20 @@ def _reason(serve: Any) -> str:
     return ""
 
 
-def _put_up_board(ray: Any, choices: Path | None) -> None:
+def _start_state_actor(ray: Any, choices: Path | None) -> None:
     """It outlives us, as replicas do, and stays on this machine, where its file is."""
     affinity = cluster.ray("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
     options = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "max_restarts": -1, "num_cpus": 0}
-    board = ray.remote(Board).options(**options, scheduling_strategy=here).remote(choices)
-    ray.get(board.state.remote())
+    actor = ray.remote(StateActor).options(**options, scheduling_strategy=here).remote(choices)
+    ray.get(actor.state.remote())
 
 
 def _end(ray: Any, serve: Any) -> None:
     with suppress(Exception):  # it may never have come up
         serve.delete(_APP)
     with suppress(ValueError):
-        ray.kill(find_board())
+        ray.kill(find_state_actor())
     with redirect_stderr(StringIO()):  # Ray says there that its controller, which it has just killed, is dead
         serve.shutdown()
 

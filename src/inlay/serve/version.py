@@ -25,7 +25,7 @@ from inlay.engine.predict import row_limit
 from inlay.engine.translate import AnswerOptions, Translator
 from inlay.errors import AdapterError, BaseError, InlayError
 from inlay.library.cards import Entry, method_of, task_of
-from inlay.serve.ask import Ask, Pending
+from inlay.serve.engine_types import Ask, Pending
 from inlay.tasks import Example, Row
 from inlay.tasks import parse as parse_task
 

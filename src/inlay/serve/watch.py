@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING
 
 from inlay.errors import InlayError, LibraryError, RunError, SlotError
 from inlay.library.cards import Entry
+from inlay.library.index import IndexedName, read_index
 from inlay.library.names import number_of, split_ref
-from inlay.library.shelf import Shelf, read_shelves
-from inlay.serve.ask import check_served
+from inlay.serve.engine_types import check_served
 
 if TYPE_CHECKING:
     from inlay.library.library import Library, Problem
-    from inlay.serve.ask import Served
     from inlay.serve.engine import Engine
+    from inlay.serve.engine_types import Served
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wish:
+class TaskSelection:
     """What the command that started the service wants served."""
 
     only: Mapping[str, str] | None = None
@@ -94,12 +94,14 @@ class Choices:
 class Catalogue:
     """Makes an engine serve what it should."""
 
-    def __init__(self, engine: Engine, library: Library, wish: Wish | None = None, choices: Choices | None = None):
+    def __init__(
+        self, engine: Engine, library: Library, selection: TaskSelection | None = None, choices: Choices | None = None
+    ):
         self.engine, self.library = engine, library
-        self.wish = wish or Wish()
+        self.selection = selection or TaskSelection()
         self.choices = choices or Choices()
         self._lock = threading.Lock()
-        self._seen: dict[str, Shelf] | None = None
+        self._seen: dict[str, IndexedName] | None = None
         self._passed: dict[str, str] = {}
         self._aliases: dict[str, tuple[str, ...]] = {}
         self._brought: set[str] = set()
@@ -135,13 +137,13 @@ class Catalogue:
 
     def bring(self, tasks: Iterable[str]) -> None:
         """Serve these versions (`name@version`, `name@alias`) too, if the whole library is served, and has them."""
-        if self.wish.only is not None or self.wish.alias is not None:
+        if self.selection.only is not None or self.selection.alias is not None:
             return
         with self._lock:
             for task in tasks:
                 name, _, which = task.partition("@")
-                shelf = (self._seen or {}).get(name)
-                has = shelf is not None and (number_of(which) in shelf.versions or which in shelf.moves)
+                indexed = (self._seen or {}).get(name)
+                has = indexed is not None and (number_of(which) in indexed.versions or which in indexed.moves)
                 if has and not {name, task} & set(self.choices.taken) and not self.engine.serves(task):
                     with suppress(InlayError):  # it is not served then, which is what the ask is told
                         self.engine.serve(task, self.library.find(task))
@@ -160,12 +162,12 @@ class Catalogue:
     def sync(self, force: bool = False) -> list[str]:
         """Serve what the library has now; returns what is new about tasks that cannot be served."""
         with self._lock:
-            shelves = read_shelves(self.library.storage)
-            if shelves == self._seen and not force:
+            index = read_index(self.library.storage)
+            if index == self._seen and not force:
                 return []
             notes: dict[str, str] = {}
             now = {served.name: served for served in self.engine.tasks()}
-            wanted = self._wanted(shelves, now, notes)
+            wanted = self._wanted(index, now, notes)
             for name, entry in wanted.items():
                 if entry is not None:
                     self._serve(name, entry, now.get(name), notes)
@@ -173,7 +175,7 @@ class Catalogue:
                 self.engine.withdraw(name)
             self._brought &= wanted.keys()
             new = [f"{name}: {why}" for name, why in notes.items() if self._passed.get(name) != why]
-            self._seen, self._passed = shelves, notes
+            self._seen, self._passed = index, notes
             return new
 
     def _serve(self, name: str, entry: Entry, now: Served | None, notes: dict[str, str]) -> None:
@@ -187,17 +189,17 @@ class Catalogue:
             notes[name] = str(error)
 
     def _wanted(
-        self, shelves: Mapping[str, Shelf], now: Mapping[str, Served], notes: dict[str, str]
+        self, index: Mapping[str, IndexedName], now: Mapping[str, Served], notes: dict[str, str]
     ) -> dict[str, Entry | None]:
         """Name -> entry; None where what is served stays, because it cannot be known what should be."""
         wanted: dict[str, Entry | None] = {}
-        refs = {**(self.wish.only or {}), **{task: task for task in self._brought}}
-        if self.wish.only is None:
+        refs = {**(self.selection.only or {}), **{task: task for task in self._brought}}
+        if self.selection.only is None:
             damaged: list[Problem] = []
-            found = self.library.list(all_versions=self.wish.alias is not None, damaged=damaged)
+            found = self.library.list(all_versions=self.selection.alias is not None, damaged=damaged)
             notes |= {problem.ref: problem.message for problem in damaged}
             wanted = {problem.ref.partition("@")[0]: None for problem in damaged}
-            wanted |= {e.name: e for e in found if self.wish.alias is None or self.wish.alias in e.aliases}
+            wanted |= {e.name: e for e in found if self.selection.alias is None or self.selection.alias in e.aliases}
         for name, ref in (refs | self.choices.put).items():
             try:
                 wanted[name] = self.library.find(ref)
@@ -205,7 +207,7 @@ class Catalogue:
                 notes[name] = str(error)
                 wanted.pop(name, None)
                 owner = split_ref(ref)[0]
-                if name in now and owner in shelves and shelves[owner].versions:
+                if name in now and owner in index and index[owner].versions:
                     wanted[name] = None
         gone = set(self.choices.taken)
         return {
@@ -223,14 +225,14 @@ class Catalogue:
 
     def _usual(self, name: str) -> str:
         """What is served under a name unless something else was chosen."""
-        if self.wish.only is not None and name in self.wish.only:
-            return self.wish.only[name]
+        if self.selection.only is not None and name in self.selection.only:
+            return self.selection.only[name]
         if "@" in name:
             return name
-        return name if self.wish.alias is None else f"{name}@{self.wish.alias}"
+        return name if self.selection.alias is None else f"{name}@{self.selection.alias}"
 
     def _left_out(self, name: str) -> bool:
-        return self.wish.only is not None and name not in self.wish.only
+        return self.selection.only is not None and name not in self.selection.only
 
 
 class Watcher:

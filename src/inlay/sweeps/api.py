@@ -18,9 +18,9 @@ from inlay.runs.few import FEW_SHOT_RATE
 from inlay.runs.prepare import Prepared
 from inlay.runs.run import Run, data_name
 from inlay.sweeps import ensemble as together
-from inlay.sweeps.draw import draw
 from inlay.sweeps.grid import Grid, Setting, Space, read_grid
 from inlay.sweeps.local import Local
+from inlay.sweeps.random_search import draw
 from inlay.sweeps.ray import Cluster, Ray, read_engine
 from inlay.sweeps.search import PRUNERS, OptunaSearch
 from inlay.sweeps.store import Row, Store
@@ -135,14 +135,14 @@ def sweep(
         raise RunError("; ".join(dict.fromkeys(problems)))
     named = check_name(name or run.name or (data_name(run.data) if isinstance(run.data, str) else "sweep"))
     opened = Store(store)
-    work = Work(host, plan, space, named, opened, slots, callbacks, save_every, cluster, library)
+    runner = SweepRunner(host, plan, space, named, opened, slots, callbacks, save_every, cluster, library)
     if store is None:  # in memory: the result still needs it
-        return work.run(best, library)
+        return runner.run(best, library)
     with closing(opened):
-        return work.run(best, library)
+        return runner.run(best, library)
 
 
-class Work:
+class SweepRunner:
     """One sweep from its plan to its result."""
 
     def __init__(

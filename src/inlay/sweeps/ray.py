@@ -19,8 +19,8 @@ from inlay import cluster
 from inlay.engine.host import Host
 from inlay.errors import RunError, suggest
 from inlay.library.adapter import Adapter
-from inlay.sweeps.crew import Crew, Lost, Member
 from inlay.sweeps.local import Search, fields_of, open_trials
+from inlay.sweeps.ray_workers import LostWorker, RayWorkers, WorkerHandle
 from inlay.sweeps.store import ENDED, Store
 from inlay.sweeps.trial import Trial
 from inlay.tracking.events import Callback, Event
@@ -98,24 +98,24 @@ class Ray:
             self._queue = [self._enter(trial) for trial in opened]
         if search is not None or opened:
             with cluster.joined(self.where.address) as ray:
-                self._work(Crew(ray, self.host, self.where.workers))
+                self._work(RayWorkers(ray, self.host, self.where.workers))
         self.store.forget(but=set(keep()))
         self.store.tidy()
 
-    def _work(self, crew: Crew) -> None:
+    def _work(self, workers: RayWorkers) -> None:
         sizes = self._jobs if self._search is None else self._search.largest()
-        with crew.at_work(list(sizes), self.slots, self._search is not None):
-            share = crew.share
-            self._tell({"event": "workers", "workers": len(crew.members), "nodes": share.nodes, "gpus": share.gpus})
-            while self._queue or not self._asked_all or any(member.hand for member in crew.members):
-                for heard in crew.hear():
-                    if isinstance(heard, Lost):
+        with workers.running(list(sizes), self.slots, self._search is not None):
+            share = workers.share
+            self._tell({"event": "workers", "workers": len(workers.members), "nodes": share.nodes, "gpus": share.gpus})
+            while self._queue or not self._asked_all or any(member.hand for member in workers.members):
+                for heard in workers.events():
+                    if isinstance(heard, LostWorker):
                         self._lose(heard)
                     else:
                         self._hear(*heard)
                 if self._interrupted:
                     raise KeyboardInterrupt
-                self._deal(crew)
+                self._deal(workers)
 
     def _take_over(self) -> None:
         """What a local loop has left behind: adapters of finished runs are kept, runs under way start over."""
@@ -136,14 +136,14 @@ class Ray:
         self._jobs.append(Job(len(self._jobs), trial.label, trial.data))
         return len(self.trials) - 1
 
-    def _deal(self, crew: Crew) -> None:
+    def _deal(self, workers: RayWorkers) -> None:
         """Give out what there is to do."""
-        for member in crew.ready:
+        for member in workers.ready:
             given: dict[int, Job] = {}
             while (index := self._choose([*member.hand, *given], member.slots)) is not None:
                 given[index] = self._jobs[index]
             if given:
-                crew.give(member, given)
+                workers.give(member, given)
 
     def _choose(self, beside: Sequence[int], slots: int) -> int | None:
         """A run that may be in a pack with these."""
@@ -168,7 +168,7 @@ class Ray:
         self._end(index, "pruned")
         return True
 
-    def _lose(self, lost: Lost) -> None:
+    def _lose(self, lost: LostWorker) -> None:
         """What a worker had in hand runs again, on the others or on a new one."""
         hand = lost.member.hand
         for index in reversed(hand):
@@ -186,7 +186,7 @@ class Ray:
             self._queue.insert(0, index)
             self._tell({"event": "lost", "run": trial.label, "index": index, "problem": lost.why})
 
-    def _hear(self, member: Member, event: Event) -> None:
+    def _hear(self, member: WorkerHandle, event: Event) -> None:
         kind = event["event"]
         if kind == "judge":
             assert self._search is not None

@@ -16,8 +16,8 @@ from typing import Any
 
 from inlay import metrics
 from inlay.errors import InlayError, RunError, suggest
-from inlay.sweeps.draw import largest
 from inlay.sweeps.grid import Setting
+from inlay.sweeps.random_search import largest
 from inlay.sweeps.store import ENDED, Row, Store
 from inlay.sweeps.trial import Trial, Trials
 from inlay.sweeps.values import Range

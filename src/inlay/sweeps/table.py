@@ -177,13 +177,13 @@ class Sweep:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """One line per run, in the order of the ranking."""
-        from inlay.sweeps.files import write_csv
+        from inlay.sweeps.exports import write_csv
 
         write_csv(self, path)
 
     def to_latex(self, path: str | os.PathLike[str]) -> None:
         """The ranked table, for booktabs."""
-        from inlay.sweeps.files import write_latex
+        from inlay.sweeps.exports import write_latex
 
         write_latex(self, path)
 
@@ -194,7 +194,7 @@ class Sweep:
         write_plot(self, path)
 
     def _repr_html_(self) -> str:
-        from inlay.sweeps.files import html_table
+        from inlay.sweeps.exports import html_table
 
         return html_table(self)
 

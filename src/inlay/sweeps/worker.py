@@ -62,7 +62,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What a worker must know before its first order."""
 
     sizes: Sequence[Order]
@@ -113,7 +113,7 @@ class Worker:
         self._taken: list[Order] = []
         """By the index of their jobs here."""
 
-    def open(self, setup: Setup, work: Work, data: Mapping[int, Any]) -> dict[str, Any]:
+    def open(self, setup: Setup, work: Workload, data: Mapping[int, Any]) -> dict[str, Any]:
         """Load the base; what it is, and how many runs fit side by side. `problem` says why it cannot be used."""
         found: dict[str, Any] = {"node": ray().get_runtime_context().get_node_id(), "pid": os.getpid()}
         try:

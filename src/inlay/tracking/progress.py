@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inlay.library.about import clock, percent
+from inlay.library.card_text import clock, percent
 from inlay.runs.length import FEW_TO_VALIDATE
 from inlay.screen import GAP, Lines, table
 from inlay.untrusted import visible

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from inlay.base.load import Base
 from inlay.engine.host import Host
 from inlay.errors import InlayError, LibraryError, RunError
-from inlay.library import about
+from inlay.library import card_text
 from inlay.library.adapter import Adapter
 from inlay.library.library import Entry, Library, check_name
 from inlay.runs.members import members_of
@@ -207,8 +207,8 @@ def _before(library: Library, entry: Entry, metric: str) -> dict[str, Any] | Non
     except LibraryError:  # removed a moment ago, or damaged
         return None
     for split in ("test", "validation"):
-        rows = [about.section(card, "scored_on").get(split) for card in (old, entry.card)]
-        values = [about.metrics(card).get(split, {}).get(metric) for card in (old, entry.card)]
+        rows = [card_text.section(card, "scored_on").get(split) for card in (old, entry.card)]
+        values = [card_text.metrics(card).get(split, {}).get(metric) for card in (old, entry.card)]
         if rows[0] is not None and rows[0] == rows[1] and None not in values:
             return {"version": earlier[-1], "split": split, "value": values[0], "now": values[1]}
     return None

@@ -20,7 +20,7 @@ from inlay import metrics
 from inlay.base.load import Base
 from inlay.engine.host import Host
 from inlay.errors import InlayError, LibraryError, RunError
-from inlay.library import about, cards
+from inlay.library import card_text, cards
 from inlay.library.cards import Entry
 from inlay.library.library import Library
 from inlay.runs.prepare import Prepared, prepare
@@ -61,7 +61,7 @@ class Change:
 
     def values(self, split: str) -> tuple[float | None, float | None]:
         """The deciding metric of the old and the new one on the rows of a split."""
-        old, new = (about.metrics({} if e is None else e.card).get(split, {}) for e in (self.old, self.new))
+        old, new = (card_text.metrics({} if e is None else e.card).get(split, {}) for e in (self.old, self.new))
         return old.get(self.metric), new.get(self.metric)
 
     @property
@@ -97,7 +97,7 @@ class Change:
 
 def parameters(entry: Entry | None) -> int | None:
     """How many an adapter has, if its card says so."""
-    found = None if entry is None else about.section(entry.card, "parameters").get("adapter")
+    found = None if entry is None else card_text.section(entry.card, "parameters").get("adapter")
     return found if isinstance(found, int) else None
 
 
@@ -125,7 +125,7 @@ def read(library: Library, refs: Sequence[str] | None) -> tuple[list[Old], dict[
 
 
 def _run(entry: Entry) -> Run:
-    config = dict(about.section(entry.card, "config"))
+    config = dict(card_text.section(entry.card, "config"))
     if entry.members:
         raise RunError("it is an ensemble; its members can be trained again if they have names of their own")
     if not config:
@@ -151,7 +151,7 @@ def finished(candidates: Library, olds: Iterable[Old], base: Base) -> dict[str, 
         entry = there.get(old.entry.name)
         if entry is None or not is_on(entry, base):
             continue
-        same_run = about.section(entry.card, "config") == old.run.written()
+        same_run = card_text.section(entry.card, "config") == old.run.written()
         if same_run and entry.card.get("data") == old.entry.card.get("data"):
             found[entry.name] = entry
     return found
@@ -189,14 +189,14 @@ def prepare_all(
 def _refuse_other_data(old: Old, data: Prepared) -> None:
     known = old.entry.card.get("data")
     if known != data.data_hash:
-        was, now = about.short(known), about.short(data.data_hash)
+        was, now = card_text.short(known), card_text.short(data.data_hash)
         raise RunError(f"its data has changed since it was trained ({data.run.data}: {now}, was {was or 'not said'})")
 
 
 def keep(result: Result, old: Old, candidates: Library, base: Base, half: bool = False) -> Entry:
     """Put a result into the candidates."""
     adapter = result.adapter.to("float16") if half else result.adapter
-    said = {"ref": old.entry.ref, "sha256": old.entry.sha256, "base_name": about.base_name(old.entry.card)}
+    said = {"ref": old.entry.ref, "sha256": old.entry.sha256, "base_name": card_text.base_name(old.entry.card)}
     more = {**card_facts(base, result.parameters, result.seconds), _FROM: said}
     return candidates.put(adapter, old.entry.name, **more)
 
@@ -239,7 +239,7 @@ def undoable(library: Library, names: Sequence[str] | None) -> tuple[list[Undo],
     found: list[Undo] = []
     problems: dict[str, str] = {}
     for entry in entries:
-        if not about.section(entry.card, _SWITCHED):
+        if not card_text.section(entry.card, _SWITCHED):
             if names is not None:
                 problems[entry.name] = f"{entry.ref} was not put there by a switch"
             continue

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inlay import drawing
-from inlay.analysis.report.asked import Decision
+from inlay.analysis.report.predictions import Decision
 
 BINS = 10
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from inlay import metrics
 from inlay.analysis.report import calibration
-from inlay.analysis.report.asked import Asked, ask
 from inlay.analysis.report.page import Section, esc, page, said, table
-from inlay.analysis.report.paired import Difference, difference
+from inlay.analysis.report.paired_tests import Difference, difference
+from inlay.analysis.report.predictions import Predictions, predict
 from inlay.analysis.report.report import Report, Rows
 from inlay.errors import RunError
-from inlay.library import about
+from inlay.library import card_text
 from inlay.library.cards import Entry
 from inlay.tasks import Answer
 
@@ -37,7 +37,7 @@ def compare(a: Subject, b: Subject, rows: Rows) -> Report:
     kinds = [one.host.task(one.name).kind for one in (a, b)]
     if kinds[0] != kinds[1]:
         raise RunError(f"{a.name} is for {kinds[0]} and {b.name} for {kinds[1]}: their answers cannot be compared")
-    first, second = (ask(one.host, one.name, rows.examples) for one in (a, b))
+    first, second = (predict(one.host, one.name, rows.examples) for one in (a, b))
     found = _difference(a.entry, first, second)
     apart = _disagreements(first, second)
     sections = [
@@ -73,12 +73,12 @@ def verdict(a: Subject, b: Subject, found: Difference) -> str:
     return f"{better.entry.ref} is better than {other.entry.ref}: {found.metric} differs by {by:.4f} ({interval})."
 
 
-def _difference(entry: Entry, first: Asked, second: Asked) -> Difference:
+def _difference(entry: Entry, first: Predictions, second: Predictions) -> Difference:
     metric = str(entry.card.get("metric") or "")
     if metric not in first.metrics or metric not in second.metrics:
         metric = next(name for name in first.metrics if name in second.metrics)
 
-    def scored(asked: Asked) -> Callable[[Sequence[int]], float]:
+    def scored(asked: Predictions) -> Callable[[Sequence[int]], float]:
         def of(numbers: Sequence[int]) -> float:
             examples, answers = [asked.examples[i] for i in numbers], [asked.answers[i] for i in numbers]
             return asked.task.score(examples, answers, asked.labels).get(metric, 0.0)
@@ -90,7 +90,7 @@ def _difference(entry: Entry, first: Asked, second: Asked) -> Difference:
     return difference(metric, (scored(first), scored(second)), len(first.examples), right)
 
 
-def _metrics(a: Subject, b: Subject, first: Asked, second: Asked, found: Difference) -> str:
+def _metrics(a: Subject, b: Subject, first: Predictions, second: Predictions, found: Difference) -> str:
     both = [name for name in first.metrics if name in second.metrics]
     lines = [
         (
@@ -119,30 +119,30 @@ def _metrics(a: Subject, b: Subject, first: Asked, second: Asked, found: Differe
 
 
 def _size(entry: Entry) -> dict[str, Any]:
-    counts = about.section(entry.card, "parameters")
-    return {"bytes": entry.size, "parameters": counts.get("adapter"), "share": about.share(entry.card)}
+    counts = card_text.section(entry.card, "parameters")
+    return {"bytes": entry.size, "parameters": counts.get("adapter"), "share": card_text.share(entry.card)}
 
 
 def _sizes(a: Entry, b: Entry) -> str:
     def shown(entry: Entry) -> list[str]:
-        card, counts = entry.card, about.section(entry.card, "parameters")
-        share, data = about.share(card), about.data_name(card)
+        card, counts = entry.card, card_text.section(entry.card, "parameters")
+        share, data = card_text.share(card), card_text.data_name(card)
         trained = counts.get("adapter")
         return [
-            about.one_line(card["method"]),
+            card_text.one_line(card["method"]),
             f"{trained:,}" if isinstance(trained, int) else "",
-            "" if share is None else about.percent(share),
-            about.size(entry.size),
-            about.one_line(about.base_name(card)),
-            about.one_line(data),
-            about.one_line(card.get("data") or ""),
+            "" if share is None else card_text.percent(share),
+            card_text.size(entry.size),
+            card_text.one_line(card_text.base_name(card)),
+            card_text.one_line(data),
+            card_text.one_line(card.get("data") or ""),
         ]
 
     names = ("method", "trained parameters", "share of the base", "on disk", "base", "data", "its hash")
     return table(("", a.ref, b.ref), zip(names, shown(a), shown(b), strict=True))
 
 
-def _disagreements(first: Asked, second: Asked) -> list[tuple[float, int]]:
+def _disagreements(first: Predictions, second: Predictions) -> list[tuple[float, int]]:
     """(how sure both are, row), the surest first; of numbers, how far they are apart."""
     found = []
     for i, (one, other) in enumerate(zip(first.answers, second.answers, strict=True)):
@@ -164,7 +164,7 @@ def _apartness(kind: str, one: Answer, other: Answer) -> float | None:
     return None if one[key] == other[key] else float(min(one["score"], other["score"]))
 
 
-def _apart(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Asked, second: Asked) -> str:
+def _apart(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Predictions, second: Predictions) -> str:
     kind, total = first.task.kind, len(first.examples)
     if kind == "mlm":
         return "<p>This task has no answers to compare.</p>"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inlay import metrics
-from inlay.analysis.report.asked import Asked, is_right
+from inlay.analysis.report.predictions import Predictions, is_right
 from inlay.tasks import Answer, Example
 
 MOST = 20
@@ -35,7 +35,7 @@ class Mistake:
         return {key: value for key, value in vars(self).items() if value not in (None, "")}
 
 
-def mistakes(asked: Asked, most: int = MOST) -> list[Mistake]:
+def mistakes(asked: Predictions, most: int = MOST) -> list[Mistake]:
     """The surest mistakes; of numbers, those that are furthest off."""
     kinds = {
         "classification": _classes,
@@ -52,12 +52,12 @@ def mistakes(asked: Asked, most: int = MOST) -> list[Mistake]:
     return sorted(found, key=lambda one: -(one.sure if one.sure is not None else one.off or 0.0))[:most]
 
 
-def _classes(asked: Asked, example: Example, answer: Answer) -> Iterator[Mistake]:
+def _classes(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
     if answer["label"] != example.target:
         yield Mistake(*_shown(example), str(example.target), answer["label"], answer["score"], example.place)
 
 
-def _labels(asked: Asked, example: Example, answer: Answer) -> Iterator[Mistake]:
+def _labels(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
     given, gold = set(answer["label"]), set(example.target or ())
     for label in sorted(given ^ gold):
         p = answer["scores"].get(label, 0.0)
@@ -65,7 +65,7 @@ def _labels(asked: Asked, example: Example, answer: Answer) -> Iterator[Mistake]
         yield Mistake(*_shown(example), right or f"not {label}", said, p if label in given else 1 - p, example.place)
 
 
-def _tags(asked: Asked, example: Example, answer: Answer) -> Iterator[Mistake]:
+def _tags(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
     tags = list(example.target)
     entities = metrics.are_entity_tags(asked.labels)
     gold = set(metrics.entities(tags) if entities else [(tag, i, i + 1) for i, tag in enumerate(tags)])
@@ -84,7 +84,7 @@ def _tags(asked: Asked, example: Example, answer: Answer) -> Iterator[Mistake]:
             )
 
 
-def _answers(asked: Asked, example: Example, answer: Answer) -> Iterator[Mistake]:
+def _answers(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
     if not is_right("qa", example, answer):
         right = " | ".join(dict.fromkeys(text for text, _ in example.target)) or "(no answer)"
         context = _around(example.pair or "", answer["start"] or 0)
@@ -92,7 +92,7 @@ def _answers(asked: Asked, example: Example, answer: Answer) -> Iterator[Mistake
         yield Mistake(_cut(example.text), context, right, said, answer["score"], example.place)
 
 
-def _numbers(asked: Asked, example: Example, answer: Answer) -> Iterator[Mistake]:
+def _numbers(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
     off = abs(answer["value"] - example.target)
     said, right = f"{answer['value']:.4g}", f"{example.target:.4g}"
     yield Mistake(*_shown(example), right, said, None, example.place, off)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inlay.analysis.report import calibration, layers, parts, training
-from inlay.analysis.report.asked import Asked, ask
+from inlay.analysis.report import calibration, layers, sections, training
 from inlay.analysis.report.mistakes import mistakes
 from inlay.analysis.report.page import Section, code, esc, facts, page, table, tiles
+from inlay.analysis.report.predictions import Predictions, predict
 from inlay.errors import RunError
-from inlay.library import about
-from inlay.library import facts as known
+from inlay.library import card_facts as known
+from inlay.library import card_text
 from inlay.library.adapter import Adapter
 from inlay.library.cards import Entry
 from inlay.library.ensemble import Ensemble
@@ -74,18 +74,18 @@ def report(
         versions: all versions of its name, with their aliases.
         library: where it is, if that is not the default library.
     """
-    asked = None if rows is None or entry.card["head"] is None else ask(host, name, rows.examples)
+    asked = None if rows is None or entry.card["head"] is None else predict(host, name, rows.examples)
     norms = layers.changes(host, name, adapter) if isinstance(adapter, Adapter) else {}
     weights = None if asked is None or entry.members else layers.weights(host, name, asked.rows)
-    sections = [
+    parts = [
         Section("card", "Card", _card(entry, versions or {})),
         Section("metrics", "Metrics", _metrics(entry, asked, rows, why)),
         Section("training", "Training", _training(adapter)),
-        *([] if asked is None or rows is None else parts.answers(asked, rows.where)),
+        *([] if asked is None or rows is None else sections.answers(asked, rows.where)),
         *([Section("layers", "Layer by layer", _layers(norms, weights))] if norms else []),
         Section("use", "How to use it", _use(entry, library)),
     ]
-    html = page(f"{entry.ref}: report", _lead(entry), sections)
+    html = page(f"{entry.ref}: report", _lead(entry), parts)
     return Report(html, _numbers(entry, asked, rows, why, norms, weights))
 
 
@@ -93,16 +93,16 @@ def _lead(entry: Entry) -> str:
     card = entry.card
     aliases = "".join(f" <small>@{esc(alias)}</small>" for alias in entry.aliases)
     large = []
-    if found := about.deciding(card):
+    if found := card_text.deciding(card):
         large.append((f"{found[2]:.4f}", f"{found[0]}, {found[1]}"))
-    counts = about.section(card, "parameters")
+    counts = card_text.section(card, "parameters")
     if isinstance(counts.get("adapter"), int):
         share = f", {known.share(card)} of the base" if known.share(card) else ""
         large.append((f"{counts['adapter']:,}", f"trained parameters{share}"))
-    large.append((about.size(entry.size), "on disk, head included"))
-    if (names := about.labels(card)) and about.kind(card) in ("classification", "multilabel", "tagging"):
+    large.append((card_text.size(entry.size), "on disk, head included"))
+    if (names := card_text.labels(card)) and card_text.kind(card) in ("classification", "multilabel", "tagging"):
         large.append((f"{len(names)}", "labels"))
-    return f"<h1>{esc(entry.ref)}{aliases}</h1>\n<p>{esc(about.does(card))}.</p>\n{tiles(large)}"
+    return f"<h1>{esc(entry.ref)}{aliases}</h1>\n<p>{esc(card_text.does(card))}.</p>\n{tiles(large)}"
 
 
 def _card(entry: Entry, versions: Mapping[int, Sequence[str]]) -> str:
@@ -110,9 +110,9 @@ def _card(entry: Entry, versions: Mapping[int, Sequence[str]]) -> str:
     return facts(pair for group in groups for pair in group)
 
 
-def _metrics(entry: Entry, asked: Asked | None, rows: Rows | None, why: str) -> str:
+def _metrics(entry: Entry, asked: Predictions | None, rows: Rows | None, why: str) -> str:
     found: dict[str, Mapping[str, float]] = {
-        f"{split}, when trained": v for split, v in about.metrics(entry.card).items()
+        f"{split}, when trained": v for split, v in card_text.metrics(entry.card).items()
     }
     notes = []
     if asked is not None and rows is not None:
@@ -149,7 +149,7 @@ def _training(adapter: Adapter | Ensemble) -> str:
         step, value = history[0]["step"], history[0]["metrics"][metric]
         return f"<p>One evaluation, after {esc(step)} steps: {esc(metric)} {value:.4f}.</p>"
     drawn = ((training.draw_losses(history), "losses by step"), (training.draw_metric(history, metric, best), metric))
-    return f"<div class='pair'>{parts.figures(*drawn)}</div>"
+    return f"<div class='pair'>{sections.figures(*drawn)}</div>"
 
 
 def _layers(norms: layers.Norms, weights: Sequence[float] | None) -> str:
@@ -158,34 +158,34 @@ def _layers(norms: layers.Norms, weights: Sequence[float] | None) -> str:
     if weights is not None:
         told += " Beside it the mean size of α, by which AdapterBias shifts a token."  # noqa: RUF001
         drawn.append((layers.draw_weights(weights), "mean weight of a token in every layer"))
-    return f"<p>{esc(told)}</p>\n<div class='pair'>{parts.figures(*drawn)}</div>"
+    return f"<p>{esc(told)}</p>\n<div class='pair'>{sections.figures(*drawn)}</div>"
 
 
 def _use(entry: Entry, library: str | None) -> str:
     card, name = entry.card, entry.name
-    found = [("Command line", about.predict_command(card, name, library))]
-    source = f'{about.library_expression(library)}.get("{name}")'
-    found.append(("Python", about.snippet(card, source, name)))
+    found = [("Command line", card_text.predict_command(card, name, library))]
+    source = f'{card_text.library_expression(library)}.get("{name}")'
+    found.append(("Python", card_text.snippet(card, source, name)))
     if body := _request(card, name):
         ask_it = f"curl -s localhost:8000/v1/predict -H 'content-type: application/json' -d '{body}'"
-        found.append(("HTTP", f"inlay serve --tasks {name}{about.in_library(library)}\n{ask_it}"))
+        found.append(("HTTP", f"inlay serve --tasks {name}{card_text.in_library(library)}\n{ask_it}"))
     return "\n".join(f"<h3>{esc(title)}</h3>{code(text)}" for title, text in found if text)
 
 
 def _request(card: Mapping[str, Any], name: str) -> str:
-    if about.kind(card) in ("", "mlm"):
+    if card_text.kind(card) in ("", "mlm"):
         return ""
     asked = {"text": "a text"}
-    if about.kind(card) == "qa":
+    if card_text.kind(card) == "qa":
         asked = {"question": "a question", "context": "a text"}
-    elif about.reads_pairs(card):
+    elif card_text.reads_pairs(card):
         asked = {"text": "a text", "pair": "another text"}
     return json.dumps({"requests": [{"task": name, **asked}]})
 
 
 def _numbers(
     entry: Entry,
-    asked: Asked | None,
+    asked: Predictions | None,
     rows: Rows | None,
     why: str,
     norms: layers.Norms,
@@ -204,7 +204,7 @@ def _numbers(
     }
 
 
-def _sure(asked: Asked) -> Iterator[tuple[str, Any]]:
+def _sure(asked: Predictions) -> Iterator[tuple[str, Any]]:
     yield "temperature", getattr(asked.task, "temperature", None)
     yield "as_served", calibration.reliability(asked.decisions).document()
     yield "without_temperature", calibration.reliability(asked.raw).document()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from inlay.cli import known, measured, options, output
+from inlay.cli import eval_data, option_checks, options, output
 from inlay.cli.analyze import show
 from inlay.cli.help import DATA, METHOD
 from inlay.errors import LibraryError
@@ -18,14 +18,14 @@ Metric = Annotated[
     options.option(
         *(METHOD, "--metric", "METRIC"),
         "The metric.  [default: the one that picked the checkpoint]",
-        check=known.metric,
+        check=option_checks.metric,
     ),
 ]
 
 
 def ablate(
     name: options.Adapter,
-    data: measured.Data = None,
+    data: eval_data.Data = None,
     metric: Metric = None,
     with_norms: Annotated[bool, options.option(METHOD, "--with-norms", None, "Remove trained norms too.")] = False,
     split: options.Split = None,
@@ -43,9 +43,9 @@ def ablate(
         inlay analyze ablation tickets@2 tickets.csv --rows 100 --with-norms
     """
     screen = output.console(as_json)
-    measured.check([name], library, base, data, split)
-    host, _, entry = measured.open_adapter(name, library, base)
-    where, examples = measured.read_labelled(host, name, entry, data, screen, split=split, rows=rows, seed=seed)
+    eval_data.check([name], library, base, data, split)
+    host, _, entry = eval_data.open_adapter(name, library, base)
+    where, examples = eval_data.read_labelled(host, name, entry, data, screen, split=split, rows=rows, seed=seed)
     from inlay.analysis.ablation import ablation
 
     found = ablation(host, name, examples, metric=metric, with_norms=with_norms, where=where)
@@ -54,7 +54,7 @@ def ablate(
 
 def walk(
     names: options.Adapters,
-    data: measured.Data = None,
+    data: eval_data.Data = None,
     points: Annotated[int, options.option(METHOD, "--points", "N", "Points on the line.", min=2)] = 20,
     metric: Metric = None,
     split: options.Split = None,
@@ -73,7 +73,7 @@ def walk(
     """
     screen = output.console(as_json)
     host, asked, entry = _open(names, library, base, data, split)
-    where, examples = measured.read_labelled(host, asked[0], entry, data, screen, split=split, rows=rows, seed=seed)
+    where, examples = eval_data.read_labelled(host, asked[0], entry, data, screen, split=split, rows=rows, seed=seed)
     from inlay.analysis.landscape import landscape
 
     found = landscape(host, asked, examples, points=points, metric=metric, where=where)
@@ -82,7 +82,7 @@ def walk(
 
 def compare(
     names: options.Adapters,
-    data: measured.Data = None,
+    data: eval_data.Data = None,
     tokens: Annotated[int, options.option(DATA, "--tokens", "N", "Use N tokens, drawn at random.", min=10)] = 5000,
     split: options.Split = None,
     rows: options.Rows = None,
@@ -100,7 +100,7 @@ def compare(
     """
     screen = output.console(as_json)
     host, asked, entry = _open(names, library, base, data, split, labelled=False)
-    where, examples = measured.read_labelled(
+    where, examples = eval_data.read_labelled(
         host, asked[0], entry, data, screen, split=split, rows=rows, seed=seed, labelled=False
     )
     from inlay.analysis.rsa import rsa
@@ -116,8 +116,8 @@ def _open(
     asked = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     if not asked:
         raise LibraryError("expected the name of an adapter, or several separated by commas")
-    measured.check(asked, library, base, data, split, labelled=labelled)
-    host, _, entry = measured.open_adapter(asked[0], library, base)
+    eval_data.check(asked, library, base, data, split, labelled=labelled)
+    host, _, entry = eval_data.open_adapter(asked[0], library, base)
     for name in asked[1:]:
-        measured.open_adapter(name, library, host=host)
+        eval_data.open_adapter(name, library, host=host)
     return host, asked, entry

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from inlay.cli import measured, options, output
+from inlay.cli import eval_data, options, output
 from inlay.cli.analyze.show import Out, finish
 from inlay.cli.help import DATA, METHOD, OUTPUT
 from inlay.errors import RunError
@@ -44,14 +44,14 @@ def alpha(
     if len(files) not in (0, 1, len(asked)):
         raise RunError(f"{len(files)} files for {len(asked)} adapters: give one for all of them, or one for each")
     for i, name in enumerate(asked):
-        measured.check([name], library, base, files[i % len(files)] if files else None, split, labelled=False)
+        eval_data.check([name], library, base, files[i % len(files)] if files else None, split, labelled=False)
     host, entries = _open(asked, library, base)
     from inlay.analysis.alpha import alpha as analysis
 
     examples = {}
     for i, name in enumerate(asked):
         own = files[i] if len(files) > 1 else files[0] if files else None
-        _, examples[name] = measured.read_labelled(
+        _, examples[name] = eval_data.read_labelled(
             host, name, entries[name], own, screen, split=split, rows=rows, seed=seed, labelled=False
         )
     finish(analysis(host, examples), out, "-".join(asked), screen, as_json)
@@ -59,7 +59,7 @@ def alpha(
 
 def words(
     name: options.Adapter,
-    data: measured.Data = None,
+    data: eval_data.Data = None,
     layers: Annotated[
         Literal["all", "lower", "upper", "each"] | None,
         options.option(
@@ -102,11 +102,11 @@ def words(
         inlay analyze words reviews --layers each --negative drop --least 2
     """
     screen = output.console(as_json)
-    measured.check([name], library, base, data, split, labelled=False)
-    host, _, entry = measured.open_adapter(name, library, base)
+    eval_data.check([name], library, base, data, split, labelled=False)
+    host, _, entry = eval_data.open_adapter(name, library, base)
     from inlay.analysis.words import words as analysis
 
-    _, examples = measured.read_labelled(
+    _, examples = eval_data.read_labelled(
         host, name, entry, data, screen, split=split, rows=rows, seed=seed, labelled=False
     )
     found = analysis(
@@ -117,7 +117,7 @@ def words(
 
 def shift(
     names: options.Adapters,
-    data: measured.Data = None,
+    data: eval_data.Data = None,
     bare: Annotated[bool, options.option(METHOD, "--bare", None, "Also show the base without an adapter.")] = False,
     split: options.Split = None,
     rows: Annotated[int, options.option(DATA, "--texts", "N", "Show N texts, alternating between labels.", min=2)] = 6,
@@ -135,11 +135,11 @@ def shift(
     """
     screen = output.console(as_json)
     asked = _several(names)
-    measured.check(asked, library, base, data, split)
+    eval_data.check(asked, library, base, data, split)
     host, entries = _open(asked, library, base)
     from inlay.analysis.shift import shift as analysis
 
-    _, examples = measured.read_labelled(host, asked[0], entries[asked[0]], data, screen, split=split)
+    _, examples = eval_data.read_labelled(host, asked[0], entries[asked[0]], data, screen, split=split)
     finish(analysis(host, asked, examples, rows=rows, seed=seed, bare=bare), out, "-".join(asked), screen, as_json)
 
 
@@ -158,7 +158,7 @@ def sparsity(
     """
     screen = output.console(as_json)
     asked = _several(names)
-    measured.check(asked, library, base, needs_rows=False)
+    eval_data.check(asked, library, base, needs_rows=False)
     host, _ = _open(asked, library, base)
     from inlay.analysis.sparsity import sparsity as analysis
 
@@ -177,6 +177,6 @@ def _open(names: list[str], library: str | None, base: str | None) -> tuple[Host
     entries: dict[str, Entry] = {}
     host: Host | None = None
     for name in names:
-        host, _, entries[name] = measured.open_adapter(name, library, base, host=host)
+        host, _, entries[name] = eval_data.open_adapter(name, library, base, host=host)
     assert host is not None
     return host, entries

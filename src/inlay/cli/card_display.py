@@ -1,0 +1,195 @@
+"""Cards for people: a table of many, a page of one, and two side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from inlay.cli import output
+from inlay.cli.train_display import decimals
+from inlay.library import card_facts, card_text
+from inlay.library.card_text import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.library.card_text import Card
+    from inlay.library.cards import Entry
+    from inlay.library.diff import Diff, Place
+
+_NAMES = 9
+"""Width of the names on a page."""
+_GAP = 2
+_RIGHT = ("labels", "size", "of base")
+_METHOD = 32
+_LESS = ("labels", "when", "of base", "task", "alias")
+"""What a list does without first, second ... where there is no room."""
+_UNKNOWN = "-"
+
+
+def show_list(
+    screen: Console,
+    entries: Sequence[Entry],
+    newest: Sequence[Entry],
+    named: Mapping[str, Mapping[str, int]],
+    hidden: int = 0,
+) -> None:
+    """A row for every entry, and what the newest of every name cost together.
+
+    Args:
+        named: name -> alias -> version; `prod=1` is beside another version if that one has no row of its own.
+        hidden: how many older versions have no row.
+    """
+    shown = {entry.ref for entry in entries}
+    rows = [_row(entry) for entry in entries]
+    for entry, row in zip(entries, rows, strict=True):
+        others = [f"{a}={v}" for a, v in sorted(named.get(entry.name, {}).items()) if f"{entry.name}@{v}" not in shown]
+        row["alias"] = " ".join([*entry.aliases, *others])
+    columns = [name for name in rows[0] if name != "alias" or any(row[name] for row in rows)]
+    widths = {name: max(len(row[name]) for row in [*rows, {name: name}]) for name in columns}
+    for name in _LESS:  # a narrow terminal shows less, rather than broken lines
+        if sum(widths.values()) + _GAP * (len(widths) - 1) > screen.width:
+            widths.pop(name, None)
+    screen.print(_aligned({name: name for name in widths}, widths), style="bold", soft_wrap=True)
+    screen.print("─" * min(screen.width, sum(widths.values()) + _GAP * (len(widths) - 1)))
+    screen.print("\n".join(_aligned(row, widths) for row in rows) + "\n", soft_wrap=True)  # a table takes long for many
+    costs = card_text.costs((entry.card, entry.size) for entry in newest)
+    for cost in costs:
+        screen.print(f"{cost.base}: {cost.line}" if len(costs) > 1 else cost.line, soft_wrap=True)
+    if len(entries) > len(newest):
+        stored = sum({entry.sha256: entry.size for entry in entries}.values())
+        screen.print(f"all {len(entries):,} versions: {card_text.size(stored)}", soft_wrap=True)
+    if hidden:
+        older = "1 older version is" if hidden == 1 else f"{hidden:,} older versions are"
+        screen.print(f"{older} not shown (--all-versions shows all)", soft_wrap=True)
+
+
+def _aligned(row: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    cells = (row[name].rjust(n) if name in _RIGHT else row[name].ljust(n) for name, n in widths.items())
+    return (" " * _GAP).join(cells).rstrip()
+
+
+def _row(entry: Entry) -> dict[str, str]:
+    card, labels, method = entry.card, len(card_text.labels(entry.card)), one_line(entry.card["method"])
+    return {
+        "adapter": entry.ref,
+        "alias": "",
+        "method": method if len(method) <= _METHOD else f"{method[: _METHOD - 3]}...",
+        "task": one_line(card_text.kind(card)) or _UNKNOWN,
+        "labels": f"{labels:,}" if labels else _UNKNOWN,
+        "size": card_text.size(entry.size),
+        "of base": card_facts.share(card) or _UNKNOWN,
+        "metric": _deciding(card),
+        "when": card_facts.when(card, "%Y-%m-%d") or _UNKNOWN,
+    }
+
+
+def _deciding(card: Card) -> str:
+    found = card_text.deciding(card)
+    return f"{one_line(found[0])} {decimals(found[2])}" if found else _UNKNOWN
+
+
+def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str]], library: str | None) -> None:
+    """A page about one adapter.
+
+    Args:
+        versions: all there are of its name, ascending, with their aliases.
+        library: where it is, if that is not the default library.
+    """
+    card = entry.card
+    title = " ".join([entry.ref, *(f"@{alias}" for alias in entry.aliases)])
+    screen.print(title, style="bold")
+    screen.print(f"{card_text.does(card)}.\n")
+    _facts(screen, [*card_facts.what_it_is(entry)])
+    if found := card_text.metrics(card):
+        _metrics(screen, card, found)
+    _section(screen, "Training")
+    _facts(screen, [*card_facts.training(card)])
+    lineage = [*card_facts.lineage(entry, versions)]
+    if lineage:
+        _section(screen, "Lineage")
+        _facts(screen, lineage)
+    _section(screen, "Use it")
+    ref = entry.name if entry.version == max(versions) else entry.ref
+    if command := card_text.predict_command(card, ref, library):
+        screen.print(f"  $ {command}\n", soft_wrap=True)
+    for line in card_text.snippet(
+        card, f'{card_text.library_expression(library)}.get("{ref}")', entry.name
+    ).splitlines():
+        screen.print(f"  {one_line(line)}", soft_wrap=True, style="dim")
+
+
+def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) -> None:
+    _section(screen, "Metrics")
+    splits = [one_line(split) for split in found]
+    table = output.table("", *splits, right=splits)
+    for name in dict.fromkeys(name for one in found.values() for name in one):
+        marked = f"  {one_line(name)} *" if name == card.get("metric") else f"  {one_line(name)}"
+        table.add_row(marked, *(decimals(one[name]) if name in one else "" for one in found.values()))
+    screen.print(table)
+    if card_text.deciding(card):
+        screen.print(f"  * {card_text.scored(card)}", style="dim", soft_wrap=True)
+
+
+def _section(screen: Console, title: str) -> None:
+    screen.print(f"\n{title}", style="bold")
+
+
+def _facts(screen: Console, facts: Sequence[tuple[str, str]]) -> None:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", min_width=_NAMES, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(f"  {name}", one_line(value))
+    screen.print(table)
+
+
+def show_diff(screen: Console, a: Entry, b: Entry, found: Diff) -> None:
+    """The fields of the cards that differ, then the weights."""
+    _section(screen, "Cards")
+    if found.fields:
+        table = output.table("", a.ref, b.ref, "change", keep=("",))
+        for path, (one, other) in found.fields.items():
+            table.add_row(f"  {one_line(path)}", _shown(one), _shown(other), _change(one, other))
+        screen.print(table)
+    else:
+        screen.print("  say the same")
+    _section(screen, "Weights")
+    if found.same_weights:
+        screen.print("  are the same")
+        return
+    columns = ["", f"|{a.ref}|", f"|{b.ref}|", "difference", "cosine"]
+    columns += ["note"] if any(place.note for place in found.places) else []
+    table = output.table(*columns, right=("difference", "cosine"), keep=("",))
+    for place in (*found.places, *([found.total] if found.total.difference is not None else [])):
+        cells = [f"  {one_line(place.name)}", *_cells(place)]
+        table.add_row(*cells[: len(columns)], style="bold" if place is found.total else None)
+    screen.print(table)
+    screen.print("  norms; difference: the norm of what was added, relative to the first", style="dim")
+
+
+def _cells(place: Place) -> list[str]:
+    numbers = (place.norm_a, place.norm_b)
+    far = (
+        "" if place.difference is None else "new" if math.isinf(place.difference) else output.percent(place.difference)
+    )
+    cosine = "" if place.cosine is None else decimals(place.cosine)
+    return [*("-" if n is None else f"{n:.4g}" for n in numbers), far, cosine, place.note]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return one_line(", ".join(map(str, value)) if isinstance(value, list) else value)
+
+
+def _change(one: Any, other: Any) -> str:
+    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other)]
+    if not all(numbers):
+        return ""
+    return f"{other - one:+,}" if isinstance(other - one, int) else f"{other - one:+.4g}"

@@ -1,0 +1,119 @@
+"""What people see of a comparison: what will be run, the runs under way, the table, and what to make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from inlay.cli import output
+from inlay.cli.sweep_display import SweepProgress
+from inlay.cli.train_display import clock, decimals
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.comparison.plan import Part
+    from inlay.comparison.runner import ComparisonRunner
+    from inlay.comparison.table import Comparison
+
+
+class CompareProgress(SweepProgress):
+    """The live table of a sweep, with a metric for every dataset and a line for every baseline."""
+
+    def __init__(self, screen: Console, runner: ComparisonRunner):
+        super().__init__(screen, runner)
+        self._deciding = {trial.label: trial.data.metric for trial in runner.trials}
+
+    def _metric(self, run: str) -> str:
+        return self._deciding[run]
+
+    def _baseline(self, event: dict[str, Any]) -> None:
+        metric = event["metric"]
+        value = decimals(event["metrics"]["validation"][metric])
+        self.screen.print(f"{event['run']}: {metric} {value}", style="dim", soft_wrap=True)
+
+
+def show_plan(screen: Console, runner: ComparisonRunner) -> None:
+    """What will be run on what, and what is done already."""
+    for part in runner.parts:
+        show_part(screen, part, part.about.name)
+    methods = len(runner.parts[0].space.branches)
+    settings = len(runner.parts[0].trials) // (methods * runner.plan.seeds)
+    counts = [(methods, "method"), (settings, "setting"), (runner.plan.seeds, "seed"), (len(runner.parts), "dataset")]
+    told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+    screen.print(f"comparison: {runner.runs} runs: {told}", soft_wrap=True)
+    show_done(screen, runner)
+
+
+def show_part(screen: Console, part: Part, name: str, metric: str | None = None) -> None:
+    """One dataset, and what people should know of it.
+
+    Args:
+        metric: what is reported, if it is not what decides.
+    """
+    about = part.about
+    rows = ", ".join(f"{count:,} to {_VERBS[split]}" for split, count in about.rows.items())
+    told = f"{name}: {about.task}, {rows}; {metric or about.metric}, reported on {about.split} rows"
+    told += f"; chosen by {about.metric}" if metric not in (None, about.metric) else ""
+    screen.print(told, soft_wrap=True)
+    for note in next(iter(part.data.values())).notes:
+        screen.print(f"  {note}", style="dim", soft_wrap=True)
+
+
+def show_done(screen: Console, runner: ComparisonRunner) -> None:
+    """What need not be run."""
+    done = sum(row.state in ("done", "failed") for row in runner.rows())
+    if done:
+        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
+
+
+_VERBS = {"train": "train", "validation": "validate", "test": "test"}
+
+
+def show_comparison(screen: Console, found: Comparison) -> None:
+    """The table, as wide as the screen allows, and sentences on it."""
+    from inlay.comparison import significance
+    from inlay.comparison.exports import COST, cells, header, total_name
+
+    columns = header(found)
+    lines = [cells(found, line) for line in found.lines]
+    right = [*COST, total_name(found)]
+    for block in blocks(columns, lines, screen.width):
+        table = output.table(*(columns[i] for i in block), right=right, keep=columns)
+        for line, row in zip(found.lines, lines, strict=True):
+            table.add_row(*(row[i] for i in block), style="bold" if line.is_best else None)
+        screen.print()
+        screen.print(table)
+    screen.print()
+    for note in found.notes:
+        screen.print(note, style="red" if " failed: " in note else "yellow", soft_wrap=True)
+    told = f"± over {len(found.seeds)} seeds" if len(found.seeds) > 1 else "one seed"
+    tries = f"the best of {found.settings} settings by validation, " if found.settings > 1 else ""
+    screen.print(f"{tries}{told}; against the best: {significance.TEST}", style="dim", soft_wrap=True)
+    if any(dataset.split == "validation" for dataset in found.datasets):
+        names = ", ".join(dataset.name for dataset in found.datasets if dataset.split == "validation")
+        screen.print(
+            f"no test rows ({names}): validation rows also picked the settings, so scores are slightly optimistic",
+            style="dim",
+        )
+    seconds = sum(row.seconds for row in found.rows)
+    tokens = sum(row.tokens for row in found.rows)
+    screen.print(f"{clock(seconds)} and {tokens:,} tokens of training; {found.store}", style="dim", soft_wrap=True)
+    screen.print()
+    for sentence in found.says:
+        screen.print(f"{sentence}.", soft_wrap=True)
+
+
+def blocks(columns: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Columns cut into tables that fit beside one another's first column, which all of them have."""
+    wide = [
+        max(len(part) for text in (name, *(line[i] for line in lines)) for part in text.split("\n"))
+        for i, name in enumerate(columns)
+    ]
+    found: list[list[int]] = [[0]]
+    for i in range(1, len(columns)):
+        taken = sum(wide[j] + output.GAP for j in found[-1])
+        if len(found[-1]) > 1 and taken + wide[i] > width:
+            found.append([0])
+        found[-1].append(i)
+    return found

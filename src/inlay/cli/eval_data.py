@@ -1,0 +1,227 @@
+"""An adapter on its base, and the rows it is measured on: what `eval`, `analyze` and reports begin with.
+
+Without DATA the rows are those that the adapter was validated on, if they are still where its card says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inlay.cli.named_adapters import base_of, kind_of, open_library
+from inlay.cli.predict_input import as_trained
+from inlay.errors import AdapterError, DataError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.data.record import Bad
+    from inlay.data.source import Source
+    from inlay.engine.host import Host
+    from inlay.library.adapter import Adapter
+    from inlay.library.ensemble import Ensemble
+    from inlay.library.library import Entry
+    from inlay.tasks import Example
+
+_SAMPLE = 200
+Data = Annotated[
+    str | None,
+    typer.Argument(metavar="DATA", help="A labelled file or folder.  [default: the adapter's validation rows]"),
+]
+
+
+def open_adapter(
+    name: str,
+    library: str | None = None,
+    base: str | None = None,
+    weights: str | None = None,
+    host: Host | None = None,
+) -> tuple[Host, Adapter | Ensemble, Entry]:
+    """An adapter of the library, loaded under the name it was asked for.
+
+    Args:
+        base: another place of its base; as its card says by default.
+        host: load it here, beside others, and not on a host of its own.
+    """
+    store = open_library(library)
+    entry = store.find(name)
+    place = base_of(base, [entry]) if host is None else None
+    adapter = store.read(entry)
+    from inlay.engine.host import Host
+
+    host = host or Host(place, weights=weights)
+    try:
+        host.load(adapter, name)
+    except AdapterError as error:
+        raise AdapterError(f"{name} was trained on {entry.card.get('base_name', 'another base')}: {error}") from None
+    return host, adapter, entry
+
+
+def check(
+    names: Sequence[str],
+    library: str | None = None,
+    base: str | None = None,
+    data: str | None = None,
+    split: str | None = None,
+    *,
+    labelled: bool = True,
+    needs_rows: bool = True,
+) -> None:
+    """Refuse adapters, bases, files and columns that are not there, before torch is imported.
+
+    Args:
+        data: as `read_labelled` takes it, for the first of the adapters.
+        needs_rows: that there are none is an error.
+    """
+    store = open_library(library)
+    entries = [store.find(name) for name in names]
+    base_of(base, entries)
+    if data is not None:
+        check_columns(entries[0], labelled_source(data, split)[1], {}, labelled)
+    elif needs_rows:
+        _own(entries[0], split, _read_as(entries[0]))
+
+
+def check_columns(entry: Entry, source: Source, given: Mapping[str, str], labelled: bool = True) -> None:
+    """Refuse a file without the columns that an adapter's task reads, before torch is imported."""
+    from inlay.data.columns import choose
+    from inlay.data.record import Skipped
+
+    if entry.card["task"]:
+        known = as_trained(entry.card, source.columns, given)
+        sample = list(itertools.islice(source.records(Skipped()), _SAMPLE))
+        kind = kind_of(entry.card["task"])
+        choose(kind, source.columns, sample, known, source.hints, source.name, labelled=labelled)
+
+
+def labelled_source(
+    data: str, split: str | None = None, format: str | None = None, encoding: str | None = None
+) -> tuple[str, Source]:
+    """The rows to measure on and which split they are: the one asked for, else test, else validation, else all."""
+    from inlay.data.source import open_splits
+
+    found = open_splits(data, format=format, encoding=encoding)
+    if split is not None and split not in found:
+        raise DataError(f"{data}: has no split {split!r}, only {', '.join(found)}")
+    there = [s for s in ("test", "validation", "train") if s in found]
+    # test rows of a benchmark may have no labels: then they lack a column that the others have
+    most = max(len(found[s].columns) for s in there)
+    chosen = split or next(s for s in there if len(found[s].columns) == most)
+    return chosen, found[chosen]
+
+
+def examples_of(
+    host: Host,
+    name: str,
+    about: Mapping[str, Any],
+    source: Source,
+    given: Mapping[str, str],
+    bad: Bad,
+    screen: Console,
+    labelled: bool = True,
+) -> list[Example]:
+    """A file's rows as an adapter's task reads them.
+
+    Args:
+        about: how the adapter came to be.
+        given: the columns that the user named: text, pair, label.
+    """
+    from inlay.data.columns import in_pairs
+    from inlay.runs.prepare import read_examples
+
+    columns = as_trained(about, source.columns, given)
+    examples, note = read_examples(source, host.task(name), columns, bad, labelled, in_pairs(about.get("columns")))
+    if note:
+        screen.print(note, style="dim", soft_wrap=True)
+    return examples
+
+
+def read_labelled(
+    host: Host,
+    name: str,
+    entry: Entry,
+    data: str | None,
+    screen: Console,
+    *,
+    split: str | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    labelled: bool = True,
+) -> tuple[str, list[Example]]:
+    """Where rows to measure an adapter on come from, for people, and the rows.
+
+    Args:
+        data: a file or folder; None for what the adapter was validated on.
+        rows: so many of them at most, drawn with `seed`, classes in proportion.
+        labelled: False for texts alone.
+    """
+    from inlay.data.record import stop
+
+    host.task(name)  # without a task there is nothing to read
+    how = dict.fromkeys(("format", "encoding")) if data else _read_as(entry)
+    data, split = (data, split) if data else _own(entry, split, how)
+    if data is None:
+        where, examples = _held_out(host, entry, split)
+    else:
+        _, source = labelled_source(data, split, **how)
+        where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
+        examples = examples_of(host, name, entry.card, source, {}, stop, screen, labelled)
+    return where, _some(examples, rows, seed)
+
+
+def _read_as(entry: Entry) -> dict[str, Any]:
+    """How an adapter's own files are read."""
+    from inlay.library.card_text import section
+
+    return {key: section(entry.card, "config").get(key) for key in ("format", "encoding")}
+
+
+def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The file or folder of an adapter's own rows, and their split in it; None if they were held out of a file."""
+    from inlay.data.source import open_splits
+    from inlay.library.card_text import section
+
+    config = section(entry.card, "config")
+    wanted = split or "validation"
+    if file := {"validation": config.get("val"), "test": config.get("test")}.get(wanted):
+        return _there(entry, str(file)), None
+    data = _there(entry, str(config.get("data") or ""))
+    return (data, wanted) if wanted in open_splits(data, **how) and os.path.isdir(data) else (None, wanted)
+
+
+def _there(entry: Entry, data: str) -> str:
+    if not data or not os.path.exists(data):
+        where = f"was trained on {data}, which no longer exists" if data else "does not say what it was trained on"
+        raise DataError(f"{entry.name} {where}; pass DATA, a labelled file or a folder")
+    return data
+
+
+def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Example]]:
+    """The rows that training held out: drawn again, since all follows from the settings and the seed."""
+    from inlay.library.card_text import data_name, section
+    from inlay.runs.prepare import prepare
+    from inlay.runs.run import from_config
+
+    if split not in ("train", "validation"):
+        raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only train, validation")
+    data = prepare(from_config(section(entry.card, "config"), entry.name), host)
+    if data.data_hash != entry.card.get("data"):
+        raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
+    part = data.train if split == "train" else data.validation
+    called = f"rows of {data_name(entry.card)} that were {'trained on' if split == 'train' else 'held out'}"
+    return called, part.examples
+
+
+def _some(examples: Sequence[Example], rows: int | None, seed: int) -> list[Example]:
+    from inlay.data.split import take
+
+    if rows is None or rows >= len(examples):
+        return list(examples)
+    classes = [e.target for e in examples]
+    strata = classes if all(isinstance(target, str) for target in classes) else None
+    return [examples[i] for i in take(len(examples), rows, seed, strata)]

@@ -1,0 +1,250 @@
+"""The adapters that a command asks by name: in a library, on a base that is loaded here; or behind a running service.
+
+Both sides look the same: something with names that answers as `Host.predict` does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from inlay.errors import AdapterError, InlayError, LibraryError
+
+if TYPE_CHECKING:
+    from inlay.engine.host import Host
+    from inlay.library.library import Entry, Library
+    from inlay.tasks import Answer, Example, Task
+
+
+@dataclass(frozen=True)
+class NamedAdapter:
+    """One adapter as it was asked for, as far as its card tells: without torch."""
+
+    version: int
+    sha256: str
+    spec: str
+    """Of its task."""
+    kind: str
+    """The task of this package whose data it has."""
+    labels: Sequence[str]
+    about: Mapping[str, Any]
+    """How it came to be."""
+    entry: Entry | None = None
+    """None if a service has it."""
+
+    def task(self) -> Task:
+        """How to read rows and decode answers; imports torch."""
+        from inlay.tasks import parse
+
+        return parse(self.spec)
+
+
+def open_library(root: str | None) -> Library:
+    """The library to read from; one that is named must be there."""
+    from inlay.library.library import Library
+    from inlay.library.storage import Folder
+
+    store = Library(root)
+    if root is not None and isinstance(store.storage, Folder) and not store.storage.root.exists():
+        raise LibraryError(f"--library {root}: there is no such folder")
+    return store
+
+
+def kind_of(spec: str) -> str:
+    """The kind of a task; imports torch only for a task from another package."""
+    from inlay import registry
+    from inlay.config import split_spec
+
+    name = split_spec(spec)[0]
+    if name in registry.tasks.own_names():
+        return name
+    registry.tasks.check(name)
+    return str(registry.tasks.find(name).kind)
+
+
+class Predictor(Protocol):
+    """What answers, in three steps that different threads may take: a host, or a service."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The adapters that can be asked."""
+
+    def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
+        """What `run` takes."""
+
+    def run(self, encoded: Any) -> Any:
+        """The step that needs the model."""
+
+    def decode(self, encoded: Any, ran: Any) -> Sequence[Answer]:
+        """The answers, as `Host.predict` gives them."""
+
+
+class HostPredictor:
+    """A host that answers."""
+
+    def __init__(self, host: Host, how: Mapping[str, Any]):
+        """
+        Args:
+            how: the options of `Host.predict`.
+        """
+        from inlay.base.load import load_tokenizer
+        from inlay.engine.translate import AnswerOptions
+
+        self.names, self._host, self._options = host.names, host, AnswerOptions(**how)
+        self._tokenizer = copy.deepcopy(load_tokenizer(host.base))  # truncation is a state in it: one for this thread
+
+    def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
+        """Rows of token ids."""
+        from inlay.engine.predict import encode
+
+        return encode(self._host, requests, self._tokenizer)
+
+    def run(self, encoded: Any) -> Any:
+        """Logits."""
+        from inlay.engine.predict import run
+
+        return run(self._host, encoded)
+
+    def decode(self, encoded: Any, ran: Any) -> Sequence[Answer]:
+        """Answers."""
+        from inlay.engine.predict import decode
+
+        return decode(self._host, encoded, ran, self._options)
+
+
+def find_in_library(library: Library, names: str, before: Sequence[str]) -> dict[str, NamedAdapter]:
+    """The adapters by the names asked, in order; a resumed command takes the versions that it began with."""
+    chosen: dict[str, NamedAdapter] = {}
+    for name, ref in _refs(names, before):
+        entry = library.find(ref)
+        card = entry.card
+        kind = kind_of(card["task"]) if card["task"] else ""
+        if card["head"] is None or kind in ("", "mlm"):
+            raise AdapterError(f"{name} cannot predict: it has no head that gives answers")
+        chosen[name] = NamedAdapter(entry.version, entry.sha256, card["task"], kind, card["labels"], card, entry)
+    bases = {one.about["base"].partition("+")[0]: name for name, one in chosen.items()}
+    if len(bases) > 1:
+        first, second = list(bases.items())[:2]
+        raise AdapterError(
+            f"{first[1]} and {second[1]} belong to different bases ({first[0]}, {second[0]}); run them one at a time"
+        )
+    return chosen
+
+
+def base_of(base: str | None, entries: Sequence[Entry]) -> str | None:
+    """The base that is named, else the one that a card names; a folder must be there."""
+    from inlay.base.places import locate
+
+    found = base or next((str(one.card["base_name"]) for one in entries if one.card.get("base_name")), None)
+    if found is not None:
+        locate(found)
+    return found
+
+
+def faster_weights(entries: Sequence[Entry]) -> str | None:
+    """The form of weights that is faster for much work on a CPU; None elsewhere, and if an adapter changes weights."""
+    import torch
+
+    from inlay.bank.delta import WeightMethod, parse
+    from inlay.base.prepack import can_prepack
+
+    if torch.cuda.is_available() or not can_prepack():
+        return None
+    try:
+        methods = [parse(spec) for spec in {str(entry.card.get("method")) for entry in entries}]
+    except InlayError:  # it will be said when it is loaded
+        return None
+    return None if any(isinstance(method, WeightMethod) for method in methods) else "prepack"
+
+
+def host_with(base: str | None, weights: str | None, library: Library, chosen: Mapping[str, Entry], **how: Any) -> Host:
+    """The base with the adapters on it, each under the name it was asked by."""
+    adapters = {name: library.read(entry) for name, entry in chosen.items()}
+    from inlay.engine.host import Host
+
+    host = Host(base_of(base, list(chosen.values())), weights=weights, **how)
+    for name, adapter in adapters.items():
+        try:
+            host.load(adapter, name)
+        except AdapterError as error:
+            hint = "" if base else "; if it belongs to another base, name that with --base"
+            raise AdapterError(f"{name}: {error}{hint}") from None
+    return host
+
+
+def find_in_service(
+    url: str, names: str, before: Sequence[str], how: Mapping[str, Any]
+) -> tuple[dict[str, NamedAdapter], Callable[[], Predictor]]:
+    """The same, of a service, and what gives that; it answers with the versions that it serves, and no others."""
+    from inlay.client import Client, ServiceError
+
+    chosen: dict[str, NamedAdapter] = {}
+    for name, ref in _refs(names, before):
+        with Client(url) as client:
+            try:
+                card = client.task(name)
+            except ServiceError as error:
+                if error.kind != "unknown_task":
+                    raise
+                raise AdapterError(f"{url}: {error}") from None
+        which = ref.partition("@")[2]
+        if "@" not in name and which and int(which) != card["version"]:
+            raise AdapterError(f"{url} serves {name} at version {card['version']} now; this run began with {which}")
+        columns = {"columns": card["columns"]} if card.get("columns") else {}
+        kind, labels = kind_of(card["task"]), card.get("labels") or ()
+        chosen[name] = NamedAdapter(card["version"], card["sha256"], card["task"], kind, labels, columns)
+    return chosen, lambda: _ServicePredictor(url, tuple(chosen), how)
+
+
+@dataclass(frozen=True)
+class _ServicePredictor:
+    """A running service in the place of a host."""
+
+    url: str
+    names: Sequence[str]
+    how: Mapping[str, Any]
+
+    def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
+        """A service does that."""
+        return requests
+
+    def run(self, encoded: Any) -> Any:
+        """Answers as a host gives them; the first that failed is raised."""
+        from inlay.client import Client
+
+        if not encoded:
+            return []
+        with Client(self.url) as client:
+            found = client.predict([{"task": name, **_given(one, name)} for name, one in encoded], **self.how)
+        for (name, example), answer in zip(encoded, found, strict=True):
+            if "error" in answer:
+                raise InlayError(f"{example.place or name}: {answer['error']['message']}")
+            answer.pop("version", None)
+            answer["task"] = name
+        return found
+
+    def decode(self, encoded: Any, ran: Any) -> list[Answer]:
+        """A service does that."""
+        answers: list[Answer] = ran
+        return answers
+
+
+def _given(example: Example, name: str) -> dict[str, Any]:
+    if example.words:
+        return {"tokens": list(example.words)}
+    return {"text": example.text} | ({} if example.pair is None else {"pair": example.pair})
+
+
+def _refs(names: str, before: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Every name that is asked for, and with the version that a command began with, if it did."""
+    versions = {name: version for name, version, _ in (line.split() for line in before)}
+    seen = set()
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        if name in seen:
+            raise AdapterError(f"{name} is named twice")
+        seen.add(name)
+        yield name, f"{name}@{versions[name]}" if name in versions and "@" not in name else name
+    if not seen:
+        raise AdapterError(f"{names!r} names no adapter; expected one or several, such as sms or sms,topic@2")

@@ -1,0 +1,317 @@
+"""What is to be answered: texts of the command line, lines of stdin, or the rows of a file, as each task reads them.
+
+All of it is streamed, and a row is one place in the input whatever the number of adapters: what an adapter cannot use
+is a problem of that row, not the end of the command. Columns are chosen before torch is imported; `rows` imports it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import io
+import itertools
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from inlay.errors import DataError, suggest
+
+if TYPE_CHECKING:
+    from inlay.data.columns import Columns
+    from inlay.data.record import Bad, Record
+    from inlay.data.source import Source
+    from inlay.tasks import Example, Task
+
+_SAMPLE = 200
+_STDIN = "stdin"
+_PLAIN = {"text": "text", "tokens": "text", "question": "text"}
+"""The one column of plain lines, whatever a task calls it."""
+
+
+class InputRow(NamedTuple):
+    """One row of the input; a tuple, which is made faster than a dataclass."""
+
+    place: str
+    asked: Mapping[str, Example]
+    """Adapter -> what it is asked."""
+    problems: Mapping[str, str]
+    """Adapter -> why it is not asked."""
+    text: str | None
+    """What can be shown of it where nobody is asked."""
+    fields: Mapping[str, Any]
+    """The user's columns, of which some go out again."""
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """Rows to be answered."""
+
+    paired: bool
+    """Whether some adapter answers for a pair of texts."""
+    notes: tuple[str, ...]
+    """Lines worth telling the user."""
+    rows: Callable[[Mapping[str, Task]], Iterator[InputRow]]
+    """Stream the rows, as the tasks of the adapters read them."""
+    kept: Sequence[str] = ()
+    """The columns that go out again, by the names that they have in the input."""
+    shown: Collection[str] = ()
+    """Those of them that an answer shows anyway, under the same name: a text that is called `text`."""
+    waits: bool = False
+    """Whether reading may wait for somebody: a terminal, or a pipe."""
+
+
+Line = tuple[str, str | None, str]
+"""Place, text, and what is wrong with it if something is."""
+
+
+def of_lines(
+    lines: Iterable[Line], pair: str | None, kinds: Mapping[str, str], about: Mapping[str, Mapping[str, Any]]
+) -> InputRows:
+    """Texts as they are, all with the same second text if there is one, for adapters that take one."""
+    asking = next((name for name, kind in kinds.items() if kind == "qa"), None)
+    if asking is not None and pair is None:
+        raise DataError(f"{asking} answers questions about a text: pass that text with --pair")
+    trained = {name: about[name].get("columns") or {"pair": ""} for name in kinds}  # of others nothing is known
+    takes_pair = {name: kind not in ("tagging", "mlm") and "pair" in trained[name] for name, kind in kinds.items()}
+    if pair is not None and not any(takes_pair.values()):
+        raise DataError(f"--pair {_cut(pair)!r}: {', '.join(kinds)} answers for one text, not for a pair")
+
+    def rows(tasks: Mapping[str, Task]) -> Iterator[InputRow]:
+        from inlay.tasks import Example
+
+        for place, text, problem in lines:
+            if problem or text is None:
+                yield InputRow(place, {}, dict.fromkeys(kinds, problem), text, {})
+            else:
+                asked = {name: Example(text, pair if takes_pair[name] else None, place=place) for name in kinds}
+                yield InputRow(place, asked, {}, text, {})
+
+    paired = any(kind not in ("tagging", "qa") for kind in kinds.values()) and pair is not None
+    return InputRows(paired, (), rows, waits=True)
+
+
+def of_arguments(texts: Sequence[str]) -> list[Line]:
+    """Texts of the command line; a bad one is a mistake of whoever wrote it."""
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            raise DataError(f"text {number} is empty")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"text {number} is not valid UTF-8") from None
+    return [(f"text {number}", text, "") for number, text in enumerate(texts, 1)]
+
+
+def of_stdin(encoding: str | None) -> Iterator[Line]:
+    """The lines of stdin; blank ones, and those that are no text, have a problem."""
+    name = encoding or "utf-8"
+    try:
+        io.TextIOWrapper(io.BytesIO(), encoding=name)  # unlike a lookup, refuses codecs that are not of text
+    except LookupError:
+        raise DataError(f"unknown text encoding {name!r}; expected one such as utf-8 or cp1252") from None
+    if codecs.lookup(name).name.startswith(("utf-16", "utf-32")):
+        raise DataError(f"{_STDIN}: {name} cannot be read by lines; write it to a file and pass --file")
+    first = next(sys.stdin.buffer, None)  # that there are none is known before anything is loaded
+    if first is None:
+        raise DataError(f"{_STDIN}: no texts; expected one per line")
+    return (_line(number, raw, name) for number, raw in enumerate(itertools.chain([first], sys.stdin.buffer), 1))
+
+
+def _line(number: int, raw: bytes, encoding: str) -> Line:
+    place = f"{_STDIN}:{number}"
+    try:
+        line = raw.decode(encoding).rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        problem = f"byte 0x{raw[error.start]:02x} is not {encoding.upper()}"
+        return place, None, f"{problem}; pass --encoding cp1252 if it is that"
+    line = line.removeprefix("\ufeff") if number == 1 else line
+    return place, line, "" if line.strip() else "the line is empty"
+
+
+def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
+    """What is given, and else the columns that the adapter was trained on, if this file has them."""
+    from inlay.data.guess import is_unnamed
+    from inlay.data.record import several
+
+    def there(name: str) -> bool:
+        return all(part in names for part in several(name, names))
+
+    trained = about.get("columns") or {}
+    if is_unnamed(trained.get("pair", "")):  # a number, which in another file may be that of its labels: look again
+        trained = {role: name for role, name in trained.items() if role == "label"}
+    if any(not there(name) for role, name in trained.items() if role != "label"):
+        return dict(given)  # another layout
+    roles = [role for role in ("text", "pair", "label") if role != "pair" or "text" not in given]  # not its pair
+    named = {role: trained[role] for role in roles if role in trained and there(trained[role])}
+    return {role: name for role, name in named.items() if name not in given.values()} | dict(given)
+
+
+def of_file(
+    path: str,
+    format: str | None,
+    encoding: str | None,
+    given: Mapping[str, str],
+    kinds: Mapping[str, str],
+    about: Mapping[str, Mapping[str, Any]],
+    keep: Sequence[str] | None = None,
+) -> InputRows:
+    """The rows of a file, or of stdin for `-`.
+
+    Args:
+        given: the columns that the user named: text, pair, label.
+        about: how each adapter came to be.
+        keep: the columns to keep; None for all.
+    """
+    from inlay.data.record import Skipped
+    from inlay.data.source import open_source
+
+    if path == "-":
+        source, sample = _stdin_source(format, encoding)
+    else:
+        source, bad = open_source(path, format=format, encoding=encoding), Skipped()
+        sample = list(itertools.islice(source.records(bad), _SAMPLE))
+        if not sample:
+            raise DataError(bad.first[0])
+    unknown = next((name for name in keep or () if name not in source.columns), None)
+    if unknown is not None:
+        raise DataError(f"{path}: no column {unknown!r} (--keep). {suggest(unknown, source.columns)}")
+    chosen: dict[str, tuple[Columns, str]] = {}
+    for name, kind in kinds.items():
+        known = as_trained(about[name], source.columns, _used(given, kinds, kind))
+        chosen[name] = _columns(kind, source, sample, known, about[name].get("columns"))
+    kept = source.columns if keep is None else tuple(keep)
+
+    def rows(tasks: Mapping[str, Task]) -> Iterator[InputRow]:
+        from inlay.tasks import Unusable
+
+        unread: list[tuple[str, str]] = []
+        columns = {name: one for name, (one, _) in chosen.items()}
+        for record in source.records(lambda place, problem: unread.append((place, problem))):
+            if unread:
+                yield from _unread(unread, kinds)
+            yield _row(record, tasks, columns, Unusable)
+        yield from _unread(unread, kinds)
+
+    notes = dict.fromkeys([*source.notes, *(note for _, note in chosen.values() if note)])
+    paired = any(columns.pair for columns, _ in chosen.values())
+    return InputRows(paired, tuple(notes), rows, kept, _shown([columns for columns, _ in chosen.values()]), path == "-")
+
+
+def _unread(unread: list[tuple[str, str]], kinds: Mapping[str, str]) -> Iterator[InputRow]:
+    """The rows that the reader could make nothing of, since the last that it could."""
+    while unread:
+        place, problem = unread.pop(0)
+        yield InputRow(place, {}, dict.fromkeys(kinds, problem), None, {})
+
+
+def _row(
+    record: Record,
+    tasks: Mapping[str, Task],
+    columns: Mapping[str, Columns],
+    unusable: type[Exception],
+) -> InputRow:
+    """A row as every task reads it; `unusable` is what a task raises that cannot use it."""
+    asked: dict[str, Example] = {}
+    problems: dict[str, str] = {}
+    for name, task in tasks.items():
+        try:
+            asked[name] = task.read(record, columns[name])
+        except unusable as problem:
+            problems[name] = str(problem)
+    shown, fields = None, record.fields
+    if problems:
+        first = next(iter(columns.values()))
+        text = fields.get(first.text or first.tokens or first.question)
+        shown = text if isinstance(text, str) else None
+    return InputRow(record.place, asked, problems, shown, fields)
+
+
+def _shown(columns: Sequence[Columns]) -> set[str]:
+    """The columns that every answer shows under the name that they have."""
+
+    def shows(one: Columns, name: str) -> bool:
+        read = {"text": (one.text, one.tokens, one.question), "pair": (one.pair,), "context": (one.context,)}
+        return name in read[name]
+
+    return {name for name in ("text", "pair", "context") if all(shows(one, name) for one in columns)}
+
+
+def _used(given: Mapping[str, str], kinds: Mapping[str, str], kind: str) -> Mapping[str, str]:
+    """What is given, less what only other tasks have: a pair is for those that take one."""
+    from inlay.data.columns import FIELDS
+
+    def has(one: str, role: str) -> bool:
+        return f"--{role}" in FIELDS[one].values()
+
+    return {
+        role: name
+        for role, name in given.items()
+        if has(kind, role) or not any(has(one, role) for one in kinds.values())
+    }
+
+
+def _columns(
+    kind: str,
+    source: Source,
+    sample: Sequence[Record],
+    given: Mapping[str, str],
+    trained: Mapping[str, str] | None,
+) -> tuple[Columns, str]:
+    """The columns without those that hold what is right, and a line on what was guessed."""
+    from inlay.data.columns import Columns, choose, in_pairs
+
+    def ask(name: str) -> tuple[Columns, str]:
+        asked = (source.columns, sample, given, source.hints, source.name)
+        _, columns, note = choose(name, *asked, labelled=False, pairs=in_pairs(trained))
+        return columns, note
+
+    try:
+        columns, note = ask(kind)
+    except DataError:
+        if kind != "tagging":
+            raise
+        texts, note = ask("classification")  # a text will do where there are no words
+        columns = Columns(tokens=texts.text)
+    return dataclasses.replace(columns, label="", tags="", answers=""), note
+
+
+def _stdin_source(format: str | None, encoding: str | None) -> tuple[Source, list[Record]]:
+    """Stdin as JSON lines if the first begins with {, else as plain lines; it can be read only once."""
+    from inlay.data.formats.jsonl import parse
+    from inlay.data.record import Record
+    from inlay.data.source import Source
+
+    if format not in (None, "jsonl"):
+        raise DataError(f"{_STDIN}: {format} cannot be read from a pipe; write it to a file, or pass JSON lines")
+    lines = of_stdin(encoding)
+    head = list(itertools.islice(lines, _SAMPLE))
+    as_json = format == "jsonl" or next((text for _, text, bad in head if text and not bad), "").lstrip().startswith(
+        "{"
+    )
+
+    def record(place: str, line: str | None, problem: str) -> tuple[Record, str]:
+        if problem or line is None:
+            return Record({}, place), problem
+        fields, problem = parse(line) if as_json else ({"text": line}, "")
+        return Record(fields, place), problem
+
+    def read(bad: Bad) -> Iterator[Record]:
+        for line in itertools.chain(head, lines):
+            made, problem = record(*line)
+            if problem:
+                bad(made.place, problem)
+            else:
+                yield made
+
+    seen = [record(*one) for one in head]
+    sample = [one for one, problem in seen if not problem]
+    if not sample:
+        raise DataError(f"{seen[0][0].place}: {seen[0][1]}")
+    columns = tuple(dict.fromkeys(column for one in sample for column in one.fields))
+    hints: Mapping[str, str] = {} if as_json else _PLAIN
+    return Source(_STDIN, "jsonl" if as_json else "text", columns, hints, (), read), sample
+
+
+def _cut(text: str, room: int = 40) -> str:
+    return text if len(text) <= room else f"{text[: room - 3]}..."

@@ -1,0 +1,96 @@
+"""What commands that train check before torch is imported and a base is loaded: files, columns, names, packages.
+
+`Problems` gathers what is wrong, so that one error names all of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from inlay import cluster
+from inlay.cli import option_checks
+from inlay.cli.help import usage
+from inlay.errors import InlayError, RunError
+
+
+class Problems(list[str]):
+    """What is wrong so far."""
+
+    def check(self, check: Callable[..., object], *arguments: Any) -> None:
+        """Add what a check says."""
+        try:
+            check(*arguments)
+        except InlayError as error:
+            self.append(str(error))
+
+    def stop(self) -> None:
+        """Raise one error if there are any."""
+        if self:
+            raise RunError("; ".join(dict.fromkeys(self)))
+
+
+def check_run(settings: Mapping[str, Any]) -> None:
+    """The names, files and columns of a run."""
+    from inlay.runs.inputs import check
+    from inlay.runs.run import make_run
+
+    check(make_run(dict(settings)))
+
+
+def check_base(name: str | None) -> None:
+    """A base that can only be a folder is there."""
+    if name is not None:
+        from inlay.base.places import locate
+
+        locate(name)
+
+
+def check_logs(specs: Sequence[str] | None) -> None:
+    """The packages of these logs are installed."""
+    from inlay.tracking.logs import check_installed
+
+    for spec in specs or ():
+        check_installed(spec)
+
+
+def check_writable(*files: str | os.PathLike[str] | None) -> None:
+    """The folders of files that are written at the end are there."""
+    for file in files:
+        folder = os.path.dirname(os.fspath(file or ""))
+        if folder and not os.path.isdir(folder):
+            raise RunError(f"{file} cannot be written: there is no folder {folder}")
+
+
+def check_engine(engine: str, address: str | None, workers: int | None) -> None:
+    """Ray is there, and its options are given with it alone."""
+    given = {"--address": address, "--workers": workers}
+    extra = [name for name, value in given.items() if value is not None and engine != "ray"]
+    wrong = [f"{name} needs --engine ray" for name in extra] + (cluster.problems(address) if engine == "ray" else [])
+    if wrong:
+        raise RunError("; ".join(wrong))
+
+
+def read_grid(texts: Sequence[str] | None, problems: Problems) -> dict[str, str]:
+    """`--grid` as keys and values."""
+    from inlay.sweeps.values import read_texts
+
+    values, wrong = read_texts(texts or ())
+    problems += wrong
+    problems.check(option_checks.methods, values.get("method", ""))
+    for key, check in (("head", option_checks.head), ("pool", option_checks.pool)):
+        for value in filter(None, values.get(key, "").split(",")):
+            problems.check(check, value)
+    return values
+
+
+def check_specs(method: str | None = None, task: str | None = None) -> None:
+    """The options in specs, which takes torch, but no base."""
+    from inlay.bank.delta import parse as parse_method
+    from inlay.tasks import parse as parse_task
+
+    with usage("--method"):
+        parse_method(method or "houlsby")
+    with usage("--task"):
+        parse_task(task or "classification")

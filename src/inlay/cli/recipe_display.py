@@ -1,0 +1,210 @@
+"""What people see of recipes: the list, one table of a paper, and their own numbers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from inlay.cli import output
+from inlay.cli.train_display import clock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.recipes.recipe import Recipe
+    from inlay.recipes.table_beside_paper import Line, TableBesidePaper
+
+_NONE = "-"
+_COUNTS = ("rows", "columns", "runs")
+
+
+def show_recipes(screen: Console, recipes: Sequence[Recipe]) -> None:
+    """A line for every recipe, paper by paper."""
+    for paper in dict.fromkeys(recipe.paper for recipe in recipes):
+        screen.print(paper, style="bold", soft_wrap=True)
+        table = output.table("name", "what of it", "rows", "columns", "runs", right=_COUNTS, keep=["name", *_COUNTS])
+        for recipe in (recipe for recipe in recipes if recipe.paper == paper):
+            counts = (len(recipe.rows), len(recipe.columns), recipe.runs)
+            table.add_row(recipe.name, recipe.table, *(f"{count:,}" for count in counts))
+        screen.print(table)
+        screen.print()
+    screen.print("inlay recipe show NAME: settings and the paper's numbers", style="dim")
+
+
+def show_recipe(screen: Console, recipe: Recipe) -> None:
+    """All of it."""
+    screen.print(f"{recipe.name}: {recipe.paper}, {recipe.table}", style="bold", soft_wrap=True)
+    screen.print(f"{recipe.title}", soft_wrap=True)
+    screen.print()
+    names = [column.name for column in recipe.columns]
+    _show_scores(screen, recipe, names)
+    empty = [name for name in names if all(name not in row.scores for row in recipe.rows)]
+    if empty:
+        which = "no score" if len(empty) == len(names) else f"no score of {', '.join(empty)}"
+        screen.print(f"the text of the paper has {which}", style="dim", soft_wrap=True)
+    if recipe.average != "mean" and any(row.average is not None for row in recipe.rows):
+        screen.print(f"the paper's average: {recipe.average}", style="dim", soft_wrap=True)
+    screen.print(f"scored on {recipe.measured}", soft_wrap=True)
+    spread = "standard error" if recipe.spread == "sem" else "standard deviation"
+    of = "the best of them by validation" if recipe.report == "best" else f"whose mean (± {spread})"
+    seeds = "one seed" if recipe.seeds == 1 else f"{recipe.seeds} seeds, {of} is reported"
+    screen.print(f"base: {', '.join(recipe.bases)}; {seeds}; {recipe.runs:,} runs in all", soft_wrap=True)
+    screen.print()
+    _show_settings(screen, recipe)
+    if recipe.protocol:
+        screen.print(f"the paper's own: {_told(_ones(recipe.protocol))}", soft_wrap=True)
+    for note in recipe.notes:
+        screen.print(note, style="dim", soft_wrap=True)
+    screen.print(f"\ninlay recipe run {recipe.name} FOLDER", style="dim")
+
+
+def _show_scores(screen: Console, recipe: Recipe, names: Sequence[str]) -> None:
+    """The paper's table, without columns that are empty; nothing if it has no number at all."""
+    mean = [] if recipe.averages or len(names) == 1 else ["mean"]
+    columns = ["row", "trained", "in all", *(f"{column.name}\n{column.metric}" for column in recipe.columns)]
+    columns += [*mean, *(f"the paper's\n{name}" for name in recipe.groups)]
+    lines = []
+    for row in recipe.rows:
+        cells = [_with_spread(row.scores.get(name), row.spreads.get(name), recipe.digits) for name in names]
+        means = [*(row.mean(names) for _ in mean), *(row.printed(name) for name in recipe.groups)]
+        told = ["" if one is None else _printed(one, recipe.digits) for one in means]
+        lines.append([row.label, row.trained or "", row.total or "", *cells, *told])
+    filled = [i for i in range(1, len(columns)) if any(line[i].strip(_NONE) for line in lines)]
+    if filled:
+        _print(screen, [columns[i] for i in (0, *filled)], [[line[i] for i in (0, *filled)] for line in lines])
+
+
+def _show_settings(screen: Console, recipe: Recipe) -> None:
+    """What every row and dataset is run with; and where the datasets are looked for."""
+    screen.print(f"all: {_told({**_ones(recipe.settings), **recipe.grid})}", soft_wrap=True)
+    screen.print("rows, by the names that --lines takes:")
+    width = max(len(row.name) for row in recipe.rows)
+    for row in recipe.rows:
+        own = {**({"base": row.base} if row.base else {}), **({} if row.shows == "score" else {"shows": row.shows})}
+        more = _told({**_ones({**own, **row.settings}), **row.grid})
+        what = f"{row.label}: {', '.join(row.methods)}{f'; {more}' if more else ''}"
+        screen.print(f"  {row.name:{width}}  {what}", soft_wrap=True)
+    screen.print()
+    table = output.table("dataset", "folder or file in FOLDER", "of its own", keep=["dataset"])
+    for one in recipe.datasets:
+        table.add_row(one.name, " or ".join(one.places), _told(_ones(one.settings)))
+    screen.print(table)
+    how = "train, dev and, if you have it, test; rows of a single file are held out"
+    how = "train and dev; scores are for dev" if recipe.dev_is_test else how
+    source = recipe.datasets[0].source
+    languages = f"train-{source}.tsv, dev-{source}.tsv, and test-CODE.tsv (or a folder CODE) for each language"
+    how = languages if recipe.datasets[0].languages else how
+    screen.print(f"a folder holds {how}; formats are those of inlay train\n", soft_wrap=True)
+
+
+def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
+    """The table, what was chosen, and what is not as the paper has it."""
+    recipe, digits = found.recipe, found.recipe.digits
+    groups = list(dict.fromkeys(name for line in found.lines for name in line.averages))
+    groups = groups if len(found.columns) > 1 else []
+    total = [f"all {len(recipe.datasets)} tasks"] if any(line.row.total for line in found.lines) else []
+    columns = ["paper | ours", "trained", *total, *(f"{one.name}\n{one.metric}" for one in found.columns), *groups]
+    lines = []
+    for line in found.lines:
+        values = [line.row.label, _trained(line)]
+        values += (
+            [f"{line.row.total or _NONE} | {_NONE if line.total is None else _times(line.total)}"] if total else []
+        )
+        for cell in (line.cells[one.name] for one in found.columns):
+            paper = _with_spread(cell.paper, cell.paper_spread, digits)
+            values.append(f"{paper} | {_with_spread(cell.ours, cell.spread, digits)}")
+        for name in groups:
+            theirs, ours = line.averages.get(name, (None, None))
+            values.append(
+                f"{_NONE if theirs is None else _printed(theirs, digits)} | {_with_spread(ours, None, digits)}"
+            )
+        lines.append(values)
+    screen.print()
+    _print(screen, columns, lines)
+    for line in found.lines:
+        if chosen := _chosen(line):
+            screen.print(f"{line.row.label}: {chosen}", style="dim", soft_wrap=True)
+    for note in found.notes:
+        screen.print(note, style="red", soft_wrap=True)
+    rows = found.comparison.rows
+    seconds, tokens = sum(row.seconds for row in rows), sum(row.tokens for row in rows)
+    spread = "standard error of the mean" if recipe.spread == "sem" else "standard deviation"
+    about = f"; ± is the {spread} over seeds" if recipe.report == "mean" else ""
+    told = f"{clock(seconds)} and {tokens:,} tokens of training; {found.comparison.store}{about}"
+    screen.print(told, style="dim", soft_wrap=True)
+    if found.differences:
+        screen.print("\nnot as in the paper:")
+    for text in found.differences:
+        screen.print(f"- {text}", soft_wrap=True)
+
+
+def _chosen(line: Line) -> str:
+    """What validation has chosen in each column; once, if it is the same everywhere."""
+    from inlay.sweeps.values import shown
+
+    found = {}
+    for name, cell in line.cells.items():
+        method = [cell.method] if cell.method and len(line.row.methods) > 1 else []
+        setting = [f"{key}={shown(value)}" for key, value in cell.setting.items() if key != "seed"]
+        if method or setting:
+            found[name] = " ".join([*method, *setting])
+    if len(found) == len(line.cells) > 1 and len(set(found.values())) == 1:
+        return f"{next(iter(found.values()))} everywhere"
+    return ", ".join(f"{name} {text}" for name, text in found.items())
+
+
+def _print(screen: Console, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    from inlay.cli.compare_display import blocks
+
+    for block in blocks(columns, lines, screen.width):
+        table = output.table(*(columns[i] for i in block), right=columns[1:], keep=columns)
+        for line in lines:
+            table.add_row(*(line[i] for i in block))
+        screen.print(table)
+        screen.print()
+
+
+def _trained(line: Line) -> str:
+    """Parameters in the paper's unit."""
+    from inlay.comparison.exports import share
+
+    paper = line.row.trained or _NONE
+    if paper.endswith("%"):
+        return f"{paper} | {_NONE if line.share is None else share(line.share).replace(' ', '')}"
+    return f"{paper} | {_NONE if line.parameters is None else f'{line.parameters:,}'}"
+
+
+def _times(value: float | None) -> str:
+    from inlay.comparison.exports import times
+
+    return _NONE if value is None else f"{times(value)}x"
+
+
+def _with_spread(value: float | None, spread: float | None, digits: int) -> str:
+    """`83.6 ± 0.3`."""
+    if value is None:
+        return _NONE
+    return f"{value:.{digits}f}" + ("" if spread is None else f" ± {_printed(spread, digits)}")
+
+
+def _printed(value: float, digits: int) -> str:
+    """With as many digits as the table has; what the paper prints with more keeps them."""
+    from inlay.recipes.recipe import decimals
+
+    own = decimals(round(value, 2)) if abs(value - round(value, 2)) < 1e-9 else digits
+    return f"{value:.{max(digits, own)}f}"
+
+
+def _ones(settings: Any) -> dict[str, tuple[Any, ...]]:
+    return {key: (value,) for key, value in settings.items()}
+
+
+def _told(values: Any) -> str:
+    """`lr 0.0003, 0.003; epochs 3`, as the paper has them."""
+
+    def one(value: Any) -> str:
+        return (
+            f"{value:g}" if isinstance(value, float) else str(value).lower() if value in (True, False) else str(value)
+        )
+
+    return "; ".join(f"{key} {', '.join(one(v) for v in listed)}" for key, listed in values.items())

@@ -1,0 +1,199 @@
+"""What people see of a sweep: what will be run, the slots with the time that is left, and the ranked table."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from inlay.cli import output
+from inlay.cli.score_notes import majority
+from inlay.cli.train_display import Progress, clock, decimals
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from inlay.comparison.runner import ComparisonRunner
+    from inlay.sweeps.api import SweepRunner
+    from inlay.sweeps.table import Sweep
+
+_ROWS = 30
+"""Settings in the printed table; files have all of them."""
+
+
+class SweepProgress(Progress):
+    """A live table of slots; where there is no terminal, a line for every run that ends."""
+
+    def __init__(self, screen: Console, runner: SweepRunner | ComparisonRunner):
+        super().__init__(screen, runner.runs)
+        ended = [row for row in runner.result().rows if row.state in ("done", "pruned", "failed")]
+        self.ended, self.failed = len(ended), sum(row.state == "failed" for row in ended)
+        self._over = {row.label for row in ended}
+        """Runs that have ended; one whose adapter is gone may be trained again, and counts once."""
+        self.metric = runner.metric
+        self.pruned = sum(row.state == "pruned" for row in ended)
+        self._first = self.ended
+        self._taken = 0
+        """Steps taken here."""
+        self._since = self.began
+        """When steps could be taken."""
+        self._lengths: list[int] = []
+        """Steps that runs take, of those that have begun."""
+
+    def _begin(self, event: dict[str, Any]) -> None:
+        super()._begin(event)
+        if event["run"] in self._over:
+            self._over.remove(event["run"])
+            self.ended -= 1
+        self.deciding = {**self.deciding, event["run"]: self._metric(event["run"])}
+        self._lengths.append(event["steps"])
+
+    def _step(self, event: dict[str, Any]) -> None:
+        super()._step(event)
+        self._taken += 1
+
+    def _eval(self, event: dict[str, Any]) -> None:
+        row = self.active[event["run"]]
+        metric = self._metric(event["run"])
+        row["found"] = f"{metric} {decimals(event['metrics'][metric])}"
+
+    def _done(self, event: dict[str, Any]) -> None:
+        super()._done(event)
+        self._over.add(event["run"])
+        metric = self._metric(event["run"])
+        self._line(event, f"{metric} {decimals(event['metrics']['validation'][metric])}")
+
+    def _metric(self, run: str) -> str:
+        """What decides it: the same for all runs of a sweep."""
+        return self.metric
+
+    def _pruned(self, event: dict[str, Any]) -> None:
+        row = self.active.pop(event["run"], {})
+        self.ended += 1
+        self.pruned += 1
+        self._line(event, f"pruned after step {row.get('step', 0)}, {row.get('found', '')}")
+
+    def _lost(self, event: dict[str, Any]) -> None:
+        self.active.pop(event["run"], None)
+        self.screen.print(f"{event['run']}: lost with its worker, runs again", style="yellow", soft_wrap=True)
+
+    def _joined(self, event: dict[str, Any]) -> None:
+        self._since = self._since if self._taken else time.monotonic()  # starting workers says nothing of steps
+
+    def _workers(self, event: dict[str, Any]) -> None:
+        workers, nodes = (f"{event[k]} {k if event[k] > 1 else k[:-1]}" for k in ("workers", "nodes"))
+        each = f" with {event['gpus']:g} GPU each" if event["gpus"] else ""
+        self.screen.print(f"on Ray: {workers}{each}, in a cluster of {nodes}", style="dim")
+
+    def _line(self, event: dict[str, Any], what: str) -> None:
+        if self._live is None:
+            self.screen.print(f"{self.ended}/{self.runs} {event['run']}: {what}", soft_wrap=True)
+
+    def caption(self, now: float) -> str:
+        """How far the sweep has come, and how long it will take."""
+        told = [f"{self.ended} of {self.runs} runs ended"]
+        told += [f"{n} {what}" for n, what in ((self.failed, "failed"), (self.pruned, "pruned")) if n]
+        left = self.left(now)
+        return ", ".join(told) + f", {clock(now - self.began)}" + ("" if left is None else f", {clock(left)} left")
+
+    def left(self, now: float) -> float | None:
+        """Seconds, if steps go on as so far, and runs that have not begun are as long as the others on average."""
+        if not self._taken or not self._lengths:
+            return None
+        under_way = sum(row["steps"] - row["step"] for row in self.active.values())
+        waiting = max(0, self.runs - self.ended - len(self.active))
+        steps: float = under_way + waiting * sum(self._lengths) / len(self._lengths)
+        return (now - self._since) / self._taken * steps
+
+
+def show_plan(screen: Console, runner: SweepRunner) -> None:
+    """What will be run, and what is done already."""
+    assert runner.data is not None
+    data = runner.data
+    for note in data.notes:
+        screen.print(note, style="dim", soft_wrap=True)
+    for warning in data.warnings:
+        screen.print(warning, style="yellow", soft_wrap=True)
+    test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
+    rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate{test}"
+    screen.print(f"task: {data.task.name}, {rows}; ranked by {data.metric} on validation rows")
+    always, guess = majority(data)
+    if guess:
+        names = [name for name in dict.fromkeys((data.metric, "f1_macro")) if name in guess]
+        scores = ", ".join(f"{name} {decimals(guess[name])}" for name in names)
+        screen.print(f"majority ({always}): {scores}", soft_wrap=True)
+    seeds = f" with {len(runner.seeds)} seeds" if len(runner.seeds) > 1 else ""
+    settings = runner.runs // len(runner.seeds)
+    varying = f", varying {', '.join(runner.space.keys)}" if runner.space.keys else ""
+    how = f", {_number(settings, 'setting')}{seeds}{varying}"
+    by = f", chosen by Optuna, pruned by {runner.plan.pruner}" if runner.search is not None else ""
+    screen.print(f"sweep: {_number(runner.runs, 'run')}{how}{by}", soft_wrap=True)
+    done = sum(row.state in ("done", "pruned", "failed") for row in runner.result().rows)
+    if done:
+        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def show_ranking(screen: Console, found: Sweep) -> None:
+    """The ranked table, and what became of the winner."""
+    from inlay.sweeps.exports import cells, header
+
+    columns = header(found)
+    right = ("rank", "seconds", "parameters")
+    table = output.table(*columns, right=right, keep=[c for c in columns if c != "method"])
+    for entry in found.ranking[:_ROWS]:
+        table.add_row(*cells(found, entry), style="bold" if entry is found.best else None)
+    screen.print()
+    screen.print(table)
+    screen.print()
+    if len(found.ranking) > _ROWS:
+        screen.print(f"... and {len(found.ranking) - _ROWS} more settings; --csv F writes all of them", style="dim")
+    for problem, labels in _problems(found).items():
+        more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
+        screen.print(f"{labels[0]}{more} failed: {problem}", style="red", soft_wrap=True)
+    states = [f"{found.count(state)} {state}" for state in ("done", "pruned", "failed") if found.count(state)]
+    seconds = sum(row.seconds for row in found.rows)
+    tokens = sum(row.tokens for row in found.rows)
+    screen.print(
+        f"{', '.join(states)}; {clock(seconds)} and {tokens:,} tokens of training; {found.store}", soft_wrap=True
+    )
+    if found.ranking:
+        _show_winner(screen, found)
+    if found.version is not None:
+        screen.print(f"{found.name}@{found.version}: saved to {found.library}", soft_wrap=True)
+    elif found.ranking:
+        screen.print("--best saves it to the library", style="dim")
+
+
+def _show_winner(screen: Console, found: Sweep) -> None:
+    if found.verdict is not None and found.verdict.why:
+        screen.print(found.verdict.why)
+    if found.verdict is not None:
+        by = "winner, its run with the lowest validation loss" if found.best.seeds > 1 else "winner"
+    else:
+        by = "best by mean over seeds, in its best seed" if found.select == "mean" and found.best.seeds > 1 else "best"
+    screen.print(f"{by}: {found.winner.label}", soft_wrap=True)
+    if found.ensemble is None:
+        return
+    chosen = found.ensemble
+    if len(chosen.members) == 1:
+        screen.print("only one run has finished, so there is no ensemble", style="yellow")
+        return
+    members = ", ".join(f"{row.label}" + f" ({count} times)" * (count > 1) for row, count in chosen.members)
+    screen.print(
+        f"ensemble by validation {chosen.by}, {chosen.picks} picks among {chosen.candidates} runs: {members}",
+        soft_wrap=True,
+    )
+    for split, scores in chosen.metrics.items():
+        both = f"{decimals(scores[found.metric])}, the winner alone {decimals(chosen.single[split][found.metric])}"
+        screen.print(f"{split} {found.metric}: {both}", soft_wrap=True)
+
+
+def _problems(found: Sweep) -> dict[str, list[str]]:
+    problems: dict[str, list[str]] = {}
+    for row in found.rows:
+        if row.state == "failed":
+            problems.setdefault(row.error.replace(row.label, "it"), []).append(row.label)
+    return problems

@@ -1,0 +1,75 @@
+"""What lies under the names of a library, from one listing, without reading cards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inlay.library.cards import GONE, LIMIT
+from inlay.library.names import check_name, is_alias, is_name, number_of
+from inlay.library.storage import TAKEN, Storage
+
+
+@dataclass
+class IndexedName:
+    """What one name has."""
+
+    versions: list[int] = field(default_factory=list)
+    """Ascending."""
+    removed: list[int] = field(default_factory=list)
+    """Numbers that were used, and are not used again."""
+    moves: dict[str, list[int]] = field(default_factory=dict)
+    """For every alias the numbers of its moves, ascending."""
+
+    @property
+    def newest(self) -> list[int]:
+        """The newest version, if there is one."""
+        return self.versions[-1:]
+
+    @property
+    def highest(self) -> int:
+        """The highest number that was ever used."""
+        return max([0, *self.versions[-1:], *self.removed[-1:]])
+
+
+def read_index(storage: Storage, name: str | None = None) -> dict[str, IndexedName]:
+    """One entry per name, or that of one name alone. Files that a library did not write are passed over."""
+    index: dict[str, IndexedName] = {}
+    small: list[tuple[str, str | None, int, str]] = []
+    for file in storage.list("adapters" if name is None else f"adapters/{check_name(name)}"):
+        found = parse(file.path)
+        if found is None:
+            continue
+        owner, alias, number = found
+        indexed = index.setdefault(owner, IndexedName())
+        if file.size in (len(GONE), len(TAKEN)):
+            small.append((owner, alias, number, file.path))
+        elif alias is not None:
+            indexed.moves.setdefault(alias, []).append(number)
+        else:
+            indexed.versions.append(number)
+    contents = storage.read_all((path for *_, path in small), LIMIT) if small else {}
+    for owner, alias, number, path in small:
+        content, indexed = contents.get(path), index[owner]
+        if content == TAKEN:
+            continue
+        if alias is not None:
+            indexed.moves.setdefault(alias, []).append(number)
+        else:  # a card that was cut to this length is not one that was removed
+            (indexed.removed if content == GONE else indexed.versions).append(number)
+    for indexed in index.values():
+        for numbers in (indexed.versions, indexed.removed, *indexed.moves.values()):
+            numbers.sort()
+    return index
+
+
+def parse(path: str) -> tuple[str, str | None, int] | None:
+    """(name, None, version) of a card's path, (name, alias, move) of an alias's, None of any other."""
+    parts = path.split("/")
+    number = number_of(parts[-1].removesuffix(".json")) if parts[-1].endswith(".json") else None
+    if number is None or len(parts) < 3 or not is_name(parts[1]):
+        return None
+    if len(parts) == 3:
+        return parts[1], None, number
+    if len(parts) == 5 and parts[2] == "aliases" and is_alias(parts[3]):
+        return parts[1], parts[3], number
+    return None

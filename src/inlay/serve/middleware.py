@@ -1,0 +1,72 @@
+"""Around every request: an id, headers that keep browsers safe, a line in the log, and an answer whatever happens."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from inlay.serve.bodies import dump, problem
+from inlay.serve.logs import Log
+
+_POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_HEADERS = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_QUIET = ("/health", "/ready", "/metrics")
+"""Asked all the time, by machines: only failures are logged."""
+
+
+class ServiceMiddleware:
+    """ASGI middleware. What a handler knows about its request goes into `scope["note"]`."""
+
+    def __init__(self, app: ASGIApp, log: Log, count: Callable[[str, int], None]):
+        self.app, self.log, self.count = app, log, count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        note: dict[str, Any] = {"id": _id(scope), "method": scope["method"], "path": scope["path"][:200], "status": 0}
+        scope["note"] = note
+        own = [*_HEADERS, (b"x-request-id", note["id"].encode())]
+
+        async def reply(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                note["status"] = message["status"]
+                message["headers"] = [*message.get("headers", ()), *own]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, reply)
+        except Exception as error:
+            self.log.failed(error, id=note["id"])
+            if not note["status"]:
+                await _sorry(reply, note["id"])
+        finally:
+            note["ms"] = round(1000 * (time.perf_counter() - began), 2)
+            self.count(str(getattr(scope.get("route"), "path", "other")), note["status"])
+            if scope["path"] not in _QUIET or note["status"] >= 500:
+                self.log.write("request", **note)
+
+
+async def _sorry(reply: Send, id: str) -> None:
+    content = dump(problem("internal", f"something went wrong here; the service's log has more under {id}"))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    await reply({"type": "http.response.start", "status": 500, "headers": headers})
+    await reply({"type": "http.response.body", "body": content})
+
+
+def _id(scope: Scope) -> str:
+    """The caller's own id, if it is one that can stand in a log; else a new one."""
+    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    return given if _ID.fullmatch(given) else secrets.token_hex(8)

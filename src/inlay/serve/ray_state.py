@@ -1,0 +1,181 @@
+"""What was chosen while a service of several replicas ran: kept in one place, and followed by all of them.
+
+The place is a Ray actor. A replica that is asked to serve another version (or a task no more) does so itself, tells the
+actor, and then confirms; the others wait at the actor and hear of it at once. Two replicas that change two tasks at the
+same time both keep what they were asked for, since changes are told, not states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inlay import cluster
+from inlay.errors import RunError
+from inlay.serve.watch import Choices
+
+if TYPE_CHECKING:
+    from inlay.serve.app import Service
+
+NAME, NAMESPACE = "inlay-choices", "inlay"
+_WAIT = 2.0
+"""Seconds that a replica waits at the actor before it asks again, and says what it has measured."""
+_TIMEOUT = 10.0
+"""Seconds for the actor to answer."""
+_OLD = 30.0
+"""Seconds after which what a replica has measured counts no more: it has gone."""
+_AGAIN = 1.0
+"""Seconds after which an actor that cannot be reached is looked for again."""
+Change = Mapping[str, str | None]
+"""Name -> the ref that was put; empty: taken away; None: as the library has it."""
+
+
+@dataclass(frozen=True)
+class State:
+    """All choices; later ones have a higher number."""
+
+    number: int
+    put: dict[str, str]
+    taken: list[str]
+    problem: str = ""
+    """Why a change could not be kept: nothing has changed."""
+
+
+class StateActor:
+    """A Ray actor."""
+
+    def __init__(self, path: Path | None):
+        self._choices = Choices.read(path)
+        self._number = time.time_ns()  # higher than that of any actor before
+        self._changed = asyncio.Event()
+        self._measured: dict[str, tuple[float, Any]] = {}
+
+    async def state(self) -> State:
+        """As it is now."""
+        return State(self._number, dict(self._choices.put), list(self._choices.taken))
+
+    async def change(self, changes: Change) -> State:
+        """Enter what somebody was asked for; the state after it."""
+        choices = self._choices
+        try:
+            with choices.changing(lambda: None):
+                for name, ref in changes.items():
+                    choices.put.pop(name, None)
+                    choices.taken = [one for one in choices.taken if one != name] + ([name] if ref == "" else [])
+                    if ref:
+                        choices.put[name] = ref
+        except RunError as error:
+            return State(self._number, dict(choices.put), list(choices.taken), str(error))
+        self._number += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return await self.state()
+
+    async def after(self, number: int, seconds: float) -> State | None:
+        """The state once it is another than this one; None if nothing changes for so long."""
+        changed = self._changed
+        if self._number == number:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), seconds)
+        return await self.state() if self._number != number else None
+
+    async def report(self, replica: str, measured: Any) -> None:
+        """Take note of what a replica has measured so far."""
+        self._measured[replica] = time.monotonic(), measured
+
+    async def reports(self) -> dict[str, Any]:
+        """What every replica has measured."""
+        since = time.monotonic() - _OLD
+        self._measured = {name: (at, what) for name, (at, what) in self._measured.items() if at >= since}
+        return {name: what for name, (_, what) in self._measured.items()}
+
+
+def find_state_actor() -> Any:
+    """The actor of this cluster."""
+    return cluster.ray().get_actor(NAME, namespace=NAMESPACE)
+
+
+@dataclass
+class SharedChoices(Choices):
+    """Choices that are kept by the actor."""
+
+    number: int = 0
+    _told: dict[str, str | None] = field(default_factory=dict)
+
+    def take_up(self, state: State) -> bool:
+        """Hold what the actor says, unless it is older than what is known."""
+        if state.number < self.number:
+            return False
+        self.put, self.taken, self.number = dict(state.put), list(state.taken), state.number
+        self._told = self._all()
+        return True
+
+    def keep(self) -> None:
+        """Tell the actor what has changed here."""
+        now, told = self._all(), self._told
+        changes = {name: now.get(name) for name in now.keys() | told.keys() if now.get(name) != told.get(name)}
+        try:
+            state: State = cluster.ray().get(find_state_actor().change.remote(changes), timeout=_TIMEOUT)
+        except Exception as error:  # Ray's, of many kinds
+            why = cluster.first_line(error)
+            raise RunError(f"nothing was changed: the other replicas could not be told ({why}); try again") from None
+        self.take_up(state)
+        if state.problem:
+            raise RunError(state.problem)
+
+    def _all(self) -> dict[str, str | None]:
+        return {**dict.fromkeys(self.taken, ""), **self.put}
+
+
+class Follower:
+    """A thread that waits at the actor, lets a service serve what others were asked for, and says what it measures."""
+
+    def __init__(self, service: Service, choices: SharedChoices, replica: str):
+        self.service, self.choices, self.replica = service, choices, replica
+        service.metrics.everyone = self.measured
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="inlay-follow", daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Follow no more; whatever is heard from now on is not heeded."""
+        self._end.set()
+
+    def measured(self) -> dict[str, Any]:
+        """What all replicas have measured, this one by now and the others at their last report."""
+        own = {self.replica: self.service.metrics.families()}
+        try:
+            return {**cluster.ray().get(find_state_actor().reports.remote(), timeout=_TIMEOUT), **own}
+        except Exception:  # without the actor there is still this one
+            return own
+
+    def _tell(self, problem: str) -> None:
+        self.service.log.write("task", problem=problem)
+
+    def _run(self) -> None:
+        number, before = self.choices.number, ""
+        while not self._end.is_set():
+            try:
+                state = cluster.ray().get(find_state_actor().after.remote(number, _WAIT))
+                if state is not None and not self._end.is_set():
+                    for note in self.service.catalogue.adopt(functools.partial(self.choices.take_up, state)):
+                        self._tell(note)
+                    number = state.number
+                find_state_actor().report.remote(self.replica, self.service.metrics.families())
+                before = ""
+            except Exception as error:  # the actor may be on its way to another process: what is served stays
+                problem = cluster.first_line(error)
+                if problem != before:
+                    self._tell(problem)
+                before = problem
+                self._end.wait(_AGAIN)

@@ -1,0 +1,65 @@
+"""Whose turn it is: a mixed batch, or a pass of one adapter that must run alone.
+
+While both wait, passes alone get a third of the time: every second of mixed batches earns them half a second. A pass is
+small, so that nobody waits long for its end.
+
+Not safe in threads: the engine holds its lock around every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from inlay.serve.fair_queue import FairQueue
+from inlay.serve.version import Piece, Version
+
+_ALONE = 4
+"""A pass alone has this part of a batch's tokens."""
+_CREDIT = 0.1
+"""Seconds that may be saved up."""
+_QUANTUM = 64
+"""Tokens of a task's turn; fewer in a small batch, so that several tasks fit."""
+
+
+class Scheduler:
+    """The queue, and who runs next."""
+
+    def __init__(self, room: int, tokens: int, here: Callable[[str], bool]):
+        """
+        Args:
+            room: asks that may wait.
+            tokens: of one batch.
+            here: whether an adapter is in the bank.
+        """
+        self.queue: FairQueue[Version, Piece] = FairQueue(room, max(1, min(_QUANTUM, tokens // 8)))
+        self.last = 0.0
+        """Seconds of the last batch."""
+        self._tokens, self._here = tokens, here
+        self._credit = 0.0
+        self._rate = 0.0
+
+    def take(self) -> list[Piece]:
+        """The next batch."""
+        few = max(1, self._tokens // _ALONE)
+        pieces = self.queue.take(few, self._alone, 1) if self._credit > 0 else []
+        return pieces or self.queue.take(self._tokens, self._together) or self.queue.take(few, self._alone, 1)
+
+    def took(self, pieces: Sequence[Piece], seconds: float) -> None:
+        """These have run, for so long. What nobody else wanted is not held against those that run alone."""
+        rate = sum(piece.tokens for piece in pieces) / max(seconds, 1e-6)
+        self._rate = rate if not self._rate else 0.8 * self._rate + 0.2 * rate
+        self.last = seconds
+        if not pieces[0].item.version.alone:
+            self._credit = min(_CREDIT, self._credit + seconds / 2)
+        elif any(not version.alone for version in self.queue.flows):
+            self._credit -= seconds
+
+    def seconds(self) -> float:
+        """How long what waits will take, as far as one knows."""
+        return min(60.0, max(0.05, self.queue.cost / self._rate)) if self._rate else 1.0
+
+    def _together(self, version: Version) -> bool:
+        return not version.alone and all(map(self._here, version.refs))
+
+    def _alone(self, version: Version) -> bool:
+        return version.alone and all(map(self._here, version.refs))

@@ -1,0 +1,123 @@
+"""Who is served under which name, and which adapters nobody needs any more.
+
+A switch is one assignment. A version that was replaced stays until its last ask is answered; only then may its adapter
+leave, unless another name stands for the same one.
+
+Not safe in threads: the engine holds its lock around every call, `waits` excepted.
+"""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+from collections import Counter
+from collections.abc import Collection
+
+from inlay.errors import SlotError, suggest
+from inlay.library.names import number_of
+from inlay.serve.version import Version
+
+_FEW = 20
+"""Names that an error lists."""
+_COMPARED = 32
+"""Names before and after one that is not served, by the alphabet, that are compared with it."""
+
+
+class Unknown(SlotError):  # noqa: N818 - as Busy and Late
+    """A task that is not served."""
+
+    def __init__(self, name: str):
+        super().__init__(f"no task {name[:100]!r} is served")
+
+
+class ServedTasks:
+    """Versions by name."""
+
+    def __init__(self) -> None:
+        self.served: dict[str, Version] = {}
+        self.open = 0
+        """Asks of all versions that are not answered yet."""
+        self._asks: Counter[str] = Counter()
+        self._users: Counter[str] = Counter()
+        self._leaving: list[str] = []
+
+    def find(self, task: str) -> Version:
+        """What is served under a name, or under a name that is at this `@version` or `@alias`."""
+        if task in self.served:
+            return self.served[task]
+        name, at, which = task.partition("@")
+        version = self._known(name)
+        if at and number_of(which) != version.entry.version and which not in version.entry.aliases:
+            raise SlotError(f"{name!r} is served at version {version.entry.version}, not at {which[:100]!r}")
+        return version
+
+    def serve(self, version: Version) -> Version:
+        """Put a version in the place of the one before; the one before, if it is the same."""
+        before = self.served.get(version.name)
+        if before is not None and before.entry == version.entry:
+            before.entry = version.entry  # its aliases may have moved
+            return before
+        self.served[version.name] = version
+        self._users.update(version.refs)
+        if before is not None:
+            self._retire(before)
+        return version
+
+    def withdraw(self, name: str) -> None:
+        """Serve a name no more."""
+        self._known(name)
+        self._retire(self.served.pop(name))
+
+    def enter(self, version: Version) -> None:
+        """An ask begins."""
+        self.open += 1
+        version.open += 1
+        self._asks.update(version.refs)
+
+    def leave(self, version: Version) -> None:
+        """An ask is answered, or will never be."""
+        self.open -= 1
+        version.open -= 1
+        for ref in version.refs:
+            self._asks[ref] -= 1
+            if not self._asks[ref]:
+                del self._asks[ref]
+        if version.retired and not version.open:
+            self._release(version)
+
+    def waits(self, ref: str) -> bool:
+        """Whether there are asks for an adapter."""
+        return ref in self._asks
+
+    def leaving(self) -> list[str]:
+        """Adapters that nobody has needed since the last call."""
+        gone, self._leaving = [ref for ref in self._leaving if not self._users[ref]], []
+        return gone
+
+    def _known(self, name: str) -> Version:
+        if name not in self.served:
+            raise Unknown(name)
+        return self.served[name]
+
+    def _retire(self, version: Version) -> None:
+        version.retired = True
+        if not version.open:
+            self._release(version)
+
+    def _release(self, version: Version) -> None:
+        for ref in version.refs:
+            self._users[ref] -= 1
+            if not self._users[ref]:
+                del self._users[ref]
+                self._leaving.append(ref)
+
+
+def near(name: str, served: Collection[str]) -> str:
+    """What may have been meant; quickly, however many are served, since anyone may ask for anything."""
+    if len(served) <= _FEW:
+        return suggest(name, served)
+    names = sorted(served)
+    at = bisect.bisect(names, name)
+    found = difflib.get_close_matches(name, names[max(0, at - _COMPARED) : at + _COMPARED], n=3, cutoff=0.5)
+    listed = f"GET /v1/tasks lists all {len(served):,}"
+    return f"Did you mean {' or '.join(found)}? {listed}" if found else listed

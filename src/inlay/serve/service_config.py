@@ -1,0 +1,45 @@
+"""What a service is made of, in a form that can be sent to where it will run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inlay.engine.host import Host
+from inlay.library.library import Library
+from inlay.serve.app import Service
+from inlay.serve.engine import Engine
+from inlay.serve.engine_types import Settings
+from inlay.serve.keys import Keys
+from inlay.serve.limits import Limits
+from inlay.serve.logs import Log
+from inlay.serve.process import Running
+from inlay.serve.watch import Catalogue, Choices, TaskSelection, Watcher
+
+
+@dataclass(frozen=True)
+class ServiceConfig:
+    """All that the command that starts a service says."""
+
+    library: str
+    base: str | None = None
+    weights: str | None = None
+    selection: TaskSelection = field(default_factory=TaskSelection)
+    settings: Settings = field(default_factory=Settings)
+    keys: Keys = field(default_factory=Keys)
+    limits: Limits = field(default_factory=Limits)
+    cors: tuple[str, ...] = ()
+    watch: float | None = None
+    """Seconds between two looks at the library."""
+    log_texts: bool = False
+
+    def running(self, host: Host, choices: Choices) -> Running:
+        """The service, ready to be started."""
+        library = Library(self.library)
+        engine = Engine(host, library, self.settings)
+        catalogue = Catalogue(engine, library, self.selection, choices)
+        service = Service(engine, catalogue, self.keys, self.limits, Log(self.log_texts))
+
+        def tell(note: str) -> None:
+            service.log.write("task", problem=note)
+
+        return Running(service, self.cors, Watcher(catalogue, self.watch, tell) if self.watch else None)
