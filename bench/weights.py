@@ -16,21 +16,22 @@ import time
 from typing import Any
 
 import inlay
-from inlay.engine.evaluate import score
+from inlay.engine.evaluate import by_example
 from inlay.engine.predict import run_rows
-from inlay.runs.prepare import Part, prepare
+from inlay.runs.prepare import Split, prepare
 from inlay.tasks import Answer
 
 TURNS = 2
 
 
-def ask(host: inlay.Host, name: str, part: Part) -> tuple[dict[str, float], list[Answer], float]:
+def ask(host: inlay.Host, name: str, part: Split) -> tuple[dict[str, float], list[Answer], float]:
     """All metrics, the answers, and rows per second."""
     began = time.perf_counter()
     outputs = run_rows(host, part.rows, [name] * len(part.rows))
     seconds = time.perf_counter() - began
-    metrics, answers = score(host, name, part.examples, part.rows, outputs)
-    return metrics, answers, len(part.rows) / seconds
+    task, labels = host.task(name), host.labels(name)
+    answers = task.answers(*by_example(outputs, part.rows, len(part.examples)), part.examples, labels, host.base)
+    return task.score(part.examples, answers, labels), list(answers), len(part.rows) / seconds
 
 
 def compare(exact: inlay.Host, small: inlay.Host, run: inlay.Run, result: inlay.Result) -> dict[str, Any]:
