@@ -103,8 +103,8 @@ def test_what_cannot_be_an_ensemble(host: inlay.Host):
     ):
         with pytest.raises(RunError, match=said):
             inlay.train(host, run(), progress=False, **wrong)
-    for more in ({"fold": "1/2"}, {"folds": 3}):
-        with pytest.raises(RunError, match="cannot be combined with an ensemble"):
+    for more in ({"fold": "1/2"}, {"folds": 3}, {"val_size": 0.1}, {"train_size": 40}):
+        with pytest.raises(RunError, match=f"{next(iter(more))} .* cannot be combined with an ensemble"):
             inlay.train(host, run(**more), ensemble=2, progress=False)
     for fold, said in (("3/2", "expected K/N"), ("1/1", "expected K/N")):
         with pytest.raises(RunError, match=said):
