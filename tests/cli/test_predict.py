@@ -829,6 +829,13 @@ def test_top_k_is_for_labels(place: Place):
         assert "--top-k needs scores of labels" in " ".join(done.stderr.split())
 
 
+def test_a_threshold_is_for_scores(place: Place):
+    done = call(place, "stars", "who ?", "--threshold", 0.5)
+    assert done.exit_code == 2
+    assert "--threshold 0.5 needs scores, and stars (regression) has none" in " ".join(done.stderr.split())
+    assert call(place, "stars,sms", "who ?", "--threshold", 0.5).exit_code == 0
+
+
 @pytest.mark.usefixtures("small_parts")
 def test_memory_does_not_grow_with_the_input(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """However slowly parts are written, four are on their way behind the one in hand, and no more."""

@@ -134,7 +134,7 @@ def predict(
         load = functools.partial(_host, base, weights, store, entries, how, _is_much(texts, file, out))
     else:
         chosen, load = find_there(url, names, begun, how)
-    _check_top_k(top_k, chosen)
+    _check_scores(top_k, limit, chosen)
     asked = _texts(texts, pair, file, format, encoding, given, chosen, _columns_of(keep))
     screen = output.console(as_json)
     for note in asked.notes:
@@ -185,14 +185,16 @@ def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> N
         raise RunError(f"--out {out} is the input; give it another name")
 
 
-def _check_top_k(top_k: int | None, chosen: Mapping[str, Chosen]) -> None:
-    """Scores of labels are what it keeps: a question has one answer, and a number has no scores."""
+def _check_scores(top_k: int | None, threshold: float | str | None, chosen: Mapping[str, Chosen]) -> None:
+    """Scores of labels are what top-k keeps: a question has one answer. A number has no score at all."""
     from inlay.cli.asking import ANSWERS
 
     without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
     asking = any(one.kind == "qa" for one in chosen.values())
     if top_k is not None and without and (asking or len(without) == len(chosen)):
         raise typer.BadParameter(f"--top-k needs scores of labels, and {', '.join(without)} has none")
+    if isinstance(threshold, float) and all(one.kind == "regression" for one in chosen.values()):
+        raise typer.BadParameter(f"--threshold {threshold:g} needs scores, and {', '.join(without)} has none")
 
 
 def _columns_of(keep: str | None) -> list[str] | None:
