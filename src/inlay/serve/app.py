@@ -266,6 +266,7 @@ def card_of(served: Served) -> dict[str, Any]:
         "labels": about.labels(card),
         "pairs": about.reads_pairs(card),
         "columns": dict(about.section(card, "columns")),
+        "members": len(card.get("members") or ()),
         "parameters": dict(about.section(card, "parameters")),
         "metrics": about.metrics(card),
         "metric": str(card.get("metric") or ""),
