@@ -195,7 +195,9 @@ def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str |
 
 
 def _there(entry: Entry, data: str) -> str:
-    if not data or not os.path.exists(data):
+    from inlay.data.folder import files_of
+
+    if not data or not all(map(os.path.exists, files_of(data))):
         where = f"was trained on {data}, which no longer exists" if data else "does not say what it was trained on"
         raise DataError(f"{entry.name} {where}; pass DATA, a labelled file or a folder")
     return data

@@ -181,7 +181,10 @@ def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> N
     parts.check_out(out)
     if resume and from_stdin:
         raise RunError("stdin cannot be resumed, since it may have changed; write the texts to a file and pass --file")
-    if file is not None and out.exists() and os.path.exists(file) and out.samefile(file):
+    from inlay.data.folder import files_of
+
+    inputs = files_of(file) if file is not None else []
+    if out.exists() and any(os.path.exists(one) and out.samefile(one) for one in inputs):
         raise RunError(f"--out {out} is the input; give it another name")
 
 
@@ -229,8 +232,11 @@ def _input(texts: Sequence[str] | None, file: str | None) -> dict[str, Any]:
         return {"input": "texts", "its texts": texts}
     if file is None or file == "-":
         return {"input": "stdin"}
-    found = os.stat(file)
-    return {"input": os.path.abspath(file), "its bytes": found.st_size, "its time": found.st_mtime_ns}
+    from inlay.data.folder import files_of
+
+    found = [os.stat(one) for one in files_of(file)]
+    size, time = sum(one.st_size for one in found), max(one.st_mtime_ns for one in found)
+    return {"input": os.path.abspath(file), "its bytes": size, "its time": time}
 
 
 def _command(chosen: Mapping[str, Chosen], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,7 +248,9 @@ def _command(chosen: Mapping[str, Chosen], options: Mapping[str, Any]) -> dict[s
 def _is_much(texts: Sequence[str] | None, file: str | None, out: Path | None) -> bool:
     """Whether there is enough to answer for the base to be made ready for it: a large file, or stdin into a file."""
     if file is not None and file != "-":
-        return os.path.isfile(file) and os.path.getsize(file) >= _MUCH
+        from inlay.data.folder import files_of
+
+        return sum(os.path.getsize(one) for one in files_of(file) if os.path.isfile(one)) >= _MUCH
     return not texts and out is not None
 
 
