@@ -97,6 +97,24 @@ def test_without_data_the_rows_are_those_that_were_held_out(place: Place) -> Non
         place.data.write_text(said)
 
 
+def test_rows_that_were_learned_from_are_not_held_out(place: Place) -> None:
+    asked = ["--method", "norms", "--max-steps", 1, "--base", place.base]
+    assert place.call("train", place.data, "--name", "folded", "--folds", 2, *asked).exit_code == 0
+    assert "folded learned from all its rows" in place.fails("ablation", "folded")
+    assert place.call("train", place.data, "--name", "tested", "--test-size", 7, *asked).exit_code == 0
+    assert place.analyze("rsa", "tested", "--split", "test")["files"]
+
+
+def test_rows_of_several_files_are_found_again(place: Place) -> None:
+    more = place.root / "more.jsonl"
+    more.write_text("".join(json.dumps(row) + "\n" for row in work.texts(10, 1)))
+    asked = ["--method", "norms", "--max-steps", 1, "--base", place.base]
+    assert place.call("train", f"{place.data},{more}", "--name", "joined", *asked).exit_code == 0
+    assert "rows of opinions.jsonl,more.jsonl that were held out" in place.analyze("rsa", "joined")["about"]
+    more.unlink()
+    assert "which no longer exists; pass DATA" in place.fails("rsa", "joined")
+
+
 def test_rsa_needs_no_labels(place: Place, tmp_path: Path) -> None:
     bare = tmp_path / "texts.jsonl"
     bare.write_text("".join(json.dumps({"text": row["text"]}) + "\n" for row in work.texts(8)))

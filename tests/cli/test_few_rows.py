@@ -10,8 +10,9 @@ import pytest
 from inlay.tracking.progress import few_to_validate
 
 
-def data(rows: int, folds: tuple[int, ...] = ()) -> Any:
-    return SimpleNamespace(validation=SimpleNamespace(examples=[None] * rows), folds=folds)
+def data(rows: int, folds: tuple[int, ...] = (), fold: str | None = None) -> Any:
+    run = SimpleNamespace(fold=fold)
+    return SimpleNamespace(validation=SimpleNamespace(examples=[None] * rows), folds=folds, run=run)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ def test_with_folds_all_rows_count():
         "25 rows, each scored by a fold that has not seen it: the standard error of an accuracy is up to 10"
     )
     assert "--val" not in found
+    assert few_to_validate(data(25, fold="1/3")).endswith("Use --val for more.")  # a size is refused there
 
 
 def test_enough_validation_rows_need_no_word():

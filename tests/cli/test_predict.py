@@ -613,6 +613,15 @@ def stopped(place: Place, tmp_path: Path, small_parts: None, monkeypatch: pytest
     return asked
 
 
+def test_several_files_are_one_input(place: Place, tmp_path: Path):
+    one, two = (table(tmp_path / name, [{"text": text}]) for name, text in (("a.csv", TEXTS[0]), ("b.csv", TEXTS[1])))
+    asked = ["sms", "--file", f"{one},{two}", "--text", "text", "--out"]
+    assert call(place, *asked, tmp_path / "out.jsonl").exit_code == 0
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == list(TEXTS[:2])
+    assert "is the input" in fails(place, *asked, two, "--overwrite")
+
+
 def test_another_command_is_not_resumed(place: Place, stopped: list[Any], tmp_path: Path):
     assert "top_k was not given, is 1" in fails(place, *stopped, "--resume", "--top-k", 1)
     assert "raw was not given, is True" in fails(place, *stopped, "--resume", "--raw")
@@ -827,6 +836,13 @@ def test_top_k_is_for_labels(place: Place):
         done = call(place, names, "who ?", "--pair", CONTEXT, "--top-k", 2)
         assert done.exit_code == 2
         assert "--top-k needs scores of labels" in " ".join(done.stderr.split())
+
+
+def test_a_threshold_is_for_scores(place: Place):
+    done = call(place, "stars", "who ?", "--threshold", 0.5)
+    assert done.exit_code == 2
+    assert "--threshold 0.5 needs scores, and stars (regression) has none" in " ".join(done.stderr.split())
+    assert call(place, "stars,sms", "who ?", "--threshold", 0.5).exit_code == 0
 
 
 @pytest.mark.usefixtures("small_parts")

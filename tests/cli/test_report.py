@@ -63,6 +63,17 @@ def test_without_data_it_is_what_training_held_out(place: Place, tmp_path: Path,
     assert found["metrics"] == pytest.approx(card["metrics"]["validation"])
 
 
+def test_rows_of_an_ensemble(place: Place, tmp_path: Path):
+    asked = ("--ensemble", "2", "--max-steps", "2", "--method", "norms", "--base", place.base)
+    place.done("train", place.root / "rows.jsonl", "--name", "parts", "--test-size", "8", *asked)
+    found = place.report("parts", "--out", tmp_path / "f.html")
+    assert found["rows"] == {"from": "the test rows of rows.jsonl", "count": 8}
+    card = json.loads(place.done("library", "show", "parts", "--json").stdout)
+    assert found["metrics"] == pytest.approx(card["metrics"]["test"])
+    done = place.done("report", "parts", "--split", "validation", "--out", tmp_path / "f.html")
+    assert "parts learned from all its rows, each left out once to score it" in done.stdout
+
+
 @pytest.mark.full
 def test_data_versions_and_rows(place: Place, tmp_path: Path):
     place.done("library", "alias", "a", "prod", "1")

@@ -61,7 +61,7 @@ def test_the_majority_of_rows_that_are_evaluated():
     assert baselines.majority(parse("regression"), [Example("x", target=1.0)], ("value",)) is None
 
 
-def test_a_matthews_near_zero_draws_a_warning(data: Prepared):
+def test_a_matthews_near_zero_draws_a_warning(host: inlay.Host, data: Prepared):
     said = nothing_learned(result(validation={"accuracy": 0.9, "f1_macro": 0.5, "matthews": 0.04}), data)
     assert said.startswith("the Matthews correlation on the validation rows is 0.0400, and 0 is guessing")
     for option in ("--class-weights", "--metric", "--epochs", "--lr"):
@@ -70,6 +70,9 @@ def test_a_matthews_near_zero_draws_a_warning(data: Prepared):
     said = nothing_learned(result(validation={"accuracy": 0.9, "f1_macro": 0.5, "matthews": 0.04}), few)
     assert said.endswith("--no-few-shot trains in the usual way, which may do better")
     assert "--epochs" not in said
+    tags = prepare(work.run(work.entities()), host)
+    said = nothing_learned(Result("a", "houlsby", {}, "f1", {"validation": {"f1": 0.0}}), tags)
+    assert said == "f1 is 0: nothing was learned yet; try more epochs (--epochs) or a higher learning rate (--lr)"
     good = {"accuracy": 0.95, "f1_macro": 0.9, "matthews": 0.8}
     assert nothing_learned(result(validation=good), data) == ""
     assert "on the test rows is 0.0300" in nothing_learned(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import socket
@@ -175,6 +176,16 @@ def test_a_file_of_texts_goes_through_a_service(process: Process, library: Libra
     assert found == _near(expected)
 
 
+def test_a_table_from_afar_has_the_uncertainty_of_an_ensemble(process: Process, library: Library, tmp_path: Path):
+    library.put(inlay.Ensemble((library.read_adapter(library.find("sms@1")),) * 2, name="both"))
+    with inlay.Client(process.url) as client:
+        until(lambda: "both" in {card["name"] for card in client.tasks()})
+    done = call("predict", "both", TEXT, "--url", process.url, "--out", tmp_path / "out.csv")
+    assert done.exit_code == 0, done.output
+    (row,) = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
+    assert float(row["uncertainty"]) == pytest.approx(0, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -203,6 +214,9 @@ def test_on_a_cpu_weights_are_packed_unless_a_task_changes_them(monkeypatch: pyt
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert serve._form(None, "local", small) == "prepack"
     assert serve._form(None, "local", [*small, entries["finetune:top=1"]]) is None
+    for own, form in ((small, "prepack"), ([*small, entries["finetune:top=1"]], None)):
+        whole = SimpleNamespace(card={"method": "ensemble", "members": [one.card for one in own]})
+        assert serve._form(None, "local", [whole]) == form
     assert serve._form(None, "local", [entries["?"]]) is None
     assert serve._form(None, "local", []) is None
     assert [serve._form(given, "local", small) for given in ("plain", "int8")] == ["plain", "int8"]

@@ -52,6 +52,9 @@ def test_what_the_card_says(place: Place):
     listed = place.call("library", "list").stdout
     assert "both@1" in listed
     assert "ensemble" in listed
+    stored = sum(file.stat().st_size for file in (place.root / "library" / "blobs").iterdir())
+    every = place.call("library", "list", "--all-versions").stdout
+    assert f"all 3 versions: {stored / 1000:.1f} kB\n" in every  # the members' files are there once
     shown = " ".join(place.call("library", "show", "both").stdout.split())
     assert "tone@2, houlsby, counts 2 times" in shown
     assert "both is intact" in place.call("library", "verify", "both").stdout

@@ -81,6 +81,21 @@ def test_validation_rows_of_its_own_measure_the_whole(tmp_path: Path):
     assert result.metrics["validation"]["accuracy"] == pytest.approx(right / 20)
 
 
+def test_the_majority_is_that_of_all_rows_that_count(tmp_path: Path):
+    data = tmp_path / "tone.jsonl"
+    rows = [*work.texts(40), *({"text": f"a film {i}", "label": "pos"} for i in range(7))]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    base, library = tiny.save_text_model(tmp_path / "base"), str(tmp_path / "library")
+    words = ["train", str(data), "--ensemble", "3", "--max-steps", "2", "--base", base, "--library", library]
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
+    (accuracy,) = (line.split() for line in done.stdout.splitlines() if line.startswith("accuracy"))
+    assert float(accuracy[-1]) == pytest.approx(27 / 47, abs=1e-4)
+    again = CliRunner().invoke(app, [*words, "--lr", "0.1", "--json"])
+    (first, second) = (inlay.Library(library).find(f"tone@{version}").card for version in (1, 2))
+    values = {"value": first["metrics"]["validation"]["accuracy"], "now": second["metrics"]["validation"]["accuracy"]}
+    assert json.loads(again.stdout)["before"] == {"version": 1, "split": "validation", **values}
+
+
 def test_what_cannot_be_an_ensemble(host: inlay.Host):
     for wrong, said in (
         ({"ensemble": 1}, "expected 2 or more"),
@@ -88,8 +103,8 @@ def test_what_cannot_be_an_ensemble(host: inlay.Host):
     ):
         with pytest.raises(RunError, match=said):
             inlay.train(host, run(), progress=False, **wrong)
-    for more in ({"fold": "1/2"}, {"folds": 3}):
-        with pytest.raises(RunError, match="cannot be combined with an ensemble"):
+    for more in ({"fold": "1/2"}, {"folds": 3}, {"val_size": 0.1}, {"train_size": 40}):
+        with pytest.raises(RunError, match=f"{next(iter(more))} .* cannot be combined with an ensemble"):
             inlay.train(host, run(**more), ensemble=2, progress=False)
     for fold, said in (("3/2", "expected K/N"), ("1/1", "expected K/N")):
         with pytest.raises(RunError, match=said):

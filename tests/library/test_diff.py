@@ -101,3 +101,12 @@ def test_cards_field_by_field():
     b |= {"config": {"lr": 0.1, "seed": 1}, "seed": 1}
     assert cards(a, b) == {"metrics.validation.f1": (0.5, 0.7), "config.lr": (None, 0.1), "seed": (None, 1)}
     assert compare({}, {}, a, a).fields == {}
+
+
+def test_members_of_ensembles_field_by_field():
+    one = {"name": "a", "sha256": "1", "method": "lora", "history": [1], "config": {"seed": 1, "lr": 0.1}}
+    two = {**one, "name": "b", "sha256": "2", "method": "norms", "config": {"seed": 2, "lr": 0.2}}
+    first, second = ({"method": "ensemble", "members": [one, other]} for other in (one, two))
+    found = {"members.2.method": ("lora", "norms"), "members.2.config.lr": (0.1, 0.2)}
+    assert cards(first, second) == found
+    assert cards({"method": "ensemble"}, second) == {"members": (None, ["a", "b"])}

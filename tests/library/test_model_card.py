@@ -176,6 +176,8 @@ def test_sizes(number: float, shown: str):
         ("owner/dataset", "owner/dataset"),
         ("/data/reviews/train.csv", "reviews/train.csv"),
         ("C:\\data\\sms.csv", "sms.csv"),
+        ("/home/ana/a.csv,/home/ana/b/train.csv", "a.csv,b/train.csv"),
+        ("/home/ana/a,b/c.csv", "c.csv"),
         ("", ""),
     ],
 )

@@ -190,6 +190,7 @@ def test_folds_are_even_in_classes_and_keep_groups_together():
         (work.texts(40), {"few_shot": True, "epochs": 3}, (True, 5, 3)),
         (work.texts(400), {"few_shot": True}, (True, 0, 0)),
         (work.texts(400), {"train_size": 40}, (True, 0, 0)),
+        (work.texts(100), {"long": "windows", "max_length": 4}, (True, 5, 0)),  # a text in windows is one row
         (work.topics(40), {"task": "multilabel"}, (False, 0, 45)),
         (work.texts(40), {"method": "diffprune"}, (False, 0, 45)),
     ],

@@ -54,15 +54,25 @@ def show_list(
     screen.print(_aligned({name: name for name in widths}, widths), style="bold", soft_wrap=True)
     screen.print("─" * min(screen.width, sum(widths.values()) + _GAP * (len(widths) - 1)))
     screen.print("\n".join(_aligned(row, widths) for row in rows) + "\n", soft_wrap=True)  # a table takes long for many
-    costs = card_text.costs((entry.card, entry.size) for entry in newest)
+    costs = card_text.costs((entry.card, size) for entry, size in zip(newest, _stored(newest), strict=True))
     for cost in costs:
         screen.print(f"{cost.base}: {cost.line}" if len(costs) > 1 else cost.line, soft_wrap=True)
     if len(entries) > len(newest):
-        stored = sum({entry.sha256: entry.size for entry in entries}.values())
-        screen.print(f"all {len(entries):,} versions: {card_text.size(stored)}", soft_wrap=True)
+        screen.print(f"all {len(entries):,} versions: {card_text.size(sum(_stored(entries)))}", soft_wrap=True)
     if hidden:
         older = "1 older version is" if hidden == 1 else f"{hidden:,} older versions are"
         screen.print(f"{older} not shown (--all-versions shows all)", soft_wrap=True)
+
+
+def _stored(entries: Sequence[Entry]) -> list[int]:
+    """The bytes that each entry adds: a file that several share is stored once."""
+    seen: set[str] = set()
+    found = []
+    for entry in entries:
+        own = {one.sha256: one.bytes for one in (entry, *entry.members)}
+        found.append(sum(size for sha256, size in own.items() if sha256 not in seen))
+        seen |= own.keys()
+    return found
 
 
 def _aligned(row: Mapping[str, str], widths: Mapping[str, int]) -> str:

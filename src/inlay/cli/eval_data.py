@@ -195,26 +195,52 @@ def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str |
 
 
 def _there(entry: Entry, data: str) -> str:
-    if not data or not os.path.exists(data):
+    from inlay.data.folder import files_of
+
+    if not data or not all(map(os.path.exists, files_of(data))):
         where = f"was trained on {data}, which no longer exists" if data else "does not say what it was trained on"
         raise DataError(f"{entry.name} {where}; pass DATA, a labelled file or a folder")
     return data
 
 
 def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Example]]:
-    """The rows that training held out: drawn again, since all follows from the settings and the seed."""
-    from inlay.library.card_text import data_name, section
+    """The rows that training held out of a file."""
+    from inlay.library.card_text import data_name
+
+    examples = part_of(entry, own_parts(host, entry), split or "validation")
+    return f"rows of {data_name(entry.card)} that were {'trained on' if split == 'train' else 'held out'}", examples
+
+
+def own_parts(host: Host, entry: Entry) -> dict[str, list[Example]]:
+    """Split -> the rows of a training, drawn again, since all follows from the settings and the seed.
+
+    There are no validation rows where an adapter, or its members, learned from all rows.
+    """
+    from inlay.library.card_text import data_name, section, trained_on
     from inlay.runs.prepare import prepare
     from inlay.runs.run import from_config
 
-    if split not in ("train", "validation"):
-        raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only train, validation")
-    data = prepare(from_config(section(entry.card, "config"), entry.name), host)
+    members = section(entry.card, "ensemble").get("members")
+    first = {"fold": f"1/{members}"} if members else {}  # its data has the hash of that of its first member
+    data = prepare(from_config(trained_on(entry.card), entry.name, **first), host)
     if data.data_hash != entry.card.get("data"):
         raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
-    part = data.train if split == "train" else data.validation
-    called = f"rows of {data_name(entry.card)} that were {'trained on' if split == 'train' else 'held out'}"
-    return called, part.examples
+    train, validation = data.train.examples, data.validation.examples
+    test = {} if data.test is None else {"test": data.test.examples}
+    if data.folds or (members and data.validation.content != section(entry.card, "scored_on").get("validation")):
+        return test | {"train": train if data.folds else [*train, *validation]}
+    return test | {"validation": validation, "train": train}
+
+
+def part_of(entry: Entry, parts: Mapping[str, list[Example]], split: str) -> list[Example]:
+    """One of them; an error if it is not there."""
+    from inlay.library.card_text import data_name
+
+    if split in parts:
+        return parts[split]
+    if split == "validation":
+        raise DataError(f"{entry.name} learned from all its rows, each left out once to score it; pass DATA")
+    raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only {', '.join(parts)}")
 
 
 def _some(examples: Sequence[Example], rows: int | None, seed: int) -> list[Example]:

@@ -153,7 +153,8 @@ def faster_weights(entries: Sequence[Entry]) -> str | None:
     if torch.cuda.is_available() or not can_prepack():
         return None
     try:
-        methods = [parse(spec) for spec in {str(entry.card.get("method")) for entry in entries}]
+        cards = [card for entry in entries for card in entry.card.get("members") or [entry.card]]
+        methods = [parse(spec) for spec in {str(card.get("method")) for card in cards}]
     except InlayError:  # it will be said when it is loaded
         return None
     return None if any(isinstance(method, WeightMethod) for method in methods) else "prepack"
@@ -192,9 +193,9 @@ def find_in_service(
         which = ref.partition("@")[2]
         if "@" not in name and which and int(which) != card["version"]:
             raise AdapterError(f"{url} serves {name} at version {card['version']} now; this run began with {which}")
-        columns = {"columns": card["columns"]} if card.get("columns") else {}
+        known = {key: card[key] for key in ("columns", "members") if card.get(key)}
         kind, labels = kind_of(card["task"]), card.get("labels") or ()
-        chosen[name] = NamedAdapter(card["version"], card["sha256"], card["task"], kind, labels, columns)
+        chosen[name] = NamedAdapter(card["version"], card["sha256"], card["task"], kind, labels, known)
     return chosen, lambda: _ServicePredictor(url, tuple(chosen), how)
 
 

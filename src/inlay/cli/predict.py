@@ -144,7 +144,7 @@ def predict(
         load = functools.partial(_host, base, weights, store, entries, how, _is_much(texts, file, out))
     else:
         chosen, load = find_in_service(url, names, begun, how)
-    _check_top_k(top_k, chosen)
+    _check_scores(top_k, limit, chosen)
     asked = _texts(texts, pair, file, format, encoding, given, chosen, _columns_of(keep))
     screen = output.console(as_json)
     for note in asked.notes:
@@ -198,18 +198,23 @@ def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> N
     resumable_output.check_out(out)
     if resume and from_stdin:
         raise RunError("stdin cannot be resumed, since it may have changed; write the texts to a file and pass --file")
-    if file is not None and out.exists() and os.path.exists(file) and out.samefile(file):
+    from inlay.data.folder import files_of
+
+    inputs = files_of(file) if file is not None else []
+    if out.exists() and any(os.path.exists(one) and out.samefile(one) for one in inputs):
         raise RunError(f"--out {out} is the input; give it another name")
 
 
-def _check_top_k(top_k: int | None, chosen: Mapping[str, NamedAdapter]) -> None:
-    """Scores of labels are what it keeps: a question has one answer, and a number has no scores."""
+def _check_scores(top_k: int | None, threshold: float | str | None, chosen: Mapping[str, NamedAdapter]) -> None:
+    """Scores of labels are what top-k keeps: a question has one answer. A number has no score at all."""
     from inlay.cli.predict_job import ANSWERS
 
     without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
     asking = any(one.kind == "qa" for one in chosen.values())
     if top_k is not None and without and (asking or len(without) == len(chosen)):
         raise typer.BadParameter(f"--top-k needs scores of labels, and {', '.join(without)} has none")
+    if isinstance(threshold, float) and all(one.kind == "regression" for one in chosen.values()):
+        raise typer.BadParameter(f"--threshold {threshold:g} needs scores, and {', '.join(without)} has none")
 
 
 def _columns_of(keep: str | None) -> list[str] | None:
@@ -244,8 +249,11 @@ def _input(texts: Sequence[str] | None, file: str | None) -> dict[str, Any]:
         return {"input": "texts", "its texts": texts}
     if file is None or file == "-":
         return {"input": "stdin"}
-    found = os.stat(file)
-    return {"input": os.path.abspath(file), "its bytes": found.st_size, "its time": found.st_mtime_ns}
+    from inlay.data.folder import files_of
+
+    found = [os.stat(one) for one in files_of(file)]
+    size, time = sum(one.st_size for one in found), max(one.st_mtime_ns for one in found)
+    return {"input": os.path.abspath(file), "its bytes": size, "its time": time}
 
 
 def _command(chosen: Mapping[str, NamedAdapter], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,7 +265,9 @@ def _command(chosen: Mapping[str, NamedAdapter], options: Mapping[str, Any]) -> 
 def _is_much(texts: Sequence[str] | None, file: str | None, out: Path | None) -> bool:
     """Whether there is enough to answer for the base to be made ready for it: a large file, or stdin into a file."""
     if file is not None and file != "-":
-        return os.path.isfile(file) and os.path.getsize(file) >= _MUCH
+        from inlay.data.folder import files_of
+
+        return sum(os.path.getsize(one) for one in files_of(file) if os.path.isfile(one)) >= _MUCH
     return not texts and out is not None
 
 

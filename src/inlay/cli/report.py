@@ -118,26 +118,13 @@ def _own_rows(
     """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
     from inlay.data.split import take
     from inlay.library.card_text import data_name, trained_on
-    from inlay.runs.prepare import prepare
-    from inlay.runs.run import from_config
 
     config = dict(trained_on(entry.card))
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         raise DataError(f"the card of {entry.name} names no file of rows; pass DATA")
-    data = prepare(from_config(config, entry.name), host)
-    if data.data_hash != entry.card.get("data"):
-        raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
-    if data.folds and data.test is None and split != "train":
-        raise DataError(
-            f"{entry.name} learned from all its rows, and {len(data.folds)} folds gave its score; pass DATA"
-        )
-    parts = {"test": data.test, "validation": None if data.folds else data.validation, "train": data.train}
-    chosen = split or ("test" if data.test is not None else "validation")
-    part = parts.get(chosen)
-    if part is None:
-        known = ", ".join(name for name, one in parts.items() if one is not None)
-        raise DataError(f"{data_name(entry.card)}: has no split {chosen!r}, only {known}")
-    examples = list(part.examples)
+    parts = eval_data.own_parts(host, entry)
+    chosen = split or ("test" if "test" in parts else "validation")
+    examples = eval_data.part_of(entry, parts, chosen)
     if rows is not None and rows < len(examples):
         examples = [examples[i] for i in take(len(examples), rows, seed)]
     own = {"validation": config.get("val"), "test": config.get("test")}.get(chosen)

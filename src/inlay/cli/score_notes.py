@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 NEAR_ZERO = 0.1
 """A Matthews correlation below this is hardly better than a guess."""
-_ADVICE = (
-    "try more epochs (--epochs) or a higher learning rate (--lr); where some classes are rare, --class-weights, "
-    "and --metric f1_macro to pick the checkpoint by all classes"
-)
+_ADVICE = "try more epochs (--epochs) or a higher learning rate (--lr)"
+_RARE = "; where some classes are rare, --class-weights, and --metric f1_macro to pick the checkpoint by all classes"
 _ADVICE_FEW_SHOT = "more rows help most; --no-few-shot trains in the usual way, which may do better"
 
 
@@ -36,7 +34,8 @@ def majority(data: Prepared) -> tuple[str, dict[str, float]]:
 
 def nothing_learned(result: Result, data: Prepared) -> str:
     """A hint when a run is hardly better than a guess that needs no training; empty if it is."""
-    advice = _ADVICE_FEW_SHOT if data.run.few_shot else _ADVICE
+    advice = _ADVICE + (_RARE if "f1_macro" in data.task.measures else "")  # questions have no classes
+    advice = _ADVICE_FEW_SHOT if data.run.few_shot else advice
     if result.value == 0 and result.metric.startswith(("f1", "matthews")):
         return f"{result.metric} is 0: nothing was learned yet; {advice}"
     for split, found in result.metrics.items():

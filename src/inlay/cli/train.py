@@ -101,9 +101,11 @@ def train(
         if not ranks.leads:
             raise typer.Exit(int(bool(problems) or not all(result.ok for result in results.values())))
         if ensemble is not None:
-            from inlay.training.ensemble import as_one
+            from inlay.training.ensemble import as_one, scored_rows
 
-            results = {0: as_one(host, whole[0], folder, list(results.values()), list(prepared.values()))}
+            every = list(prepared.values())
+            results = {0: as_one(host, whole[0], folder, list(results.values()), every)}
+            prepared = {0: scored_rows(every)}
         kept = _keep(host, whole, results, problems, store, half)
         checkpoint.remove()
     if manifest is not None:

@@ -89,6 +89,11 @@ def parts_of(name: str) -> list[str]:
     return parts if is_joined else []
 
 
+def files_of(name: str) -> list[str]:
+    """The files that a name stands for: one, or several that commas join."""
+    return parts_of(name) or [name]
+
+
 def are_treebanks(files: Iterable[Path]) -> bool:
     """Whether these are files of UD treebanks, of which one language may have several: `en_ewt-ud-train.conllu`."""
     return all(_UD.match(file.name) for file in files)

@@ -158,6 +158,12 @@ def trained_on(card: Card) -> Mapping[str, Any]:
 def data_name(card: Card) -> str:
     """What it was trained on, without the folders of the machine it was trained on."""
     data = str(trained_on(card).get("data") or "")
+    files = data.split(",")  # several, if each of them has an extension
+    joined = all("." in file.replace("\\", "/").rpartition("/")[2] for file in files)
+    return ",".join(map(_without_folders, files if joined else [data]))
+
+
+def _without_folders(data: str) -> str:
     windows = len(data) > 2 and data[1] == ":"
     parts = [part for part in (data.replace("\\", "/") if windows else data).split("/") if part]
     if not (windows or data.startswith(("/", ".", "~")) or len(parts) > 2) or not parts:

@@ -51,14 +51,11 @@ class Diff:
 
 
 def cards(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The fields in which two cards differ, by path: `metrics.validation.accuracy`."""
-    flat_a, flat_b = _flat(a), _flat(b)
-    paths = [path for path in dict.fromkeys([*flat_a, *flat_b]) if path.partition(".")[0] not in _OWN]
-    return {
-        path: (flat_a.get(path), flat_b.get(path))
-        for path in paths
-        if path not in _TWICE and flat_a.get(path) != flat_b.get(path)
-    }
+    """The fields in which two cards differ, by path: `metrics.validation.accuracy`, `members.1.method`."""
+    both = bool(a.get("members") and b.get("members"))
+    flat_a, flat_b = _fields(a, both), _fields(b, both)
+    paths = dict.fromkeys([*flat_a, *flat_b])
+    return {path: (flat_a.get(path), flat_b.get(path)) for path in paths if flat_a.get(path) != flat_b.get(path)}
 
 
 def weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[list[Place], Place, bool]:
@@ -202,6 +199,18 @@ def _in_order(name: str) -> tuple[bool, list[tuple[int, str]]]:
 
 def _shape(tensor: Tensor) -> str:
     return " x ".join(map(str, tensor.shape)) or "1"
+
+
+def _fields(card: Mapping[str, Any], each: bool) -> dict[str, Any]:
+    """What a card says of the adapter, by path; of an ensemble its members' names, or what it says of each of them."""
+    flat = _flat({key: value for key, value in card.items() if key not in {*_OWN, "members"}})
+    found = {path: value for path, value in flat.items() if path not in _TWICE}
+    members = card.get("members") or ()
+    if members and not each:
+        found["members"] = [member.get("ref") or member["name"] for member in members]
+    for number, member in enumerate(members if each else (), 1):
+        found |= {f"members.{number}.{path}": value for path, value in _fields(member, each).items()}
+    return found
 
 
 def _flat(card: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -10,10 +10,11 @@ def members_of(run: Run, count: int, name: str) -> list[Run]:
     """The runs of an ensemble."""
     if count < 2:
         raise RunError(f"ensemble={count} (--ensemble) is not valid: expected 2 or more")
-    if run.fold is not None or run.folds:
-        which = "fold" if run.fold is not None else "folds"
-        raise RunError(f"{which} (--{which}) cannot be combined with an ensemble, which has parts of its own")
     if run.teacher is not None:
         raise RunError("teacher (--teacher) cannot be combined with an ensemble: it trains one adapter")
+    which = next((name for name in ("fold", "folds", "val_size", "train_size") if getattr(run, name)), None)
+    if which is not None:
+        option = which.replace("_", "-")
+        raise RunError(f"{which} (--{option}) cannot be combined with an ensemble, which has parts of its own")
     own = [{"name": f"{name}-{i + 1}", "seed": run.seed + i, "fold": f"{i + 1}/{count}"} for i in range(count)]
     return [run.model_copy(update=changes) for changes in own]

@@ -88,7 +88,7 @@ class Prepared:
     def __post_init__(self) -> None:
         # also for another run on these rows
         rows = len(self.train.rows) + (len(self.unlabelled.rows) if self.unlabelled is not None else 0)
-        few = is_few_shot(self.run, self.task, self.method, rows)
+        few = is_few_shot(self.run, self.task, self.method, len(self.train.examples))
         run = settled(self.run, rows, len(self.validation.examples), few, len(self.folds))
         run = run.model_copy(update={"teacher": self.teacher["ref"]}) if self.teacher else run
         object.__setattr__(self, "run", run)

@@ -268,6 +268,7 @@ def card_of(served: Served) -> dict[str, Any]:
         "labels": card_text.labels(card),
         "pairs": card_text.reads_pairs(card),
         "columns": dict(card_text.section(card, "columns")),
+        "members": len(card.get("members") or ()),
         "parameters": dict(card_text.section(card, "parameters")),
         "metrics": card_text.metrics(card),
         "metric": str(card.get("metric") or ""),

@@ -184,6 +184,7 @@ class TaskCard(BaseModel):
     method: str
     labels: list[str]
     pairs: bool
+    members: int = Field(0, description="Those of an ensemble.")
     parameters: dict[str, Any]
     metrics: dict[str, Any]
     metric: str = Field("", description="The one that decides.")

@@ -243,7 +243,8 @@ def few_to_validate(data: Prepared) -> str:
     only = f"{rows} rows, each scored by a fold that has not seen it" if data.folds else only
     error = 50 / math.sqrt(rows)
     means = f"the standard error of an accuracy is up to {error:.0f} points, so ±{_off_by(rows)} points may be luck"
-    return f"{only}: {means}." + ("" if data.folds else " Use --val or --val-size for more.")
+    more = "--val" if data.run.fold else "--val or --val-size"
+    return f"{only}: {means}." + ("" if data.folds else f" Use {more} for more.")
 
 
 def _off_by(rows: int) -> int:

@@ -8,6 +8,7 @@ from the rows alone, so every seed has the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -32,11 +33,13 @@ def as_one(host: Host, run: Run, name: str, results: Sequence[Result], prepared:
     settings = data.run.model_copy(update={"name": name, "seed": run.seed, "fold": run.fold})
     made = Ensemble(tuple(result.single for result in results), name=name)
     found = metrics_of(host, made, prepared)
+    scored = {"validation": scored_rows(prepared).validation, "test": data.test}
     about: dict[str, Any] = {
         **Ensemble.shared(made.members),
         "metrics": found,
         "data": data.data_hash,
         "files": data.files,
+        "scored_on": {split: part.content for split, part in scored.items() if part is not None},
         "config": settings.written(),
         "ensemble": {"members": len(results), "mean": _mean([result.metrics for result in results])},
     }
@@ -62,12 +65,21 @@ def metrics_of(host: Host, made: Ensemble, prepared: Sequence[Prepared]) -> dict
     try:
         slots = [member.name for member in host.translator(_NAME).members]
         own = {slot: data.validation for slot, data in zip(slots, prepared, strict=True)}
-        given = all(split.content == prepared[0].validation.content for split in own.values())
-        found = {"validation": _scored(host, {_NAME: prepared[0].validation} if given else own)}
-        test = prepared[0].test
+        first = prepared[0]
+        found = {"validation": _scored(host, {_NAME: first.validation} if scored_rows(prepared) is first else own)}
+        test = first.test
         return found | ({"test": _scored(host, {_NAME: test})} if test is not None else {})
     finally:
         host.unload(_NAME)
+
+
+def scored_rows(prepared: Sequence[Prepared]) -> Prepared:
+    """The data of an ensemble: members that leave out different rows have learned from, and are scored on, all."""
+    first = prepared[0]
+    if all(data.validation.content == first.validation.content for data in prepared):
+        return first
+    every = Split([example for data in prepared for example in data.validation.examples], [])
+    return replace(first, train=every, validation=every)
 
 
 def _scored(host: Host, asked: Mapping[str, Split]) -> dict[str, float]:
