@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -79,6 +80,14 @@ def test_masks_hold_the_bias_of_every_pair_of_a_row(lengths):
     for row, n in zip(mask.expand(len(lengths), -1, -1, -1), lengths, strict=True):
         assert torch.equal(row[:, :n, :n], table[:, distance[:n, :n] + 19])
         assert (row[:, :, n:] == -torch.inf).all()
+
+
+def test_positions_are_counted_on_the_device_of_the_states():
+    found: list[Tensor] = []
+    host = tiny.host("mpnet")
+    host.forward.wiring.current = SimpleNamespace(rows=SimpleNamespace(longest=4, add_bias=found.append))
+    host.forward.wiring._position_bias(lambda x: [torch.arange(x.shape[1])])(torch.empty(1, 4, 8, device="meta"))
+    assert found[0].device.type == "meta"
 
 
 def test_a_closed_host_leaves_the_model_as_it_was():

@@ -172,7 +172,8 @@ class Wiring:
             rows = None if self.current is None else self.current.rows
             if rows is None:
                 return plain(x, *args, **kwargs)
-            rows.add_bias(plain(x.new_empty(1, rows.longest, 0))[0])
+            with x.device:  # transformers 5.17 counts positions on the CPU, and a copy from there cannot be recorded
+                rows.add_bias(plain(x.new_empty(1, rows.longest, 0))[0])
             return None
 
         return compute
