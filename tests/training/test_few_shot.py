@@ -15,6 +15,7 @@ import inlay
 from inlay.data.split import folds
 from inlay.errors import RunError
 from inlay.heads import logistic
+from inlay.library.facts import training
 from inlay.runs import few
 from inlay.runs.prepare import Prepared, prepare
 from inlay.runs.run import from_config
@@ -244,3 +245,4 @@ def test_a_card_says_how_it_was_trained(together, tmp_path):
     assert card["folds"] == 5
     assert card["config"]["few_shot"] is True
     assert card["config"]["folds"] == 5
+    assert dict(training(card))["best"] == "after 4 steps"
