@@ -176,6 +176,7 @@ def test_a_file_of_texts_goes_through_a_service(process: Process, library: Libra
     assert found == _near(expected)
 
 
+@pytest.mark.full
 def test_a_table_from_afar_has_the_uncertainty_of_an_ensemble(process: Process, library: Library, tmp_path: Path):
     library.put(inlay.Ensemble((library.read_adapter(library.find("sms@1")),) * 2, name="both"))
     with inlay.Client(process.url) as client:

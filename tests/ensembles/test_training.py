@@ -109,7 +109,7 @@ def test_what_cannot_be_an_ensemble(host: inlay.Host):
     for fold, said in (("3/2", "expected K/N"), ("1/1", "expected K/N")):
         with pytest.raises(RunError, match=said):
             prepare(run(fold=fold), host)
-    with pytest.raises(RunError, match="fold='half' is not valid"):
+    with pytest.raises(RunError, match="fold='half' is not valid: expected K/N with K up to N, and N at least 2"):
         run(fold="half")
     with pytest.raises(RunError, match="train_size"):
         prepare(run(fold="1/2", train_size=10), host)

@@ -146,6 +146,8 @@ BAD: list[tuple[Any, str]] = [
     ({"task": "sms", "text": TEXT, "top_k": True}, "invalid"),
     ({"task": "sms", "text": TEXT, "threshold": "0.5"}, "invalid"),
     ({"task": "sms", "text": TEXT, "threshold": 1.5}, "invalid"),
+    ({"task": "sms", "text": TEXT, "threshold": "uncertainty=much"}, "invalid"),
+    ({"task": "sms", "text": TEXT, "threshold": "uncertainty=1e-3"}, "refused"),  # it is one adapter
     ({"task": "sms", "text": TEXT, "long": "what"}, "invalid"),
     ({"task": "sms", "text": TEXT, "more": 1}, "invalid"),
     ({"task": "ask", "text": TEXT}, "refused"),

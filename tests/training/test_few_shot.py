@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from inlay.library.facts import training
 from training import work
 from training.test_resume import Stop, with_stops
 from training.test_side_by_side import assert_follows
@@ -244,3 +245,4 @@ def test_a_card_says_how_it_was_trained(together, tmp_path):
     assert card["folds"] == 5
     assert card["config"]["few_shot"] is True
     assert card["config"]["folds"] == 5
+    assert dict(training(card))["best"] == "after 4 steps"

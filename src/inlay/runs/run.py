@@ -119,11 +119,7 @@ class Run(BaseModel):
     folds: int | None = Field(
         None, ge=0, description="score by N folds, then train on all rows; 0 holds rows out for validation instead"
     )
-    fold: str | None = Field(
-        None,
-        pattern=r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$",
-        description="leave out one part of the rows: 2/5 is the second of five",
-    )
+    fold: str | None = Field(None, description="leave out one part of the rows: 2/5 is the second of five")
     teacher: str | None = Field(
         None,
         description="learn from the answers of an ensemble or an adapter in the library too, not from labels alone",
@@ -144,6 +140,14 @@ class Run(BaseModel):
         if size is not None and not is_size(size):
             raise ValueError("expected a number of rows such as 1000, or a share such as 10%")
         return size
+
+    @field_validator("fold")
+    @classmethod
+    def _a_part(cls, fold: str | None) -> str | None:
+        found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", fold or "", re.ASCII)
+        if fold is not None and (found is None or int(found[1]) > int(found[2]) or int(found[2]) < 2):
+            raise ValueError("expected K/N with K up to N, and N at least 2")
+        return fold
 
     if not TYPE_CHECKING:  # a type checker knows the fields
 

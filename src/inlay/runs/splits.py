@@ -74,8 +74,6 @@ def _without_fold(
     also = next((name for name in ("val_size", "train_size") if getattr(run, name) is not None), None)
     if also is not None:
         raise RunError(f"{also} (--{also.replace('_', '-')}) cannot be combined with fold (--fold)")
-    if number > count or count < 2:
-        raise RunError(f"fold={run.fold} (--fold) is not valid: expected K/N with K up to N, and N at least 2")
     parts = splitting.folds(len(known), count, 0, strata, describe.groups([task.subject(e) for e in known]))
     if len(parts) < count:
         raise RunError(f"fold={run.fold} (--fold): the rows have only {len(parts)} different texts")

@@ -25,7 +25,7 @@ Given = str | tuple[str, str] | list[str] | Mapping[str, str]
 Words = Annotated[list[str], Field(fail_fast=True)]
 Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _DEADLINE = "Answer within this many milliseconds, or not at all (504)."
-_UNCERTAINTY = r"^uncertainty=[0-9]+(\.[0-9]+)?$"
+_UNCERTAINTY = r"^uncertainty=([0-9]+\.?[0-9]*|\.[0-9]+)(e-?[0-9]+)?$"
 _EXPECTED = 'expected {"requests": [...]}, or one request such as {"task": "sms", "text": "you won a prize"}'
 
 
