@@ -173,7 +173,9 @@ def test_groups_never_straddle(data: st.DataObject, labels: list[str], seed: int
     assert not {groups[i] for i in train} & {groups[i] for i in validation}
     if n_train is None:
         assert sorted(train + validation) == list(range(rows))
-    smallest = min(Counter(groups).values())
+    sizes, class_of = Counter(groups), {g: labels[groups.index(g)] if stratified else "" for g in groups}
+    several = Counter(class_of.values())
+    smallest = min([sizes[g] for g in sizes if several[class_of[g]] > 1] or sizes.values())
     assert len(validation) <= max(n_val, smallest)
 
 
@@ -184,6 +186,12 @@ def test_groups_are_needed():
     assert {groups[i] for i in train} & {groups[i] for i in validation}
     train, validation = split(100, 0, val_size=20, stratify=None, groups=groups)
     assert (len(train), len(validation)) == (80, 20)
+
+
+def test_a_class_with_one_text_is_trained_on():
+    labels, texts = ["a"] * 10 + ["b"] * 30, ["one"] * 10 + ["two"] * 15 + ["three"] * 15
+    train, _ = split(40, 0, val_size=4, stratify=labels, groups=texts)
+    assert {labels[i] for i in train} == {"a", "b"}
 
 
 def test_a_large_group_is_not_the_validation_set():

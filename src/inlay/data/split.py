@@ -199,7 +199,8 @@ def _fill(units: Sequence[_Unit], shares: Mapping[str, int]) -> tuple[list[int],
         else:
             left.append(unit)
     if not taken and any(shares.values()):
-        smallest = min(left, key=lambda unit: len(unit.rows))
+        of_class = Counter(unit.label for unit in left)
+        smallest = min(left, key=lambda unit: (of_class[unit.label] == 1, len(unit.rows)))  # not a class's only text
         return list(smallest.rows), [unit for unit in left if unit is not smallest]
     return taken, left
 
