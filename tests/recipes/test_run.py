@@ -159,6 +159,17 @@ def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
     assert again.document() == found.document()
 
 
+def test_sizes_that_the_recipe_names_can_be_replaced(host: inlay.Host, tmp_path: Path):
+    own = cooking.write(tmp_path, dev_is_test="true", more="train_size = 12\nval_size = 100")
+    data = cooking.serve(tmp_path / "data", cooking.FILES)
+    rows = ["eight", "tuned"]
+    with pytest.raises(RunError, match=r"^First, Second: --val-size 100 is more than there is: 24 rows$"):
+        run(host, own, data, Changes(rows=rows), minutes=0)
+    found = run(host, own, data, Changes(rows=rows, grid={"val_size": "5"}), minutes=0)
+    assert {dict(about.rows)["validation"] for about in found.comparison.datasets} == {5}
+    assert "val_size: 5 instead of 100" in found.differences
+
+
 def test_one_method_with_settings_of_two_rows_is_two_methods(host: inlay.Host, tmp_path: Path):
     own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
     own.write_text(own.read_text().replace('trained = "1.2K"', 'settings = { head = "tanh2", lr = 1e-3 }'))
