@@ -170,6 +170,20 @@ def test_sizes_that_the_recipe_names_can_be_replaced(host: inlay.Host, tmp_path:
     assert "val_size: 5 instead of 100" in found.differences
 
 
+def test_a_change_of_what_no_row_says_is_beside_what_the_paper_says(host: inlay.Host, tmp_path: Path):
+    own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
+    protocol = '[protocol]\nwarmup = "not said"\nweight_decay = "0.01, of matrices"\nattention_dropout = "not said"\n'
+    own.write_text(own.read_text().replace("[scores]", f"{protocol}\n[scores]"))
+    grid = {"warmup": "0,0.06", "weight_decay": "0.02", "attention_dropout": "false", "clip": "2"}
+    found = run(host, str(own), data, Changes(only=["First"], grid=grid), minutes=0)
+    assert found.differences[-4:] == (
+        "clip: 2 instead of Inlay's default",
+        "warmup: none or 0.06; the paper does not say",
+        "weight decay: 0.02 instead of 0.01, of matrices",
+        "attention dropout: none; the paper does not say",
+    )
+
+
 def test_one_method_with_settings_of_two_rows_is_two_methods(host: inlay.Host, tmp_path: Path):
     own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
     own.write_text(own.read_text().replace('trained = "1.2K"', 'settings = { head = "tanh2", lr = 1e-3 }'))

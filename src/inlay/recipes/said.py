@@ -98,7 +98,10 @@ def _changed(chosen: Chosen) -> list[str]:
     said = [f"seeds: {chosen.seeds} instead of {recipe.seeds}"] if chosen.seeds != recipe.seeds else []
     given = {**{key: (value,) for key, value in changes.settings().items()}, **changes.grid}
     for key, values in given.items():
-        before = _before(chosen, key) or _USUAL.get(key, "Inlay's default")
+        before = _before(chosen, key)
+        if not before and key in recipe.protocol:
+            continue  # what the runs had is said beside what the paper says
+        before = before or _USUAL.get(key, "Inlay's default")
         if before != told(values):
             said.append(f"{key}: {told(values)} instead of {before}")
     for key in changes.tune:
