@@ -308,6 +308,8 @@ def test_everything_wrong_with_the_settings_is_said_together(host: inlay.Host, t
         run(host, cooking.write(tmp_path), data, Changes(grid={"batch_sise": "4", "lr": "fast", "val_size": "3"}))
     for part in ("batch_sise", "fast", "val_size cannot vary"):
         assert part in str(error.value)
+    with pytest.raises(RunError, match=r"method is no key of the grid: every row has its own \(--lines\)$"):
+        run(host, cooking.write(tmp_path), data, Changes(grid={"method": "lora"}))
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ def choose(recipe: Recipe, folder: str, changes: Changes, base: str | None = Non
     """
     problems = _unknown("dataset", changes.only, [column.name for column in recipe.columns])
     problems += _unknown("row", changes.rows, [row.name for row in recipe.rows])
+    problems += ["method is no key of the grid: every row has its own (--lines)"] if "method" in changes.grid else []
     rows = _rows(recipe, changes, base)
     problems += [] if problems else _untunable(recipe, changes, rows)
     if rows and all(row.is_baseline for row in rows):
