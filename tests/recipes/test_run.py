@@ -184,6 +184,13 @@ def test_a_change_of_what_no_row_says_is_beside_what_the_paper_says(host: inlay.
     )
 
 
+def test_a_size_that_only_one_set_names_replaces_all_rows_of_the_others(host: inlay.Host, tmp_path: Path):
+    own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
+    own.write_text(own.read_text().replace("batch_size = 6 }", "train_size = 12 }"))
+    found = run(host, str(own), data, Changes(rows=["eight"], train_size=6), minutes=0)
+    assert "train_size: 6 instead of all rows or 12" in found.differences
+
+
 def test_one_method_with_settings_of_two_rows_is_two_methods(host: inlay.Host, tmp_path: Path):
     own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
     own.write_text(own.read_text().replace('trained = "1.2K"', 'settings = { head = "tanh2", lr = 1e-3 }'))
