@@ -125,7 +125,7 @@ def show_plan(screen: Console, work: Work) -> None:
     settings = work.runs // len(work.seeds)
     varying = f", varying {', '.join(work.space.keys)}" if work.space.keys else ""
     how = f", {_number(settings, 'setting')}{seeds}{varying}"
-    by = f", chosen by Optuna, pruned by {work.plan.pruner}" if work.search is not None else ""
+    by = f", chosen by Optuna, pruned by {work.search.pruner}" if work.search is not None else ""
     screen.print(f"sweep: {_number(work.runs, 'run')}{how}{by}", soft_wrap=True)
     done = sum(row.state in ("done", "pruned", "failed") for row in work.result().rows)
     if done:
