@@ -78,6 +78,7 @@ def test_help(path: tuple[str, ...]):
     assert done.stdout.startswith(f"Usage: inlay {' '.join(path)} ")
     assert all(len(line) <= 80 for line in done.stdout.partition("\nExamples:\n")[0].splitlines())
     assert not re.search(r"\[x[<>]|<str>|<int>", done.stdout), "types and ranges are for error messages"
+    assert done.stdout.count("[") == done.stdout.count("]")
 
 
 @each_command

@@ -82,7 +82,7 @@ def _record(param: Any, context: Any) -> tuple[str, str]:
     name, text = param.get_help_record(context)
     told, bracket, extra = text.rpartition("[")
     parts = [part for part in extra.removesuffix("]").split("; ") if not _RANGE.fullmatch(part)]
-    if bracket:
+    if bracket and text.endswith("]"):
         text = f"{told}[{'; '.join(parts)}]" if parts else told.rstrip()
     return (param.metavar or name) if param.param_type_name == "argument" else name, text
 
