@@ -54,6 +54,11 @@ def test_of_many_settings_the_best_of_each_method():
     assert len(curves(rows[:MOST]).summary) == MOST
 
 
+def test_a_setting_that_is_left_out_is_none():
+    rows = [row("norms", 0.5, lr=lr, patience=stop, history=ONE) for lr in (1e-3, 1e-4) for stop in (None, 3)]
+    assert "a.csv: norms lr=0.001 patience=none" in curves(rows).summary
+
+
 def test_an_adapter_keeps_its_curve_and_the_loss_is_that_of_the_validation_rows():
     host = work.host()
     data = work.texts(24)

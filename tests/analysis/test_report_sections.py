@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 import re
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from scipy.stats import binomtest
 from sklearn import metrics as oracle
 
 from inlay.analysis.report.calibration import reliability
+from inlay.analysis.report.compare import Subject, verdict
 from inlay.analysis.report.confusion import confusion
 from inlay.analysis.report.mistakes import _around, _cut
 from inlay.analysis.report.page import esc, marked, page, table
-from inlay.analysis.report.paired_tests import difference, mcnemar
+from inlay.analysis.report.paired_tests import Difference, difference, mcnemar
 from inlay.analysis.report.sections import matrix
 
 
@@ -100,3 +103,11 @@ def test_long_texts_are_cut():
     text = "a" * 500 + "HERE" + "b" * 500
     assert "HERE" in _around(text, 500)
     assert _around(text, 1003).endswith("b")
+
+
+@pytest.mark.parametrize("values", [(-0.1525, -0.2542, -0.0508), (0.1525, 0.0508, 0.2542)])
+def test_an_interval_has_the_sign_of_its_difference(values: tuple[float, float, float]):
+    a, b = (cast(Subject, SimpleNamespace(entry=SimpleNamespace(ref=ref))) for ref in ("a@1", "b@1"))
+    better = "a@1 is better than b@1" if values[0] < 0 else "b@1 is better than a@1"
+    said = verdict(a, b, Difference("accuracy", *values, 1000, None, None, None))
+    assert said == f"{better}: accuracy differs by 0.1525 (95 % interval 0.0508 to 0.2542)."

@@ -63,6 +63,14 @@ def test_the_picture():
     assert "relative to full fine-tuning" in panel.get_ylabel()
 
 
+def test_a_long_label_is_not_cut_off():
+    pytest.importorskip("matplotlib")
+    figure = tradeoff(planted("finetune")).draw()
+    figure.draw_without_rendering()
+    label = figure.axes[0].yaxis.label.get_window_extent()
+    assert 0 <= label.y0 < label.y1 <= figure.bbox.y1
+
+
 def test_mistakes():
     with pytest.raises(RunError, match="one method only"):
         tradeoff([row("norms")])

@@ -53,7 +53,7 @@ def test_one_dataset_has_no_bands():
     panel = draw(points(1), metric="accuracy").axes[0]
     assert panel.get_xscale() == "log"
     assert panel.get_xlabel() == "trained parameters per task"
-    assert panel.get_ylabel() == "accuracy relative to full fine-tuning (points)"
+    assert panel.get_ylabel() == "accuracy\nrelative to full fine-tuning (points)"
     assert not [one for one in panel.collections if type(one).__name__ == "FillBetweenPolyCollection"]
 
 
@@ -61,7 +61,7 @@ def test_several_datasets_have_bands_for_families_and_bars_for_the_others():
     pytest.importorskip("matplotlib")
     figure = draw(points(5), metric="rmse", reference="finetune:top=1")
     panel = figure.axes[0]
-    assert panel.get_ylabel() == "rmse relative to finetune:top=1"
+    assert panel.get_ylabel() == "rmse\nrelative to finetune:top=1"
     bands = [one for one in panel.collections if type(one).__name__ == "FillBetweenPolyCollection"]
     assert len(bands) == 1  # houlsby
     assert len(panel.containers) == 2  # bitfit, finetune

@@ -159,6 +159,38 @@ def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
     assert again.document() == found.document()
 
 
+def test_sizes_that_the_recipe_names_can_be_replaced(host: inlay.Host, tmp_path: Path):
+    own = cooking.write(tmp_path, dev_is_test="true", more="train_size = 12\nval_size = 100")
+    data = cooking.serve(tmp_path / "data", cooking.FILES)
+    rows = ["eight", "tuned"]
+    with pytest.raises(RunError, match=r"^First, Second: --val-size 100 is more than there is: 24 rows$"):
+        run(host, own, data, Changes(rows=rows), minutes=0)
+    found = run(host, own, data, Changes(rows=rows, grid={"val_size": "5"}), minutes=0)
+    assert {dict(about.rows)["validation"] for about in found.comparison.datasets} == {5}
+    assert "val_size: 5 instead of 100" in found.differences
+
+
+def test_a_change_of_what_no_row_says_is_beside_what_the_paper_says(host: inlay.Host, tmp_path: Path):
+    own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
+    protocol = '[protocol]\nwarmup = "not said"\nweight_decay = "0.01, of matrices"\nattention_dropout = "not said"\n'
+    own.write_text(own.read_text().replace("[scores]", f"{protocol}\n[scores]"))
+    grid = {"warmup": "0,0.06", "weight_decay": "0.02", "attention_dropout": "false", "clip": "2"}
+    found = run(host, str(own), data, Changes(only=["First"], grid=grid), minutes=0)
+    assert found.differences[-4:] == (
+        "clip: 2 instead of Inlay's default",
+        "warmup: none or 0.06; the paper does not say",
+        "weight decay: 0.02 instead of 0.01, of matrices",
+        "attention dropout: none; the paper does not say",
+    )
+
+
+def test_a_size_that_only_one_set_names_replaces_all_rows_of_the_others(host: inlay.Host, tmp_path: Path):
+    own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
+    own.write_text(own.read_text().replace("batch_size = 6 }", "train_size = 12 }"))
+    found = run(host, str(own), data, Changes(rows=["eight"], train_size=6), minutes=0)
+    assert "train_size: 6 instead of all rows or 12" in found.differences
+
+
 def test_one_method_with_settings_of_two_rows_is_two_methods(host: inlay.Host, tmp_path: Path):
     own, data = Path(cooking.write(tmp_path)), cooking.serve(tmp_path / "data", cooking.FILES)
     own.write_text(own.read_text().replace('trained = "1.2K"', 'settings = { head = "tanh2", lr = 1e-3 }'))
@@ -283,6 +315,8 @@ def test_everything_wrong_with_the_settings_is_said_together(host: inlay.Host, t
         run(host, cooking.write(tmp_path), data, Changes(grid={"batch_sise": "4", "lr": "fast", "val_size": "3"}))
     for part in ("batch_sise", "fast", "val_size cannot vary"):
         assert part in str(error.value)
+    with pytest.raises(RunError, match=r"method is no key of the grid: every row has its own \(--lines\)$"):
+        run(host, cooking.write(tmp_path), data, Changes(grid={"method": "lora"}))
 
 
 @pytest.mark.parametrize(

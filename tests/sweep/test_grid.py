@@ -11,7 +11,7 @@ import inlay
 from inlay.errors import RunError
 from inlay.sweeps.grid import Space, read_grid
 from inlay.sweeps.random_search import draw, largest
-from inlay.sweeps.values import Range, read_texts, shown, split_specs
+from inlay.sweeps.values import Range, in_words, read_texts, shown, split_specs
 
 
 def space(*texts: str, ranges: bool = False, **given: Any) -> Space:
@@ -90,6 +90,11 @@ def test_values_have_types():
     first, *_, last = made.settings()
     assert (first["patience"], first["dropout"], first["clip"], first["norms"]) == (None, True, None, None)
     assert (last["patience"], last["dropout"], last["clip"], last["norms"]) == (3, False, 0.5, True)
+
+
+def test_what_is_left_out_is_shown_as_it_is_written():
+    first, *_ = space("patience=none,3", "teacher=none,one", "norms=auto,true").settings()
+    assert in_words(first, list(first)[1:]) == "patience=none teacher=none norms=auto"
 
 
 def test_lists_of_python_mean_the_same():

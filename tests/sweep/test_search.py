@@ -189,6 +189,8 @@ def test_mistakes(optuna: Any):
         search({}, trials=2)
     with pytest.raises(RunError, match=r"unknown pruner 'medium'\. Did you mean median"):
         search(pruner="medium")
+    with pytest.raises(RunError, match="a pruner is for a search"):
+        inlay.sweep(work.host(), run(), {"lr": "1e-4,1e-3"}, pruner="median")
     with pytest.raises(RunError, match=r"unknown search 'optina'\. Did you mean optuna"):
         inlay.sweep(work.host(), run(), SPACE, search="optina", trials=3)
 

@@ -84,6 +84,13 @@ def test_within_noise_the_default_stays():
     assert "less than one standard error, so lr=0.001, the default, wins" in found.why
 
 
+@pytest.mark.parametrize("right", [outcomes(100, 0.7, 1), 0.7], ids=["parts", "no parts"])
+def test_a_tie_goes_to_the_default_and_is_called_one(right: list[bool] | float):
+    found = verdict([row(setting(3e-3), 0, right), row(setting(1e-3), 0, right)])
+    assert found.entry.setting["lr"] == 1e-3
+    assert found.why == "lr=0.003 and lr=0.001 are equally good, so lr=0.001, the default, wins"
+
+
 def test_the_nearest_of_those_within_the_error_wins():
     base = [i % 10 < 7 for i in range(200)]
     near, far, poor = ([not right if i in changed else right for i, right in enumerate(base)] for changed in CHANGES)

@@ -134,7 +134,7 @@ def _curve(one: DataSet, entry: Entry, kind: str) -> Curve:
         means.append(fmean(values))
         bests.append(min(values) if one.metric in metrics.LOWER_IS_BETTER else max(values))
     points = (Point(step, *(tuple(v) for v in zip(*at[step], strict=True))) for step in sorted(at))
-    more = [f"{k}={shown(v)}" for k, v in entry.setting.items() if k != "method"]
+    more = [f"{k}={shown(v, k)}" for k, v in entry.setting.items() if k != "method"]
     rates = len({lr_of(row) for row in one.rows if method_of(row).spec == entry.setting["method"]})
     label = " ".join([entry.setting["method"], *(more if rates > 1 else more[1:])])
     return Curve(label, tuple(points), fmean(means), fmean(bests))

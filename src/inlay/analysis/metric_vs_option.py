@@ -100,7 +100,7 @@ def _rows(data: str, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
     lines = []
     for entry in order:
         method, value = entry.setting["method"], entry.setting["value"]
-        more = " ".join(f"{k}={shown(v)}" for k, v in entry.setting.items() if k not in _SETTING)
+        more = " ".join(f"{k}={shown(v, k)}" for k, v in entry.setting.items() if k not in _SETTING)
         values = [row.value for row in entry.runs if row.value is not None]
         spread = (entry.mean, entry.std, min(values), max(values))
         is_chosen = best[method, value] is entry

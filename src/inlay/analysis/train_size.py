@@ -76,7 +76,7 @@ def _points(one: DataSet) -> list[Point]:
     for entry in one.entries(setting):  # the best first
         method, size = entry.setting["method"], rows_told(entry.setting["train_size"])
         order[size] = size_order(entry.setting["train_size"])
-        more = " ".join(f"{k}={shown(v)}" for k, v in entry.setting.items() if k not in ("method", "train_size"))
+        more = " ".join(f"{k}={shown(v, k)}" for k, v in entry.setting.items() if k not in ("method", "train_size"))
         values = (row.metrics["test"][one.metric] if split == "test" else row.value for row in entry.runs)
         point = Point(method, size, more, tuple(float(value) for value in values if value is not None))
         best.setdefault((method, size), point)

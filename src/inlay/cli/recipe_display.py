@@ -145,7 +145,7 @@ def _chosen(line: Line) -> str:
     found = {}
     for name, cell in line.cells.items():
         method = [cell.method] if cell.method and len(line.row.methods) > 1 else []
-        setting = [f"{key}={shown(value)}" for key, value in cell.setting.items() if key != "seed"]
+        setting = [f"{key}={shown(value, key)}" for key, value in cell.setting.items() if key != "seed"]
         if method or setting:
             found[name] = " ".join([*method, *setting])
     if len(found) == len(line.cells) > 1 and len(set(found.values())) == 1:

@@ -125,7 +125,7 @@ def show_plan(screen: Console, runner: SweepRunner) -> None:
     settings = runner.runs // len(runner.seeds)
     varying = f", varying {', '.join(runner.space.keys)}" if runner.space.keys else ""
     how = f", {_number(settings, 'setting')}{seeds}{varying}"
-    by = f", chosen by Optuna, pruned by {runner.plan.pruner}" if runner.search is not None else ""
+    by = f", chosen by Optuna, pruned by {runner.search.pruner}" if runner.search is not None else ""
     screen.print(f"sweep: {_number(runner.runs, 'run')}{how}{by}", soft_wrap=True)
     done = sum(row.state in ("done", "pruned", "failed") for row in runner.result().rows)
     if done:

@@ -101,7 +101,7 @@ def _csv_lines(found: Comparison, line: Line, keys: Sequence[str]) -> list[list[
         for seed, value in cell.values.items() if cell is not None else ():
             assert cell is not None
             what = [line.method, int(line.is_baseline), dataset.name, dataset.split, dataset.metric, seed, value]
-            setting = [shown_exactly(cell.setting[key]) if key in cell.setting else "" for key in keys]
+            setting = [shown_exactly(cell.setting[key], key) if key in cell.setting else "" for key in keys]
             cost = ["", ""] if line.is_baseline else [cell.parameters, cell.share]
             total, size, p = ("" if one is None else one for one in (line.total, cell.bytes, line.p))
             row = [*what, cell.mean, cell.validation, *setting, *cost, total, size, round(cell.seconds, 3), p]

@@ -97,7 +97,7 @@ def draw(
         panel.set_xscale("log")
     unit = " (points)" if scale != 1 else ""
     panel.set_xlabel("trained parameters per task")
-    panel.set_ylabel(f"{metric} relative to {reference}{unit}")
+    panel.set_ylabel(f"{metric}\nrelative to {reference}{unit}")
     if title:
         panel.set_title(title, fontsize=10)
     drawing.plain(panel)

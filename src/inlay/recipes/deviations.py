@@ -22,7 +22,9 @@ REPORTED = "the metric that is reported"
 """In `protocol`: what picks the best checkpoint."""
 CHOSE, DEV, TEST, DRAWN = "chose", "dev", "test", "drawn"
 """What rows a column is scored on: those that have chosen the settings, other dev rows, test rows, or drawn ones."""
+_OURS = "Inlay's default"
 _USUAL = {"max_steps": "all steps", "train_size": "all rows"}
+"""What a paper has that names no value; of other settings it is Inlay's default."""
 
 
 def deviations(chosen: Chosen, runner: ComparisonRunner) -> list[str]:
@@ -98,7 +100,9 @@ def _changed(chosen: Chosen) -> list[str]:
     said = [f"seeds: {chosen.seeds} instead of {recipe.seeds}"] if chosen.seeds != recipe.seeds else []
     given = {**{key: (value,) for key, value in changes.settings().items()}, **changes.grid}
     for key, values in given.items():
-        before = _before(chosen, key) or _USUAL.get(key, "Inlay's default")
+        before = _before(chosen, key)
+        if before == _OURS and key in recipe.protocol:
+            continue  # what the runs had is said beside what the paper says
         if before != told(values):
             said.append(f"{key}: {told(values)} instead of {before}")
     for key in changes.tune:
@@ -111,7 +115,7 @@ def _changed(chosen: Chosen) -> list[str]:
 
 def _before(chosen: Chosen, key: str) -> str:
     tried = [chosen.recipe.tried(chosen.paper_row(row), one.dataset) for row in chosen.rows for one in chosen.found]
-    return " or ".join(dict.fromkeys(told(one[key]) for one in tried if key in one))
+    return " or ".join(dict.fromkeys(told(one[key]) if key in one else _USUAL.get(key, _OURS) for one in tried))
 
 
 def _protocol(chosen: Chosen, runner: ComparisonRunner) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from inlay.errors import InlayError, RunError, suggest
 from inlay.recipes.folder import Found, look
-from inlay.recipes.recipe import TUNED, Column, Dataset, Recipe, Row, trained_specs
+from inlay.recipes.recipe import TUNED, Column, Dataset, Recipe, Row, listed, trained_specs
 from inlay.runs.run import make_run
 from inlay.sweeps.values import shown
 
@@ -133,6 +133,7 @@ def choose(recipe: Recipe, folder: str, changes: Changes, base: str | None = Non
     """
     problems = _unknown("dataset", changes.only, [column.name for column in recipe.columns])
     problems += _unknown("row", changes.rows, [row.name for row in recipe.rows])
+    problems += ["method is no key of the grid: every row has its own (--lines)"] if "method" in changes.grid else []
     rows = _rows(recipe, changes, base)
     problems += [] if problems else _untunable(recipe, changes, rows)
     if rows and all(row.is_baseline for row in rows):
@@ -171,9 +172,10 @@ def fitted(host: Host, chosen: Chosen) -> Chosen:
 def read_all(host: Host, chosen: Chosen) -> list[Part]:
     """All parts, their data read; one error names everything that is wrong with any of them."""
     from inlay.comparison.plan import Plan, read_parts
+    from inlay.sweeps.grid import FIXED
 
     parts: list[Part] = []
-    problems: list[str] = []
+    problems: dict[str, dict[str, None]] = {}
     for number, rows in enumerate(chosen.groups):
         specs = trained_specs(rows)
         baselines = number == 0 and any(row.is_baseline for row in rows)
@@ -182,6 +184,8 @@ def read_all(host: Host, chosen: Chosen) -> list[Part]:
             if one.has_test:
                 tried.pop("test_size", None)
             fixed = {key: value[0] for key, value in tried.items() if isinstance(value, tuple) and len(value) == 1}
+            own = chosen.recipe.tried(rows[0], one.dataset).keys() & FIXED  # cannot vary, but another value will do
+            fixed |= {key: tried[key] for key in own if isinstance(tried.get(key), str | int)}
             grid = {key: value for key, value in tried.items() if key not in fixed}
             name = chosen.part(rows[0], one.dataset)
             try:
@@ -190,9 +194,9 @@ def read_all(host: Host, chosen: Chosen) -> list[Part]:
                 )
                 parts += read_parts(host, [run], Plan(specs, grid, chosen.seeds, baselines=baselines))
             except InlayError as error:
-                problems.append(str(error))
+                problems.setdefault(str(error), {})[one.dataset.name] = None
     if problems:
-        raise RunError("; ".join(dict.fromkeys(problems)))
+        raise RunError("; ".join(f"{listed(list(names))}: {error}" for error, names in problems.items()))
     return parts
 
 

@@ -42,7 +42,7 @@ class Plan:
     """`optuna`, or nothing."""
     trials: int | None = None
     """How many settings a search tries."""
-    pruner: str = "median"
+    pruner: str | None = None
     seeds: int = 1
     select: Select = "careful"
     ensemble: int | None = None
@@ -61,7 +61,7 @@ class Plan:
             found.append(f"unknown search {self.search!r}. {suggest(str(self.search), ['optuna'])}")
         if self.select not in SELECT:
             found.append(f"select={self.select} is not valid. {suggest(str(self.select), SELECT)}")
-        if self.pruner not in PRUNERS:
+        if self.pruner is not None and self.pruner not in PRUNERS:
             found.append(f"unknown pruner {self.pruner!r}. {suggest(str(self.pruner), PRUNERS)}")
         if self.search is not None and self.random is not None:
             found.append("random draws and a search cannot be combined")
@@ -69,6 +69,8 @@ class Plan:
             found.append("a search needs a number of trials")
         if self.search is None and self.trials is not None:
             found.append("trials are for a search; random draws have their own number")
+        if self.search is None and self.pruner is not None:
+            found.append("a pruner is for a search; other runs are never stopped early")
         return found
 
     def space(self, given: dict[str, Any]) -> tuple[Space, list[str]]:
@@ -88,7 +90,7 @@ def sweep(
     random: int | None = None,
     search: str | None = None,
     trials: int | None = None,
-    pruner: str = "median",
+    pruner: str | None = None,
     seeds: int = 1,
     select: Select = "careful",
     ensemble: int | None = None,
@@ -110,7 +112,7 @@ def sweep(
         run: settings that all runs share.
         grid: key -> values. Keys are settings of a run, `method`, or options of methods; `"1e-4..1e-2"` is a range.
         random: draw so many combinations instead of all.
-        search: `optuna` asks for settings one by one, `trials` of them; its `pruner` is median, hyperband or none.
+        search: `optuna` asks for settings one by one, `trials` of them. Its `pruner` is median, hyperband or none.
         seeds: how many seeds every setting runs with, from the run's own.
         select: what wins: the best mean over seeds, or the best single run; `careful` takes the best mean only if it
             is better than settings nearer to the defaults by more than a standard error.
@@ -189,7 +191,7 @@ class SweepRunner:
         self._refuse()
         count = self.plan.trials or 1
         self.search = OptunaSearch(
-            self.maker, self.store, self._study(), count, seed=self.seeds[0], pruner=self.plan.pruner
+            self.maker, self.store, self._study(), count, seed=self.seeds[0], pruner=self.plan.pruner or "median"
         )
         self.trials = self.search.known()
 

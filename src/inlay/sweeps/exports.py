@@ -39,7 +39,7 @@ def header(sweep: Sweep) -> list[str]:
 
 def cells(sweep: Sweep, entry: Entry, plus: str = " ± ") -> list[str]:
     """A line of the ranked table."""
-    values = [shown(entry.setting[key]) if key in entry.setting else "" for key in sweep.keys]
+    values = [shown(entry.setting[key], key) if key in entry.setting else "" for key in sweep.keys]
     value = spread(entry.mean, entry.std, plus)
     if sweep.select == "best" and len(entry.runs) > 1:
         value = f"{entry.best.value:.4f} (mean {value})"
@@ -67,7 +67,7 @@ def write_csv(sweep: Sweep, path: str | os.PathLike[str]) -> None:
     columns += [f"{split} {name}" for split, name in metrics] + ["seconds", "tokens", "parameters", "problem"]
 
     def line(row: Row) -> list[Any]:
-        settings = [shown_exactly(row.setting[key]) if key in row.setting else "" for key in sweep.keys]
+        settings = [shown_exactly(row.setting[key], key) if key in row.setting else "" for key in sweep.keys]
         found = [row.metrics.get(split, {}).get(name, "") for split, name in metrics]
         value = "" if row.value is None else row.value
         start = [place.get(row.id, ""), row.id, *settings, row.seed, row.state, row.metric, value]
@@ -79,9 +79,9 @@ def write_csv(sweep: Sweep, path: str | os.PathLike[str]) -> None:
         writer.writerows([columns, *(line(row) for row in rows)])
 
 
-def shown_exactly(value: Any) -> str:
+def shown_exactly(value: Any, key: str = "") -> str:
     """With all its digits, so that it runs again."""
-    return repr(value) if isinstance(value, float) else shown(value)
+    return repr(value) if isinstance(value, float) else shown(value, key)
 
 
 def write_latex(sweep: Sweep, path: str | os.PathLike[str]) -> None:

@@ -52,7 +52,7 @@ def write_plot(sweep: Sweep, path: str | os.PathLike[str]) -> None:
 
 def _panel(panel: Any, sweep: Sweep, key: str) -> None:
     entries = [entry for entry in sweep.ranking if key in entry.setting]
-    place, ticks = _places([entry.setting[key] for entry in entries])
+    place, ticks = _places(entries, key)
     is_log = ticks is None and min(place.values()) > 0 and max(place.values()) >= _LOG * min(place.values())
     methods = list(dict.fromkeys(entry.setting["method"] for entry in sorted(sweep.ranking, key=_position)))
     lines = {"": entries} if key == "method" else {m: [e for e in entries if e.setting["method"] == m] for m in methods}
@@ -93,9 +93,9 @@ def _scale(panel: Any, place: Mapping[str, float], names: Sequence[str] | None, 
         panel.minorticks_off()
 
 
-def _places(values: Sequence[Any]) -> tuple[dict[str, float], list[str] | None]:
+def _places(entries: Sequence[Entry], key: str) -> tuple[dict[str, float], list[str] | None]:
     """Where values go on the axis; and their names, unless they are numbers."""
-    distinct = list({shown(value): value for value in values}.items())
+    distinct = list({_key(entry, key): entry.setting[key] for entry in entries}.items())
     if all(isinstance(value, int | float) and not isinstance(value, bool) for _, value in distinct):
         return {name: float(value) for name, value in distinct}, None
     return {name: float(i) for i, (name, _) in enumerate(distinct)}, [name for name, _ in distinct]
@@ -108,12 +108,12 @@ def _best_at(entries: Sequence[Entry], key: str, metric: str) -> list[Entry]:
         other = found.get(_key(entry, key))
         if other is None or metrics.better(metric, entry.mean, other.mean):
             found[_key(entry, key)] = entry
-    numbers: Mapping[str, float] = _places([entry.setting[key] for entry in entries])[0]
+    numbers: Mapping[str, float] = _places(entries, key)[0]
     return sorted(found.values(), key=lambda entry: numbers[_key(entry, key)])
 
 
 def _key(entry: Entry, key: str) -> str:
-    return shown(entry.setting[key])
+    return shown(entry.setting[key], key)
 
 
 def _position(entry: Entry) -> int:

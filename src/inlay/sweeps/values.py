@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inlay.errors import InlayError
+from inlay.library import defaults
 
 _DIGITS = 3
 _LOG = 10
@@ -69,7 +70,7 @@ def read_values(key: str, raw: Any, read: Callable[[Any], Any], problems: list[s
             problems.append(str(error))
             continue
         if value in found:
-            problems.append(f"{key} has {shown(value)} twice")
+            problems.append(f"{key} has {shown(value, key)} twice")
         found.append(value)
     return tuple(found) if len(problems) == before else None
 
@@ -122,10 +123,10 @@ def split_specs(raw: Any, problems: list[str]) -> list[str]:
     return [spec for spec in specs if spec]
 
 
-def shown(value: Any) -> str:
-    """A value as people read it, and as the command line takes it."""
+def shown(value: Any, key: str = "") -> str:
+    """A value as people read it, and as the command line takes it: a setting can be `none`, an option `auto`."""
     if value is None:
-        return "auto"
+        return "none" if key in defaults.RUN | defaults.LATER else "auto"
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -134,7 +135,7 @@ def shown(value: Any) -> str:
 def in_words(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
     """The method and values of a setting, of those that vary; empty where nothing does."""
     words = [setting["method"]] if "method" in keys else []
-    words += [f"{key}={shown(setting[key])}" for key in keys if key in setting and key != "method"]
+    words += [f"{key}={shown(setting[key], key)}" for key in keys if key in setting and key != "method"]
     return " ".join(words)
 
 

@@ -76,13 +76,17 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
         why = f"{_named(best, keys)} is best" + " and nearest to the defaults" * (not alike) if others else ""
         return Verdict(best, lowest_loss(best), why)
     error = errors[key(beside.setting)]
+    own = distances.get(key(beside.setting), 0.0)
+    near = "the default" if own == 0.0 < far else "which is nearer to the defaults"
+    near = near if own < far else "which has fewer parameters"
+    if not gain(beside):
+        name = _named(chosen, keys)
+        why = f"{_named(best, keys)} and {name} are equally good, so {name}, {near}, wins"
+        return Verdict(chosen, lowest_loss(chosen), why, 0.0, error)
     if error is None:
         known = f"{_named(best, keys)} is best by {gain(beside):.4f}; one run says nothing about the error of that"
         return Verdict(best, lowest_loss(best), known, gain(beside))
     by = f"{_named(best, keys)} is best by {gain(beside):.4f} ± {error:.4f}"
-    own = distances.get(key(beside.setting), 0.0)
-    near = "the default" if own == 0.0 < far else "which is nearer to the defaults"
-    near = near if own < far else "which has fewer parameters"
     if chosen is best:
         why = f"{by}, which is more than one standard error, so it wins over {_named(beside, keys)}"
     else:

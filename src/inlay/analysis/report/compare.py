@@ -64,12 +64,13 @@ def compare(a: Subject, b: Subject, rows: Rows) -> Report:
 
 def verdict(a: Subject, b: Subject, found: Difference) -> str:
     """What one may say."""
-    interval = f"95 % interval {found.low:+.4f} to {found.high:+.4f}"
     if not found.is_clear:
+        interval = f"95 % interval {found.low:+.4f} to {found.high:+.4f}"
         return f"On these rows they cannot be told apart: {found.metric} differs by {found.value:+.4f} ({interval})."
     is_better = (found.value > 0) != (found.metric in metrics.LOWER_IS_BETTER)
     better, other = (b, a) if is_better else (a, b)
-    by = abs(found.value)
+    by, low, high = abs(found.value), *sorted((abs(found.low), abs(found.high)))
+    interval = f"95 % interval {low:.4f} to {high:.4f}"
     return f"{better.entry.ref} is better than {other.entry.ref}: {found.metric} differs by {by:.4f} ({interval})."
 
 
