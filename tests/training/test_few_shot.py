@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from inlay.library.facts import training
 from training import work
 from training.test_resume import Stop, with_stops
 from training.test_side_by_side import assert_follows
@@ -16,6 +15,7 @@ import inlay
 from inlay.data.split import folds
 from inlay.errors import RunError
 from inlay.heads import logistic
+from inlay.library.card_facts import training
 from inlay.runs import few
 from inlay.runs.prepare import Prepared, prepare
 from inlay.runs.run import from_config
