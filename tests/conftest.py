@@ -7,6 +7,7 @@ hands tests to workers (`-n 2`) needs no torch.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 
 import pytest
@@ -14,6 +15,8 @@ import tiers
 
 _CACHE = tempfile.TemporaryDirectory(prefix="inlay-tests-", ignore_cleanup_errors=True)
 os.environ["INLAY_CACHE"] = _CACHE.name
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a process that a shell has put into the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

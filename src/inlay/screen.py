@@ -16,6 +16,11 @@ GAP = 3
 """Between two columns of a table."""
 
 
+def counted(number: int, noun: str) -> str:
+    """1 row, 1,000 rows."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def console(stderr: bool = False, quiet: bool = False) -> Console:
     """A console on which texts from files cannot move the cursor or change colours: whatever is printed, or stands in
     a table, passes through `render_str`.

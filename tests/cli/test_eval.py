@@ -186,7 +186,7 @@ def test_bad_rows(place: Place, tmp_path: Path):
     assert f"{file}:11: the column 'label' holds 'high'; expected a number" in place.fails("regression", file)
     done = place.call("eval", "regression", file, "--skip-bad-rows")
     assert done.exit_code == 0
-    assert f"skipped 1 rows that cannot be used; the first: {file}:11: " in done.stdout
+    assert f"skipped 1 row that cannot be used; the first: {file}:11: " in done.stdout
 
 
 # --- languages ----------------------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def test_bad_rows_are_left_out_when_asked(place: Place):
     assert f"{data}:21: the column 'text' is empty" in place.fails(data, *QUICK)
     done = place.call("train", data, "--skip-bad-rows", *QUICK)
     assert done.exit_code == 0
-    assert f"skipped 1 rows that cannot be used; the first: {data}:21: " in done.stdout
+    assert f"skipped 1 row that cannot be used; the first: {data}:21: " in done.stdout
 
 
 def test_first_on_the_texts_alone(place: Place):

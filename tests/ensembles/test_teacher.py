@@ -324,7 +324,7 @@ def test_what_was_done_with_a_file_of_unlabelled_texts_is_told(place: Place, tmp
     texts = lines(tmp_path / "other.jsonl", [*({"words": row["text"]} for row in NEW), {"words": ""}])
     notes = place.prepared(unlabelled=texts, skip_bad_rows=True).notes
     assert any(note.endswith('other.jsonl: guessed: text = "words"') for note in notes), notes
-    assert any("other.jsonl: skipped 1 rows that cannot be used; the first: " in note for note in notes), notes
+    assert any("other.jsonl: skipped 1 row that cannot be used; the first: " in note for note in notes), notes
 
 
 def test_a_teacher_that_has_learned_from_test_rows_is_noticed(place: Place):

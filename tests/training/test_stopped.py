@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,6 @@ from inlay.engine import predict
 from inlay.training.checkpoint import Checkpoint
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    """A process that a shell has put into the background ignores SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 class _Batches:

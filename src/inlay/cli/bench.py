@@ -14,6 +14,7 @@ import typer
 from inlay.cli import option_checks, options, output, preflight
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, App
 from inlay.cli.option_groups import NamedTupleOptions, expand_groups
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -181,8 +182,11 @@ def host(
     screen = output.console(as_json)
     found = {"predict": predict_costs(batch_size, task_count), "step": step_costs(run_count)}
     titles = {
-        "predict": (f"a batch of {batch_size} rows of {_count(task_count, 'task')}, from texts to answers", "µs a row"),
-        "step": (f"a step of {_count(run_count, 'run')}, planned for CUDA", "µs a run"),
+        "predict": (
+            f"a batch of {batch_size} rows of {counted(task_count, 'task')}, from texts to answers",
+            "µs a row",
+        ),
+        "step": (f"a step of {counted(run_count, 'run')}, planned for CUDA", "µs a run"),
     }
     for name, costs in found.items():
         title, unit = titles[name]
@@ -280,17 +284,13 @@ def _show(screen: Console, found: Mapping[str, Any]) -> None:
 def _title(found: Mapping[str, Any]) -> str:
     s = found["settings"]
     what = {
-        "train": f"a step of {_count(s['runs'], 'run')}, {s['rows']} rows each",
+        "train": f"a step of {counted(s['runs'], 'run')}, {s['rows']} rows each",
         "serve": f"a batch of {s['rows']} rows of one task",
-        "mixed": f"a batch of {s['rows']} rows of {_count(s['tasks'], 'task')}, {s['loaded']} loaded",
+        "mixed": f"a batch of {s['rows']} rows of {counted(s['tasks'], 'task')}, {s['loaded']} loaded",
     }[s["work"]]
     where = f"{s['base'] or s['shape']} on {s['device']} ({found['machine']['device']}, {s['threads']} threads)"
     where += f", {s['weights']}" if s["weights"] else ""
     return f"{s['method']}: {what}, {found['tokens_per_row']:.0f} tokens a row; {where}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number > 1)}"
 
 
 def _how(one: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from inlay.cli import output
 from inlay.cli.sweep_display import SweepProgress
 from inlay.cli.train_display import clock, decimals
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,8 +41,8 @@ def show_plan(screen: Console, runner: ComparisonRunner) -> None:
     methods = len(runner.parts[0].space.branches)
     settings = len(runner.parts[0].trials) // (methods * runner.plan.seeds)
     counts = [(methods, "method"), (settings, "setting"), (runner.plan.seeds, "seed"), (len(runner.parts), "dataset")]
-    told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-    screen.print(f"comparison: {runner.runs} runs: {told}", soft_wrap=True)
+    told = ", ".join(counted(count, what) for count, what in counts)
+    screen.print(f"comparison: {counted(runner.runs, 'run')}: {told}", soft_wrap=True)
     show_done(screen, runner)
 
 

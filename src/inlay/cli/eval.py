@@ -61,9 +61,8 @@ def evaluate(
     host, adapter, entry = eval_data.open_adapter(name, library, base, weights)
     bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
     found = {key: _evaluate(host, name, adapter.about, source, given, bad, screen) for key, source in sources.items()}
-    if isinstance(bad, Skipped) and bad.count:
-        said = f"skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}"
-        screen.print(said, style="dim", soft_wrap=True)
+    if isinstance(bad, Skipped) and bad.note:
+        screen.print(bad.note, style="dim", soft_wrap=True)
     trained_on = [key for key, source in sources.items() if _was_trained_on(entry, source, screen)]
     metric = str(entry.card.get("metric") or host.task(name).primary(None, host.labels(name)))
     if per_language:

@@ -17,6 +17,7 @@ from inlay.cli import ensemble, exchange, options, output
 from inlay.cli.help import DATA, App
 from inlay.cli.named_adapters import open_library
 from inlay.errors import LibraryError
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     from inlay.library.cards import Entry
@@ -270,7 +271,7 @@ def gc(
 def _amount(freed: Freed) -> str:
     from inlay.library.card_text import size
 
-    return f"{freed.files:,} file{'' if freed.files == 1 else 's'} ({size(freed.bytes)})"
+    return f"{counted(freed.files, 'file')} ({size(freed.bytes)})"
 
 
 app.command("ensemble")(ensemble.ensemble)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
+from inlay.screen import counted
 from inlay.untrusted import visible
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _LEAST = 24
 def tell(screen: Console, found: Mapping[str, Any]) -> None:
     """Say how much was written, and how fast."""
     rate = f"{found['rows_per_second']:,.0f} rows/s"
-    much = f"{_count(found['answers'], 'answer')} for {_count(found['rows'], 'row')}"
+    much = f"{counted(found['answers'], 'answer')} for {counted(found['rows'], 'row')}"
     screen.print(f"{much} in {found['out']} ({rate})", soft_wrap=True)
 
 
@@ -50,7 +51,7 @@ def progress() -> Iterator[Callable[[int], None]]:
         def advance(rows: int) -> None:
             done = int(progress.tasks[0].completed) + rows
             rate = done / (time.perf_counter() - began)
-            progress.update(shown, completed=done, description=f"{_count(done, 'row')}, {rate:,.0f} rows/s")
+            progress.update(shown, completed=done, description=f"{counted(done, 'row')}, {rate:,.0f} rows/s")
 
         yield advance
 
@@ -119,7 +120,3 @@ def _line(text: str) -> str:
 def _cut(text: str, room: int) -> str:
     line = _line(text)
     return line if len(line) <= room else f"{line[: room - 3]}..."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -12,6 +12,7 @@ import typer
 from inlay.cli import compare, options, output, preflight, settings, train
 from inlay.cli.help import DATA, METHOD, RUNNING, App
 from inlay.cli.option_groups import expand_groups
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -188,6 +189,6 @@ def _show_plan(screen: Console, chosen: Chosen, runner: ComparisonRunner) -> Non
             names = ", ".join(column.name for column in chosen.columns)
             screen.print(f"  then scored in {names}", style="dim", soft_wrap=True)
     counts = [(len(chosen.rows), "row"), (len(chosen.found), "dataset"), (chosen.seeds, "seed")]
-    told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-    screen.print(f"{chosen.recipe.name}: {runner.runs} runs: {told}", soft_wrap=True)
+    told = ", ".join(counted(count, what) for count, what in counts)
+    screen.print(f"{chosen.recipe.name}: {counted(runner.runs, 'run')}: {told}", soft_wrap=True)
     show_done(screen, runner)

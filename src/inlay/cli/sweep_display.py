@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from inlay.cli import output
 from inlay.cli.score_notes import majority
 from inlay.cli.train_display import Progress, clock, decimals
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,16 +125,12 @@ def show_plan(screen: Console, runner: SweepRunner) -> None:
     seeds = f" with {len(runner.seeds)} seeds" if len(runner.seeds) > 1 else ""
     settings = runner.runs // len(runner.seeds)
     varying = f", varying {', '.join(runner.space.keys)}" if runner.space.keys else ""
-    how = f", {_number(settings, 'setting')}{seeds}{varying}"
+    how = f", {counted(settings, 'setting')}{seeds}{varying}"
     by = f", chosen by Optuna, pruned by {runner.search.pruner}" if runner.search is not None else ""
-    screen.print(f"sweep: {_number(runner.runs, 'run')}{how}{by}", soft_wrap=True)
+    screen.print(f"sweep: {counted(runner.runs, 'run')}{how}{by}", soft_wrap=True)
     done = sum(row.state in ("done", "pruned", "failed") for row in runner.result().rows)
     if done:
         screen.print(f"{done} of them are already done and are not repeated", style="yellow")
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def show_ranking(screen: Console, found: Sweep) -> None:

@@ -54,6 +54,14 @@ class Skipped:
         self.count = 0
         self.first: list[str] = []
 
+    @property
+    def note(self) -> str:
+        """How many, and the first one; empty if there are none."""
+        if not self.first:
+            return ""
+        rows = "row" if self.count == 1 else "rows"
+        return f"skipped {self.count:,} {rows} that cannot be used; the first: {self.first[0]}"
+
     def __call__(self, place: str, problem: str) -> None:
         """Count the row; keep the first few messages."""
         self.count += 1

@@ -135,9 +135,7 @@ def read(run: Run) -> Known:
         known, test, note = for_test(run, task, known, bool(test))
         notes.append(note)
     labels = task.labels([*known, *held_out])
-    skipped = []
-    if isinstance(bad, Skipped) and bad.count:
-        skipped.append(f"skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}")
+    skipped = [bad.note] if isinstance(bad, Skipped) and bad.note else []
     files = {split: found for split, source in sources.items() if (found := digest(source.name)) is not None}
     return Known(task, columns, labels, known, held_out, test, sources["train"].hints, notes, skipped, files)
 

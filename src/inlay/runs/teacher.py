@@ -140,8 +140,8 @@ def _unlabelled(run: Run, data: Prepared) -> tuple[list[Example], list[str]]:
             found.setdefault(subject, example)
     # --text and --pair are for the data, whose names this file should have
     notes = [f"{source.name}: {note.partition(' (pass ')[0]}"] if note else []
-    if isinstance(bad, Skipped) and bad.count:
-        notes.append(f"{source.name}: skipped {bad.count} rows that cannot be used; the first: {bad.first[0]}")
+    if isinstance(bad, Skipped) and bad.note:
+        notes.append(f"{source.name}: {bad.note}")
     if left_out := len(read) - len(found):
         notes.append(f"{source.name}: left out {left_out:,} texts that occur twice or are among the data's own rows")
     return list(found.values()), notes
