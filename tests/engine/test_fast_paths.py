@@ -102,7 +102,7 @@ def test_kernels_give_what_segments_give():
     for name in plain.names:
         for key, value in plain.read(name).items():
             far = (fast.read(name)[key] - value).abs()  # where a gradient is all but 0, Adam makes much of rounding
-            assert far.mean() < (1e-5 if tiny.EXACT else 1e-2), f"{name} {key}"
+            assert far.mean() < (1e-4 if tiny.EXACT else 1e-2), f"{name} {key}"
     wrong = host(ALL, True, seed=50)  # the control
     assert not torch.allclose(answers(wrong), answers(plain), atol=1e-2)
 

@@ -103,13 +103,17 @@ def start(folder: Path, files: str) -> int:
         os._exit(code)
 
 
-def killed(child: int, after: float, folder: Path | None) -> bool:
-    """Kill a child after a while, or then when it writes to this folder; False if it was done by then."""
-    time.sleep(after)
-    ended, status = os.waitpid(child, os.WNOHANG)
-    while not ended and folder is not None and not (folder / f".state.{child}").exists():
-        time.sleep(0.001)
-        ended, status = os.waitpid(child, os.WNOHANG)
+def killed(child: int, after: float, known: Path | None, written: Path | None) -> bool:
+    """Kill a child after a while; False if it was done by then.
+
+    Args:
+        known: the while begins when this file exists.
+        written: the child is killed when this file exists after that.
+    """
+    ended, status = _wait(child, known)
+    if not ended:
+        time.sleep(after)
+        ended, status = _wait(child, written)
     if not ended:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
@@ -117,6 +121,15 @@ def killed(child: int, after: float, folder: Path | None) -> bool:
         return True
     ended_well(status)
     return False
+
+
+def _wait(child: int, file: Path | None) -> tuple[int, int]:
+    """Until a file exists, or the child has ended: what `waitpid` says."""
+    ended, status = os.waitpid(child, os.WNOHANG)
+    while not ended and file is not None and not file.exists():
+        time.sleep(0.001)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    return ended, status
 
 
 def ended_well(status: int) -> None:
@@ -141,12 +154,14 @@ def main(folder: Path, kills: int, seed: int, files: str) -> dict[str, Any]:
         own = folder / f"{len(told['found'])}"
         own.mkdir()
         while not (own / "finished").exists():
-            told["resumes"] += (own / "checkpoint" / "state.safetensors").exists()
+            state = own / "checkpoint" / "state.safetensors"
+            told["resumes"] += state.exists()
             child = start(own, files if told["kills"] < kills else "plain")
-            writes = own / "checkpoint" if files == "slow" and told["kills"] % 2 else None
+            known = state if told["kills"] % 2 else None  # else a slow machine kills before there is anything to resume
+            written = state.with_name(f".state.{child}") if known and files == "slow" else None
             if told["kills"] == kills:
                 ended_well(os.waitpid(child, 0)[1])
-            elif killed(child, draw.uniform(0, 0.3 * takes), writes):
+            elif killed(child, draw.uniform(0, 0.3 * takes), known, written):
                 told["kills"] += 1
                 told["in_writes"] += any((own / "checkpoint").glob(f".*.{child}"))
         told["found"].append(hashes(own))
