@@ -261,11 +261,16 @@ class Scores:
 
         values = self.draws(self.rivals, cells)
         count = len(values[0])
-        texts = [f"{sum(own) / count:.1f}" for own in values if count]
+        if count == 0:
+            return []
+        texts = [f"{sum(own) / count:.1f}" for own in values]
         for other in values[1:]:
-            mean, low, high = metrics.paired_interval(values[0], other) if count > 1 else (0.0, 0.0, 0.0)
-            texts.append(f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]" if count > 1 else "-")
-        return [f"| {title} | {count} | " + " | ".join(texts) + " |"] if count else []
+            if count == 1:
+                texts.append("-")
+                continue
+            mean, low, high = metrics.paired_interval(values[0], other)
+            texts.append(f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]")
+        return [f"| {title} | {count} | " + " | ".join(texts) + " |"]
 
 
 def _table(given: argparse.Namespace) -> None:

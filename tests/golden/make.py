@@ -59,8 +59,15 @@ METHODS = (
 """Where a method trains with gates, the adapter is kept once with them and once finished."""
 GATED = tuple(spec for spec in METHODS if spec.startswith("diffprune") or "l0=" in spec)
 TEXTS = ("a good film", "the soup was awful , never", "ana meets bob in lima", "where is my parcel ?")
-SETTINGS = {"method": "lora:rank=2", "lr": 3e-3, "epochs": 2, "batch_size": 8, "val_size": 8, "max_steps": 6}
-SETTINGS |= {"choose_by": "score"}
+SETTINGS = {
+    "method": "lora:rank=2",
+    "lr": 3e-3,
+    "epochs": 2,
+    "batch_size": 8,
+    "val_size": 8,
+    "max_steps": 6,
+    "choose_by": "score",
+}
 """Some of these are defaults of Run, and some methods of the runs too: what is not written must keep its meaning."""
 TASKS: dict[str, tuple[Sequence[dict[str, Any]], dict[str, Any], Any]] = {
     "tone": (work.texts(16), {}, "a good film"),
@@ -78,8 +85,8 @@ def host(folder: Path) -> inlay.Host:
 
 def runs(folder: Path) -> list[inlay.Run]:
     """What the checkpoint trains: a short run and a long one."""
-    data = {"data": str(folder / "rows.csv"), "lr": 3e-3, "batch_size": 8, "val_size": 8, "warmup": 0.1, "clip": 1.0}
-    data |= {"choose_by": "score"}
+    how = {"lr": 3e-3, "batch_size": 8, "val_size": 8, "warmup": 0.1, "clip": 1.0, "choose_by": "score"}
+    data = {"data": str(folder / "rows.csv"), **how}
     short = inlay.Run(name="short", method="adapterbias", epochs=1, **data)
     return [short, inlay.Run(name="long", method="houlsby:size=4", epochs=5, **data)]
 
