@@ -904,9 +904,9 @@ def test_a_file_by_column_is_the_same_as_row_by_row(
 
 def test_one_pass_for_all_adapters(place: Place, monkeypatch: pytest.MonkeyPatch):
     calls: list[int] = []
-    real = predicting.run_rows
+    real = predicting.pooled_logits
     monkeypatch.setattr(
-        predicting, "run_rows", lambda host, rows, *more: calls.append(len(rows)) or real(host, rows, *more)
+        predicting, "pooled_logits", lambda host, batch, names: calls.append(len(names)) or real(host, batch, names)
     )
     answers(place, "sms,stars,topic", *TEXTS)
     assert calls == [15]

@@ -16,7 +16,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inlay.bench.host_cost import python_calls
-from inlay.engine import predict
 from inlay.engine.predict import TOKENS, batch_of, cut, decode, encode, row_limit, run, run_examples, run_rows
 from inlay.engine.translate import AnswerOptions, Translator
 from inlay.errors import InlayError, SlotError
@@ -166,7 +165,6 @@ def test_an_adapter_that_comes_again_is_asked_as_it_is_now():
 @pytest.mark.parametrize("options", [AnswerOptions(), AnswerOptions(top_k=1, threshold=0.4), AnswerOptions(raw=True)])
 def test_rows_in_one_batch_give_what_rows_one_by_one_give_to_the_bit(host, monkeypatch, asked, options):
     monkeypatch.setitem(TOKENS, "cpu", 40)
-    monkeypatch.setattr(predict, "_MANY", 1)
     encoded = encode(host, asked)
     assert isinstance(encoded.rows, PackedRows)
     found = decode(host, encoded, run(host, encoded), options)

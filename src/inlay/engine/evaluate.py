@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from inlay.data.batch import ramp
-from inlay.engine.predict import Encoded, all_pooled, batch_of, decode, encode, pooled_blocks, run, run_rows
+from inlay.engine.predict import Encoded, all_pooled, batch_of, decode, encode, pooled_rows, run, run_rows
 from inlay.engine.translate import AnswerOptions
 from inlay.errors import DataError, RunError
 from inlay.tasks import Answer, Example, Row, RowOutputs, Task
@@ -46,16 +46,11 @@ def outputs_of(
     batch = batch_of([row for rows in distinct.values() for row in rows])
     counts = np.array([len(rows) for _, rows in parts])
     firsts = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
-    in_part = ramp(counts)
-    in_batch = in_part + np.repeat([firsts[id(rows)] for _, rows in parts], counts)
-    part = np.repeat(np.arange(len(parts)), counts)
-    found = [np.empty((len(rows), one.width), np.float32) for (_, rows), one in zip(parts, records, strict=True)]
-    names = [parts[number][0] for number in part.tolist()]
-    for mine, logits in pooled_blocks(host, batch, in_batch, names, before_batch):
-        for number in np.unique(part[mine]).tolist():  # nearly always one; an adapter may have several parts
-            own = part[mine] == number
-            found[number][in_part[mine[own]]] = logits[own]
-    return [RowOutputs(torch.from_numpy(logits)) for logits in found]
+    numbers = ramp(counts, np.array([firsts[id(rows)] for _, rows in parts]))
+    names = [name for name, rows in parts for _ in rows]
+    logits = pooled_rows(host, batch, numbers, names, max(record.width for record in records), before_batch)
+    of_part = np.split(logits, counts.cumsum()[:-1])
+    return [RowOutputs(torch.from_numpy(own[:, : one.width])) for own, one in zip(of_part, records, strict=True)]
 
 
 def by_example(

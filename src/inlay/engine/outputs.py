@@ -66,6 +66,7 @@ class HeadPlan(Record, Generic[A]):
     tokens: HeadPlace[A] | None
     """None if no row does."""
     keys: Keys | None = host()
+    slots: list[int] = host()
     bounds: Array = host()
     """[runs + 1] which rows are whose."""
     lengths: Array = host()
@@ -123,9 +124,9 @@ def plan_heads(
         rows = _place(forward, ROWS, owners, ones, size, None if keys is None else keys.for_rows())
     by_token = _place(forward, TOKENS, owners, lengths, tokens, keys) if "tokens" in ways else None
     last = np.maximum(first + counts - 1, 0)
-    return HeadPlan(
-        first, last, counts, pool, tuple(sorted(ways - {"tokens"})), rows, by_token, keys, owners.bounds, lengths
-    )
+    pooling = tuple(sorted(ways - {"tokens"}))
+    owned = owners.slots, owners.bounds
+    return HeadPlan(first, last, counts, pool, pooling, rows, by_token, keys, *owned, lengths)
 
 
 def _place(
@@ -172,23 +173,11 @@ def by_run(outputs: Sequence[Output], heads: HeadPlan[Array], widths: Mapping[in
         yield from map(RunOutput, repeat(out), first.tolist(), last.tolist(), own, rows)
 
 
-def by_width(
-    outputs: Sequence[Output], heads: HeadPlan[Array], widths: Mapping[int, int]
-) -> Iterator[tuple[Output, int, Array]]:
-    """(output, width, numbers) of pooled rows whose logits are in one output and equally wide, in the order they run.
-
-    Few, however many adapters there are.
-    """
-    rows = heads.rows
-    if rows is None:
-        return
-    of_run = np.array([widths[slot] for slot in rows.runs.slots])
-    counts = rows.runs.bounds[1:] - rows.runs.bounds[:-1]
-    for out in [out for out in outputs if not out.per_token]:
-        own = np.where(_entries_of(out, rows), of_run, 0)
-        of_row = own.repeat(counts)
-        for width in set(own.tolist()) - {0}:
-            yield out, width, np.flatnonzero(of_row == width)
+def rows_of(out: Output, heads: HeadPlan[Array]) -> Array:
+    """The numbers of the rows, in the order they run, whose pooled outputs are in `out`."""
+    assert heads.rows is not None
+    has_output = _entries_of(out, heads.rows) > 0
+    return np.flatnonzero(has_output.repeat(np.diff(heads.bounds)))
 
 
 def _entries_of(out: Output, place: HeadPlace[Array]) -> Array:

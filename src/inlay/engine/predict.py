@@ -33,8 +33,6 @@ Request = tuple[str, Any]
 TOKENS = {"cuda": 65536}
 """Tokens of one batch without gradients; 4096 where nothing else is said: what caches of a CPU hold best."""
 _DEFAULT_LIMIT = 512
-_MANY = 8
-"""Requests for each adapter from which on arrays of all of them are faster than rows one by one."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,8 @@ def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
         names = [one.name for one in encoded.translators]
         records = {name: host.loaded(name) for name in dict.fromkeys(names)}
         if all_pooled(records.values()):
-            return _run_packed(host, rows, names, {name: record.width for name, record in records.items()})
+            widths = np.array([records[name].width for name in names])
+            return PooledOutputs(_pooled(host, rows, names, widths), widths)
     if max(map(len, rows), default=1) == 1:
         return [[out] for out in run_rows(host, [own[0] for own in rows], [one.name for one in encoded.translators])]
     names = [one.name for one, own in zip(encoded.translators, rows, strict=True) for _ in own]
@@ -107,17 +106,12 @@ def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
     return [[next(ran) for _ in own] for own in rows]
 
 
-def _run_packed(
-    host: Host, rows: PackedRows, names: Sequence[str], widths: Mapping[str, int]
-) -> Sequence[Sequence[Tensor]]:
-    """The same for one row of every example, all of which are pooled."""
-    found = np.empty((len(names), max(widths.values())), np.float32)
-    for which, logits in pooled_blocks(host, rows.batch, rows.examples, names):
-        found[which, : logits.shape[1]] = logits
-    every = torch.from_numpy(found)
-    if len(set(widths.values())) == 1:
-        return PooledOutputs(every)
-    return [[row[: widths[name]]] for row, name in zip(every.unbind(), names, strict=True)]
+def _pooled(host: Host, rows: PackedRows, names: Sequence[str], widths: Array) -> Tensor:
+    """[rows, labels] logits of packed rows, all of which are pooled; -inf beyond the labels of a row's own adapter."""
+    logits = pooled_rows(host, rows.batch, rows.examples, names, int(widths.max()))
+    if widths.min() < logits.shape[1]:
+        logits[np.arange(logits.shape[1]) >= widths[:, None]] = -np.inf
+    return torch.from_numpy(logits)
 
 
 def decode(
@@ -147,8 +141,7 @@ def _rows(
     within = {asked: _within(host, most, asked) for asked in {one.task.max_length for one in by_name.values()}}
     limits = {name: within[one.task.max_length] for name, one in by_name.items()}
     keys = {name: (limits[name], one.asked_key) for name, one in by_name.items()}
-    many = len(examples) >= _MANY * len(by_name)
-    if many and len(set(keys.values())) == 1 and not [example for example in examples if example.target is not None]:
+    if len(set(keys.values())) == 1 and not [example for example in examples if example.target is not None]:
         one = translators[0]
         if (batch := one.packed(tokenizer, examples, limits[one.name])) is not None:
             return PackedRows(batch)
@@ -234,20 +227,31 @@ def all_pooled(records: Iterable[Loaded]) -> bool:
     return not [record for record in records if record.pool == "tokens" or record.head is None]
 
 
-def pooled_blocks(
-    host: Host, batch: Batch, rows: Array, names: Sequence[str], before_batch: Callable[[], None] | None = None
-) -> Iterator[tuple[Array, Array]]:
-    """(which of these rows, [those, labels]) of one adapter after the other, from as many batches as it takes.
+def pooled_rows(
+    host: Host,
+    batch: Batch,
+    rows: Array,
+    names: Sequence[str],
+    width: int,
+    before_batch: Callable[[], None] | None = None,
+) -> Array:
+    """[rows, width] the logits of these rows, from as many batches as it takes; what is beyond the labels of a row's
+    adapter means nothing.
 
     Args:
-        rows: of the batch; one may come several times, for several adapters, all of which are pooled.
-        before_batch: called before every batch; what it raises ends it all.
+        rows: numbers of the batch's rows; one may come several times, for several adapters, all of which are pooled.
+        names: of the adapter of each.
+        width: of the widest head.
+        before_batch: called before every batch; if it raises an error, no more batches run.
     """
-    for some in cut(batch.lengths[rows], budget(host)):
+    logits = np.empty((len(rows), width), np.float32)
+    for numbers in cut(batch.lengths[rows], budget(host)):
         if before_batch is not None:
             before_batch()
-        for which, logits in _blocks(host, batch.take(rows[some]), [names[i] for i in some.tolist()]):
-            yield some[which], logits
+        for which, values in _blocks(host, batch.take(rows[numbers]), [names[i] for i in numbers.tolist()]):
+            columns = min(width, values.shape[1])
+            logits[numbers[which], :columns] = values[:, :columns]
+    return logits
 
 
 def _blocks(host: Host, batch: Batch, names: Sequence[str]) -> list[tuple[Array, Array]]:

@@ -6,7 +6,7 @@ Work of the same shape can be recorded once and replayed with other numbers.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -20,7 +20,7 @@ from inlay.bank.plan import PassPlan
 from inlay.bank.records import A, Record, host, shape_of
 from inlay.data.batch import Array, Batch
 from inlay.engine.graphs import GroupState, Shape
-from inlay.engine.outputs import HeadPlan, Output, apply_heads, by_run, by_width, plan_heads
+from inlay.engine.outputs import HeadPlan, Output, apply_heads, by_run, plan_heads, rows_of
 from inlay.errors import InlayError, SlotError
 
 if TYPE_CHECKING:
@@ -148,29 +148,38 @@ def logits(
 def logits_on_cpu(host: Host, batch: Batch, names: Sequence[str | None]) -> list[Tensor]:
     """As `logits`, without gradients, on the CPU and in fp32: one copy from the device, not one per row."""
     plan, heads, widths, outputs = _outputs(host, batch, names, None, None)
-    outputs = [replace(out, values=out.values.to("cpu", torch.float32, copy=out.per_token)) for out in outputs]
-    rows: list[Tensor] = [torch.empty(0)] * len(names)
-    for out, width, numbers in by_width(outputs, heads, widths):
-        mine = torch.from_numpy(out.values.numpy()[numbers - out.start, :width])
-        for place, row in zip(plan.order[numbers].tolist(), mine.unbind(), strict=True):
-            rows[place] = row
-    for one in by_run([out for out in outputs if out.per_token], heads, widths):
-        tokens, at = one.output.values.numpy()[:, : one.width], one.first
-        for number in range(*one.rows):  # views of arrays: several times faster than those of tensors
-            end = at + int(plan.lengths[number])
-            rows[plan.order[number]], at = torch.from_numpy(tokens[at:end]), end
-    return rows
+    logits: list[Tensor] = [torch.empty(0)] * len(names)
+    width_of_row = np.array([widths[slot] for slot in heads.slots]).repeat(np.diff(heads.bounds))
+    for numbers, values in _pooled_values(heads, outputs):
+        for width in set(width_of_row[numbers].tolist()):
+            alike = width_of_row[numbers] == width
+            rows = torch.from_numpy(values[alike, :width]).unbind()
+            for place, row in zip(plan.order[numbers[alike]].tolist(), rows, strict=True):
+                logits[place] = row
+    by_token = [replace(out, values=out.values.to("cpu", torch.float32, copy=True)) for out in outputs if out.per_token]
+    for run in by_run(by_token, heads, widths):
+        tokens, start = run.output.values.numpy()[:, : run.width], run.first
+        for number in range(*run.rows):  # slicing arrays is several times faster than slicing tensors
+            end = start + int(plan.lengths[number])
+            logits[plan.order[number]], start = torch.from_numpy(tokens[start:end]), end
+    return logits
 
 
 @torch.no_grad()
 def pooled_logits(host: Host, batch: Batch, names: Sequence[str | None]) -> list[tuple[Array, Array]]:
-    """(which rows of the batch, [rows, labels] in fp32) of every adapter, all of which answer for whole rows."""
-    plan, heads, widths, outputs = _outputs(host, batch, names, None, None)
-    outputs = [replace(out, values=out.values.to("cpu", torch.float32)) for out in outputs]
-    return [
-        (plan.order[slice(*one.rows)], one.output.values.numpy()[one.first : one.last, : one.width].copy())
-        for one in by_run(outputs, heads, widths)
-    ]
+    """(which rows of the batch, [rows, columns] in fp32), once for each group of heads, all of which answer for whole
+    rows. Columns beyond the labels of a row's own adapter mean nothing.
+    """
+    plan, heads, _, outputs = _outputs(host, batch, names, None, None)
+    return [(plan.order[numbers], values) for numbers, values in _pooled_values(heads, outputs)]
+
+
+def _pooled_values(heads: HeadPlan[Array], outputs: Sequence[Output]) -> Iterator[tuple[Array, Array]]:
+    """(numbers of rows in the order they run, a copy of their outputs on the CPU) for each group of heads for rows."""
+    for out in outputs:
+        if not out.per_token:
+            numbers = rows_of(out, heads)
+            yield numbers, out.values.to("cpu", torch.float32).numpy()[numbers - out.start]
 
 
 def _outputs(

@@ -67,11 +67,6 @@ class Translator:
         return self.name if options is None else tuple([(option, getattr(self.task, option)) for option in options])
 
     @cached_property
-    def decode_key(self) -> tuple[type[Task], int]:
-        """Adapters with equal keys are decoded together."""
-        return type(self.task), len(self.labels)
-
-    @cached_property
     def raw(self) -> Translator:
         """The same without calibration."""
         return replace(self, task=self.task.raw(), members=tuple(one.raw for one in self.members))
@@ -162,11 +157,11 @@ def _decoded(
     base: Base,
 ) -> Sequence[Answer]:
     """What the tasks say; by column where all are of one kind, and that has columns."""
-    alike: dict[tuple[type[Task], int], list[int]] = {}
+    alike: dict[type[Task], list[int]] = {}
     for i, one in enumerate(translators):
-        alike.setdefault(one.decode_key, []).append(i)
+        alike.setdefault(type(one.task), []).append(i)
     found: list[Answer] = [{}] * len(translators)
-    for (kind, _), own in alike.items():
+    for kind, own in alike.items():
         tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
         if len(alike) == 1:
             return kind.mixed_answers(tasks, outputs, rows, examples, labels, base)

@@ -272,7 +272,7 @@ class Task(ABC):
         labels: Sequence[Sequence[str]],
         base: Base,
     ) -> Sequence[Answer]:
-        """The answers for examples of many adapters that have this task and equally many outputs.
+        """The answers for examples of many adapters that have this type of task, with any numbers of outputs.
 
         Args:
             tasks, labels: those of the adapter of each example.

@@ -1,6 +1,6 @@
-"""Examples of one row each, of which nothing but the text counts: all rows in one batch, all logits in one tensor.
+"""Examples that have one row each and no target: all rows in one batch, all logits in one tensor.
 
-Both are lists for who reads them as such; whoever is faster with arrays finds those.
+Both classes are sequences too, so code that wants rows or logits one by one can index them.
 """
 
 from __future__ import annotations
@@ -47,22 +47,25 @@ class PackedRows(Sequence[Sequence[Row]]):
 
 
 class PooledOutputs(Sequence[Sequence[Tensor]]):
-    """The logits of the one row of every example."""
+    """The logits of every example's only row."""
 
-    def __init__(self, logits: Tensor):
+    def __init__(self, logits: Tensor, widths: Array):
         """
         Args:
-            logits: [examples, labels], on the CPU.
+            logits: [examples, labels] on the CPU; -inf in the columns beyond an example's own labels.
+            widths: [examples] how many labels each example's adapter has.
         """
-        self.logits = logits
+        self.logits, self.widths = logits, widths
 
     def __len__(self) -> int:
         return len(self.logits)
 
     def __getitem__(self, i: Any) -> Any:
-        """Those of one example, not of several."""
-        return [self.logits[i]]
+        """The logits of one example, not of a slice."""
+        return [self.logits[i, : self.widths[i]]]
 
     def take(self, examples: Sequence[int]) -> PooledOutputs:
-        """Those of some examples."""
-        return PooledOutputs(self.logits[list(examples)])
+        """The logits of these examples, with as many columns as they need."""
+        numbers = list(examples)
+        widths = self.widths[numbers]
+        return PooledOutputs(self.logits[numbers, : widths.max()], widths)

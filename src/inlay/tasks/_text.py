@@ -6,11 +6,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, repeat, starmap
-from math import exp, isfinite, log, sqrt
+from math import exp, inf, isfinite, log, sqrt
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from inlay.base.load import Base
 from inlay.config import option
@@ -139,12 +140,14 @@ def _row(encoded: Any, i: int) -> tuple[list[int], list[int] | None]:
 
 
 def pooled(outputs: Sequence[Sequence[Tensor]]) -> Tensor:
-    """[examples, labels] one vector for every example: the mean over its windows, in fp32."""
+    """[examples, labels] the mean over each example's windows, in fp32; -inf beyond the labels of its own adapter."""
     if isinstance(outputs, PooledOutputs):
         return outputs.logits.float()
     if max(map(len, outputs), default=1) == 1:
-        return torch.stack([windows[0] for windows in outputs]).float()
-    return torch.stack([torch.stack([o.float() for o in windows]).mean(0) for windows in outputs])
+        means = [windows[0] for windows in outputs]
+    else:
+        means = [torch.stack(list(windows)).float().mean(0) for windows in outputs]
+    return pad_sequence(means, batch_first=True, padding_value=-inf).float()
 
 
 def column(option: str, tasks: Sequence[Task], like: Tensor) -> Tensor:
@@ -154,14 +157,14 @@ def column(option: str, tasks: Sequence[Task], like: Tensor) -> Tensor:
 
 
 def scores(labels: Sequence[Sequence[str]], p: Tensor) -> Sequence[Answer]:
-    """Label -> score of every example; by column where all have the same labels.
+    """Label -> score for every example; by column if all have the same labels.
 
     Args:
-        p: [examples, labels]
+        p: [examples, columns]; an example's columns beyond its own labels are left out.
     """
     if len(set(map(id, labels))) == 1:
         return ByColumn(dict(zip(labels[0], p.t().tolist(), strict=True)))
-    return [dict(zip(names, own, strict=True)) for names, own in zip(labels, p.tolist(), strict=True)]
+    return [dict(zip(names, row, strict=False)) for names, row in zip(labels, p.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

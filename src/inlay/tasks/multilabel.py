@@ -127,8 +127,10 @@ class Multilabel(TextTask):
 
 
 def _decided(p: Sequence[float], labels: Sequence[str], cutoff: float) -> tuple[list[str], float]:
-    given = [label for label, one in zip(labels, p, strict=True) if one >= cutoff]
-    return given, min([one if one >= cutoff else 1 - one for one in p])
+    """The labels from the cut-off on, and how certain the least certain decision is. Ignores `p` beyond `labels`."""
+    p = p[: len(labels)]
+    given = [label for label, chance in zip(labels, p, strict=True) if chance >= cutoff]
+    return given, min([chance if chance >= cutoff else 1 - chance for chance in p])
 
 
 def _flag(record: Record, column: str) -> bool:
