@@ -47,13 +47,14 @@ def test_devices(found: Any):
 def test_methods(found: Any):
     assert list(found["methods"]) == methods.names()
     for method in found["methods"].values():
-        assert set(method) == {"help", "weight_level", "identity_at_start", "options"}
+        assert set(method) == {"help", "weight_level", "identity_at_start", "learning_rate", "options"}
         assert method["help"].endswith(".")
         assert {"layers", "mixout", "mixout_unit"} <= {o["name"] for o in method["options"]}
         assert all(set(o) == {"name", "type", "default", "help"} and o["help"] for o in method["options"])
     levels = {name for name, method in found["methods"].items() if method["weight_level"]}
     assert levels == {"finetune", "diffprune"}
     assert not found["methods"]["houlsby"]["identity_at_start"]
+    assert found["methods"]["finetune"]["learning_rate"] < found["methods"]["adapterbias"]["learning_rate"]
     assert {"name": "rank", "type": "int", "default": "8", "help": "inner width"} in found["methods"]["lora"]["options"]
 
 

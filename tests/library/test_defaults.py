@@ -251,6 +251,26 @@ def test_old_settings_run_as_they_did(more_epochs):
     assert command == "inlay train x.csv --name t --epochs 5 --method diffprune:low=-1.5,gate_lr=0"
 
 
+FIRST_RATES = {"finetune": 5e-5, "diffprune": 5e-5}
+"""Of methods whose first learning rate was not 1e-3."""
+
+
+def test_every_method_whose_own_learning_rate_has_changed_is_known():
+    now = {name: methods.find(name).learning_rate for name in defaults.METHODS}
+    first = {name: FIRST_RATES.get(name, 1e-3) for name in now}
+    assert {name: first[name] for name, rate in now.items() if rate != first[name]} == defaults.RATES
+
+
+def test_settings_without_a_learning_rate_have_that_of_their_day():
+    old = {"data": "x.csv", "method": "adapterbias:share=v"}
+    assert defaults.restated(old)["lr"] == 1e-3
+    assert defaults.restated({**old, "few_shot": True})["lr"] == 5e-4
+    assert defaults.restated({**old, "lr": 0.5})["lr"] == 0.5
+    assert "lr" not in defaults.restated({"data": "x.csv", "method": "lora"})
+    assert "lr" not in defaults.restated({"data": "x.csv"})
+    assert "--lr 0.001 " in card_text.train_command({"name": "t", "config": old}) + " "
+
+
 def test_while_defaults_are_the_first_ones_settings_are_as_given():
     run = Run(data="x", method="lora:rank=8", epochs=3, seed=0, **FIRST)
     said = {"data": "x", "method": "lora:rank=8", "epochs": 3}

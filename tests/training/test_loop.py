@@ -56,9 +56,10 @@ def test_a_constant_learning_rate_rises_and_stays():
 
 
 def test_the_method_has_a_learning_rate_of_its_own():
-    for method in ("houlsby:size=4", "finetune:top=1"):
-        _, events = train(work.run(method=method, lr=None, epochs=1, warmup=0.0))
+    for method, written in (("houlsby:size=4", None), ("finetune:top=1", None), ("adapterbias", 3e-3)):
+        result, events = train(work.run(method=method, lr=None, epochs=1, warmup=0.0))
         assert only(events, "step")[0]["lr"] == inlay.parse_method(method).learning_rate
+        assert result.adapter.about["config"].get("lr") == written  # files say it where it was another one at first
 
 
 def test_every_epoch_sees_every_row_once_in_another_order():

@@ -257,6 +257,19 @@ def test_other_settings(stopped, change):
         train([RUN.model_copy(update=change)], stopped)
 
 
+def test_a_checkpoint_that_says_no_learning_rate_has_the_one_of_its_day(tmp_path):
+    run = work.run(method="adapterbias", seed=3, lr=1e-3)
+    with pytest.raises(KeyboardInterrupt):
+        train([run], tmp_path, [Stop(5)])
+    old = Checkpoint(tmp_path)
+    state, tensors = old.read()
+    assert state["jobs"][0]["config"].pop("lr") == 1e-3
+    old.save(state, tensors)
+    with pytest.raises(RunError, match="run-0 have changed since it started: lr;"):
+        train([run.model_copy(update={"lr": None})], tmp_path)
+    assert train([run], tmp_path)[0].ok
+
+
 def test_other_data(stopped):
     rows = [dict(row) for row in RUN.data]
     rows[7]["text"] += " !"

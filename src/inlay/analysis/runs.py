@@ -17,6 +17,7 @@ from inlay import config
 from inlay.bank.delta import Method, parse
 from inlay.errors import RunError
 from inlay.library.card_text import data_name
+from inlay.runs.few import own_rate
 from inlay.runs.run import Run
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry, key, rank
@@ -82,7 +83,7 @@ def method_of(row: Row) -> Method:
 def lr_of(row: Row) -> float:
     """The peak learning rate of a run, given or the method's own."""
     given = row.config.get("lr")
-    return float(method_of(row).learning_rate if given is None else given)
+    return float(own_rate(method_of(row), row.config.get("few_shot")) if given is None else given)
 
 
 def size_of(row: Row) -> str | None:

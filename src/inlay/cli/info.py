@@ -110,6 +110,7 @@ def _method(name: str) -> dict[str, Any]:
         "help": _first_line(cls),
         "weight_level": issubclass(cls, WeightMethod),
         "identity_at_start": bool(cls.identity_at_start),
+        "learning_rate": cls.learning_rate,
         "options": [dataclasses.asdict(option) for option in describe(cls)],
     }
 
@@ -119,7 +120,8 @@ def _method_or_error(name: str) -> dict[str, Any]:
     try:
         return _method(name)
     except InlayError as error:
-        return {"help": str(error), "weight_level": None, "identity_at_start": None, "options": []}
+        unknown = dict.fromkeys(("weight_level", "identity_at_start", "learning_rate"))
+        return {"help": str(error), **unknown, "options": []}
 
 
 def _task(name: str) -> dict[str, Any]:
@@ -183,7 +185,8 @@ def _show_method(screen: Console, found: Mapping[str, Any]) -> None:
     _paragraphs(screen, _about(methods.find(found["name"])))
     runs = "its rows run in a pass of their own" if found["weight_level"] else "its rows share a pass with others"
     start = "exactly the base" if found["identity_at_start"] else "near the base, not exactly"
-    screen.print(f"in a batch    {runs}\nat the start  {start}\n")
+    rate = f"{found['learning_rate']:g}, unless --lr says otherwise"
+    screen.print(f"in a batch     {runs}\nat the start   {start}\nlearning rate  {rate}\n")
     _option_table(screen, found["options"], Method)
 
 

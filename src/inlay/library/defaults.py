@@ -112,6 +112,8 @@ CHANGED_OPTIONS: dict[str, frozenset[str]] = {
     "diffprune": frozenset({"gate_lr"}),
 }
 """The same for options, by the name of their method."""
+RATES: dict[str, float] = {"adapterbias": 1e-3, "bitfit": 1e-3}
+"""The first learning rates of methods whose own rate is another one today; few-shot runs had half of it."""
 
 _TABLES = {methods.kind: METHODS, tasks.kind: TASKS}
 
@@ -176,6 +178,9 @@ def restated(written: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = {key: {**RUN, **LATER}[key] for key in sorted(CHANGED) if key not in written} | dict(written)
     method = found.get("method", RUN["method"])
+    rate = RATES.get(method.split(":")[0]) if isinstance(method, str) else None
+    if rate is not None and found.get("lr") is None:
+        found["lr"] = rate / 2 if found.get("few_shot") else rate
     if isinstance(method, str) and (silent := _silent(method)):
         name, given = config.split_spec(method)
         options = {**given, **{key: config.text_of(METHODS[name][key]) for key in silent}}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -106,6 +106,8 @@ _GATE = ("low", "high", "temperature", "gate", "gate_lr")
 @dataclass(frozen=True, kw_only=True)
 class AdapterBias(SlotMethod):
     """A vector and a linear layer per transformer layer."""
+
+    learning_rate: ClassVar[float] = 3e-3
 
     share: Literal["none", "v", "alpha", "both"] = option("none", "what all layers share")
     alpha: bool = option(True, "weigh the shift by token; false: the same shift for every token")

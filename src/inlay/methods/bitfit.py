@@ -9,6 +9,7 @@ The paper's subset is that of the queries and of "the second MLP layer", which i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -42,6 +43,8 @@ class BiasShift(Delta):
 @dataclass(frozen=True, kw_only=True)
 class BitFit(SlotMethod):
     """Biases of the encoder layers; those outside the layers stay frozen."""
+
+    learning_rate: ClassVar[float] = 3e-3
 
     sites: str = option("all", "whose biases: all, or projections and norms joined by +, such as attn.q+ffn.in")
 

@@ -28,6 +28,11 @@ FOLDS = 5
 """Of a few-shot run that has no more rows than that, for training and validation together."""
 
 
+def own_rate(method: Method, few_shot: bool | None) -> float:
+    """The learning rate of a run that is given none."""
+    return method.learning_rate * (FEW_SHOT_RATE if few_shot else 1.0)
+
+
 def may_begin_by_itself(run: Run) -> bool:
     """Whether a run may be few-shot without being told to: nobody has said how long to train, or by whom."""
     said = (run.epochs, run.max_steps, run.eval_every, run.patience)

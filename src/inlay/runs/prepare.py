@@ -26,13 +26,14 @@ from inlay.engine.predict import row_limit
 from inlay.errors import DataError, RunError
 from inlay.heads.head import head_part
 from inlay.heads.pool import choose as choose_pool
+from inlay.library.defaults import RATES
 from inlay.methods.bitfit import BitFit
 from inlay.methods.diffprune import DiffPrune
 from inlay.methods.finetune import Finetune
 from inlay.methods.lora import Lora
 from inlay.methods.norms import Norms
 from inlay.runs.encoded import Encoder, content
-from inlay.runs.few import folds_of, is_few_shot
+from inlay.runs.few import folds_of, is_few_shot, own_rate
 from inlay.runs.inputs import SAMPLE, choose_columns, name_of, open_inputs
 from inlay.runs.length import settled
 from inlay.runs.run import Run
@@ -91,6 +92,8 @@ class Prepared:
         few = is_few_shot(self.run, self.task, self.method, len(self.train.examples))
         run = settled(self.run, rows, len(self.validation.examples), few, len(self.folds))
         run = run.model_copy(update={"teacher": self.teacher["ref"]}) if self.teacher else run
+        if run.lr is None and self.method.name in RATES:  # else files that say none would mean another one
+            run = run.model_copy(update={"lr": own_rate(self.method, few)})
         object.__setattr__(self, "run", run)
 
 

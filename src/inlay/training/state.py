@@ -10,6 +10,7 @@ from torch import Tensor
 
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
+from inlay.library.defaults import restated
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import STATE, Job
 from inlay.training.slots import Slots, Snapshot, places_of
@@ -79,6 +80,7 @@ def _refuse_change(job: Job, config: Mapping[str, Any], data: str, teacher: Mapp
             f"{job.name} started with the teacher {teacher['ref']}, not {job.data.teacher['ref']}; "
             f"pass --teacher {teacher['ref']} to resume, or start over (--restart)"
         )
+    config, now = restated(config), restated(now)
     if config != now:
         changed = sorted(key for key in config.keys() | now.keys() if config.get(key) != now.get(key))
         raise RunError(
