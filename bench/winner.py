@@ -194,8 +194,12 @@ class Unit:
     def counts(self, numbers: Sequence[int]) -> Any:
         return np.bincount(numbers, minlength=len(self.cases))
 
-    def verdict(self, metric: str) -> tuple[list[int], int]:
-        """The runs of the setting that the rule of `inlay sweep` takes, and its one run."""
+    def verdict(self, metric: str, losses: bool = True) -> tuple[list[int], int]:
+        """The runs of the setting that the rule of `inlay sweep` takes, and its one run.
+
+        Args:
+            losses: whether the rule knows them; else the setting nearest to the defaults wins within the error.
+        """
         from inlay.bank.delta import parse
         from inlay.engine.evaluate import PARTS, kept_without
         from inlay.sweeps.grid import read_grid
@@ -209,8 +213,10 @@ class Unit:
         for i, case in enumerate(self.cases):
             setting = {"method": METHOD, "lr": case.rate * own, "size": case.width}
             replicates = [float(each[i, own_rows].mean()) for own_rows in kept]
-            seen = [{"metrics": {}, "validation_loss": float(self.losses[i].mean())}]
+            loss = float(self.losses[i].mean())
+            seen = [{"metrics": {}, "validation_loss": loss}]
             more = {"replicates": replicates, "history": seen, "parameters": {"adapter": case.width}}
+            more |= {"loss": loss} if losses else {}
             value = float(each[i].mean())
             rows.append(Run(str(i), i, str(i), setting, case.seed, {}, "done", metric, value, **more))
         space, _ = read_grid({"data": ""}, {"lr": [r * own for r in RATES], "size": list(WIDTHS)})
@@ -228,7 +234,8 @@ def rules(unit: Unit) -> dict[str, float]:
     by_score = max(settings.values(), key=lambda own: (hits[own].mean(), -losses[own].mean()))
     by_loss = min(settings.values(), key=lambda own: losses[own].mean())
     careful, one = unit.verdict("accuracy")
-    careful_loss, one_loss = unit.verdict("loss")
+    near, one_near = unit.verdict("accuracy", losses=False)
+    near_loss, one_near_loss = unit.verdict("loss", losses=False)
     runs = range(len(unit.cases))
     best = max(runs, key=lambda i: (hits[i], -losses[i]))
     judge, count = loss_of_mean(unit.chances), len(unit.cases)
@@ -241,9 +248,11 @@ def rules(unit: Unit) -> dict[str, float]:
         "best mean score, its best seed": unit.alone(max(by_score, key=lambda i: (hits[i], -losses[i]))),
         "best mean loss, its best seed": unit.alone(min(by_loss, key=lambda i: losses[i])),
         "careful (inlay sweep)": unit.alone(one),
-        "careful, by loss": unit.alone(one_loss),
+        "within the error, nearest to the default": unit.alone(one_near),
+        "by loss, within the error, nearest to the default": unit.alone(one_near_loss),
         "careful, its seeds together": unit.score(unit.counts(careful)),
-        "careful by loss, its seeds together": unit.score(unit.counts(careful_loss)),
+        "within the error, nearest, its seeds together": unit.score(unit.counts(near)),
+        "by loss, within the error, nearest, its seeds together": unit.score(unit.counts(near_loss)),
         "default, its seeds together": unit.score(unit.counts(default)),
         f"greedy {PICKS}, at most half (inlay sweep --ensemble)": unit.score(greedy[PICKS // 2]),
         f"greedy {PICKS}, as often as it likes": unit.score(greedy[None]),

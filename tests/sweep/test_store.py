@@ -231,12 +231,13 @@ def test_a_file_of_the_first_format_becomes_one_of_today_and_a_newer_one_is_refu
     path.write_bytes((GOLDEN / "sweep.db").read_bytes())
     before = read_rows(path)
     with Store(path) as store:
-        assert store.about("format") == 2
-        store.set({before[0].id: {"replicates": [0.5, 0.25]}})
+        assert store.about("format") == 3
+        store.set({before[0].id: {"replicates": [0.5, 0.25], "loss": 0.5}})
     after = read_rows(path)
     assert [row.replicates for row in after] == [[0.5, 0.25], *([] for _ in before[1:])]
+    assert [row.loss for row in after] == [0.5, *(None for _ in before[1:])]
     assert [(row.id, row.value, row.config) for row in after] == [(row.id, row.value, row.config) for row in before]
     with Store(path) as store:
-        store.note("format", 3)
+        store.note("format", 4)
     with pytest.raises(RunError, match="another version of Inlay"):
         Store(path)

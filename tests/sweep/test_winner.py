@@ -105,6 +105,41 @@ CHANGES = ({7, 17, 10, 20, 30}, {27, 37, 40}, set(range(40, 47)) | set(range(60,
 """Rows that are right instead of wrong, or the other way round: somewhat worse, somewhat better, much worse."""
 
 
+def test_of_those_within_the_error_the_one_with_the_lowest_loss_wins():
+    base = [i % 10 < 7 for i in range(200)]
+    near, far, poor = ([not right if i in changed else right for i, right in enumerate(base)] for changed in CHANGES)
+    grid = {"lr": [1e-3, 2e-3, 1e-2, 3e-2]}
+
+    def rows(**losses: float) -> list[Row]:
+        rights = {"near": (2e-3, near), "far": (1e-2, far), "base": (3e-2, base), "poor": (1e-3, poor)}
+        return [row(setting(lr), 0, right, loss=losses.get(name)) for name, (lr, right) in rights.items()]
+
+    found = verdict(rows(near=0.5, far=0.6, base=0.4, poor=0.1), grid=grid)
+    assert found.entry.setting["lr"] == 3e-2  # not `poor`, whose score is clearly worse
+    assert found.why.startswith("lr=0.01 is best by 0.0")
+    lowest = "lr=0.03 has the lowest validation loss (0.4000 against 0.6000), so it wins"
+    assert found.why.endswith(f"less than one standard error, and {lowest}")
+    found = verdict(rows(near=0.5, far=0.3, base=0.4, poor=0.1), grid=grid)
+    assert found.entry.setting["lr"] == 1e-2
+    assert found.why.endswith("and lr=0.01 has the lowest validation loss (0.3000 against 0.4000), so it wins")
+    assert verdict(rows(near=0.5, far=0.6, poor=0.1), grid=grid).entry.setting["lr"] == 2e-3  # as if none were known
+
+
+def test_where_scores_are_equal_the_lowest_loss_wins_in_its_best_seed():
+    rows = [row(setting(1e-3), s, 0.7, loss=loss) for s, loss in enumerate((0.5, 0.6))]
+    rows += [row(setting(3e-3), s, 0.7, loss=loss) for s, loss in enumerate((0.7, 0.2))]
+    found = verdict(rows, seeds=2)
+    assert (found.entry.setting["lr"], found.run.seed) == (3e-3, 1)
+    assert found.why.startswith("lr=0.001 and lr=0.003 are equally good, and lr=0.003 has the lowest validation loss")
+
+
+def test_a_score_that_is_clearly_better_wins_whatever_the_loss():
+    usual = outcomes(400, 0.6, 0)
+    better = [right or i % 4 == 0 for i, right in enumerate(usual)]
+    found = verdict([row(setting(1e-3), 0, usual, loss=0.1), row(setting(3e-3), 0, better, loss=0.9)])
+    assert found.entry.setting["lr"] == 3e-3
+
+
 def test_parts_are_of_no_kind_and_have_every_row_once():
     kept = kept_without(200, PARTS)
     assert sorted(i for own in kept for i in set(range(200)) - set(own)) == list(range(200))
@@ -209,6 +244,7 @@ def test_runs_of_a_sweep_note_their_replicates_and_single_runs_do_not():
     run = inlay.Run(data=work.texts(30), batch_size=4, max_steps=2, val_size=9)
     found = inlay.sweep(work.host(), run, {"lr": [1e-3, 1e-2]})
     for one in found.rows:
+        assert one.loss is not None
         assert len(one.replicates) == 9
         assert statistics.fmean(one.replicates) == pytest.approx(one.value)  # a share, of parts of one row each
     assert found.verdict is not None

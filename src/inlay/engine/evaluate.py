@@ -20,6 +20,7 @@ from inlay.errors import DataError, RunError
 from inlay.tasks import Answer, Example, Row, RowOutputs, Task
 
 if TYPE_CHECKING:
+    from inlay.base.load import Base
     from inlay.engine.host import Host
 
 
@@ -151,3 +152,13 @@ def replicates(
             return []
         found.append(scores.get(metric, math.nan))
     return found if all(map(math.isfinite, found)) else []
+
+
+def calibrated_loss(task: Task, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base) -> float | None:
+    """The mean loss of answers at the task's temperature, if it has one; None for a task that gives no answers."""
+    if not task.gives_answers:
+        return None
+    temperature = getattr(task, "temperature", 1.0)
+    if isinstance(outputs, RowOutputs):
+        return task.loss(RowOutputs(outputs.logits.float() / temperature), rows, base).item()
+    return task.loss([out.float() / temperature for out in outputs], rows, base).item()

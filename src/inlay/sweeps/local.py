@@ -197,6 +197,7 @@ def fields_of(host: Host, job: Job, adapter: Adapter | None) -> dict[str, Any]:
         "metrics": found.metrics,
         "history": found.history,
         "replicates": job.replicates,
+        "loss": job.validation_loss,
         "parameters": found.parameters,
         "seconds": found.seconds,
         "tokens": job.tokens,

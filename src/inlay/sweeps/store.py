@@ -24,8 +24,8 @@ from inlay.library.storage import PART
 from inlay.sweeps.trial import Trial
 from inlay.training.checkpoint import Checkpoint
 
-_FORMATS = (1, 2)
-"""2 has `replicates`; a file of 1 becomes one of 2 when it is opened to write."""
+_FORMATS = (1, 2, 3)
+"""2 has `replicates`, 3 also `loss`; an older file becomes one of 3 when it is opened to write."""
 APPLICATION = 0x494E4C59
 """What SQLite keeps in a file's header to say whose it is: INLY."""
 _ID = re.compile(r"[0-9a-f]{20}")
@@ -58,7 +58,8 @@ create table if not exists asked (
     primary key (study, number, seed)
 );
 """
-_LATER = "alter table runs add column replicates text not null default '[]'"
+_LATER = {"replicates": "text not null default '[]'", "loss": "real"}
+"""Columns that runs did not have at first."""
 _JSON = ("setting", "config", "metrics", "history", "parameters", "replicates")
 ENDED = ("done", "pruned", "failed")
 
@@ -88,6 +89,8 @@ class Row:
     error: str = ""
     replicates: list[float] = field(default_factory=list, repr=False)
     """The value without the first, second ... part of the validation rows; empty if nobody has noted them."""
+    loss: float | None = None
+    """Of the validation rows, with calibrated answers; None if nobody has noted it."""
     number: int | None = None
     """Which trial of a search it belongs to."""
 
@@ -129,8 +132,10 @@ class Store:
         if self.about("format", _FORMATS[0]) not in _FORMATS:
             raise RunError(f"{self.path} was written by another version of Inlay")
         with self._transaction():
-            if "replicates" not in [column[1] for column in self._db.execute("pragma table_info(runs)")]:
-                self._db.execute(_LATER)
+            there = [column[1] for column in self._db.execute("pragma table_info(runs)")]
+            for name, kind in _LATER.items():
+                if name not in there:
+                    self._db.execute(f"alter table runs add column {name} {kind}")
             self.note("format", _FORMATS[-1])
 
     @property

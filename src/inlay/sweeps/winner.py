@@ -1,8 +1,10 @@
-"""Which setting wins: the one-standard-error rule, towards the defaults.
+"""Which setting wins: of those that the score cannot tell from the best, the one with the lowest validation loss.
 
-The best of many settings on a few hundred validation rows is mostly the luckiest. So a setting must be better than the
-defaults by more than the error of the difference: among the settings that are not worse than the best by more than one
-standard error, the one nearest to the defaults wins (Breiman et al., 1984, who take the simplest tree).
+The best of many settings on a few hundred validation rows is mostly the luckiest: a score moves in steps of one row.
+The loss of calibrated answers says more about the same rows. So among the settings that are not worse than the best by
+more than one standard error, the one with the lowest loss wins; docs/results.md has what that is worth. Where losses
+are not known (files of format 2), the one nearest to the defaults does (Breiman et al., 1984, who take the simplest
+tree).
 
 The error of a difference is the larger of two. The one of the validation rows is a jackknife (engine/evaluate.py),
 paired: runs of one seed are scored on the same rows, and err on many of the same. The one of the seeds is the usual
@@ -14,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +69,10 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
         return distances.get(key(entry.setting), 0.0), entry.parameters, entry.rank
 
     close = [entry for entry in others if gain(entry) < (errors[key(entry.setting)] or 0.0) or not gain(entry)]
+    losses = [_mean_loss(entry) for entry in (best, *close)]
+    known = [loss for loss in losses if loss is not None]
+    if close and len(known) == len(losses):
+        return _by_loss(best, close, known, gain, errors, keys)
     chosen = min([best, *close], key=order)
     nearest = min([best, *others], key=order)
     beside = chosen if chosen is not best else nearest
@@ -84,8 +90,8 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
         why = f"{_named(best, keys)} and {name} are equally good, so {name}, {near}, wins"
         return Verdict(chosen, lowest_loss(chosen), why, 0.0, error)
     if error is None:
-        known = f"{_named(best, keys)} is best by {gain(beside):.4f}; one run says nothing about the error of that"
-        return Verdict(best, lowest_loss(best), known, gain(beside))
+        why = f"{_named(best, keys)} is best by {gain(beside):.4f}; one run says nothing about the error of that"
+        return Verdict(best, lowest_loss(best), why, gain(beside))
     by = f"{_named(best, keys)} is best by {gain(beside):.4f} ± {error:.4f}"
     if chosen is best:
         why = f"{by}, which is more than one standard error, so it wins over {_named(beside, keys)}"
@@ -94,9 +100,43 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
     return Verdict(chosen, lowest_loss(chosen), why, gain(beside), error)
 
 
+def _by_loss(
+    best: Entry,
+    close: Sequence[Entry],
+    losses: Sequence[float],
+    gain: Callable[[Entry], float],
+    errors: Mapping[str, float | None],
+    keys: Sequence[str],
+) -> Verdict:
+    """The setting with the lowest loss, of the best and those that its score cannot tell from it.
+
+    Args:
+        losses: of the best, then of those.
+    """
+    ranked = sorted(zip(losses, (best, *close), strict=True), key=lambda one: (one[0], one[1].rank))
+    (lowest, chosen), (second, runner_up) = ranked[:2]
+    beside = runner_up if chosen is best else chosen
+    error, names = errors[key(beside.setting)], (_named(best, keys), _named(chosen, keys))
+    if gain(beside):
+        by = f"{names[0]} is best by {gain(beside):.4f} ± {error:.4f}, which is less than one standard error"
+    else:
+        by = f"{names[0]} and {_named(beside, keys)} are equally good"
+    than = second if chosen is best else losses[0]
+    why = f"{by}, and {names[1]} has the lowest validation loss ({lowest:.4f} against {than:.4f}), so it wins"
+    return Verdict(chosen, lowest_loss(chosen), why, gain(beside), error)
+
+
+def _mean_loss(entry: Entry) -> float | None:
+    """Over the seeds, with calibrated answers; None where nobody has noted it."""
+    losses = [row.loss for row in entry.runs if row.loss is not None]
+    return statistics.fmean(losses) if len(losses) == len(entry.runs) else None
+
+
 def lowest_loss(entry: Entry) -> Row:
     """The run of a setting with the lowest validation loss; the best by score where losses are not known."""
-    losses = [validation_loss(row) for row in entry.runs]
+    losses = [row.loss for row in entry.runs]
+    if None in losses:
+        losses = [validation_loss(row) for row in entry.runs]
     known = [loss for loss in losses if loss is not None]
     return entry.runs[losses.index(min(known))] if len(known) == len(losses) else entry.best
 

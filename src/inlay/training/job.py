@@ -20,7 +20,7 @@ from torch import Tensor
 from inlay import metrics
 from inlay.bank.noise import generator
 from inlay.errors import RunError
-from inlay.runs.few import FEW_SHOT_RATE
+from inlay.runs.few import own_rate
 from inlay.runs.prepare import Prepared, Split
 from inlay.runs.run import Run
 from inlay.tasks import Example, Row, Task
@@ -102,6 +102,8 @@ class Job:
     """Whether its score is compared with those of other settings, so that its error must be known."""
     replicates: list[float] = field(default_factory=list)
     """The deciding score without the first, second ... part of the validation rows, if it is compared."""
+    validation_loss: float | None = None
+    """With calibrated answers, if it is compared."""
     _order: tuple[tuple[int, int], list[list[int]]] = ((-1, -1), [])
 
     def __post_init__(self) -> None:
@@ -147,7 +149,7 @@ class Job:
     def lr(self) -> float:
         """The learning rate of the next step: a linear rise, then a linear fall to zero, or none."""
         run = self.data.run
-        own = self.data.method.learning_rate * (FEW_SHOT_RATE if run.few_shot else 1.0)
+        own = own_rate(self.data.method, run.few_shot)
         given = run.pretrain_lr if self.stage.kind == "text" and run.pretrain_lr is not None else run.lr
         return self._scheduled(given if given is not None else own)
 
@@ -353,5 +355,6 @@ STATE = (
     "gates",
     "held_out",
     "replicates",
+    "validation_loss",
 )
 """What a checkpoint keeps of a job beside tensors."""
