@@ -114,8 +114,8 @@ def sweep(
         random: draw so many combinations instead of all.
         search: `optuna` asks for settings one by one, `trials` of them. Its `pruner` is median, hyperband or none.
         seeds: how many seeds every setting runs with, from the run's own.
-        select: what wins: the best mean over seeds, or the best single run; `careful` takes the best mean only if it
-            is better than settings nearer to the defaults by more than a standard error.
+        select: what wins: the best mean over seeds, or the best single run; `careful` takes, of all settings
+            that are less than a standard error worse than the best mean, the one with the lowest validation loss.
         ensemble: choose so many runs, with repetition, that answer best together (`Sweep.ensemble`). All runs then
             hold out the same rows.
         report: a metric to show beside `run.metric`, which decides.
