@@ -57,6 +57,9 @@ def test_several_adapters_on_texts_of_their_own():
     assert column(found, "shaken", "alpha") == pytest.approx(wanted.tolist(), rel=1e-5)
     assert wanted.std() > 0.01, "or the comparison says nothing"
     assert found.summary["top: layer with the largest |alpha|"] == 1
+    assert found.about.count(" texts") == 3
+    each = alpha(host, {"a": SOME, "top": SOME}).about
+    assert each.endswith(f"of {len(SOME)} texts each")
     assert found.summary["a: mean |alpha| over layers"] == pytest.approx(2.0)
 
 

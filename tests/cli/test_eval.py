@@ -72,11 +72,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.mark.parametrize("task", ROWS)
 def test_the_metrics_are_those_of_training(place: Place, task: str):
     found = place.eval(task, place.root / f"{task}-val.jsonl")
-    with_classes = task in ("classification", "tagging")
+    with_classes = task in ("classification", "multilabel", "tagging")
     assert found.keys() == {"name", "rows", "metrics", *(["majority"] if with_classes else [])}
     assert (found["name"], found["rows"]) == (task, 10)
     assert found["metrics"] == pytest.approx(place.documents[task]["metrics"]["validation"], rel=1e-5)
     assert found["metrics"] == pytest.approx(place.documents[task]["metrics"]["test"], rel=1e-5)
+
+
+def test_the_majority_of_labels_is_said_in_words(place: Place):
+    found = place.eval("multilabel", place.root / "multilabel-val.jsonl")["majority"]
+    assert isinstance(found["label"], list)
+    assert set(found["metrics"]) == set(place.documents["multilabel"]["metrics"]["validation"])
+    out = place.call("eval", "multilabel", place.root / "multilabel-val.jsonl").stdout
+    assert f"majority: always {', '.join(found['label']) or 'no label'}\n" in out
 
 
 @pytest.mark.parametrize("task", ["regression", "mlm"])

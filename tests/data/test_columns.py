@@ -92,6 +92,16 @@ GUESSES: dict[str, tuple[list[dict[str, Any]], str, Columns]] = {
         "classification",
         Columns(text="review", label="rating"),
     ),
+    "whole numbers, most of them different": (
+        table(text=LONG * 5, score=[1_000_000 + 7 * i for i in range(19)] + [1_000_000]),
+        "regression",
+        Columns(text="text", label="score"),
+    ),
+    "many whole numbers that repeat": (
+        table(text=LONG * 5, score=[i % 10 for i in range(20)]),
+        "classification",
+        Columns(text="text", label="score"),
+    ),
     "lists of labels": (
         table(text=LONG, labels=[["late", "staff"], ["staff"], [], ["time"]], id=list("abcd")),
         "multilabel",

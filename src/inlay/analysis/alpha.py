@@ -36,12 +36,15 @@ def alpha(host: Host, examples: Mapping[str, Sequence[Example]]) -> Finding:
     asked = [(name, text) for name, some in examples.items() for text in texts.read(host, name, some)]
     found = texts.weights(host, asked)
     rows: list[tuple[str, int, float, float]] = []
+    counts: list[str] = []
     for name in examples:
-        own = torch.cat([alpha for (of, _), alpha in zip(asked, found, strict=True) if of == name], 1)
+        mine = [alpha for (of, _), alpha in zip(asked, found, strict=True) if of == name]
+        own = torch.cat(mine, 1)
+        counts.append(f"{own.shape[1]:,} tokens of {len(mine):,} texts")
         mean = own.double().abs().mean(1).tolist()
         rows += [(name, i, m, m * v) for i, (m, v) in enumerate(zip(mean, _lengths(host, name), strict=True))]
-    tokens = sum(alpha.shape[1] for alpha in found)
-    about = f"mean |alpha| per layer of {', '.join(examples)}: {tokens:,} tokens of {len(asked):,} texts"
+    shown = f"{counts[0]} each" if len(counts) > 1 and len(set(counts)) == 1 else ", ".join(counts)
+    about = f"mean |alpha| per layer of {', '.join(examples)}: {shown}"
     columns = ("adapter", "layer", "alpha", "shift")
     return Finding("alpha", about, columns, rows, lambda: _draw(rows), _summary(rows))
 

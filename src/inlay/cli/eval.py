@@ -149,4 +149,6 @@ def _show(screen: Console, document: Mapping[str, Any], metric: str) -> None:
     screen.print(f"{document['name']} on {document['rows']:,} rows\n")
     screen.print(table)
     if guess:
-        screen.print(f"majority: always {guess['label']!r}", style="dim", soft_wrap=True)
+        from inlay.comparison.baselines import in_words
+
+        screen.print(f"majority: {in_words(guess['label'])}", style="dim", soft_wrap=True)

@@ -136,6 +136,10 @@ def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
         screen.print("\nnot as in the paper:")
     for text in found.differences:
         screen.print(f"- {text}", soft_wrap=True)
+    if recipe.notes:
+        screen.print("\nabout this recipe:", style="dim")
+    for text in recipe.notes:
+        screen.print(f"- {text}", style="dim", soft_wrap=True)
 
 
 def _chosen(line: Line) -> str:

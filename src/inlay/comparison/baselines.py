@@ -78,12 +78,25 @@ def commonest(task: Task, seen: Sequence[Example], labels: Sequence[str]) -> Ans
     return _COMMONEST[task.kind](seen, labels)
 
 
-def majority(task: Task, examples: Sequence[Example], labels: Sequence[str]) -> tuple[str, dict[str, float]] | None:
-    """The class or tag that these examples have most often, and the scores of always giving it; None without any."""
-    if task.kind not in ("classification", "tagging"):
+def majority(
+    task: Task, examples: Sequence[Example], labels: Sequence[str]
+) -> tuple[str | list[str], dict[str, float]] | None:
+    """The class, labels or tag that these examples have most often, and the scores of always giving it; None where
+    answers are no classes."""
+    if task.kind not in ("classification", "multilabel", "tagging"):
         return None
-    label = _most([name for e in examples for name in task.label_names(e)], labels)
-    return label, task.score(examples, commonest(task, examples, labels)(examples), labels)
+    answers = commonest(task, examples, labels)(examples)
+    return constant(answers[0]), task.score(examples, answers, labels)
+
+
+def constant(answer: Answer) -> str | list[str]:
+    """What an answer of `commonest` says: a class, labels, or the tag of all words."""
+    return answer["label"] if "label" in answer else answer["tags"][0]  # type: ignore[no-any-return]
+
+
+def in_words(given: str | Sequence[str]) -> str:
+    """`always 'spam'`, `always late, refund` or `always no label`."""
+    return f"always {given!r}" if isinstance(given, str) else f"always {', '.join(given) or 'no label'}"
 
 
 def _class(seen: Sequence[Example], labels: Sequence[str]) -> Answering:

@@ -68,6 +68,8 @@ _LONGEST_LABEL = 60
 """Characters."""
 _SHORTEST_TEXT = 10
 """Characters, on average, of a column that reads like text."""
+_ENOUGH_NUMBERS = 20
+"""From so many values on, whole numbers that hardly repeat are amounts, not classes."""
 _UNNAMED = re.compile(r"column\d+")
 
 
@@ -192,8 +194,11 @@ def task(seen: Sequence[Seen], asked: Mapping[str, str], hinted: Mapping[str, st
         return "qa" if asks else "classification"
     if label.kind == "list":
         return "multilabel"
-    whole = label.kind != "number" or all((_number(value) or 0.0).is_integer() for value in label.values)
-    return "classification" if whole else "regression"
+    if label.kind != "number":
+        return "classification"
+    whole = all((_number(value) or 0.0).is_integer() for value in label.values)
+    repeats = len(label.values) < _ENOUGH_NUMBERS or 2 * label.distinct <= len(label.values)
+    return "classification" if whole and repeats else "regression"
 
 
 def texts(

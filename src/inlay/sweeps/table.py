@@ -2,8 +2,8 @@
 
 `mean` ranks settings by the mean over their seeds, and takes the best seed of the best setting; a setting of which not
 every seed was done comes after those of which all were. `best` ranks by the best single run. Ties go to fewer
-parameters, then to what was given first. `careful` ranks as `mean` does, but of the first and those that are not worse by
-more than the error of the difference the one with the lowest validation loss wins (winner.py).
+parameters, then to what was given first. `careful` ranks as `mean` does, but of the first and those that are not worse
+by more than the error of the difference the one with the lowest validation loss wins (winner.py).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Sweep:
 
     def document(self) -> dict[str, Any]:
         """What `inlay sweep --json` prints."""
-        names = ("id", "label", "setting", "seed", "state", "value", "loss", "metrics", "seconds", "tokens", "parameters")
+        names = "id label setting seed state value loss metrics seconds tokens parameters".split()
         return {
             "name": self.name,
             "version": self.version,
