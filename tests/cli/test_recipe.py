@@ -94,6 +94,8 @@ def test_run(base: str, tmp_path: Path):
     assert "85.0 | " in lines[at + 2]
     assert re.search(r"^Adapters \(4-8\): (First )?houlsby:size=[48] lr=0.01?", done.stdout, re.M)
     assert "- seeds: 1 instead of 2" in lines
+    assert lines.index("about this recipe:") > lines.index("- seeds: 1 instead of 2")
+    assert "- The paper does not say how warm the oven was." in lines
     assert (tmp_path / "library" / "recipes" / "mine.sqlite").exists()
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 7
     again = call("run", *how, "--json")

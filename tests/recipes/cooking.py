@@ -18,6 +18,7 @@ measured = "{measured}"
 seeds = 2
 report = "{report}"
 dev_is_test = {dev_is_test}
+notes = ["The paper does not say how warm the oven was."]
 
 [settings]
 batch_size = 4
