@@ -12,6 +12,7 @@ from training import work
 
 import inlay
 from inlay.analysis.curves import MOST, curves, row_of
+from inlay.analysis.runs import lr_of
 from inlay.errors import RunError
 
 ONE = [evaluation(10, 0.4, 2.0), evaluation(20, 0.8, 1.0), evaluation(30, 0.6, 1.5)]
@@ -77,6 +78,13 @@ def test_an_adapter_keeps_its_curve_and_the_loss_is_that_of_the_validation_rows(
     found = curves([row_of(result.adapter, {})])
     assert [line["metric"] for line in found.document()["rows"]] == [e["metrics"]["accuracy"] for e in result.history]
     assert [line["loss"] for line in found.document()["rows"]] == [e["validation_loss"] for e in result.history]
+
+
+def test_a_file_that_says_no_learning_rate_has_the_one_of_its_day():
+    adapter = inlay.Adapter(
+        "bitfit", "x", {}, about={"config": {"data": "x", "method": "bitfit"}, "history": [{"metrics": {}}]}
+    )
+    assert lr_of(row_of(adapter, {})) == 1e-3
 
 
 def test_mistakes():

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import tiny
 import torch
-import torch.nn.functional as F
 
 import inlay
 from inlay.engine import predict
-from inlay.engine.evaluate import calibrated_loss, outputs_of, score
+from inlay.engine.evaluate import outputs_of, score
 from inlay.engine.predict import run_rows
 from inlay.tasks import Example, Row, RowOutputs, parse
 
@@ -117,17 +116,15 @@ def test_windows_of_one_example_are_scored_together():
     assert score(host, "a", examples, rows, outputs)["accuracy"] == 1.0
 
 
-def test_the_loss_of_calibrated_answers_is_that_of_logits_over_the_temperature(host):
-    logits, targets = torch.randn(6, 3, generator=torch.Generator().manual_seed(1)), [0, 2, 1, 1, 0, 2]
-    rows = [Row([1], None, target) for target in targets]
-    task = parse("classification:temperature=2.5")
-    expected = F.cross_entropy(logits / 2.5, torch.tensor(targets)).item()
-    for outputs in (RowOutputs(logits), list(logits)):
-        assert calibrated_loss(task, outputs, rows, host.base) == pytest.approx(expected)
-    assert F.cross_entropy(logits, torch.tensor(targets)).item() != pytest.approx(expected)
-    numbers = [Row([1], None, value) for value in (0.5, -1.0)]
-    values = torch.tensor([[0.0], [1.0]])
-    assert calibrated_loss(parse("regression"), RowOutputs(values), numbers, host.base) == pytest.approx(
-        (0.25 + 4.0) / 2
-    )
-    assert calibrated_loss(parse("mlm"), [], [], host.base) is None
+def test_parts_of_all_widths_are_those_of_each_alone(host):
+    """Widths share arrays, of which parts are slices."""
+    for name, labels in (("two", 2), ("many", 40), ("again", 2), ("three", 3)):
+        host.add(name, "lora:rank=2", labels=labels, seed=labels)
+        tiny.shake(host, name)
+    rows = [Row([1 + i % 7] * (1 + i % 5), None) for i in range(12)]
+    parts = [("two", rows), ("many", rows[3:]), ("again", rows[:5]), ("three", rows), ("two", rows[:2])]
+    together = outputs_of(host, parts)
+    assert [tuple(found.logits.shape) for found in together] == [(12, 2), (9, 40), (5, 2), (12, 3), (2, 2)]
+    for part, found in zip(parts, together, strict=True):
+        (alone,) = outputs_of(host, [part])
+        torch.testing.assert_close(found.logits, alone.logits)

@@ -12,6 +12,7 @@ from training import work
 
 import inlay
 from inlay.errors import RunError
+from inlay.methods.adapterbias import AdapterBias
 
 SPACE = {"method": "houlsby,adapterbias", "size": "2..8", "lr": "1e-4..1e-1"}
 
@@ -49,6 +50,19 @@ def test_as_many_settings_as_asked_for(optuna: Any):
     assert all(1e-4 <= row.setting["lr"] <= 1e-1 for row in found.rows)
     assert all(isinstance(row.setting.get("size", 2), int) for row in found.rows)
     assert {"size" in row.setting for row in found.rows if row.setting["method"] == "adapterbias"} <= {False}
+
+
+def test_a_search_begins_anew_where_a_methods_own_learning_rate_has_changed(
+    optuna: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its trials would be other ones under the same numbers."""
+    grid, how = {"method": "adapterbias", "warmup": "0.1..0.3"}, {"store": tmp_path / "it.sqlite", "run": run(epochs=1)}
+    with monkeypatch.context() as before:
+        before.setattr(AdapterBias, "learning_rate", 1e-3)
+        old = search(grid, trials=2, **how)
+    new = search(grid, trials=3, **how)
+    assert {row.config["lr"] for row in old.rows} == {1e-3}
+    assert ({row.config["lr"] for row in new.rows}, len(new.rows)) == ({3e-3}, 3)
 
 
 @pytest.mark.full

@@ -121,6 +121,7 @@ def test_of_those_within_the_error_the_one_with_the_lowest_loss_wins():
     assert found.why.endswith(f"less than one standard error, and {lowest}")
     found = verdict(rows(near=0.5, far=0.3, base=0.4, poor=0.1), grid=grid)
     assert found.entry.setting["lr"] == 1e-2
+    assert " over lr=0.03, which is less than one standard error, " in found.why
     assert found.why.endswith("and lr=0.01 has the lowest validation loss (0.3000 against 0.4000), so it wins")
     assert verdict(rows(near=0.5, far=0.6, poor=0.1), grid=grid).entry.setting["lr"] == 2e-3  # as if none were known
 
@@ -131,6 +132,16 @@ def test_where_scores_are_equal_the_lowest_loss_wins_in_its_best_seed():
     found = verdict(rows, seeds=2)
     assert (found.entry.setting["lr"], found.run.seed) == (3e-3, 1)
     assert found.why.startswith("lr=0.001 and lr=0.003 are equally good, and lr=0.003 has the lowest validation loss")
+
+
+def test_where_losses_are_equal_too_the_default_wins():
+    rows = [row(setting(lr), 0, 0.7, loss=0.5 + lr / 1e5) for lr in (3e-3, 1e-3)]
+    found = verdict(rows)
+    assert found.entry.setting["lr"] == 1e-3
+    equal = "their validation losses are equal, so lr=0.001, nearer to the defaults, wins"
+    assert found.why == f"lr=0.003 and lr=0.001 are equally good, and {equal}"
+    lost = [row(setting(lr), 0, 0.7, loss=math.inf) for lr in (3e-3, 1e-3)]
+    assert verdict(lost).why.endswith("so lr=0.001, the default, wins")
 
 
 def test_a_score_that_is_clearly_better_wins_whatever_the_loss():

@@ -77,6 +77,16 @@ def test_temperature(factor):
     assert loss(math.log(found.temperature)) <= loss(0.0)
 
 
+def test_the_loss_of_answers_counts_an_example_once_however_many_windows_it_has():
+    task, labels, targets = parse("classification:temperature=2.5"), ("x", "y", "z"), [0, 2, 1]
+    windows = [torch.randn(count, 3, generator=torch.Generator().manual_seed(count)).unbind() for count in (1, 4, 2)]
+    rows = [[Row([1], target=y)] * len(own) for own, y in zip(windows, targets, strict=True)]
+    answers = task.answers(windows, rows, [Example("")] * 3, labels, BASE)
+    expected = -sum(math.log(answer["scores"][labels[y]]) for answer, y in zip(answers, targets, strict=True)) / 3
+    assert task.answer_loss(windows, rows, BASE) == pytest.approx(expected)
+    assert task.raw().answer_loss(windows, rows, BASE) != pytest.approx(expected)
+
+
 def test_without_a_finite_loss_the_temperature_stays():
     assert best_temperature(lambda t: math.nan, 5) == 1.0
     assert best_temperature(lambda t: (t - 3) ** 2, 100_000) == pytest.approx(3, abs=1e-3)

@@ -63,3 +63,11 @@ def test_numbers_that_are_large_and_close_together():
     task = parse(parse("regression").fit(some).spec)
     found = np.array([row.target for row in task.encode(tiny.tokenizer(), some, ("value",), 20)])
     assert (found.mean(), found.std()) == pytest.approx((0, 1), abs=1e-5)
+
+
+def test_the_loss_of_answers_is_in_the_units_of_the_data():
+    task = parse("regression").fit(examples())
+    rows = [[row] for row in task.encode(tiny.tokenizer(), examples(), ("value",), 20)]
+    outputs = [[torch.tensor([value])] for value in (0.5, -0.25, 0.0, 2.0, 1.0)]
+    values = [answer["value"] for answer in task.answers(outputs, rows, examples(), ("value",), BASE)]
+    assert task.answer_loss(outputs, rows, BASE) == pytest.approx(np.mean((np.array(values) - TARGETS) ** 2))

@@ -163,6 +163,11 @@ def test_temperature():
 
     oracle = minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), method="bounded", options={"xatol": 1e-6})
     assert found.temperature == pytest.approx(math.exp(oracle.x), rel=1e-3)
+    likelihoods = [(x / found.temperature).log_softmax(-1)[y].item() for x, y in pairs]
+    loss_of_answers = found.answer_loss(
+        [[scaled[i] for i in g] for g in groups], [[rows[i] for i in g] for g in groups], BASE
+    )
+    assert loss_of_answers == pytest.approx(-sum(likelihoods) / len(likelihoods))
 
 
 def test_spans_of_a_text_have_exact_characters():

@@ -265,7 +265,7 @@ def test_a_checkpoint_that_says_no_learning_rate_has_the_one_of_its_day(tmp_path
     state, tensors = old.read()
     assert state["jobs"][0]["config"].pop("lr") == 1e-3
     old.save(state, tensors)
-    with pytest.raises(RunError, match="run-0 have changed since it started: lr;"):
+    with pytest.raises(RunError, match=r"run-0 have changed since it started: lr \(it was 0\.001\);"):
         train([run.model_copy(update={"lr": None})], tmp_path)
     assert train([run], tmp_path)[0].ok
 

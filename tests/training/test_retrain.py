@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from inlay.cli.main import app
 from inlay.library.library import Library
 from inlay.training.checkpoint import Checkpoint
 from inlay.training.loop import Loop
-from inlay.training.retrain import Change, candidates_of
+from inlay.training.retrain import Change, candidates_of, finished
 
 
 def write(path: Path, rows: Any) -> str:
@@ -279,3 +280,17 @@ def test_the_library_itself_is_no_place_for_candidates(made, place):
     assert "is the library itself" in said
     assert "mood is given twice" in call(made, "mood", "mood@1", code=1)
     assert candidates_of(Library(place / "library"), "owner/some-base-v1.5").endswith("library-some-base-v1.5")
+
+
+def test_a_candidate_whose_card_says_no_learning_rate_is_done_already():
+    """As those of AdapterBias were while that was 1e-3."""
+
+    def entry(config: dict[str, Any]) -> Any:
+        return SimpleNamespace(name="it", card={"base": "new", "data": "d", "config": config}, members=())
+
+    config = {"data": "x.csv", "method": "adapterbias"}
+    base = SimpleNamespace(identity=lambda pooler: "new")
+    library = SimpleNamespace(list=lambda damaged: [entry(config)])
+    for lr, done in ((1e-3, True), (3e-3, False)):
+        old = SimpleNamespace(entry=entry(config), run=SimpleNamespace(written=lambda lr=lr: {**config, "lr": lr}))
+        assert bool(finished(library, [old], base)) is done  # type: ignore[arg-type, list-item]

@@ -17,6 +17,7 @@ from inlay.analysis.finding import Finding
 from inlay.analysis.runs import DataSet, data_sets, lr_of, method_of
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
+from inlay.library.defaults import restated
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry
 from inlay.sweeps.values import shown
@@ -76,7 +77,7 @@ def row_of(adapter: Adapter, card: Mapping[str, Any]) -> Row:
     if not isinstance(history, list) or not history:
         raise RunError(f"{adapter.name or 'the adapter'} does not know how it was trained: its file has no evaluations")
     metric = str(about.get("metric") or "")
-    config = {**dict(about.get("config") or {}), "method": adapter.method}
+    config = {**restated(about.get("config") or {}), "method": adapter.method}
     measured = about.get("metrics") or {}
     value = measured.get("validation", {}).get(metric)
     counts = dict(card.get("parameters") or {})

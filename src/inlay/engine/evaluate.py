@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inlay.data.batch import ramp
-from inlay.engine.predict import Encoded, all_pooled, batch_of, decode, encode, pooled_rows, run, run_rows
+from inlay.data.batch import Array, ramp
+from inlay.engine.predict import Encoded, all_pooled, batch_of, decode, encode, pooled_blocks, run, run_rows
 from inlay.engine.translate import AnswerOptions
 from inlay.errors import DataError, RunError
 from inlay.tasks import Answer, Example, Row, RowOutputs, Task
 
 if TYPE_CHECKING:
-    from inlay.base.load import Base
     from inlay.engine.host import Host
 
 
@@ -49,9 +48,22 @@ def outputs_of(
     firsts = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
     numbers = ramp(counts, np.array([firsts[id(rows)] for _, rows in parts]))
     names = [name for name, rows in parts for _ in rows]
-    logits = pooled_rows(host, batch, numbers, names, max(record.width for record in records), before_batch)
-    of_part = np.split(logits, counts.cumsum()[:-1])
-    return [RowOutputs(torch.from_numpy(own[:, : one.width])) for own, one in zip(of_part, records, strict=True)]
+    widths = np.array([record.width for record in records])
+    width_of_row, place = np.repeat(widths, counts), np.empty(len(names), np.int64)
+    logits: dict[int, Array] = {}  # one array for all parts of a width: one with many labels costs others no memory
+    for width in np.unique(widths).tolist():
+        alike = np.flatnonzero(width_of_row == width)
+        place[alike] = np.arange(len(alike))
+        logits[width] = np.empty((len(alike), width), np.float32)
+    for asked, values in pooled_blocks(host, batch, numbers, names, before_batch):
+        for width in np.unique(width_of_row[asked]).tolist():
+            own = width_of_row[asked] == width
+            logits[width][place[asked[own]]] = values[own, :width]
+    starts = place[counts.cumsum() - counts].tolist()
+    return [
+        RowOutputs(torch.from_numpy(logits[width][start : start + count]))
+        for width, start, count in zip(widths.tolist(), starts, counts.tolist(), strict=True)
+    ]
 
 
 def by_example(
@@ -152,13 +164,3 @@ def replicates(
             return []
         found.append(scores.get(metric, math.nan))
     return found if all(map(math.isfinite, found)) else []
-
-
-def calibrated_loss(task: Task, outputs: Sequence[Tensor], rows: Sequence[Row], base: Base) -> float | None:
-    """The mean loss of answers at the task's temperature, if it has one; None for a task that gives no answers."""
-    if not task.gives_answers:
-        return None
-    temperature = getattr(task, "temperature", 1.0)
-    if isinstance(outputs, RowOutputs):
-        return task.loss(RowOutputs(outputs.logits.float() / temperature), rows, base).item()
-    return task.loss([out.float() / temperature for out in outputs], rows, base).item()

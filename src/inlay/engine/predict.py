@@ -108,7 +108,10 @@ def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
 
 def _pooled(host: Host, rows: PackedRows, names: Sequence[str], widths: Array) -> Tensor:
     """[rows, labels] logits of packed rows, all of which are pooled; -inf beyond the labels of a row's own adapter."""
-    logits = pooled_rows(host, rows.batch, rows.examples, names, int(widths.max()))
+    logits = np.empty((len(names), int(widths.max())), np.float32)
+    for numbers, values in pooled_blocks(host, rows.batch, rows.examples, names):
+        columns = min(logits.shape[1], values.shape[1])
+        logits[numbers, :columns] = values[:, :columns]
     if widths.min() < logits.shape[1]:
         logits[np.arange(logits.shape[1]) >= widths[:, None]] = -np.inf
     return torch.from_numpy(logits)
@@ -227,31 +230,22 @@ def all_pooled(records: Iterable[Loaded]) -> bool:
     return not [record for record in records if record.pool == "tokens" or record.head is None]
 
 
-def pooled_rows(
-    host: Host,
-    batch: Batch,
-    rows: Array,
-    names: Sequence[str],
-    width: int,
-    before_batch: Callable[[], None] | None = None,
-) -> Array:
-    """[rows, width] the logits of these rows, from as many batches as it takes; what is beyond the labels of a row's
-    adapter means nothing.
+def pooled_blocks(
+    host: Host, batch: Batch, rows: Array, names: Sequence[str], before_batch: Callable[[], None] | None = None
+) -> Iterator[tuple[Array, Array]]:
+    """(which of these rows, [those, columns] their logits) for one group of heads after the other, from as many batches
+    as it takes; columns beyond the labels of a row's adapter mean nothing.
 
     Args:
         rows: numbers of the batch's rows; one may come several times, for several adapters, all of which are pooled.
         names: of the adapter of each.
-        width: of the widest head.
         before_batch: called before every batch; if it raises an error, no more batches run.
     """
-    logits = np.empty((len(rows), width), np.float32)
     for numbers in cut(batch.lengths[rows], budget(host)):
         if before_batch is not None:
             before_batch()
         for which, values in _blocks(host, batch.take(rows[numbers]), [names[i] for i in numbers.tolist()]):
-            columns = min(width, values.shape[1])
-            logits[numbers[which], :columns] = values[:, :columns]
-    return logits
+            yield numbers[which], values
 
 
 def _blocks(host: Host, batch: Batch, names: Sequence[str]) -> list[tuple[Array, Array]]:

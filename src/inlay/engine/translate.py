@@ -21,6 +21,9 @@ from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row, Task
 from inlay.tasks._packed import PackedRows, PooledOutputs
 
+_FEW_LABELS = 3
+"""Adapters with up to 2 to the power of this many labels are decoded together."""
+
 
 @dataclass(frozen=True)
 class AnswerOptions:
@@ -65,6 +68,11 @@ class Translator:
         """Adapters with equal keys make the same rows of what is asked: its name, unless its task says what counts."""
         options = self.task.asked_options
         return self.name if options is None else tuple([(option, getattr(self.task, option)) for option in options])
+
+    @cached_property
+    def decode_key(self) -> tuple[type[Task], int]:
+        """Adapters with equal keys are decoded together: one with many labels costs others no columns."""
+        return type(self.task), max(_FEW_LABELS, (len(self.labels) - 1).bit_length())
 
     @cached_property
     def raw(self) -> Translator:
@@ -157,11 +165,11 @@ def _decoded(
     base: Base,
 ) -> Sequence[Answer]:
     """What the tasks say; by column where all are of one kind, and that has columns."""
-    alike: dict[type[Task], list[int]] = {}
+    alike: dict[tuple[type[Task], int], list[int]] = {}
     for i, one in enumerate(translators):
-        alike.setdefault(type(one.task), []).append(i)
+        alike.setdefault(one.decode_key, []).append(i)
     found: list[Answer] = [{}] * len(translators)
-    for kind, own in alike.items():
+    for (kind, _), own in alike.items():
         tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
         if len(alike) == 1:
             return kind.mixed_answers(tasks, outputs, rows, examples, labels, base)

@@ -178,7 +178,7 @@ def restated(written: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = {key: {**RUN, **LATER}[key] for key in sorted(CHANGED) if key not in written} | dict(written)
     method = found.get("method", RUN["method"])
-    rate = RATES.get(method.split(":")[0]) if isinstance(method, str) else None
+    rate = RATES.get(method.split(":")[0].strip()) if isinstance(method, str) else None
     if rate is not None and found.get("lr") is None:
         found["lr"] = rate / 2 if found.get("few_shot") else rate
     if isinstance(method, str) and (silent := _silent(method)):

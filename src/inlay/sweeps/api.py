@@ -8,10 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from inlay.bank.delta import parse
 from inlay.engine.host import Host
 from inlay.errors import RunError, suggest
 from inlay.library.adapter import Adapter
-from inlay.library.defaults import lasting
+from inlay.library.defaults import RATES, lasting
 from inlay.library.ensemble import Ensemble
 from inlay.library.library import Library, check_name
 from inlay.runs.few import FEW_SHOT_RATE
@@ -304,4 +305,12 @@ class SweepRunner:
         asked = {"space": branches, "given": given, "data": self.data.data_hash, "base": base, "seeds": self.seeds}
         taught = {"teacher": self.data.teacher} if self.data.teacher else {}
         one_split = {"one_split": True} if self.maker.shared else {}
-        return digest(asked | taught | one_split)
+        return digest(asked | taught | one_split | self._rates())
+
+    def _rates(self) -> dict[str, Any]:
+        """The methods' own learning rates that were others at first, where they apply: a search does not mix them."""
+        if "lr" in self.space.keys or self.space.given.get("lr") is not None:
+            return {}
+        found = {type(one).name: one.learning_rate for one in (parse(b.method) for b in self.space.branches)}
+        changed = {name: rate for name, rate in found.items() if name in RATES}
+        return {"rates": changed} if changed else {}

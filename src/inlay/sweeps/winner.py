@@ -3,8 +3,8 @@
 The best of many settings on a few hundred validation rows is mostly the luckiest: a score moves in steps of one row.
 The loss of calibrated answers says more about the same rows. So among the settings that are not worse than the best by
 more than one standard error, the one with the lowest loss wins; docs/results.md has what that is worth. Where losses
-are not known (files of format 2), the one nearest to the defaults does (Breiman et al., 1984, who take the simplest
-tree).
+are not known (runs of older versions, tasks whose losses cannot be compared), the one nearest to the defaults does
+(Breiman et al., 1984, who take the simplest tree).
 
 The error of a difference is the larger of two. The one of the validation rows is a jackknife (engine/evaluate.py),
 paired: runs of one seed are scored on the same rows, and err on many of the same. The one of the seeds is the usual
@@ -26,6 +26,9 @@ from inlay.sweeps.grid import Space
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry, key
 from inlay.sweeps.values import in_words
+
+_DIGITS = 4
+"""Of losses: those that are equal up to these are equal."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
     losses = [_mean_loss(entry) for entry in (best, *close)]
     known = [loss for loss in losses if loss is not None]
     if close and len(known) == len(losses):
-        return _by_loss(best, close, known, gain, errors, keys)
+        return _by_loss(best, close, known, gain, errors, order, keys)
     chosen = min([best, *close], key=order)
     nearest = min([best, *others], key=order)
     beside = chosen if chosen is not best else nearest
@@ -106,29 +109,39 @@ def _by_loss(
     losses: Sequence[float],
     gain: Callable[[Entry], float],
     errors: Mapping[str, float | None],
+    order: Callable[[Entry], tuple[float, int, int]],
     keys: Sequence[str],
 ) -> Verdict:
     """The setting with the lowest loss, of the best and those that its score cannot tell from it.
 
     Args:
         losses: of the best, then of those.
+        order: decides where losses are equal.
     """
-    ranked = sorted(zip(losses, (best, *close), strict=True), key=lambda one: (one[0], one[1].rank))
-    (lowest, chosen), (second, runner_up) = ranked[:2]
-    beside = runner_up if chosen is best else chosen
-    error, names = errors[key(beside.setting)], (_named(best, keys), _named(chosen, keys))
+    loss = {entry.rank: round(value, _DIGITS) for value, entry in zip(losses, (best, *close), strict=True)}
+    chosen, second = sorted((best, *close), key=lambda entry: (loss[entry.rank], *order(entry)))[:2]
+    beside = second if chosen is best else chosen  # what the best by score is compared with
+    other = second if chosen is best else best
+    names = {entry.rank: _named(entry, keys) for entry in (best, chosen, beside)}
+    error = errors[key(beside.setting)]
     if gain(beside):
-        by = f"{names[0]} is best by {gain(beside):.4f} ± {error:.4f}, which is less than one standard error"
+        over = f" over {names[beside.rank]}" if chosen is best else ""
+        by = f"{names[best.rank]} is best by {gain(beside):.4f} ± {error:.4f}{over}"
+        by += ", which is less than one standard error"
     else:
-        by = f"{names[0]} and {_named(beside, keys)} are equally good"
-    than = second if chosen is best else losses[0]
-    why = f"{by}, and {names[1]} has the lowest validation loss ({lowest:.4f} against {than:.4f}), so it wins"
+        by = f"{names[best.rank]} and {names[beside.rank]} are equally good"
+    if loss[chosen.rank] < loss[other.rank]:
+        values = f"{loss[chosen.rank]:.{_DIGITS}f} against {loss[other.rank]:.{_DIGITS}f}"
+        why = f"{by}, and {names[chosen.rank]} has the lowest validation loss ({values}), so it wins"
+    else:
+        near = "nearer to the defaults" if order(chosen)[0] < order(other)[0] else "first by size and score"
+        why = f"{by}, and their validation losses are equal, so {names[chosen.rank]}, {near}, wins"
     return Verdict(chosen, lowest_loss(chosen), why, gain(beside), error)
 
 
 def _mean_loss(entry: Entry) -> float | None:
     """Over the seeds, with calibrated answers; None where nobody has noted it."""
-    losses = [row.loss for row in entry.runs if row.loss is not None]
+    losses = [row.loss for row in entry.runs if row.loss is not None and math.isfinite(row.loss)]
     return statistics.fmean(losses) if len(losses) == len(entry.runs) else None
 
 

@@ -308,6 +308,12 @@ class Task(ABC):
         """The task with a temperature that fits these logits (per example, of rows held out), if it has one."""
         return self
 
+    def answer_loss(
+        self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]], base: Base
+    ) -> float | None:
+        """The mean loss of calibrated answers (outputs and rows per example); None where it cannot be compared."""
+        return None
+
     def raw(self) -> Self:
         """The task without calibration."""
         changes: Any = {"temperature": 1.0} if hasattr(self, "temperature") else {}

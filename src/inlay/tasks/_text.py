@@ -19,7 +19,7 @@ from inlay.data.batch import Batch
 from inlay.data.by_column import ByColumn
 from inlay.data.columns import Columns
 from inlay.data.record import Record, several
-from inlay.tasks import Answer, Example, Row, Task, Unusable, as_text, is_blank
+from inlay.tasks import Answer, Example, Row, RowOutputs, Task, Unusable, as_text, is_blank
 from inlay.tasks._packed import PooledOutputs
 from inlay.tasks._tokens import Ids, token_ids
 
@@ -215,6 +215,14 @@ class TextTask(Task):
         """Those of one adapter."""
         alike = len(outputs)
         return self.mixed_answers([self] * alike, outputs, rows, examples, [labels] * alike, base)
+
+    def answer_loss(
+        self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]], base: Base
+    ) -> float | None:
+        """An example counts once, however many windows it has; numbers are in the units of the data."""
+        logits = pooled(outputs) / getattr(self, "temperature", 1.0)
+        loss = self.loss(RowOutputs(logits), [own[0] for own in rows], base).item()
+        return loss * getattr(self, "scale", 1.0) ** 2
 
 
 def best_temperature(mean_loss: Callable[[float], float], rows: int) -> float:

@@ -168,16 +168,28 @@ class Tagging(Task):
 
     def calibrate(self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> Self:
         """One temperature over all words."""
-        flat = [(o, r) for out, row in zip(outputs, rows, strict=True) for o, r in zip(out, row, strict=True)]
-        logits = _at_words([o for o, _ in flat], [r for _, r in flat]).double()
-        targets = torch.tensor([t for _, r in flat for t in r.target], dtype=torch.long, device=logits.device)
+        logits, targets = _words_and_tags(outputs, rows)
         found = best_temperature(lambda t: F.cross_entropy(logits / t, targets).item(), len(targets))
         return replace(self, temperature=found)
+
+    def answer_loss(
+        self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]], base: Base
+    ) -> float | None:
+        """The mean over words."""
+        logits, targets = _words_and_tags(outputs, rows)
+        return F.cross_entropy(logits / self.temperature, targets).item()
 
     def primary(self, asked: str | None, labels: Sequence[str]) -> str:
         """Entity F1 where tags are B- and I-, else accuracy."""
         there = ("f1", "precision", "recall", "accuracy") if is_entities(labels) else ("accuracy",)
         return metrics.choose(there, asked, self.name)
+
+
+def _words_and_tags(outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> tuple[Tensor, Tensor]:
+    """[words, tags] logits of all words, and [words] the numbers of their tags."""
+    flat = [(o, r) for out, row in zip(outputs, rows, strict=True) for o, r in zip(out, row, strict=True)]
+    logits = _at_words([o for o, _ in flat], [r for _, r in flat]).double()
+    return logits, torch.tensor([t for _, r in flat for t in r.target], dtype=torch.long, device=logits.device)
 
 
 def is_entities(labels: Sequence[str]) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from inlay.data.columns import by_option
-from inlay.engine.evaluate import by_example, calibrated_loss, replicates, score
+from inlay.engine.evaluate import by_example, replicates, score
 from inlay.engine.host import Host
 from inlay.heads import logistic
 from inlay.library.adapter import Adapter
@@ -229,7 +229,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
     if job.is_compared:
         held_out = data.validation
         job.replicates = replicates(host, name, held_out.examples, held_out.rows, outputs[0], task, data.metric)
-        job.validation_loss = calibrated_loss(task, outputs[0], held_out.rows, host.base)
+        job.validation_loss = task.answer_loss(*sizes, host.base)
     about: dict[str, Any] = {
         "metrics": found,
         "metric": data.metric,

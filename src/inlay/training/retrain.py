@@ -22,6 +22,7 @@ from inlay.engine.host import Host
 from inlay.errors import InlayError, LibraryError, RunError
 from inlay.library import card_text, cards
 from inlay.library.cards import Entry
+from inlay.library.defaults import restated
 from inlay.library.library import Library
 from inlay.runs.prepare import Prepared, prepare
 from inlay.runs.result import Result
@@ -151,7 +152,7 @@ def finished(candidates: Library, olds: Iterable[Old], base: Base) -> dict[str, 
         entry = there.get(old.entry.name)
         if entry is None or not is_on(entry, base):
             continue
-        same_run = card_text.section(entry.card, "config") == old.run.written()
+        same_run = restated(card_text.section(entry.card, "config")) == restated(old.run.written())
         if same_run and entry.card.get("data") == old.entry.card.get("data"):
             found[entry.name] = entry
     return found

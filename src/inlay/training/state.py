@@ -83,8 +83,9 @@ def _refuse_change(job: Job, config: Mapping[str, Any], data: str, teacher: Mapp
     config, now = restated(config), restated(now)
     if config != now:
         changed = sorted(key for key in config.keys() | now.keys() if config.get(key) != now.get(key))
+        named = ", ".join(f"{key} (it was {config[key]})" if key in config else key for key in changed)
         raise RunError(
-            f"the settings of {job.name} have changed since it started: {', '.join(changed)}; use the same ones to "
+            f"the settings of {job.name} have changed since it started: {named}; use the same ones to "
             f"resume, or start over (--restart)"
         )
     if data != job.data.data_hash:
