@@ -92,7 +92,7 @@ class Prepared:
         few = is_few_shot(self.run, self.task, self.method, len(self.train.examples))
         run = settled(self.run, rows, len(self.validation.examples), few, len(self.folds))
         run = run.model_copy(update={"teacher": self.teacher["ref"]}) if self.teacher else run
-        if run.lr is None and self.method.name in RATES:  # else files that say none would mean another one
+        if run.lr is None and self.method.name in RATES:  # else files that name none would mean another rate
             run = run.model_copy(update={"lr": own_rate(self.method, few)})
         object.__setattr__(self, "run", run)
 
