@@ -76,7 +76,7 @@ def test_alpha_of_several(place: Place):
     found = place.analyze("alpha", "biased,gated,stars")
     assert found["files"][0] == "biased-gated-stars-alpha.png"
     assert [(row["adapter"], row["layer"]) for row in found["rows"]][2:5] == [("biased", 2), ("gated", 0), ("gated", 1)]
-    assert "of 26 texts" in found["about"], "12 that two were validated on, and 2 that stars held out"
+    assert "of 12 texts, 18 tokens of 2 texts" in found["about"], "12 that two were validated on, and 2 that stars held out"
 
 
 @pytest.mark.full
