@@ -28,6 +28,7 @@ from training import work  # noqa: E402
 import inlay  # noqa: E402
 from inlay.runs.prepare import prepare  # noqa: E402
 
+CHECKPOINT = "s.sqlite.files/loop/state.safetensors"
 GRID = {"method": "houlsby,adapterbias,lora:rank=2", "size": "4,8", "lr": "1e-3,1e-2", "epochs": "1,3"}
 SPACE = {"method": "houlsby,adapterbias", "size": "2..8", "lr": "1e-4..1e-1"}
 
@@ -107,6 +108,14 @@ def wait(child: int) -> None:
         raise SystemExit("a child failed")
 
 
+def until_saved(folder: Path, child: int) -> None:
+    """Until there is a checkpoint to resume from, which may take long on a busy machine, or the child has ended."""
+    while not (folder / CHECKPOINT).exists():
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+        time.sleep(0.01)
+
+
 def main(folder: Path, kills: int, seed: int, kind: str) -> dict[str, Any]:
     draw = random.Random(seed)
     prepare(work.run(), work.host())  # imports what children would import
@@ -119,11 +128,13 @@ def main(folder: Path, kills: int, seed: int, kind: str) -> dict[str, Any]:
     told: dict[str, Any] = {"expected": rows(whole), "kills": 0, "resumed": 0, "repeated": [], "seen": []}
     while not (killed / "finished").exists():
         before = ended(killed)
-        told["resumed"] += (killed / "s.sqlite.files" / "loop" / "state.safetensors").exists()
+        told["resumed"] += (killed / CHECKPOINT).exists()
         told["seen"].append(len(before))
         child = start(killed, kind)
         if told["kills"] < kills:
             time.sleep(draw.uniform(0.15, 0.9 / kills) * takes)
+            if told["kills"] == kills - 1:
+                until_saved(killed, child)
             os.kill(child, signal.SIGKILL)
             told["kills"] += os.WIFSIGNALED(os.waitpid(child, 0)[1])
         else:
