@@ -138,7 +138,7 @@ def test_where_losses_are_equal_too_the_default_wins():
     rows = [row(setting(lr), 0, 0.7, loss=0.5 + lr / 1e5) for lr in (3e-3, 1e-3)]
     found = verdict(rows)
     assert found.entry.setting["lr"] == 1e-3
-    equal = "their validation losses are equal, so lr=0.001, nearer to the defaults, wins"
+    equal = "their validation losses are equal, so lr=0.001, which is nearer to the defaults, wins"
     assert found.why == f"lr=0.003 and lr=0.001 are equally good, and {equal}"
     lost = [row(setting(lr), 0, 0.7, loss=math.inf) for lr in (3e-3, 1e-3)]
     assert verdict(lost).why.endswith("so lr=0.001, the default, wins")
@@ -226,7 +226,7 @@ def test_how_far_settings_are_from_the_defaults():
     assert of["houlsby", 16, 1e-3, 0.1] == pytest.approx(math.log(4))
     assert of["houlsby", 64, 1e-2, 0.2] == pytest.approx(math.log(10) + math.log(2))
     assert of["lora", 1e-3, 0.1] == 1
-    few = distances(space, entries, rate=0.5)
+    few = distances(space, entries, few_shot=True)
     assert min(few.values()) == pytest.approx(math.log(2))
 
 

@@ -20,14 +20,14 @@ _ADVICE_FEW_SHOT = "more rows help most; --no-few-shot trains in the usual way, 
 def majority(data: Prepared) -> tuple[str, dict[str, float]]:
     """What always giving the most frequent answer of the training rows means, and how it scores on test rows, else on
     validation rows; nothing where answers are not classes."""
-    from inlay.comparison.baselines import commonest, constant, in_words, measure
+    from inlay.comparison.baselines import commonest, in_words, label_of, measure
 
     if data.task.kind not in ("classification", "multilabel", "tagging"):
         return "", {}
     answer = commonest(data.task, data.train.examples, data.labels)
     scores = measure(data, answer)
     (one,) = answer(data.validation.examples[:1])
-    return in_words(constant(one)), scores.get("test", scores["validation"])
+    return in_words(label_of(one)), scores.get("test", scores["validation"])
 
 
 def nothing_learned(result: Result, data: Prepared) -> str:

@@ -68,8 +68,8 @@ def sweep(
         str | None,
         options.option(
             *(METHOD, "--select", "HOW"),
-            "How the winner is picked: mean (best mean over seeds), best (best single run), or careful (of all that "
-            "are within one standard error of the best mean, the lowest validation loss).  [default: careful]",
+            "How the winner is picked: mean (best mean over seeds), best (best single run), or careful (the lowest "
+            "validation loss among the settings within one standard error of the best mean).  [default: careful]",
             check=option_checks.one_of("way to select", ("careful", "mean", "best")),
         ),
     ] = None,

@@ -86,10 +86,10 @@ def majority(
     if task.kind not in ("classification", "multilabel", "tagging"):
         return None
     answers = commonest(task, examples, labels)(examples)
-    return constant(answers[0]), task.score(examples, answers, labels)
+    return label_of(answers[0]), task.score(examples, answers, labels)
 
 
-def constant(answer: Answer) -> str | list[str]:
+def label_of(answer: Answer) -> str | list[str]:
     """What an answer of `commonest` says: a class, labels, or the tag of all words."""
     return answer["label"] if "label" in answer else answer["tags"][0]  # type: ignore[no-any-return]
 

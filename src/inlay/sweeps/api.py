@@ -15,7 +15,6 @@ from inlay.library.adapter import Adapter
 from inlay.library.defaults import RATES, lasting
 from inlay.library.ensemble import Ensemble
 from inlay.library.library import Library, check_name
-from inlay.runs.few import FEW_SHOT_RATE
 from inlay.runs.prepare import Prepared
 from inlay.runs.run import Run, data_name
 from inlay.sweeps import ensemble as together
@@ -232,8 +231,7 @@ class SweepRunner:
 
     def _verdict(self, ranking: Sequence[Entry]) -> Verdict | None:
         assert self.data is not None
-        rate = FEW_SHOT_RATE if self.data.run.few_shot else 1.0
-        far = distances(self.space, ranking, rate)
+        far = distances(self.space, ranking, self.data.run.few_shot)
         return decide(ranking, self.metric, far, self.space.keys) if ranking else None
 
     def _wanted(self) -> set[str]:

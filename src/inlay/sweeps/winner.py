@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inlay import metrics
+from inlay.runs.few import own_rate
 from inlay.runs.run import Run
 from inlay.sweeps.grid import Space
 from inlay.sweeps.store import Row
@@ -134,8 +135,10 @@ def _by_loss(
         values = f"{loss[chosen.rank]:.{_DIGITS}f} against {loss[other.rank]:.{_DIGITS}f}"
         why = f"{by}, and {names[chosen.rank]} has the lowest validation loss ({values}), so it wins"
     else:
-        near = "nearer to the defaults" if order(chosen)[0] < order(other)[0] else "first by size and score"
-        why = f"{by}, and their validation losses are equal, so {names[chosen.rank]}, {near}, wins"
+        (far, size, _), (other_far, other_size, _) = order(chosen), order(other)
+        why = "which is nearer to the defaults" if far < other_far else "whose score is better"
+        why = "which has fewer parameters" if far == other_far and size < other_size else why
+        why = f"{by}, and their validation losses are equal, so {names[chosen.rank]}, {why}, wins"
     return Verdict(chosen, lowest_loss(chosen), why, gain(beside), error)
 
 
@@ -167,16 +170,12 @@ def validation_loss(row: Row) -> float | None:
     return min((entry["validation_loss"] for entry in same or seen), default=None)
 
 
-def distances(space: Space, ranking: Sequence[Entry], rate: float = 1.0) -> dict[str, float]:
-    """How far settings are from the defaults, by their keys.
-
-    Args:
-        rate: what a method's own learning rate is multiplied by; few-shot runs have a lower one.
-    """
-    return {key(entry.setting): _distance(space, entry.setting, rate) for entry in ranking}
+def distances(space: Space, ranking: Sequence[Entry], few_shot: bool | None = False) -> dict[str, float]:
+    """How far settings are from the defaults, by their keys."""
+    return {key(entry.setting): _distance(space, entry.setting, few_shot) for entry in ranking}
 
 
-def _distance(space: Space, setting: Mapping[str, Any], rate: float) -> float:
+def _distance(space: Space, setting: Mapping[str, Any], few_shot: bool | None) -> float:
     """Logarithms of ratios, and 1 for what is not a number."""
     method = space.method(setting)
     usual = type(method)()
@@ -187,7 +186,7 @@ def _distance(space: Space, setting: Mapping[str, Any], rate: float) -> float:
     for axis in space.branch(setting).axes:
         if not axis.is_option:
             value, default = setting[axis.key], Run.model_fields[axis.key].default
-            own = method.learning_rate * rate if axis.key == "lr" else default
+            own = own_rate(method, few_shot) if axis.key == "lr" else default
             total += 0.0 if value == default else _apart(value, own)
     return total
 
