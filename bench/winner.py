@@ -70,7 +70,7 @@ class Case:
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """All of them: the first draw of every dataset and size, then the second."""
-    for draw in range(arguments.draws):
+    for draw in range(arguments.first_draw, arguments.first_draw + arguments.draws):
         for size in arguments.sizes:
             for dataset in arguments.datasets:
                 for seed in range(arguments.seeds):
@@ -313,6 +313,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--datasets", type=lambda text: text.split(","), default=list(DATASETS))
     parser.add_argument("--sizes", type=lambda text: [int(one) for one in text.split(",")], default=list(SIZES))
     parser.add_argument("--draws", type=int, default=1)
+    parser.add_argument("--first-draw", type=int, default=0, help="to continue with draws that no rule was chosen on")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--together", type=int, default=72, help="runs side by side")
     parser.add_argument("--minutes", type=float, default=8, help="begin nothing that would end later")
