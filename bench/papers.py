@@ -91,9 +91,12 @@ def read_jobs(path: Path, out: Path) -> list[Job]:
     return found
 
 
-def run_job(job: Job, base: str | None, until: float) -> None:
+def run_job(job: Job, base: str | None, known: Path | None, until: float) -> None:
     """In a process of its own: `inlay recipe run`, what it prints in a file."""
     from inlay.cli.main import main as inlay
+
+    if known is not None and not job.store.exists():
+        shutil.copy(known, job.store)
 
     log = os.open(job.store.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -105,8 +108,12 @@ def run_job(job: Job, base: str | None, until: float) -> None:
     inlay()
 
 
-def run(jobs: Sequence[Job], workers: int, base: str | None, minutes: float) -> None:
-    """So many at a time, each until it ends or the time is up."""
+def run(jobs: Sequence[Job], workers: int, base: str | None, known: Path | None, minutes: float) -> None:
+    """So many at a time, each until it ends or the time is up.
+
+    Args:
+        known: a merged store; what it has is not run again.
+    """
     import inlay.cli.recipe  # once, here: children inherit what is imported
     import inlay.recipes.api
     import inlay.recipes.table_beside_paper  # noqa: F401
@@ -118,7 +125,7 @@ def run(jobs: Sequence[Job], workers: int, base: str | None, minutes: float) -> 
     while running or (waiting and time.time() < until - 20):
         while waiting and len(running) < workers and time.time() < until - 20:
             job = waiting.pop(0)
-            process = fork.Process(target=run_job, args=(job, base, until))
+            process = fork.Process(target=run_job, args=(job, base, known, until))
             process.start()
             running[job.name] = (process, time.time())
         for name, (process, start) in list(running.items()):
@@ -162,6 +169,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--base")
+    parser.add_argument("--known", type=Path, help="a merged store, whose runs are not run again")
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--minutes", type=float, default=8)
     arguments = parser.parse_args(given)
@@ -170,7 +178,7 @@ def main(given: Sequence[str] | None = None) -> None:
         make_data(arguments.data, arguments.out)
     elif arguments.what == "run":
         jobs = read_jobs(arguments.jobs, arguments.out)
-        run(jobs, arguments.workers, arguments.base, arguments.minutes)
+        run(jobs, arguments.workers, arguments.base, arguments.known, arguments.minutes)
     else:
         merge(arguments.out)
 
