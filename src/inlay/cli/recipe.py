@@ -70,6 +70,10 @@ def run(
     lines: Annotated[
         str | None, options.option(DATA, "--lines", "A,B", "Run only these rows of the table.  [default: all]")
     ] = None,
+    against: Annotated[
+        str | None,
+        options.option(DATA, "--against", "ROW", "Show how far the other rows are from this one, with 95 % intervals."),
+    ] = None,
     base: options.Base = None,
     grid: options.Grid = None,
     tune: Annotated[
@@ -107,6 +111,7 @@ def run(
     Examples:
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
         inlay recipe run he-glue-1k glue --tune lr --minutes 8
+        inlay recipe run he-tae tae --lines finetune,adapter --against finetune
     """
     from inlay.cli.recipe_display import show_table_beside_paper
     from inlay.library.library import Library
@@ -117,7 +122,9 @@ def run(
     preflight.check_writable(csv)
     changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
     asked = (find(name), folder, {**changes, **given}, grid or [], tune)
-    _chosen(*asked, base)  # whatever is wrong is said before torch is imported
+    planned = _chosen(*asked, base)  # whatever is wrong is said before torch is imported
+    if against is not None:
+        planned.row(against)
     from inlay.recipes.api import make_runner, within
     from inlay.recipes.plan import fitted, read_all
     from inlay.recipes.table_beside_paper import put_beside_paper
@@ -133,7 +140,7 @@ def run(
         runner = make_runner(host, chosen, parts, opened, slots, save_every=save_every)
         _show_plan(screen, chosen, runner)
         ran = compare.run(runner, screen, lambda: within(minutes, runner, runner.run))
-        found = put_beside_paper(chosen, runner, ran)
+        found = put_beside_paper(chosen, runner, ran, against)
     show_table_beside_paper(screen, found)
     if csv is not None:
         found.to_csv(csv)

@@ -11,6 +11,7 @@ from inlay.cli.train_display import clock
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from inlay.recipes.against import Against, Difference
     from inlay.recipes.recipe import Recipe
     from inlay.recipes.table_beside_paper import Line, TableBesidePaper
 
@@ -121,6 +122,8 @@ def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
         lines.append(values)
     screen.print()
     _print(screen, columns, lines)
+    if found.against is not None:
+        _show_against(screen, found, found.against)
     for line in found.lines:
         if chosen := _chosen(line):
             screen.print(f"{line.row.label}: {chosen}", style="dim", soft_wrap=True)
@@ -140,6 +143,24 @@ def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
         screen.print("\nabout this recipe:", style="dim")
     for text in recipe.notes:
         screen.print(f"- {text}", style="dim", soft_wrap=True)
+
+
+def _show_against(screen: Console, found: TableBesidePaper, against: Against) -> None:
+    labels = {line.row.name: line.row.label for line in found.lines}
+    lines = []
+    for row, own in against.differences.items():
+        shown = {name: _with_interval(one, found.recipe.digits) for name, one in own.items()}
+        lines.append([labels[row], *(shown.get(name, _NONE) for name in against.names)])
+    _print(screen, [f"minus {labels[against.row]}", *against.names], lines)
+    about = "means over seeds of the best setting, paired by seed, with 95 % intervals"
+    screen.print(f"minus {labels[against.row]}: {about}", style="dim", soft_wrap=True)
+
+
+def _with_interval(one: Difference, digits: int) -> str:
+    """`+1.9 [-0.2, +4.0]`."""
+    if one.low is None or one.high is None:
+        return f"{one.mean:+.{digits}f} (one seed)"
+    return f"{one.mean:+.{digits}f} [{one.low:+.{digits}f}, {one.high:+.{digits}f}]"
 
 
 def _chosen(line: Line) -> str:

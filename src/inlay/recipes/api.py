@@ -33,6 +33,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     save_every: float = 60.0,
     minutes: float | None = None,
+    against: str | None = None,
 ) -> TableBesidePaper:
     """Train what a table needs, and put the results beside the paper's.
 
@@ -42,16 +43,19 @@ def run(
         store: a SQLite file for results; a recipe that is run again with it goes on, and repeats nothing.
         slots, callbacks, save_every: as for `inlay.train`.
         minutes: stop after so many, and give the table of what is done by then; 0 trains nothing.
+        against: a row; the table says how far the others are from it, with intervals.
     """
     known = find(recipe) if isinstance(recipe, str) else recipe
     chosen = fitted(host, choose(known, os.fspath(folder), changes or Changes(), host.base.name))
+    if against is not None:
+        chosen.row(against)  # a wrong name is said before anything is trained
     parts = read_all(host, chosen)
     opened = Store(store)
     runner = make_runner(host, chosen, parts, opened, slots, callbacks, save_every)
     if store is None:  # in memory: the result still needs it
-        return put_beside_paper(chosen, runner, within(minutes, runner, runner.run))
+        return put_beside_paper(chosen, runner, within(minutes, runner, runner.run), against)
     with closing(opened):
-        return put_beside_paper(chosen, runner, within(minutes, runner, runner.run))
+        return put_beside_paper(chosen, runner, within(minutes, runner, runner.run), against)
 
 
 def make_runner(

@@ -82,6 +82,13 @@ class Chosen:
             if column.language is None or column.language in there[column.dataset.name].languages
         )
 
+    def row(self, name: str) -> Row:
+        """One of the rows that are run."""
+        found = next((row for row in self.rows if row.name == name), None)
+        if found is None:
+            raise RunError("; ".join(_unknown("row", [name], [row.name for row in self.rows])))
+        return found
+
     def part(self, row: Row, dataset: Dataset) -> str:
         """The name of a row's part of the comparison: that of the dataset, and of its group's first row."""
         group = next(rows for rows in self.groups if row in rows)

@@ -10,12 +10,13 @@ import csv
 import os
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from inlay.comparison.ranking import total_parameters
 from inlay.comparison.runner import ComparisonRunner
 from inlay.comparison.table import Comparison
+from inlay.recipes.against import Against, compare_with
 from inlay.recipes.deviations import deviations
 from inlay.recipes.plan import Chosen
 from inlay.recipes.recipe import Column, Recipe, Row
@@ -107,6 +108,8 @@ class TableBesidePaper:
     notes: tuple[str, ...]
     """What could not be run or scored, and why."""
     comparison: Comparison = field(repr=False)
+    against: Against | None = None
+    """How far its rows are from one of them, if somebody asked."""
 
     def document(self) -> dict[str, Any]:
         """What `inlay recipe run --json` prints."""
@@ -119,6 +122,7 @@ class TableBesidePaper:
             "columns": [column.name for column in self.columns],
             "rows": [line.document() for line in self.lines],
             "differences": list(self.differences),
+            "against": None if self.against is None else asdict(self.against),
             "notes": list(self.notes),
             "store": None if self.comparison.store is None else str(self.comparison.store),
         }
@@ -140,15 +144,22 @@ class TableBesidePaper:
                     writer.writerow(["" if value is None else value for value in values])
 
 
-def put_beside_paper(chosen: Chosen, runner: ComparisonRunner, found: Comparison) -> TableBesidePaper:
-    """What came of a comparison as the table of a recipe."""
+def put_beside_paper(
+    chosen: Chosen, runner: ComparisonRunner, found: Comparison, against: str | None = None
+) -> TableBesidePaper:
+    """What came of a comparison as the table of a recipe.
+
+    Args:
+        against: a row; how far the others are from it is shown too.
+    """
     results, recipe = Results(chosen, runner), chosen.recipe
     lines = []
     for row in chosen.rows:
         cells = {one.name: _cell(row, one.name, results.of(row, one), recipe.spread) for one in chosen.columns}
         lines.append(Line(row, cells, recipe))
+    compared = None if against is None else compare_with(against, chosen, results)
     said, notes = tuple(deviations(chosen, runner)), (*found.notes, *results.notes)
-    return TableBesidePaper(recipe, chosen.columns, tuple(lines), said, notes, found)
+    return TableBesidePaper(recipe, chosen.columns, tuple(lines), said, notes, found, compared)
 
 
 def _cell(row: Row, column: str, own: Result | None, spread: str) -> Cell:
