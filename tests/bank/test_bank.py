@@ -85,7 +85,8 @@ def assert_tidy(bank: Bank) -> None:
 
 
 def runs_of(bank: Bank, slots: list[int], counts: list[int]) -> Runs[Any]:
-    return plan_runs(bank, Owners.of(bank, np.array(slots)), np.array(counts), "layers", None)
+    owners = Owners.of(bank, np.array(slots))
+    return plan_runs(bank, owners, np.cumsum([0, *counts])[owners.bounds], "layers", None)
 
 
 def routes(bank: Bank, slots: list[int], counts: list[int]) -> list[list[list[int]]]:

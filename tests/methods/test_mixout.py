@@ -41,9 +41,8 @@ def mixed(host: inlay.Host, name: str, keys: Keys) -> tuple[Tensors, Tensors, Te
         now = {n: start[n] + difference.detach() for n, difference in weights.tensors.items()}
         return {n: t.detach() for n, t in weights.effective(base, slot, keys).items()}, now, start
     bank, seen = host.forward.bank, {}
-    state = BankPass(
-        bank, plan_runs(bank, Owners.of(bank, np.array([slot])), np.array([4]), "layers", None), None, keys, pooler=True
-    )
+    runs = plan_runs(bank, Owners.of(bank, np.array([slot])), np.array([0, 4]), "layers", None)
+    state = BankPass(bank, runs, None, keys, pooler=True)
     for part in bank.slot(slot).parts:
         for delta, tensors, route in state.at(part.site):
             if delta == part.delta.bucketed():

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic
 
+import numpy as np
 from torch import Tensor
 
+from inlay.bank.bank import Bank
 from inlay.bank.noise import Keys
 from inlay.bank.records import A, Record, host
 from inlay.base.attention import BackEnd
@@ -80,6 +82,31 @@ class Noise(Record, Generic[A]):
 
 
 @dataclass(frozen=True, eq=False)
+class Owners:
+    """The slots of a batch whose rows are sorted by slot."""
+
+    slots: list[int]
+    bounds: Array
+    """[runs + 1] which rows are whose."""
+    entries: Array
+    """[rows of groups, runs] as `Bank.entries` has them."""
+
+    @classmethod
+    def of(cls, bank: Bank, slots: Array) -> Owners:
+        """Those of rows with these slots."""
+        bounds = bounds_of(slots)
+        own: list[int] = slots[bounds[:-1]].tolist()
+        return cls(own, bounds, bank.entries(own))
+
+
+def bounds_of(slots: Array) -> Array:
+    """[runs + 1] where neighbours have another slot."""
+    differ = np.ones(len(slots) + 1, dtype=bool)
+    differ[1:-1] = slots[1:] != slots[:-1]
+    return differ.nonzero()[0]
+
+
+@dataclass(frozen=True, eq=False)
 class PassPlan(Record, Generic[A]):
     """One pass over some rows of a batch."""
 
@@ -96,6 +123,7 @@ class PassPlan(Record, Generic[A]):
     rows: Array = host()
     """Which rows of the batch, in the order they run."""
     lengths: Array = host()
+    owners: Owners = host()
     keys: Keys | None = host()
     """Given, the slots in it train."""
     begin: tuple[int, Tensor] | None = host()

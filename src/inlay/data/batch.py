@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -61,7 +61,7 @@ def ramp(lengths: Array, starts: Array | int = 0) -> Array:
     """0, 1 ... n - 1 for every length n, one after the other; or counted from each one's start."""
     ends = lengths.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    found: Array = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    found: Array = np.arange(total) + (starts - (ends - lengths)).repeat(lengths)
     return found
 
 
@@ -70,10 +70,11 @@ def _lengths(rows: Sequence[Sequence[int]]) -> Array:
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Array:
-    """All numbers in one array. Windows are copied as bytes, lists go through arrays: both beat a list of numbers."""
-    kind = _kind(rows)
-    parts: list[Any] = list(rows) if kind else [array("q", row) for row in rows]
-    return np.frombuffer(bytearray().join(parts), dtype=kind or "q").astype(np.int32)
+    """All numbers in one array. Windows are copied as bytes; lists are read one after the other, never joined."""
+    if kind := _kind(rows):
+        windows: Any = rows
+        return np.frombuffer(bytearray().join(windows), dtype=kind).astype(np.int32)
+    return np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32)
 
 
 def _kind(rows: Sequence[Sequence[int]]) -> str | None:

@@ -83,7 +83,7 @@ def encode(host: Host, requests: Sequence[Request], tokenizer: Any = None) -> En
         for one, (_, what) in zip(translators, requests, strict=True)
     ]
     rows = _rows(host, by_name, translators, examples, tokenizer or load_tokenizer(host.base))
-    return Encoded(translators, examples, rows, any(one.members for one in by_name.values()))
+    return Encoded(translators, examples, rows, bool([1 for one in by_name.values() if one.members]))
 
 
 def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
@@ -142,19 +142,19 @@ def _rows(
     """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
     most = longest(host, tokenizer)
     within = {asked: _within(host, most, asked) for asked in {one.task.max_length for one in by_name.values()}}
-    limits = {name: within[one.task.max_length] for name, one in by_name.items()}
-    keys = {name: (limits[name], one.asked_key) for name, one in by_name.items()}
-    if len(set(keys.values())) == 1 and not [example for example in examples if example.target is not None]:
+    keys = {(within[one.task.max_length], one.asked_key) for one in by_name.values()}
+    if len(keys) == 1 and not [example for example in examples if example.target is not None]:
         one = translators[0]
-        if (batch := one.packed(tokenizer, examples, limits[one.name])) is not None:
+        if (batch := one.packed(tokenizer, examples, within[one.task.max_length])) is not None:
             return PackedRows(batch)
     alike: dict[Hashable, list[int]] = {}
     for i, (one, example) in enumerate(zip(translators, examples, strict=True)):
-        alike.setdefault(one.name if example.target is not None else keys[one.name], []).append(i)
+        key = one.name if example.target is not None else (within[one.task.max_length], one.asked_key)
+        alike.setdefault(key, []).append(i)
     rows: list[list[Row]] = [[]] * len(examples)
     for own in alike.values():
         one, some = translators[own[0]], [examples[i] for i in own]
-        for i, found in zip(own, one.rows(tokenizer, some, limits[one.name]), strict=True):
+        for i, found in zip(own, one.rows(tokenizer, some, within[one.task.max_length]), strict=True):
             rows[i] = found
     return rows
 
@@ -273,10 +273,10 @@ def even_size(total: int, longest: int, tokens: int) -> int:
 def cut(lengths: Sequence[int] | Array, tokens: int) -> Iterator[Array]:
     """The numbers of rows, longest first, in batches of about equal size and at most so many tokens (or one row)."""
     lengths = np.asarray(lengths, np.int64)
-    order = np.argsort(-lengths, kind="stable")
+    order = (-lengths).argsort(kind="stable")
     ends = lengths[order].cumsum()
-    start, before, tokens = 0, 0, even_size(int(lengths.sum()), int(lengths.max(initial=0)), tokens)
+    start, before, tokens = 0, 0, even_size(int(ends[-1]), int(ends[0]), tokens) if len(ends) else tokens
     while start < len(order):
-        end = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
+        end = max(start + 1, int(ends.searchsorted(before + tokens, side="right")))
         yield order[start:end]
         start, before = end, int(ends[end - 1])

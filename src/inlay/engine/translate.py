@@ -165,14 +165,16 @@ def _decoded(
     base: Base,
 ) -> Sequence[Answer]:
     """What the tasks say; by column where all are of one kind, and that has columns."""
+    keys = [one.decode_key for one in translators]
+    if len(set(keys)) == 1:
+        tasks, labels = [one.task for one in translators], [one.labels for one in translators]
+        return keys[0][0].mixed_answers(tasks, outputs, rows, examples, labels, base)
     alike: dict[tuple[type[Task], int], list[int]] = {}
-    for i, one in enumerate(translators):
-        alike.setdefault(one.decode_key, []).append(i)
+    for i, key in enumerate(keys):
+        alike.setdefault(key, []).append(i)
     found: list[Answer] = [{}] * len(translators)
     for (kind, _), own in alike.items():
         tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
-        if len(alike) == 1:
-            return kind.mixed_answers(tasks, outputs, rows, examples, labels, base)
         ran, seen, asked = some_of(outputs, own), some_of(rows, own), [examples[i] for i in own]
         for i, answer in zip(own, kind.mixed_answers(tasks, ran, seen, asked, labels, base), strict=True):
             found[i] = answer

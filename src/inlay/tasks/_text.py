@@ -9,6 +9,7 @@ from itertools import groupby, repeat, starmap
 from math import exp, inf, isfinite, log, sqrt
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -152,8 +153,8 @@ def pooled(outputs: Sequence[Sequence[Tensor]]) -> Tensor:
 
 def column(option: str, tasks: Sequence[Task], like: Tensor) -> Tensor:
     """[examples, 1] an option of the task of every example."""
-    values = [getattr(task, option) for task in tasks]
-    return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
+    values = np.array([getattr(task, option) for task in tasks])[:, None]
+    return torch.from_numpy(values).to(like)
 
 
 def scores(labels: Sequence[Sequence[str]], p: Tensor) -> Sequence[Answer]:
