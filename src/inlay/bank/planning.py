@@ -240,8 +240,9 @@ def packed_tokens(spec: InputSpec, batch: Batch, kernels: bool) -> Tokens[Array]
         padding = np.array([longest] * full + [rest] * bool(rest), dtype=np.int64)
         room = rounded(len(lengths) + -(-max(_TOKENS, size // 8) // longest), 8)
         lengths = np.concatenate([lengths, padding, np.zeros(room - len(lengths) - len(padding), dtype=np.int64)])
+    ends = ends_of(lengths)
     positions = np.zeros(size, dtype=np.int32)
-    positions[:count] = ramp(batch.lengths)
+    positions[:count] = np.arange(count) - ends[: len(batch.lengths)].repeat(batch.lengths)
     positions += spec.first_position  # of padding: any that there is
     types = np.zeros(size, dtype=np.int32) if spec.has_types else None
     if types is not None and batch.types is not None:
@@ -249,7 +250,7 @@ def packed_tokens(spec: InputSpec, batch: Batch, kernels: bool) -> Tokens[Array]
     ids = np.full(size, spec.padding, dtype=np.int32)
     ids[:count] = batch.ids
     by = spec.back_end(longest, kernels)
-    return Tokens(ids, positions, types, ends_of(lengths), None, None, size, 1, longest, by, lengths)
+    return Tokens(ids, positions, types, ends, None, None, size, 1, longest, by, lengths)
 
 
 def padded_tokens(spec: InputSpec, batch: Batch) -> Tokens[Array]:

@@ -86,7 +86,7 @@ def _replaced(record: Any, make: Callable[[Array], Tensor]) -> Any:
     made = object.__new__(type(record))
     made.__dict__.update(record.__dict__)  # several times faster than dataclasses.replace, and there are many
     for name in names:
-        if (value := made.__dict__[name]) is not None:
+        if isinstance(value := made.__dict__[name], np.ndarray | Record | tuple):
             made.__dict__[name] = _replaced(value, make)
     return made
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from inlay.bank.delta import Signal
 from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys, keyed_dropout
-from inlay.bank.passes import BankPass
+from inlay.bank.passes import BankPass, route_of
 from inlay.bank.plan import Noise, Owners, Runs
 from inlay.bank.planning import ends_of, plan_noise, plan_runs, rounded
 from inlay.bank.records import A, Record, host
@@ -57,8 +57,8 @@ class HeadPlan(Record, Generic[A]):
     last: A
     counts: A
     """[rows] how many tokens it has."""
-    pool: A
-    """[rows] the number of its way of pooling."""
+    pool: A | None
+    """[rows] the number of its way of pooling; None where there are no two."""
     ways: tuple[str, ...]
     """The ways of pooling that there are."""
     rows: HeadPlace[A] | None
@@ -112,19 +112,21 @@ def plan_heads(
     size = rounded(n, 8) if forward.kernels else n
     counts = np.zeros(size, dtype=np.int32)
     counts[:n] = lengths
-    first = np.where(counts > 0, counts.cumsum() - counts, 0)  # of a row of padding: any token that there is
+    ends = counts.cumsum()
+    first, last = ends - counts, ends - 1
+    first[n:] = last[n:] = 0  # of a row of padding: any token that there is
     of_run = [pools[slot] for slot in owners.slots]
-    pool = np.zeros(size, dtype=np.int32)
-    pool[:n] = np.array([POOLS.index(way) for way in of_run]).repeat(owners.bounds[1:] - owners.bounds[:-1])
     ways = set(of_run)
+    pooling, pool = tuple(sorted(ways - {"tokens"})), None
+    if len(pooling) > 1:
+        pool = np.zeros(size, dtype=np.int32)
+        pool[:n] = np.array([POOLS.index(way) for way in of_run]).repeat(owners.bounds[1:] - owners.bounds[:-1])
     rows = None
-    if ways != {"tokens"}:
+    if pooling:
         rows = _place(forward, ROWS, owners, owners.bounds, size, None if keys is None else keys.for_rows())
     by_token = None
     if "tokens" in ways:
         by_token = _place(forward, TOKENS, owners, ends_of(lengths)[owners.bounds], tokens, keys)
-    last = np.maximum(first + counts - 1, 0)
-    pooling = tuple(sorted(ways - {"tokens"}))
     owned = owners.slots, owners.bounds
     return HeadPlan(first, last, counts, pool, pooling, rows, by_token, keys, *owned, lengths)
 
@@ -203,6 +205,7 @@ def _pooled(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor],
         by_way["pooler"] = _pooler(forward, heads, place, by_way["pooler"])
     (_, pooled), *others = by_way.items()
     for way, rows in others:
+        assert heads.pool is not None
         pooled = torch.where((heads.pool == POOLS.index(way)).unsqueeze(1), rows, pooled)
     return pooled
 
@@ -233,12 +236,11 @@ def _answers(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor]
         x = keyed_dropout(x, one.noise.key, one.noise.local, forward.wiring.head_place, one.p)
     if place.own is None and place.noise is not None and (p := head_dropout(forward.base)):
         x = keyed_dropout(x, place.noise.key, place.noise.local, forward.wiring.head_place, p)
-    state = BankPass(forward.bank, place.runs, place.noise, heads.keys)
     found: list[Output] = []
-    present = {number for number, _ in place.runs.groups}
+    row_of = {number: row for row, (number, _) in enumerate(place.runs.groups)}
     for mount in forward.bank.mounts.get(place.site, ()):
-        if mount.group.number in present:
-            route = state.route(mount.group)
+        if (row := row_of.get(mount.group.number)) is not None:
+            route = route_of(place.runs, row)
             start, end = route.span or (0, len(x))
             mine = x[start:end]
             values = mount.group.delta.difference(route, mount.tensors, Signal(mount.site, mine, mine))
