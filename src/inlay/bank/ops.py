@@ -173,7 +173,8 @@ def gather_pays(segments: Sequence[Segment], tokens: int, weight: Tensor) -> boo
 
 def linear_gathered(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Sequence[Segment]) -> Tensor:
     """One product of every token with its own matrix; every token is in a segment."""
-    entry = torch.tensor([own for start, end, own in segments for _ in range(end - start)], device=x.device)
+    own = np.array([entry for start, end, entry in segments for _ in range(end - start)])
+    entry = torch.from_numpy(own).to(x.device)
     matrices, rows = weight.index_select(0, entry).to(x.dtype), x.unsqueeze(1)
     if bias is None:
         return torch.bmm(rows, matrices).squeeze(1)

@@ -37,16 +37,16 @@ class Batch:
         Args:
             types: token types of every row; those of a row without any are 0.
         """
-        lengths = _lengths(rows)
-        if not len(lengths) or not lengths.all():
-            empty = f"row {int(lengths.argmin())} of the batch has no tokens" if len(lengths) else ""
+        lengths = list(map(len, rows))
+        if not lengths or 0 in lengths:
+            empty = f"row {lengths.index(0)} of the batch has no tokens" if lengths else ""
             raise InlayError(empty or "the batch has no rows")
         if types is None or types.count(None) == len(types):
-            return cls(_flat(rows), lengths)
-        own = [[0] * n if one is None else one for n, one in zip(lengths.tolist(), types, strict=False)]
-        if len(types) != len(rows) or not np.array_equal(_lengths(own), lengths):
+            return cls(_flat(rows), np.array(lengths))
+        own = [[0] * n if one is None else one for n, one in zip(lengths, types, strict=False)]
+        if len(types) != len(rows) or list(map(len, own)) != lengths:
             raise InlayError("token types and ids differ in length")
-        return cls(_flat(rows), lengths, _flat(own))
+        return cls(_flat(rows), np.array(lengths), _flat(own))
 
     def take(self, order: Array) -> Batch:
         """The same rows in another order, or some of them."""
@@ -63,10 +63,6 @@ def ramp(lengths: Array, starts: Array | int = 0) -> Array:
     total = int(ends[-1]) if len(ends) else 0
     found: Array = np.arange(total) + (starts - (ends - lengths)).repeat(lengths)
     return found
-
-
-def _lengths(rows: Sequence[Sequence[int]]) -> Array:
-    return np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Array:

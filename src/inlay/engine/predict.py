@@ -141,20 +141,17 @@ def _rows(
 ) -> Sequence[Sequence[Row]]:
     """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
     most = longest(host, tokenizer)
-    within = {asked: _within(host, most, asked) for asked in {one.task.max_length for one in by_name.values()}}
-    keys = {(within[one.task.max_length], one.asked_key) for one in by_name.values()}
-    if len(keys) == 1 and not [example for example in examples if example.target is not None]:
-        one = translators[0]
-        if (batch := one.packed(tokenizer, examples, within[one.task.max_length])) is not None:
+    if len({one.asked_key for one in by_name.values()}) == 1 and not [1 for one in examples if one.target is not None]:
+        first = translators[0]
+        if (batch := first.packed(tokenizer, examples, _within(host, most, first.task.max_length))) is not None:
             return PackedRows(batch)
     alike: dict[Hashable, list[int]] = {}
     for i, (one, example) in enumerate(zip(translators, examples, strict=True)):
-        key = one.name if example.target is not None else (within[one.task.max_length], one.asked_key)
-        alike.setdefault(key, []).append(i)
+        alike.setdefault(one.name if example.target is not None else one.asked_key, []).append(i)
     rows: list[list[Row]] = [[]] * len(examples)
     for own in alike.values():
         one, some = translators[own[0]], [examples[i] for i in own]
-        for i, found in zip(own, one.rows(tokenizer, some, within[one.task.max_length]), strict=True):
+        for i, found in zip(own, one.rows(tokenizer, some, _within(host, most, one.task.max_length)), strict=True):
             rows[i] = found
     return rows
 
