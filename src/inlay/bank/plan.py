@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic
 
-import numpy as np
 from torch import Tensor
 
-from inlay.bank.bank import Bank
 from inlay.bank.noise import Keys
 from inlay.bank.records import A, Record, host
 from inlay.base.attention import BackEnd
@@ -90,20 +88,6 @@ class Owners:
     """[runs + 1] which rows are whose."""
     entries: Array
     """[rows of groups, runs] as `Bank.entries` has them."""
-
-    @classmethod
-    def of(cls, bank: Bank, slots: Array) -> Owners:
-        """Those of rows with these slots."""
-        bounds = bounds_of(slots)
-        own: list[int] = slots[bounds[:-1]].tolist()
-        return cls(own, bounds, bank.entries(own))
-
-
-def bounds_of(slots: Array) -> Array:
-    """[runs + 1] where neighbours have another slot."""
-    differ = np.ones(len(slots) + 1, dtype=bool)
-    differ[1:-1] = slots[1:] != slots[:-1]
-    return differ.nonzero()[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from inlay.bank.bank import Bank
 from inlay.bank.noise import Keys
-from inlay.bank.plan import Noise, Owners, PassPlan, Runs, Tiles, Tokens, bounds_of
+from inlay.bank.plan import Noise, Owners, PassPlan, Runs, Tiles, Tokens
 from inlay.base.attention import BackEnd, RowBounds, back_end
 from inlay.base.load import Base
 from inlay.base.sites import config_of
@@ -124,7 +124,7 @@ def _passes(bank: Bank, slots: Array, drops: Array | None) -> list[Array]:
 
 
 def _together(bank: Bank, slots: Array) -> list[Array]:
-    bounds = bounds_of(slots)
+    bounds = _bounds(slots)
     own: list[int] = slots[bounds[:-1]].tolist()
     of_row = np.array([bank.ranks[slot] for slot in own]).repeat(bounds[1:] - bounds[:-1])
     order = of_row.argsort(kind="stable")
@@ -147,7 +147,7 @@ def _plan(
     kernels: bool,
     drop: float,
 ) -> PassPlan[Array]:
-    owners = Owners.of(bank, slots)
+    owners = owners_of(bank, slots)
     special = [bank.slots[slot] for slot in bank.special.intersection(owners.slots)] if bank.special else []
     alone = owners.slots[0] if special and special[0].alone else None
     bounds = owners.bounds * tokens.longest if tokens.ends is None else tokens.ends[owners.bounds]
@@ -200,6 +200,20 @@ def plan_noise(
     key[:tokens] = np.repeat(np.array(numbers).astype(np.int32), counts)
     local[:tokens] = np.where(np.repeat(trains, counts), np.arange(tokens) - np.repeat(starts, counts), -1)
     return Noise(key, local)
+
+
+def owners_of(bank: Bank, slots: Array) -> Owners:
+    """Those of rows with these slots, which are sorted."""
+    bounds = _bounds(slots)
+    own: list[int] = slots[bounds[:-1]].tolist()
+    return Owners(own, bounds, bank.entries(own))
+
+
+def _bounds(slots: Array) -> Array:
+    """[runs + 1] where neighbours have another slot."""
+    differ = np.ones(len(slots) + 1, dtype=bool)
+    differ[1:-1] = slots[1:] != slots[:-1]
+    return differ.nonzero()[0]
 
 
 def ends_of(counts: Array) -> Array:

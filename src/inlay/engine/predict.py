@@ -140,10 +140,9 @@ def _rows(
     tokenizer: Any,
 ) -> Sequence[Sequence[Row]]:
     """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
-    most = longest(host, tokenizer)
     if len({one.asked_key for one in by_name.values()}) == 1 and not [1 for one in examples if one.target is not None]:
         first = translators[0]
-        if (batch := first.packed(tokenizer, examples, _within(host, most, first.task.max_length))) is not None:
+        if (batch := first.packed(tokenizer, examples, row_limit(host, first.task.max_length, tokenizer))) is not None:
             return PackedRows(batch)
     alike: dict[Hashable, list[int]] = {}
     for i, (one, example) in enumerate(zip(translators, examples, strict=True)):
@@ -151,7 +150,8 @@ def _rows(
     rows: list[list[Row]] = [[]] * len(examples)
     for own in alike.values():
         one, some = translators[own[0]], [examples[i] for i in own]
-        for i, found in zip(own, one.rows(tokenizer, some, _within(host, most, one.task.max_length)), strict=True):
+        limit = row_limit(host, one.task.max_length, tokenizer)
+        for i, found in zip(own, one.rows(tokenizer, some, limit), strict=True):
             rows[i] = found
     return rows
 
@@ -161,20 +161,17 @@ def limit_of(host: Host, name: str) -> int:
     return row_limit(host, host.task(name).max_length)
 
 
-def row_limit(host: Host, asked: int | None) -> int:
+def row_limit(host: Host, asked: int | None, tokenizer: Any = None) -> int:
     """A length in tokens that the base can take; an error if more is asked for."""
-    return _within(host, longest(host, load_tokenizer(host.base)), asked)
+    most = longest(host, tokenizer or load_tokenizer(host.base))
+    if asked is not None and asked > most:
+        raise InlayError(f"max_length={asked} is more than {host.base.name} takes: {most}")
+    return min(most, _DEFAULT_LIMIT) if asked is None else asked
 
 
 def longest(host: Host, tokenizer: Any) -> int:
     """The longest row that base and tokenizer take."""
     return min(n for n in (host.forward.spec.longest, tokenizer.model_max_length) if n is not None)
-
-
-def _within(host: Host, most: int, asked: int | None) -> int:
-    if asked is not None and asked > most:
-        raise InlayError(f"max_length={asked} is more than {host.base.name} takes: {most}")
-    return min(most, _DEFAULT_LIMIT) if asked is None else asked
 
 
 def run_rows(

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys
-from inlay.bank.plan import Owners, PassPlan
+from inlay.bank.plan import PassPlan
+from inlay.bank.planning import owners_of
 from inlay.bank.records import A, Record, host, shape_of
 from inlay.data.batch import Array, Batch
 from inlay.engine.graphs import GroupState, Shape
@@ -77,7 +78,7 @@ def plan_batch(
     if pools is not None:
         is_padded_at_the_end = len(passes) == 1 and passes[0].tokens.valid is None
         tokens = passes[0].tokens.size if is_padded_at_the_end else int(lengths.sum())
-        owners = passes[0].owners if len(passes) == 1 else Owners.of(forward.bank, slots)
+        owners = passes[0].owners if len(passes) == 1 else owners_of(forward.bank, slots)
         heads = plan_heads(forward, owners, lengths, tokens, pools, keys)
     return BatchPlan(passes, heads, forward.compiled, order, slots, lengths)
 

@@ -165,7 +165,7 @@ def scores(labels: Sequence[Sequence[str]], p: Tensor) -> Sequence[Answer]:
     """
     if len(set(map(id, labels))) == 1:
         return ByColumn(dict(zip(labels[0], p.t().tolist(), strict=True)))
-    return [dict(zip(names, row, strict=False)) for names, row in zip(labels, p.tolist(), strict=True)]
+    return list(map(dict, map(zip, labels, p.tolist())))  # each zip ends with the labels
 
 
 @dataclass(frozen=True, kw_only=True)
