@@ -97,8 +97,7 @@ def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
         names = [one.name for one in encoded.translators]
         records = {name: host.loaded(name) for name in dict.fromkeys(names)}
         if all_pooled(records.values()):
-            widths = np.array([records[name].width for name in names])
-            return PooledOutputs(_pooled(host, rows, names, widths), widths)
+            return _pooled(host, rows, names, [records[name].width for name in names])
     if max(map(len, rows), default=1) == 1:
         return [[out] for out in run_rows(host, [own[0] for own in rows], [one.name for one in encoded.translators])]
     names = [one.name for one, own in zip(encoded.translators, rows, strict=True) for _ in own]
@@ -106,15 +105,16 @@ def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
     return [[next(ran) for _ in own] for own in rows]
 
 
-def _pooled(host: Host, rows: PackedRows, names: Sequence[str], widths: Array) -> Tensor:
-    """[rows, labels] logits of packed rows, all of which are pooled; -inf beyond the labels of a row's own adapter."""
-    logits = np.empty((len(names), int(widths.max())), np.float32)
+def _pooled(host: Host, rows: PackedRows, names: Sequence[str], widths: Sequence[int]) -> PooledOutputs:
+    """The logits of packed rows, all of which are pooled; `widths` says how many labels each row's adapter has."""
+    widest, each = max(widths), np.array(widths)
+    logits = np.empty((len(names), widest), np.float32)
     for numbers, values in pooled_blocks(host, rows.batch, rows.examples, names):
-        columns = min(logits.shape[1], values.shape[1])
+        columns = min(widest, values.shape[1])
         logits[numbers, :columns] = values[:, :columns]
-    if widths.min() < logits.shape[1]:
-        logits[np.arange(logits.shape[1]) >= widths[:, None]] = -np.inf
-    return torch.from_numpy(logits)
+    if min(widths) < widest:
+        logits[np.arange(widest) >= each[:, None]] = -np.inf
+    return PooledOutputs(torch.from_numpy(logits), each)
 
 
 def decode(
