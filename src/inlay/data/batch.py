@@ -38,15 +38,15 @@ class Batch:
             types: token types of every row; those of a row without any are 0.
         """
         lengths = list(map(len, rows))
-        if not lengths or 0 in lengths:
+        if not lengths or not all(lengths):
             empty = f"row {lengths.index(0)} of the batch has no tokens" if lengths else ""
             raise InlayError(empty or "the batch has no rows")
         if types is None or types.count(None) == len(types):
-            return cls(_flat(rows), np.array(lengths))
+            return cls(_flat(rows), np.fromiter(lengths, np.int64))
         own = [[0] * n if one is None else one for n, one in zip(lengths, types, strict=False)]
         if len(types) != len(rows) or list(map(len, own)) != lengths:
             raise InlayError("token types and ids differ in length")
-        return cls(_flat(rows), np.array(lengths), _flat(own))
+        return cls(_flat(rows), np.fromiter(lengths, np.int64), _flat(own))
 
     def take(self, order: Array) -> Batch:
         """The same rows in another order, or some of them."""
