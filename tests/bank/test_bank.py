@@ -21,7 +21,7 @@ from inlay.bank.delta import Delta, Param, Part, Signal, SlotMethod, parse
 from inlay.bank.gates import HardConcrete
 from inlay.bank.passes import BankPass
 from inlay.bank.plan import Runs
-from inlay.bank.planning import Owners, plan_runs
+from inlay.bank.planning import owners_of, plan_runs
 from inlay.bank.route import Route
 from inlay.base import arch
 from inlay.base.sites import Site, Sites, resolve
@@ -85,7 +85,8 @@ def assert_tidy(bank: Bank) -> None:
 
 
 def runs_of(bank: Bank, slots: list[int], counts: list[int]) -> Runs[Any]:
-    return plan_runs(bank, Owners.of(bank, np.array(slots)), np.array(counts), "layers", None)
+    owners = owners_of(bank, np.array(slots))
+    return plan_runs(bank, owners, np.cumsum([0, *counts])[owners.bounds], "layers", None)
 
 
 def routes(bank: Bank, slots: list[int], counts: list[int]) -> list[list[list[int]]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 import inlay
 from inlay.bank.noise import Keys
 from inlay.bank.passes import BankPass
-from inlay.bank.planning import Owners, plan_runs
+from inlay.bank.planning import owners_of, plan_runs
 
 P = 0.4
 BANKED = ["houlsby:size=5,init=0.3", "adapterbias", "lora:rank=3", "bitfit", "norms"]
@@ -41,9 +41,8 @@ def mixed(host: inlay.Host, name: str, keys: Keys) -> tuple[Tensors, Tensors, Te
         now = {n: start[n] + difference.detach() for n, difference in weights.tensors.items()}
         return {n: t.detach() for n, t in weights.effective(base, slot, keys).items()}, now, start
     bank, seen = host.forward.bank, {}
-    state = BankPass(
-        bank, plan_runs(bank, Owners.of(bank, np.array([slot])), np.array([4]), "layers", None), None, keys, pooler=True
-    )
+    runs = plan_runs(bank, owners_of(bank, np.array([slot])), np.array([0, 4]), "layers", None)
+    state = BankPass(bank, runs, None, keys, pooler=True)
     for part in bank.slot(slot).parts:
         for delta, tensors, route in state.at(part.site):
             if delta == part.delta.bucketed():

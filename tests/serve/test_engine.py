@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,10 +153,7 @@ def test_a_long_text_is_cut_or_seen_in_windows(engine, twin, adapters):
     cut, windows = (engine.submit(Ask("tone", LONG, long=long)).result(20) for long in ("cut", "windows"))
     assert same(without_version(cut), offline(twin, adapters["tone"], LONG))
     assert not same(cut, windows)
-    twin.load(adapters["tone"], "whole text")
-    record = twin._loaded["whole text"]
-    task = inlay.parse_task("classification:temperature=3,long=windows")
-    twin._loaded["whole text"] = type(record)(**{**vars(record), "task": task})
+    twin.load(replace(adapters["tone"], task="classification:temperature=3,long=windows"), "whole text")
     expected = twin.predict([("whole text", LONG)])[0]
     twin.unload("whole text")
     assert same(windows["scores"], expected["scores"])

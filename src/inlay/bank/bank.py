@@ -264,7 +264,7 @@ class Bank:
 
     def acting(self, entries: Array, stage: str) -> tuple[list[Group], Array]:
         """The groups that act at a stage for slots with these entries, and [groups, slots] their part of them."""
-        rows = np.flatnonzero(entries.any(1) & self._stages[STAGES.index(stage)])
+        (rows,) = (entries.any(1) & self._stages[STAGES.index(stage)]).nonzero()
         return [self._of_row[row] for row in rows.tolist()], entries[rows]
 
     def places_in_groups(self, slot: int) -> list[tuple[Group, int]]:

@@ -167,14 +167,14 @@ def linear_chopped(x: Tensor, weight: Tensor, bias: Tensor | None, chopped: Chop
 
 def gather_pays(segments: Sequence[Segment], tokens: int, weight: Tensor) -> bool:
     """Whether to give every token its own matrix: about one token a segment, no holes, and small matrices."""
-    whole = sum(end - start for start, end, entry in segments if entry) == tokens
+    whole = sum([end - start for start, end, entry in segments if entry]) == tokens
     return whole and 8 <= tokens <= 2 * len(segments) and tokens * weight[0].numel() <= _GATHERED
 
 
 def linear_gathered(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Sequence[Segment]) -> Tensor:
     """One product of every token with its own matrix; every token is in a segment."""
-    starts, ends, own = np.array(segments).T
-    entry = torch.from_numpy(np.repeat(own, ends - starts)).to(x.device)
+    own = np.array([entry for start, end, entry in segments for _ in range(end - start)])
+    entry = torch.from_numpy(own).to(x.device)
     matrices, rows = weight.index_select(0, entry).to(x.dtype), x.unsqueeze(1)
     if bias is None:
         return torch.bmm(rows, matrices).squeeze(1)

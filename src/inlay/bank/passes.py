@@ -191,20 +191,8 @@ class BankPass(Pass):
     def route(self, group: Group) -> Route:
         """Who uses which entry of a group that has tokens in this batch."""
         if group.number not in self._routes:
-            self._routes[group.number] = self._make(self._row[group.number])
+            self._routes[group.number] = route_of(self.runs, self._row[group.number], self.alone, self.compiled)
         return self._routes[group.number]
-
-    def _make(self, row: int) -> Route:
-        runs = self.runs
-        if runs.tiles is not None:
-            from inlay.bank.kernel_route import KernelRoute
-
-            entry = runs.tiles.entries[row]
-            if self.compiled:
-                torch._dynamo.mark_dynamic(entry, 0)
-            return KernelRoute(entry, runs.tiles)
-        entries = runs.entries[row].tolist()
-        return UniformRoute(entries[0]) if self.alone else SegmentRoute.of(runs.bounds.tolist(), entries)
 
     def _prepare(self, acting: Iterable[Group]) -> None:
         """Apply mixout and gates, entry by entry, so that no adapter's arithmetic depends on its neighbours."""
@@ -232,6 +220,19 @@ class BankPass(Pass):
         true_size = {name: self.bank.place(slot, full).tensor.unsqueeze(0) for name, full in mount.names.items()}
         own = drawn(mount.group.delta, mount.names, true_size, record.method, record.start, self.keys, slot)
         return {name: _pad(tensor[0], stacks[name][0]).unsqueeze(0) for name, tensor in own.items()}
+
+
+def route_of(runs: Runs[Tensor], row: int, alone: bool = False, compiled: bool = False) -> Route:
+    """Who uses which entry of the group that has this row among the groups of `runs`."""
+    if runs.tiles is not None:
+        from inlay.bank.kernel_route import KernelRoute
+
+        entry = runs.tiles.entries[row]
+        if compiled:
+            torch._dynamo.mark_dynamic(entry, 0)
+        return KernelRoute(entry, runs.tiles)
+    entries = runs.entries[row].tolist()
+    return UniformRoute(entries[0]) if alone else SegmentRoute.of(runs.bounds.tolist(), entries)
 
 
 def drawn(

@@ -80,6 +80,17 @@ class Noise(Record, Generic[A]):
 
 
 @dataclass(frozen=True, eq=False)
+class Owners:
+    """The slots of a batch whose rows are sorted by slot."""
+
+    slots: list[int]
+    bounds: Array
+    """[runs + 1] which rows are whose."""
+    entries: Array
+    """[rows of groups, runs] as `Bank.entries` has them."""
+
+
+@dataclass(frozen=True, eq=False)
 class PassPlan(Record, Generic[A]):
     """One pass over some rows of a batch."""
 
@@ -96,6 +107,7 @@ class PassPlan(Record, Generic[A]):
     rows: Array = host()
     """Which rows of the batch, in the order they run."""
     lengths: Array = host()
+    owners: Owners = host()
     keys: Keys | None = host()
     """Given, the slots in it train."""
     begin: tuple[int, Tensor] | None = host()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from inlay.bank.bank import Bank
 from inlay.bank.noise import Keys
-from inlay.bank.plan import Noise, PassPlan, Runs, Tiles, Tokens
+from inlay.bank.plan import Noise, Owners, PassPlan, Runs, Tiles, Tokens
 from inlay.base.attention import BackEnd, RowBounds, back_end
 from inlay.base.load import Base
 from inlay.base.sites import config_of
@@ -55,7 +55,8 @@ class InputSpec:
     first_position: int
     padding: int
     has_types: bool
-    dtype: torch.dtype
+    no_mask: Tensor
+    """Of four dimensions: taken as a finished mask, so none is built; packed attention does not read it."""
     attention_dropout: float = 0.0
     """What the checkpoint has on attention probabilities."""
     _back_ends: dict[tuple[int, bool], BackEnd] = field(default_factory=dict, repr=False)
@@ -69,7 +70,8 @@ class InputSpec:
         named = (getattr(config, name, None) for name in _ATTENTION_DROPOUT)
         drops = next((float(p) for p in named if isinstance(p, int | float)), 0.0)
         limits = longest_row(base), first_position(base)
-        return cls(base, int(config.vocab_size), *limits, padding, has_types, base.dtype, drops)
+        no_mask = torch.zeros(1, 1, 1, 1, device=base.device, dtype=base.dtype)
+        return cls(base, int(config.vocab_size), *limits, padding, has_types, no_mask, drops)
 
     def back_end(self, longest: int, kernels: bool) -> BackEnd:
         """What runs attention over packed rows of this length."""
@@ -77,24 +79,6 @@ class InputSpec:
             biased = self.base.sites.arch.position_bias is not None
             self._back_ends[longest, kernels] = back_end(self.base.model, longest, kernels, biased)
         return self._back_ends[longest, kernels]
-
-
-@dataclass(frozen=True)
-class Owners:
-    """The slots of a batch whose rows are sorted by slot."""
-
-    slots: list[int]
-    bounds: Array
-    """[runs + 1] which rows are whose."""
-    entries: Array
-    """[rows of groups, runs] as `Bank.entries` has them."""
-
-    @classmethod
-    def of(cls, bank: Bank, slots: Array) -> Owners:
-        """Those of rows with these slots."""
-        bounds = _bounds(slots)
-        own: list[int] = slots[bounds[:-1]].tolist()
-        return cls(own, bounds, bank.entries(own))
 
 
 def plan_passes(
@@ -143,7 +127,7 @@ def _together(bank: Bank, slots: Array) -> list[Array]:
     bounds = _bounds(slots)
     own: list[int] = slots[bounds[:-1]].tolist()
     of_row = np.array([bank.ranks[slot] for slot in own]).repeat(bounds[1:] - bounds[:-1])
-    order = np.argsort(of_row, kind="stable")
+    order = of_row.argsort(kind="stable")
     special = bank.special.intersection(own) if bank.special else ()
     is_alone = np.isin(slots[order], [slot for slot in special if bank.slots[slot].alone]) if special else None
     if is_alone is None or not is_alone.any():
@@ -163,14 +147,15 @@ def _plan(
     kernels: bool,
     drop: float,
 ) -> PassPlan[Array]:
-    owners = Owners.of(bank, slots)
+    owners = owners_of(bank, slots)
     special = [bank.slots[slot] for slot in bank.special.intersection(owners.slots)] if bank.special else []
     alone = owners.slots[0] if special and special[0].alone else None
-    counts = batch.lengths if tokens.valid is None else np.full(len(rows), tokens.longest)
-    runs = plan_runs(bank, owners, counts, "layers", tokens.size if kernels and alone is None else None)
+    bounds = owners.bounds * tokens.longest if tokens.ends is None else tokens.ends[owners.bounds]
+    runs = plan_runs(bank, owners, bounds, "layers", tokens.size if kernels and alone is None else None)
     noise = None
     if keys is not None:
-        noise = plan_noise(bank, owners, batch.lengths, keys, keys.tokens_before, tokens.size)
+        true = ends_of(batch.lengths)[owners.bounds]
+        noise = plan_noise(bank, owners, true, keys, keys.tokens_before, tokens.size)
         if tokens.valid is not None:
             key, local = np.zeros(tokens.size, dtype=np.int32), np.full(tokens.size, -1, dtype=np.int32)
             key[tokens.valid], local[tokens.valid] = (a[: len(batch.ids)] for a in (noise.key, noise.local))
@@ -181,17 +166,16 @@ def _plan(
         varies |= (keys is not None and one.draws) or (one.alone and one.weights is None)
     is_fixed = kernels and not varies and tokens.valid is None and tokens.back_end != "buckets"
     begin = None if batch.states is None else (batch.layer, batch.states)
-    return PassPlan(tokens, runs, noise, alone, is_fixed, drop, rows, batch.lengths, keys, begin)
+    return PassPlan(tokens, runs, noise, alone, is_fixed, drop, rows, batch.lengths, owners, keys, begin)
 
 
-def plan_runs(bank: Bank, owners: Owners, counts: Array, stage: str, size: int | None) -> Runs[Array]:
+def plan_runs(bank: Bank, owners: Owners, bounds: Array, stage: str, size: int | None) -> Runs[Array]:
     """
     Args:
-        counts: how many tokens every row has.
+        bounds: [runs + 1] which tokens are whose.
         stage: where groups act that matter.
         size: how many tokens there are with their padding, for kernels; None where routes are segments.
     """
-    bounds = _ends(counts)[owners.bounds]
     groups, entries = bank.acting(owners.entries, stage)
     state = tuple([(group.number, group.version) for group in groups])
     tiles = None if size is None else _tiles(bounds, entries, size)
@@ -199,15 +183,14 @@ def plan_runs(bank: Bank, owners: Owners, counts: Array, stage: str, size: int |
 
 
 def plan_noise(
-    bank: Bank, owners: Owners, lengths: Array, keys: Keys, before: Mapping[int, int], size: int
+    bank: Bank, owners: Owners, bounds: Array, keys: Keys, before: Mapping[int, int], size: int
 ) -> Noise[Array]:
     """
     Args:
-        lengths: of the rows.
+        bounds: [runs + 1] which tokens are whose.
         before: how many of a slot's tokens come before those here.
         size: of the arrays; the rest is padding.
     """
-    bounds = _ends(lengths)[owners.bounds]
     quiet = _without_dropout(bank, keys)
     trains = [slot in keys.of_slot and slot not in quiet for slot in owners.slots]
     numbers = [keys.number(slot) if noisy else 0 for slot, noisy in zip(owners.slots, trains, strict=True)]
@@ -219,16 +202,24 @@ def plan_noise(
     return Noise(key, local)
 
 
+def owners_of(bank: Bank, slots: Array) -> Owners:
+    """Those of rows with these slots, which are sorted."""
+    bounds = _bounds(slots)
+    own: list[int] = slots[bounds[:-1]].tolist()
+    return Owners(own, bounds, bank.entries(own))
+
+
 def _bounds(slots: Array) -> Array:
     """[runs + 1] where neighbours have another slot."""
-    inside = np.flatnonzero(slots[1:] != slots[:-1]) + 1
-    return np.concatenate(([0], inside, [len(slots)]))
+    differ = np.ones(len(slots) + 1, dtype=bool)
+    differ[1:-1] = slots[1:] != slots[:-1]
+    return differ.nonzero()[0]
 
 
-def _ends(counts: Array) -> Array:
+def ends_of(counts: Array) -> Array:
     """[rows + 1] where rows begin and end."""
     ends = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=ends[1:])
+    counts.cumsum(out=ends[1:])
     return ends
 
 
@@ -263,15 +254,17 @@ def packed_tokens(spec: InputSpec, batch: Batch, kernels: bool) -> Tokens[Array]
         padding = np.array([longest] * full + [rest] * bool(rest), dtype=np.int64)
         room = rounded(len(lengths) + -(-max(_TOKENS, size // 8) // longest), 8)
         lengths = np.concatenate([lengths, padding, np.zeros(room - len(lengths) - len(padding), dtype=np.int64)])
-    positions = np.full(size, spec.first_position, dtype=np.int32)  # of padding: any that there is
-    positions[:count] += ramp(batch.lengths).astype(np.int32)
+    ends = ends_of(lengths)
+    positions = np.zeros(size, dtype=np.int32)
+    positions[:count] = np.arange(count) - ends[: len(batch.lengths)].repeat(batch.lengths)
+    positions += spec.first_position  # of padding: any that there is
     types = np.zeros(size, dtype=np.int32) if spec.has_types else None
     if types is not None and batch.types is not None:
         types[:count] = batch.types
     ids = np.full(size, spec.padding, dtype=np.int32)
     ids[:count] = batch.ids
     by = spec.back_end(longest, kernels)
-    return Tokens(ids, positions, types, _ends(lengths), None, None, size, 1, longest, by, lengths)
+    return Tokens(ids, positions, types, ends, None, None, size, 1, longest, by, lengths)
 
 
 def padded_tokens(spec: InputSpec, batch: Batch) -> Tokens[Array]:
@@ -299,8 +292,7 @@ def model_inputs(spec: InputSpec, tokens: Tokens[Tensor]) -> dict[str, Any]:
         found["token_type_ids"] = tokens.types.view(shape)
     if tokens.mask is not None:
         return found | {"attention_mask": tokens.mask.view(shape)}
-    # four dimensions: taken as a finished mask, so none is built; packed attention does not read it
-    found["attention_mask"] = torch.zeros(1, 1, 1, 1, device=tokens.ids.device, dtype=spec.dtype)
+    found["attention_mask"] = spec.no_mask
     rows = RowBounds(tokens.lengths.tolist(), tokens.ids.device, tokens.ends, tokens.longest, tokens.back_end)
     return found | {"inlay_rows": rows}
 

@@ -20,6 +20,8 @@ from inlay.data.batch import Array
 A = TypeVar("A", Array, Tensor)
 """What a record's numbers are: arrays on the host, tensors on a device."""
 _FIELDS: dict[type, tuple[str, ...]] = {}
+_MODES = {type(None), int, bool, float, str}
+"""Types of values that have no arrays in them, for speed."""
 _ALIGNED = 32
 """Numbers; every array starts at a multiple of 128 bytes."""
 
@@ -86,7 +88,7 @@ def _replaced(record: Any, make: Callable[[Array], Tensor]) -> Any:
     made = object.__new__(type(record))
     made.__dict__.update(record.__dict__)  # several times faster than dataclasses.replace, and there are many
     for name in names:
-        if (value := made.__dict__[name]) is not None:
+        if type(value := made.__dict__[name]) not in _MODES:
             made.__dict__[name] = _replaced(value, make)
     return made
 

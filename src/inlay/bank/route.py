@@ -81,10 +81,10 @@ class SegmentRoute(Route):
     @classmethod
     def of(cls, bounds: Sequence[int], entries: Sequence[int]) -> SegmentRoute:
         """From the first member of a group to its last; `entries` has that of every run, 0 for strangers."""
+        first = bounds[next(i for i, entry in enumerate(entries) if entry)]
         runs = zip(bounds[:-1], bounds[1:], entries, strict=True)
-        mine = [(start, end, entry) for start, end, entry in runs if entry]
-        first, last = mine[0][0], mine[-1][1]
-        return cls([(start - first, end - first, entry) for start, end, entry in mine], last - first, first)
+        mine = [(start - first, end - first, entry) for start, end, entry in runs if entry]
+        return cls(mine, mine[-1][1], first)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """One product per segment; few batched ones where segments are many and short."""

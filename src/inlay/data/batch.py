@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -37,16 +37,16 @@ class Batch:
         Args:
             types: token types of every row; those of a row without any are 0.
         """
-        lengths = _lengths(rows)
-        if not len(lengths) or not lengths.all():
-            empty = f"row {int(lengths.argmin())} of the batch has no tokens" if len(lengths) else ""
+        lengths = list(map(len, rows))
+        if not lengths or not all(lengths):
+            empty = f"row {lengths.index(0)} of the batch has no tokens" if lengths else ""
             raise InlayError(empty or "the batch has no rows")
         if types is None or types.count(None) == len(types):
-            return cls(_flat(rows), lengths)
-        own = [[0] * n if one is None else one for n, one in zip(lengths.tolist(), types, strict=False)]
-        if len(types) != len(rows) or not np.array_equal(_lengths(own), lengths):
+            return cls(_flat(rows), np.fromiter(lengths, np.int64))
+        own = [[0] * n if one is None else one for n, one in zip(lengths, types, strict=False)]
+        if len(types) != len(rows) or list(map(len, own)) != lengths:
             raise InlayError("token types and ids differ in length")
-        return cls(_flat(rows), lengths, _flat(own))
+        return cls(_flat(rows), np.fromiter(lengths, np.int64), _flat(own))
 
     def take(self, order: Array) -> Batch:
         """The same rows in another order, or some of them."""
@@ -61,19 +61,16 @@ def ramp(lengths: Array, starts: Array | int = 0) -> Array:
     """0, 1 ... n - 1 for every length n, one after the other; or counted from each one's start."""
     ends = lengths.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    found: Array = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    found: Array = np.arange(total) + (starts - (ends - lengths)).repeat(lengths)
     return found
 
 
-def _lengths(rows: Sequence[Sequence[int]]) -> Array:
-    return np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-
-
 def _flat(rows: Sequence[Sequence[int]]) -> Array:
-    """All numbers in one array. Windows are copied as bytes, lists go through arrays: both beat a list of numbers."""
-    kind = _kind(rows)
-    parts: list[Any] = list(rows) if kind else [array("q", row) for row in rows]
-    return np.frombuffer(bytearray().join(parts), dtype=kind or "q").astype(np.int32)
+    """All numbers in one array. Windows are copied as bytes; lists are read one after the other, never joined."""
+    if kind := _kind(rows):
+        windows: Any = rows
+        return np.frombuffer(bytearray().join(windows), dtype=kind).astype(np.int32)
+    return np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32)
 
 
 def _kind(rows: Sequence[Sequence[int]]) -> str | None:

@@ -105,7 +105,8 @@ class Host:
         """Held by whoever uses the model or moves tensors."""
         self._loaded: dict[str, Loaded] = {}
         self._changes = 0
-        self._translators: dict[str, tuple[Loaded, Translator]] = {}
+        self._translators: dict[str, Translator] = {}
+        """Of all that can be asked, ensembles too."""
         self._ensembles: dict[str, Translator] = {}
 
     @property
@@ -159,7 +160,7 @@ class Host:
             self.enter(name, *self.fitted(adapter))
         else:
             self._refuse_name(name)
-            self._ensembles[name] = ensembles.load(self, adapter, name)
+            self._ensembles[name] = self._translators[name] = ensembles.load(self, adapter, name)
 
     def fitted(self, adapter: Adapter) -> tuple[Loaded, dict[str, Tensor]]:
         """All of `load` that changes nothing, so that another thread can do it: what `enter` takes."""
@@ -200,6 +201,8 @@ class Host:
             start = method.start(sites, record.seed)
         slot = self.forward.bank.load(parts, tensors, method, start)
         self._loaded[name] = replace(record, slot=slot, width=0 if record.head is None else record.outputs(self.base))
+        if record.task is not None:
+            self._translators[name] = Translator(name, record.task, record.labels, record.about.get("columns") or {})
 
     @_alone
     def adapter(self, name: str, finish: bool = False) -> Adapter:
@@ -243,6 +246,7 @@ class Host:
     def unload(self, name: str) -> None:
         """Forget an adapter or an ensemble."""
         if name in self._ensembles:
+            del self._translators[name]
             for member in self._ensembles.pop(name).members:
                 self.unload(member.name)
             return
@@ -291,13 +295,9 @@ class Host:
 
     def translator(self, name: str) -> Translator:
         """How an adapter is asked, and how it answers."""
-        if name in self._ensembles:
-            return self._ensembles[name]
-        record, known = self.loaded(name), self._translators.get(name)
-        if known is None or known[0] is not record:
-            made = Translator(name, self.task(name), record.labels, record.about.get("columns") or {})
-            known = self._translators[name] = (record, made)
-        return known[1]
+        if name not in self._translators:
+            self.task(name)  # says what is missing
+        return self._translators[name]
 
     @_alone
     def predict(

@@ -17,9 +17,9 @@ from torch import Tensor
 from inlay.bank.delta import Signal
 from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys, keyed_dropout
-from inlay.bank.passes import BankPass
-from inlay.bank.plan import Noise, Runs
-from inlay.bank.planning import Owners, plan_noise, plan_runs, rounded
+from inlay.bank.passes import BankPass, route_of
+from inlay.bank.plan import Noise, Owners, Runs
+from inlay.bank.planning import ends_of, plan_noise, plan_runs, rounded
 from inlay.bank.records import A, Record, host
 from inlay.bank.weights import call_with
 from inlay.base.load import Base
@@ -57,8 +57,8 @@ class HeadPlan(Record, Generic[A]):
     last: A
     counts: A
     """[rows] how many tokens it has."""
-    pool: A
-    """[rows] the number of its way of pooling."""
+    pool: A | None
+    """[rows] the number of its way of pooling; None where there are no two."""
     ways: tuple[str, ...]
     """The ways of pooling that there are."""
     rows: HeadPlace[A] | None
@@ -100,47 +100,49 @@ class RunOutput(NamedTuple):
 
 
 def plan_heads(
-    forward: Forward, slots: Array, lengths: Array, tokens: int, pools: Mapping[int, str], keys: Keys | None
+    forward: Forward, owners: Owners, lengths: Array, tokens: int, pools: Mapping[int, str], keys: Keys | None
 ) -> HeadPlan[Array]:
     """
     Args:
-        slots, lengths: of the rows, in the order they run.
+        owners, lengths: of the rows, in the order they run.
         tokens: how many hidden states there will be, padding included.
         pools: how each slot pools.
     """
-    n = len(slots)
+    n = len(lengths)
     size = rounded(n, 8) if forward.kernels else n
     counts = np.zeros(size, dtype=np.int32)
     counts[:n] = lengths
-    first = np.where(counts > 0, counts.cumsum() - counts, 0)  # of a row of padding: any token that there is
-    owners = Owners.of(forward.bank, slots)
+    ends = counts.cumsum()
+    first, last = ends - counts, ends - 1
+    first[n:] = last[n:] = 0  # of a row of padding: any token that there is
     of_run = [pools[slot] for slot in owners.slots]
-    pool = np.zeros(size, dtype=np.int32)
-    pool[:n] = np.repeat([POOLS.index(way) for way in of_run], owners.bounds[1:] - owners.bounds[:-1])
     ways = set(of_run)
+    pooling, pool = tuple(sorted(ways - {"tokens"})), None
+    if len(pooling) > 1:
+        pool = np.zeros(size, dtype=np.int32)
+        pool[:n] = np.array([POOLS.index(way) for way in of_run]).repeat(owners.bounds[1:] - owners.bounds[:-1])
     rows = None
-    if ways != {"tokens"}:
-        ones = np.ones(n, dtype=np.int64)
-        rows = _place(forward, ROWS, owners, ones, size, None if keys is None else keys.for_rows())
-    by_token = _place(forward, TOKENS, owners, lengths, tokens, keys) if "tokens" in ways else None
-    last = np.maximum(first + counts - 1, 0)
-    pooling = tuple(sorted(ways - {"tokens"}))
+    if pooling:
+        rows = _place(forward, ROWS, owners, owners.bounds, size, None if keys is None else keys.for_rows())
+    by_token = None
+    if "tokens" in ways:
+        by_token = _place(forward, TOKENS, owners, ends_of(lengths)[owners.bounds], tokens, keys)
     owned = owners.slots, owners.bounds
     return HeadPlan(first, last, counts, pool, pooling, rows, by_token, keys, *owned, lengths)
 
 
 def _place(
-    forward: Forward, site: str, owners: Owners, counts: Array, size: int, keys: Keys | None
+    forward: Forward, site: str, owners: Owners, bounds: Array, size: int, keys: Keys | None
 ) -> HeadPlace[Array]:
     bank = forward.bank
-    runs = plan_runs(bank, owners, counts, "rows" if site == ROWS else "tokens", size if forward.kernels else None)
-    noise = None if keys is None else plan_noise(bank, owners, counts, keys, keys.tokens_before, size)
+    runs = plan_runs(bank, owners, bounds, "rows" if site == ROWS else "tokens", size if forward.kernels else None)
+    noise = None if keys is None else plan_noise(bank, owners, bounds, keys, keys.tokens_before, size)
     own = None
     if keys is not None and keys.head_dropout:
         usual = head_dropout(forward.base)
         of_slot = {slot: keys.head_dropout.get(slot, usual) for slot in owners.slots}
         own = tuple(
-            HeadNoise(plan_noise(bank, owners, counts, _only(keys, of_slot, p), keys.tokens_before, size), p)
+            HeadNoise(plan_noise(bank, owners, bounds, _only(keys, of_slot, p), keys.tokens_before, size), p)
             for p in sorted(set(of_slot.values()) - {0.0})
         )
     return HeadPlace(site, runs, noise, own)
@@ -177,7 +179,7 @@ def rows_of(out: Output, heads: HeadPlan[Array]) -> Array:
     """The numbers of the rows, in the order they run, whose pooled outputs are in `out`."""
     assert heads.rows is not None
     has_output = _entries_of(out, heads.rows) > 0
-    return np.flatnonzero(has_output.repeat(np.diff(heads.bounds)))
+    return has_output.repeat(heads.bounds[1:] - heads.bounds[:-1]).nonzero()[0]
 
 
 def _entries_of(out: Output, place: HeadPlace[Array]) -> Array:
@@ -203,6 +205,7 @@ def _pooled(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor],
         by_way["pooler"] = _pooler(forward, heads, place, by_way["pooler"])
     (_, pooled), *others = by_way.items()
     for way, rows in others:
+        assert heads.pool is not None
         pooled = torch.where((heads.pool == POOLS.index(way)).unsqueeze(1), rows, pooled)
     return pooled
 
@@ -233,12 +236,11 @@ def _answers(forward: Forward, heads: HeadPlan[Tensor], place: HeadPlace[Tensor]
         x = keyed_dropout(x, one.noise.key, one.noise.local, forward.wiring.head_place, one.p)
     if place.own is None and place.noise is not None and (p := head_dropout(forward.base)):
         x = keyed_dropout(x, place.noise.key, place.noise.local, forward.wiring.head_place, p)
-    state = BankPass(forward.bank, place.runs, place.noise, heads.keys)
     found: list[Output] = []
-    present = {number for number, _ in place.runs.groups}
+    row_of = {number: row for row, (number, _) in enumerate(place.runs.groups)}
     for mount in forward.bank.mounts.get(place.site, ()):
-        if mount.group.number in present:
-            route = state.route(mount.group)
+        if (row := row_of.get(mount.group.number)) is not None:
+            route = route_of(place.runs, row)
             start, end = route.span or (0, len(x))
             mine = x[start:end]
             values = mount.group.delta.difference(route, mount.tensors, Signal(mount.site, mine, mine))

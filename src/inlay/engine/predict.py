@@ -83,7 +83,7 @@ def encode(host: Host, requests: Sequence[Request], tokenizer: Any = None) -> En
         for one, (_, what) in zip(translators, requests, strict=True)
     ]
     rows = _rows(host, by_name, translators, examples, tokenizer or load_tokenizer(host.base))
-    return Encoded(translators, examples, rows, any(one.members for one in by_name.values()))
+    return Encoded(translators, examples, rows, bool([1 for one in by_name.values() if one.members]))
 
 
 def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
@@ -97,8 +97,7 @@ def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
         names = [one.name for one in encoded.translators]
         records = {name: host.loaded(name) for name in dict.fromkeys(names)}
         if all_pooled(records.values()):
-            widths = np.array([records[name].width for name in names])
-            return PooledOutputs(_pooled(host, rows, names, widths), widths)
+            return _pooled(host, rows, names, [records[name].width for name in names])
     if max(map(len, rows), default=1) == 1:
         return [[out] for out in run_rows(host, [own[0] for own in rows], [one.name for one in encoded.translators])]
     names = [one.name for one, own in zip(encoded.translators, rows, strict=True) for _ in own]
@@ -106,15 +105,16 @@ def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
     return [[next(ran) for _ in own] for own in rows]
 
 
-def _pooled(host: Host, rows: PackedRows, names: Sequence[str], widths: Array) -> Tensor:
-    """[rows, labels] logits of packed rows, all of which are pooled; -inf beyond the labels of a row's own adapter."""
-    logits = np.empty((len(names), int(widths.max())), np.float32)
+def _pooled(host: Host, rows: PackedRows, names: Sequence[str], widths: Sequence[int]) -> PooledOutputs:
+    """The logits of packed rows, all of which are pooled; `widths` says how many labels each row's adapter has."""
+    widest, each = max(widths), np.array(widths)
+    logits = np.empty((len(names), widest), np.float32)
     for numbers, values in pooled_blocks(host, rows.batch, rows.examples, names):
-        columns = min(logits.shape[1], values.shape[1])
+        columns = min(widest, values.shape[1])
         logits[numbers, :columns] = values[:, :columns]
-    if widths.min() < logits.shape[1]:
-        logits[np.arange(logits.shape[1]) >= widths[:, None]] = -np.inf
-    return torch.from_numpy(logits)
+    if min(widths) < widest:
+        logits[np.arange(widest) >= each[:, None]] = -np.inf
+    return PooledOutputs(torch.from_numpy(logits), each)
 
 
 def decode(
@@ -140,21 +140,18 @@ def _rows(
     tokenizer: Any,
 ) -> Sequence[Sequence[Row]]:
     """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
-    most = longest(host, tokenizer)
-    within = {asked: _within(host, most, asked) for asked in {one.task.max_length for one in by_name.values()}}
-    limits = {name: within[one.task.max_length] for name, one in by_name.items()}
-    keys = {name: (limits[name], one.asked_key) for name, one in by_name.items()}
-    if len(set(keys.values())) == 1 and not [example for example in examples if example.target is not None]:
-        one = translators[0]
-        if (batch := one.packed(tokenizer, examples, limits[one.name])) is not None:
+    if len({one.asked_key for one in by_name.values()}) == 1 and not [1 for one in examples if one.target is not None]:
+        first = translators[0]
+        if (batch := first.packed(tokenizer, examples, row_limit(host, first.task.max_length, tokenizer))) is not None:
             return PackedRows(batch)
     alike: dict[Hashable, list[int]] = {}
     for i, (one, example) in enumerate(zip(translators, examples, strict=True)):
-        alike.setdefault(one.name if example.target is not None else keys[one.name], []).append(i)
+        alike.setdefault(one.name if example.target is not None else one.asked_key, []).append(i)
     rows: list[list[Row]] = [[]] * len(examples)
     for own in alike.values():
         one, some = translators[own[0]], [examples[i] for i in own]
-        for i, found in zip(own, one.rows(tokenizer, some, limits[one.name]), strict=True):
+        limit = row_limit(host, one.task.max_length, tokenizer)
+        for i, found in zip(own, one.rows(tokenizer, some, limit), strict=True):
             rows[i] = found
     return rows
 
@@ -164,20 +161,17 @@ def limit_of(host: Host, name: str) -> int:
     return row_limit(host, host.task(name).max_length)
 
 
-def row_limit(host: Host, asked: int | None) -> int:
+def row_limit(host: Host, asked: int | None, tokenizer: Any = None) -> int:
     """A length in tokens that the base can take; an error if more is asked for."""
-    return _within(host, longest(host, load_tokenizer(host.base)), asked)
+    most = longest(host, tokenizer or load_tokenizer(host.base))
+    if asked is not None and asked > most:
+        raise InlayError(f"max_length={asked} is more than {host.base.name} takes: {most}")
+    return min(most, _DEFAULT_LIMIT) if asked is None else asked
 
 
 def longest(host: Host, tokenizer: Any) -> int:
     """The longest row that base and tokenizer take."""
     return min(n for n in (host.forward.spec.longest, tokenizer.model_max_length) if n is not None)
-
-
-def _within(host: Host, most: int, asked: int | None) -> int:
-    if asked is not None and asked > most:
-        raise InlayError(f"max_length={asked} is more than {host.base.name} takes: {most}")
-    return min(most, _DEFAULT_LIMIT) if asked is None else asked
 
 
 def run_rows(
@@ -273,10 +267,10 @@ def even_size(total: int, longest: int, tokens: int) -> int:
 def cut(lengths: Sequence[int] | Array, tokens: int) -> Iterator[Array]:
     """The numbers of rows, longest first, in batches of about equal size and at most so many tokens (or one row)."""
     lengths = np.asarray(lengths, np.int64)
-    order = np.argsort(-lengths, kind="stable")
+    order = (-lengths).argsort(kind="stable")
     ends = lengths[order].cumsum()
-    start, before, tokens = 0, 0, even_size(int(lengths.sum()), int(lengths.max(initial=0)), tokens)
+    start, before, tokens = 0, 0, even_size(int(ends[-1]), int(ends[0]), tokens) if len(ends) else tokens
     while start < len(order):
-        end = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
+        end = max(start + 1, int(ends.searchsorted(before + tokens, side="right")))
         yield order[start:end]
         start, before = end, int(ends[end - 1])

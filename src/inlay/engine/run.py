@@ -17,6 +17,7 @@ from torch import Tensor
 from inlay.bank.forward import Forward
 from inlay.bank.noise import Keys
 from inlay.bank.plan import PassPlan
+from inlay.bank.planning import owners_of
 from inlay.bank.records import A, Record, host, shape_of
 from inlay.data.batch import Array, Batch
 from inlay.engine.graphs import GroupState, Shape
@@ -77,7 +78,8 @@ def plan_batch(
     if pools is not None:
         is_padded_at_the_end = len(passes) == 1 and passes[0].tokens.valid is None
         tokens = passes[0].tokens.size if is_padded_at_the_end else int(lengths.sum())
-        heads = plan_heads(forward, slots, lengths, tokens, pools, keys)
+        owners = passes[0].owners if len(passes) == 1 else owners_of(forward.bank, slots)
+        heads = plan_heads(forward, owners, lengths, tokens, pools, keys)
     return BatchPlan(passes, heads, forward.compiled, order, slots, lengths)
 
 
@@ -149,7 +151,7 @@ def logits_on_cpu(host: Host, batch: Batch, names: Sequence[str | None]) -> list
     """As `logits`, without gradients, on the CPU and in fp32: one copy from the device, not one per row."""
     plan, heads, widths, outputs = _outputs(host, batch, names, None, None)
     logits: list[Tensor] = [torch.empty(0)] * len(names)
-    width_of_row = np.array([widths[slot] for slot in heads.slots]).repeat(np.diff(heads.bounds))
+    width_of_row = np.array([widths[slot] for slot in heads.slots]).repeat(heads.bounds[1:] - heads.bounds[:-1])
     for numbers, values in _pooled_values(heads, outputs):
         for width in set(width_of_row[numbers].tolist()):
             alike = width_of_row[numbers] == width

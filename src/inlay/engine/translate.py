@@ -66,8 +66,8 @@ class Translator:
     @cached_property
     def asked_key(self) -> Hashable:
         """Adapters with equal keys make the same rows of what is asked: its name, unless its task says what counts."""
-        options = self.task.asked_options
-        return self.name if options is None else tuple([(option, getattr(self.task, option)) for option in options])
+        task, options = self.task, self.task.asked_options
+        return self.name if options is None else (task.max_length, *options, *[getattr(task, one) for one in options])
 
     @cached_property
     def decode_key(self) -> tuple[type[Task], int]:
@@ -145,15 +145,16 @@ def answers_of(
     found = how(translators, outputs, rows, examples, base)
     if options.top_k is not None or options.threshold is not None:
         found = [_trimmed(answer, options, one.name) for answer, one in zip(found, translators, strict=True)]
-    names, kinds = [one.name for one in translators], [one.task.kind for one in translators]
+    names = [one.name for one in translators]
     texts, pairs = [" ".join(e.words) if e.words else e.text for e in examples], [e.pair for e in examples]
-    if isinstance(found, ByColumn) and "qa" not in kinds and pairs.count(None) in (0, len(pairs)):
+    # answers by column are of one kind
+    if isinstance(found, ByColumn) and translators[0].task.kind != "qa" and pairs.count(None) in (0, len(pairs)):
         paired = {} if pairs[0] is None else {"pair": pairs}
         return ByColumn({"task": names, "text": texts, **paired, **found.columns})
     whole: list[Answer] = []
-    for name, kind, text, pair, answer in zip(names, kinds, texts, pairs, found, strict=True):
-        second = {"context": pair} if kind == "qa" else {} if pair is None else {"pair": pair}
-        whole.append({"task": name, "text": text, **second, **answer})
+    for one, text, pair, answer in zip(translators, texts, pairs, found, strict=True):
+        second = {"context": pair} if one.task.kind == "qa" else {} if pair is None else {"pair": pair}
+        whole.append({"task": one.name, "text": text, **second, **answer})
     return whole
 
 
@@ -165,14 +166,16 @@ def _decoded(
     base: Base,
 ) -> Sequence[Answer]:
     """What the tasks say; by column where all are of one kind, and that has columns."""
+    keys = [one.decode_key for one in translators]
+    if len(set(keys)) == 1:
+        tasks, labels = [one.task for one in translators], [one.labels for one in translators]
+        return keys[0][0].mixed_answers(tasks, outputs, rows, examples, labels, base)
     alike: dict[tuple[type[Task], int], list[int]] = {}
-    for i, one in enumerate(translators):
-        alike.setdefault(one.decode_key, []).append(i)
+    for i, key in enumerate(keys):
+        alike.setdefault(key, []).append(i)
     found: list[Answer] = [{}] * len(translators)
     for (kind, _), own in alike.items():
         tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
-        if len(alike) == 1:
-            return kind.mixed_answers(tasks, outputs, rows, examples, labels, base)
         ran, seen, asked = some_of(outputs, own), some_of(rows, own), [examples[i] for i in own]
         for i, answer in zip(own, kind.mixed_answers(tasks, ran, seen, asked, labels, base), strict=True):
             found[i] = answer

@@ -9,6 +9,7 @@ from itertools import groupby, repeat, starmap
 from math import exp, inf, isfinite, log, sqrt
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -152,8 +153,8 @@ def pooled(outputs: Sequence[Sequence[Tensor]]) -> Tensor:
 
 def column(option: str, tasks: Sequence[Task], like: Tensor) -> Tensor:
     """[examples, 1] an option of the task of every example."""
-    values = [getattr(task, option) for task in tasks]
-    return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
+    values = np.array([getattr(task, option) for task in tasks])[:, None]
+    return torch.from_numpy(values).to(like)
 
 
 def scores(labels: Sequence[Sequence[str]], p: Tensor) -> Sequence[Answer]:
@@ -164,7 +165,7 @@ def scores(labels: Sequence[Sequence[str]], p: Tensor) -> Sequence[Answer]:
     """
     if len(set(map(id, labels))) == 1:
         return ByColumn(dict(zip(labels[0], p.t().tolist(), strict=True)))
-    return [dict(zip(names, row, strict=False)) for names, row in zip(labels, p.tolist(), strict=True)]
+    return list(map(dict, map(zip, labels, p.tolist())))  # each zip ends with the labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,11 +39,9 @@ def token_ids(
     if pairs is not None:
         every = [one.type_ids for one in found]
         return ids, every if any(map(any, every)) else None
-    by_length = {len(own): one for own, one in zip(ids, found, strict=True)}  # of one text, nothing else counts
-    types_of = {length: one.type_ids for length, one in by_length.items()}
-    if not any(map(any, types_of.values())):
+    if not any(max(found, key=len).type_ids):  # of single texts, the longest has all types that there are
         return ids, None
-    return ids, [types_of[len(own)] for own in ids]
+    return ids, [one.type_ids for one in found]
 
 
 @functools.cache
