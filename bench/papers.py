@@ -2,7 +2,7 @@
 
     python bench/papers.py data --data FOLDER --out PAPERS             GLUE and TAE as the recipes want them
     python bench/papers.py run --jobs JOBS --out STORES --minutes 8    again and again, until nothing is left
-    python bench/papers.py merge --out STORES                          one store for all recipes
+    python bench/papers.py merge --out STORES                          one store for all recipes, all.sqlite
 
 JOBS has a line of arguments of `inlay recipe run` per job: `he-glue-1k PAPERS/glue --only CoLA --lines finetune`. Each
 job is a process with a store of its own (STORES/he-glue-1k.3.sqlite, for the third line that names it). Full
@@ -29,13 +29,27 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HELD_OUT = 2000
 SUBSETS = ("MNLI", "QNLI", "QQP")
+SETTINGS = (
+    "method",
+    "lr",
+    "epochs",
+    "batch_size",
+    "train_size",
+    "pool",
+    "head",
+    "schedule",
+    "warmup",
+    "pretrain_epochs",
+)
+SCORES = ("accuracy", "f1", "f1_macro", "f1_micro", "matthews", "spearman")
 TAE = {"chemprot": "ChemProt", "citation_intent": "ACL-ARC", "sciie-relation-extraction": "SciERC"}
 
 
@@ -138,8 +152,8 @@ def run(jobs: Sequence[Job], workers: int, base: str | None, known: Path | None,
         print(f"not begun: {job.name}")
 
 
-def merge(out: Path) -> Path:
-    """One store with all runs that have ended, whatever their recipe: rows that two recipes share are run once."""
+def merge(out: Path) -> None:
+    """One store with all runs that have ended, whatever their recipe, and a line for each in all.jsonl."""
     whole = out / "all.sqlite"
     for old in out.glob("all.sqlite*"):
         old.unlink()
@@ -157,8 +171,20 @@ def merge(out: Path) -> Path:
                 all_runs.execute(f"insert or ignore into runs (position, {columns}) {ended}")
                 all_runs.execute("insert or ignore into about select key, value from other.about")
             all_runs.execute("detach other")
-        print(f"{whole}: {all_runs.execute('select count(*) from runs').fetchone()[0]} runs")
-    return whole
+        lines = list(said_of_runs(all_runs))
+    whole.with_suffix(".jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    print(f"{whole}: {len(lines)} runs")
+
+
+def said_of_runs(store: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    """What was run and what came of it, for bench/results."""
+    columns = "label, config, seed, metrics"
+    for label, config, seed, metrics in store.execute(f"select {columns} from runs order by label, seed"):
+        settings = json.loads(config)
+        own = {key: settings[key] for key in SETTINGS if settings.get(key) is not None}
+        by_split = json.loads(metrics).items()
+        scores = {split: {key: round(one[key], 5) for key in SCORES if key in one} for split, one in by_split}
+        yield {"run": label, **own, "seed": seed, "scores": scores}
 
 
 def main(given: Sequence[str] | None = None) -> None:
