@@ -110,8 +110,7 @@ def run(
 
     Examples:
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
-        inlay recipe run he-glue-1k glue --tune lr --minutes 8
-        inlay recipe run he-tae tae --lines finetune,adapter --against finetune
+        inlay recipe run he-glue-1k glue --tune lr --minutes 8 --against finetune
     """
     from inlay.cli.recipe_display import show_table_beside_paper
     from inlay.library.library import Library
