@@ -127,8 +127,8 @@ class Ensemble:
         for name, member in zip(called, self.members, strict=True):
             if not isinstance(member, Adapter):
                 raise AdapterError(f"{name} is an ensemble itself; name its members instead")
-            if member.head is None or not member.task or not _task(member).gives_answers:
-                raise AdapterError(f"{name} gives no answers, so it cannot be in an ensemble")
+            if member.head is None or not member.task or not _task(member).joins_answers:
+                raise AdapterError(f"{name} gives no answers that can be joined, so it cannot be in an ensemble")
         for name, member in list(zip(called, self.members, strict=True))[1:]:
             if what := _difference(self.members[0], member):
                 raise AdapterError(f"{called[0]} and {name} cannot answer as one: {what}")
