@@ -282,6 +282,14 @@ def test_members_stay_as_long_as_the_ensemble(library: inlay.Library, members: A
     library.restore("both")
     library.remove("both")
     library.remove("tone0")
+    library.restore("both")
+    library.restore("tone0")
+    library.alias("tone2", "prod", 1)
+    with pytest.raises(LibraryError, match="tone2@1 is what tone2@prod points to"):
+        library.remove("both", "tone2")
+    assert library.verify() == []
+    assert library.names() == ["both", "tone0", "tone2"]  # all or none
+    assert [gone.ref for gone in library.remove("tone0", "both", "both@1")] == ["tone0@1", "both@1"]
     library.gc(grace=0)
     gone = {member.sha256 for member in entry.members}
     assert not gone & {path.name.partition(".")[0] for path in (library.local / "blobs").iterdir()}

@@ -236,9 +236,12 @@ class Library:
         """Every move of an alias, oldest first."""
         return aliases.history(self.storage, check_name(name), alias, self._indexed(name))
 
-    def remove(self, ref: str) -> builtins.list[Entry]:
-        """Move a version, or with a plain name all of them, into the trash; refused while an alias points there."""
-        return trash.remove(self, ref)
+    def remove(self, *refs: str) -> builtins.list[Entry]:
+        """Move versions, or with a plain name all of its own, into the trash, all or none.
+
+        Refused while an alias points to one of them, or an ensemble that stays has it as a member.
+        """
+        return trash.remove(self, refs)
 
     def removed(self) -> builtins.list[Entry]:
         """What is in the trash."""
