@@ -127,11 +127,17 @@ class Library:
             cards.compare(entry, written, self.storage.where(card_path(entry.name, entry.version)))
             if written["members"] != [member.sha256 for member in entry.members]:
                 raise AdapterError("its card names other members than its file")
-            members = tuple(self.read_adapter(member) for member in entry.members)
+            members = tuple(self._member(entry, member) for member in entry.members)
             refs = tuple(str(member.card.get("ref") or "") for member in entry.members)
             return Ensemble(members, tuple(written["weights"]), entry.name, written["about"], refs)
         except AdapterError as error:
             raise DamagedError(f"{entry.ref} is damaged: {error}") from None
+
+    def _member(self, entry: Entry, member: Entry) -> Adapter:
+        try:
+            return self.read_adapter(member)
+        except DamagedError as error:
+            raise DamagedError(f"{entry.ref}: its member {error}") from None
 
     def blob(self, entry: Entry) -> bytes:
         """The bytes of an entry's file, checked against their hash."""
