@@ -301,10 +301,10 @@ def test_damage_is_noticed(library: inlay.Library, members: Any):
     content = blob.read_bytes()
     blob.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert any(problem.ref == "both@1" for problem in library.verify())
-    with pytest.raises(DamagedError, match="both@1: its member tone1#.* is damaged: .* is not what its name says"):
+    with pytest.raises(DamagedError, match=r"both@1: its member tone1#.* is damaged: .* is not what its name says"):
         library.get("both")
     blob.unlink()
-    with pytest.raises(DamagedError, match="both@1: its member tone1#.* cannot be read: .* is missing"):
+    with pytest.raises(DamagedError, match=r"both@1: its member tone1#.* cannot be read: .* is missing"):
         library.get("both")
     blob.write_bytes(content)
     assert library.verify() == []

@@ -99,7 +99,7 @@ def test_the_majority_is_that_of_all_rows_that_count(tmp_path: Path):
 def test_what_cannot_be_an_ensemble(host: inlay.Host):
     for wrong, said in (
         ({"ensemble": 1}, "expected 2 or more"),
-        ({"ensemble": 1000}, "different texts"),
+        ({"ensemble": 1000}, r"the rows given: \d+ different texts are too few for 1000 parts \(--fold, --ensemble\)"),
     ):
         with pytest.raises(RunError, match=said):
             inlay.train(host, run(), progress=False, **wrong)
