@@ -269,6 +269,13 @@ def test_a_library_gives_back_what_was_put(library: inlay.Library, members: Any)
         library.read_adapter(entry, "exported")
 
 
+def test_a_copy_in_another_library_knows_its_base(library: inlay.Library, members: Any, tmp_path: Path):
+    one, two, _ = (replace(member, base_name="some/base") for member in members["tone"])
+    library.put(inlay.Ensemble((one, two), name="both"))
+    entry = inlay.Library(tmp_path / "other").put(library.get("both"))
+    assert entry.card["base_name"] == "some/base"
+
+
 def test_members_stay_as_long_as_the_ensemble(library: inlay.Library, members: Any):
     entry = library.put(both(library, members))
     for ref in ("tone0", "tone0@1"):

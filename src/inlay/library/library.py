@@ -134,8 +134,9 @@ class Library:
             raise DamagedError(f"{entry.ref} is damaged: {error}") from None
 
     def _member(self, entry: Entry, member: Entry) -> Adapter:
+        """An adapter of an ensemble, whose card alone names the base."""
         try:
-            return self.read_adapter(member)
+            return replace(self.read_adapter(member), base_name=str(entry.card.get("base_name") or ""))
         except DamagedError as error:
             raise DamagedError(f"{entry.ref}: its member {error}") from None
 
