@@ -222,7 +222,10 @@ def test_what_cannot_answer_as_one(host: inlay.Host, members: dict[str, tuple[in
         ([one, members["long"][0]], "tone0 and long0 cannot answer as one: only one of them knows the label 'bad'"),
         ([one, members["stars"][0]], "one is for classification, the other for regression"),
         ([one, replace(two, labels=two.labels[::-1])], "their labels have another order"),
-        ([one, replace(two, base="sha256:other")], "they belong to different bases"),
+        (
+            [replace(one, base_name="mine"), replace(two, base="sha256:other", base_name="their/own")],
+            r"they belong to different bases \(mine sha256:\w+, their/own sha256:other\)",
+        ),
         ([one, replace(two, task="classification:max_length=20")], "max_length is None in one and 20 in the other"),
         ([one, replace(two, head=None)], "tone1 gives no answers"),
         ([one, replace(two, task="mlm")], "tone1 gives no answers"),

@@ -157,7 +157,8 @@ def _difference(one: Adapter, other: Adapter) -> str:
     """Why two adapters cannot answer as one; empty if they can."""
     bases = [each.base.partition("+")[0] for each in (one, other)]
     if bases[0] != bases[1]:
-        return f"they belong to different bases ({bases[0]}, {bases[1]})"
+        called = (f"{each.base_name} {base}".strip() for each, base in zip((one, other), bases, strict=True))
+        return f"they belong to different bases ({', '.join(called)})"
     mine, theirs = _task(one), _task(other)
     if type(mine) is not type(theirs):
         return f"one is for {mine.name}, the other for {theirs.name}"
