@@ -270,6 +270,8 @@ def test_a_library_gives_back_what_was_put(library: inlay.Library, members: Any)
     assert library.verify() == []
     with pytest.raises(AdapterError, match="both@1 is an ensemble of 2; it cannot be exported"):
         library.read_adapter(entry, "exported")
+    with pytest.raises(AdapterError, match="is an ensemble, which only names the files of its members"):
+        inlay.Adapter.read(library.local / "blobs" / f"{entry.sha256}.safetensors")
 
 
 def test_a_copy_in_another_library_knows_its_base(library: inlay.Library, members: Any, tmp_path: Path):
