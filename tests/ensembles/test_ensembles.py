@@ -222,7 +222,10 @@ def test_what_cannot_answer_as_one(host: inlay.Host, members: dict[str, tuple[in
         ([one, members["long"][0]], "tone0 and long0 cannot answer as one: only one of them knows the label 'bad'"),
         ([one, members["stars"][0]], "one is for classification, the other for regression"),
         ([one, replace(two, labels=two.labels[::-1])], "their labels have another order"),
-        ([one, replace(two, base="sha256:other")], "they belong to different bases"),
+        (
+            [replace(one, base_name="mine"), replace(two, base="sha256:other", base_name="their/own")],
+            r"they belong to different bases \(mine sha256:\w+, their/own sha256:other\)",
+        ),
         ([one, replace(two, task="classification:max_length=20")], "max_length is None in one and 20 in the other"),
         ([one, replace(two, head=None)], "tone1 gives no answers"),
         ([one, replace(two, task="mlm")], "tone1 gives no answers"),
@@ -267,6 +270,15 @@ def test_a_library_gives_back_what_was_put(library: inlay.Library, members: Any)
     assert library.verify() == []
     with pytest.raises(AdapterError, match="both@1 is an ensemble of 2; it cannot be exported"):
         library.read_adapter(entry, "exported")
+    with pytest.raises(AdapterError, match="is an ensemble, which only names the files of its members"):
+        inlay.Adapter.read(library.local / "blobs" / f"{entry.sha256}.safetensors")
+
+
+def test_a_copy_in_another_library_knows_its_base(library: inlay.Library, members: Any, tmp_path: Path):
+    one, two, _ = (replace(member, base_name="some/base") for member in members["tone"])
+    library.put(inlay.Ensemble((one, two), name="both"))
+    entry = inlay.Library(tmp_path / "other").put(library.get("both"))
+    assert entry.card["base_name"] == "some/base"
 
 
 def test_members_stay_as_long_as_the_ensemble(library: inlay.Library, members: Any):
@@ -282,6 +294,14 @@ def test_members_stay_as_long_as_the_ensemble(library: inlay.Library, members: A
     library.restore("both")
     library.remove("both")
     library.remove("tone0")
+    library.restore("both")
+    library.restore("tone0")
+    library.alias("tone2", "prod", 1)
+    with pytest.raises(LibraryError, match="tone2@1 is what tone2@prod points to"):
+        library.remove("both", "tone2")
+    assert library.verify() == []
+    assert library.names() == ["both", "tone0", "tone2"]  # all or none
+    assert [gone.ref for gone in library.remove("tone0", "both", "both@1")] == ["tone0@1", "both@1"]
     library.gc(grace=0)
     gone = {member.sha256 for member in entry.members}
     assert not gone & {path.name.partition(".")[0] for path in (library.local / "blobs").iterdir()}
@@ -293,7 +313,10 @@ def test_damage_is_noticed(library: inlay.Library, members: Any):
     content = blob.read_bytes()
     blob.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert any(problem.ref == "both@1" for problem in library.verify())
-    with pytest.raises(DamagedError):
+    with pytest.raises(DamagedError, match=r"both@1: its member tone1#.* is damaged: .* is not what its name says"):
+        library.get("both")
+    blob.unlink()
+    with pytest.raises(DamagedError, match=r"both@1: its member tone1#.* cannot be read: .* is missing"):
         library.get("both")
     blob.write_bytes(content)
     assert library.verify() == []

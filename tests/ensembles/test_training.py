@@ -99,7 +99,7 @@ def test_the_majority_is_that_of_all_rows_that_count(tmp_path: Path):
 def test_what_cannot_be_an_ensemble(host: inlay.Host):
     for wrong, said in (
         ({"ensemble": 1}, "expected 2 or more"),
-        ({"ensemble": 1000}, "different texts"),
+        ({"ensemble": 1000}, r"the rows given: \d+ different texts are too few for 1000 parts \(--fold, --ensemble\)"),
     ):
         with pytest.raises(RunError, match=said):
             inlay.train(host, run(), progress=False, **wrong)
@@ -115,6 +115,10 @@ def test_what_cannot_be_an_ensemble(host: inlay.Host):
         prepare(run(fold="1/2", train_size=10), host)
     with pytest.raises(RunError, match="ensemble is for one run"):
         inlay.train(host, [run()], ensemble=2, progress=False)  # type: ignore[call-overload]
+    told: list[Any] = []
+    with pytest.raises(RunError, match="mlm cannot be answered by an ensemble"):
+        inlay.train(host, run(task="mlm"), ensemble=2, progress=False, callbacks=[told.append])
+    assert told == []  # it is said before anything is trained
     assert host.names == []
 
 

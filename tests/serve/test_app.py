@@ -168,6 +168,14 @@ def test_a_bad_item_fails_alone(place: Place, offline: inlay.Host):
         same(answer, {**expected, "version": 1})
 
 
+def test_a_field_of_two_kinds_says_what_both_are(place: Place):
+    item = {"task": "sms", "text": TEXT}
+    wrong = [*({**item, "threshold": value} for value in ("uncertainty=-1", {"uncertainty": 0.1}, 1.5)), {"tasks": "x"}]
+    found = [one["error"]["message"] for one in results(place, *wrong, {"tasks": [1], "text": TEXT})]
+    assert found[:3] == ['threshold: expected a score between 0 and 1, or "uncertainty=0.1"'] * 3
+    assert found[3:] == ['tasks: expected a list of names, or "all"'] * 2
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

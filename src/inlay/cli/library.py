@@ -191,16 +191,11 @@ def rm(
         inlay library rm tickets tone
     """
     from inlay.library.card_text import in_library
-    from inlay.library.trash import removable
 
     screen, store = output.console(as_json), open_library(library)
-    for ref in refs:
-        removable(store, ref)  # what cannot go is noticed before anything is removed
-    removed = []
-    for ref in dict.fromkeys(refs):
-        for entry in store.remove(ref):
-            removed.append(entry)
-            screen.print(f"{entry.ref} is removed")
+    removed = store.remove(*refs)
+    for entry in removed:
+        screen.print(f"{entry.ref} is removed")
     names = shlex.join(refs)
     screen.print(f"to restore: inlay library restore {names}{in_library(library)}", style="dim", soft_wrap=True)
     if as_json:

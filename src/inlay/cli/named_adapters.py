@@ -126,9 +126,10 @@ def find_in_library(library: Library, names: str, before: Sequence[str]) -> dict
         chosen[name] = NamedAdapter(entry.version, entry.sha256, card["task"], kind, card["labels"], card, entry)
     bases = {one.about["base"].partition("+")[0]: name for name, one in chosen.items()}
     if len(bases) > 1:
-        first, second = list(bases.items())[:2]
+        both = list(bases.items())[:2]
+        called = ", ".join(f"{chosen[name].about.get('base_name', '')} {base}".strip() for base, name in both)
         raise AdapterError(
-            f"{first[1]} and {second[1]} belong to different bases ({first[0]}, {second[0]}); run them one at a time"
+            f"{both[0][1]} and {both[1][1]} belong to different bases ({called}); run them one at a time"
         )
     return chosen
 

@@ -97,12 +97,14 @@ def train(
             logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or () if ranks.leads else ())]
             host = open_host(base, compile, weights, screen)
             prepared = _prepare(runs, host, store, screen, problems, many=manifest is not None)
+            if ensemble is not None:
+                from inlay.training.ensemble import as_one, refuse, scored_rows
+
+                refuse(prepared[0].task)
             results = train_shown(host, prepared, slots, checkpoint, resume, save_every, logs, screen, ranks)
         if not ranks.leads:
             raise typer.Exit(int(bool(problems) or not all(result.ok for result in results.values())))
         if ensemble is not None:
-            from inlay.training.ensemble import as_one, scored_rows
-
             every = list(prepared.values())
             results = {0: as_one(host, whole[0], folder, list(results.values()), every)}
             prepared = {0: scored_rows(every)}

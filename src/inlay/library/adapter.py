@@ -172,6 +172,8 @@ def _card(path: object, text: Any) -> dict[str, Any]:
     if not isinstance(card, dict):
         raise AdapterError(f"{path} has a damaged card: it is not an object")
     version = card.pop("format", None)
+    if isinstance(card.get("members"), list):
+        raise AdapterError(f"{path} is an ensemble, which only names the files of its members; it is no adapter")
     if version not in (1, FORMAT):
         raise AdapterError(f"{path} has format {version}, this version of Inlay reads 1 to {FORMAT}")
     kinds = _KINDS | ({"full": dict} if version == FORMAT else {})

@@ -127,8 +127,8 @@ class Ensemble:
         for name, member in zip(called, self.members, strict=True):
             if not isinstance(member, Adapter):
                 raise AdapterError(f"{name} is an ensemble itself; name its members instead")
-            if member.head is None or not member.task or not _task(member).gives_answers:
-                raise AdapterError(f"{name} gives no answers, so it cannot be in an ensemble")
+            if member.head is None or not member.task or not _task(member).joins_answers:
+                raise AdapterError(f"{name} gives no answers that can be joined, so it cannot be in an ensemble")
         for name, member in list(zip(called, self.members, strict=True))[1:]:
             if what := _difference(self.members[0], member):
                 raise AdapterError(f"{called[0]} and {name} cannot answer as one: {what}")
@@ -157,7 +157,8 @@ def _difference(one: Adapter, other: Adapter) -> str:
     """Why two adapters cannot answer as one; empty if they can."""
     bases = [each.base.partition("+")[0] for each in (one, other)]
     if bases[0] != bases[1]:
-        return f"they belong to different bases ({bases[0]}, {bases[1]})"
+        called = (f"{each.base_name} {base}".strip() for each, base in zip((one, other), bases, strict=True))
+        return f"they belong to different bases ({', '.join(called)})"
     mine, theirs = _task(one), _task(other)
     if type(mine) is not type(theirs):
         return f"one is for {mine.name}, the other for {theirs.name}"

@@ -127,11 +127,18 @@ class Library:
             cards.compare(entry, written, self.storage.where(card_path(entry.name, entry.version)))
             if written["members"] != [member.sha256 for member in entry.members]:
                 raise AdapterError("its card names other members than its file")
-            members = tuple(self.read_adapter(member) for member in entry.members)
+            members = tuple(self._member(entry, member) for member in entry.members)
             refs = tuple(str(member.card.get("ref") or "") for member in entry.members)
             return Ensemble(members, tuple(written["weights"]), entry.name, written["about"], refs)
         except AdapterError as error:
             raise DamagedError(f"{entry.ref} is damaged: {error}") from None
+
+    def _member(self, entry: Entry, member: Entry) -> Adapter:
+        """An adapter of an ensemble, whose card alone names the base."""
+        try:
+            return replace(self.read_adapter(member), base_name=str(entry.card.get("base_name") or ""))
+        except DamagedError as error:
+            raise DamagedError(f"{entry.ref}: its member {error}") from None
 
     def blob(self, entry: Entry) -> bytes:
         """The bytes of an entry's file, checked against their hash."""
@@ -236,9 +243,12 @@ class Library:
         """Every move of an alias, oldest first."""
         return aliases.history(self.storage, check_name(name), alias, self._indexed(name))
 
-    def remove(self, ref: str) -> builtins.list[Entry]:
-        """Move a version, or with a plain name all of them, into the trash; refused while an alias points there."""
-        return trash.remove(self, ref)
+    def remove(self, *refs: str) -> builtins.list[Entry]:
+        """Move versions, or with a plain name all of its own, into the trash, all or none.
+
+        Refused while an alias points to one of them, or an ensemble that stays has it as a member.
+        """
+        return trash.remove(self, refs)
 
     def removed(self) -> builtins.list[Entry]:
         """What is in the trash."""

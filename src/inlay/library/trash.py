@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from inlay.errors import DamagedError, LibraryError, suggest
@@ -41,29 +41,28 @@ def trash_path(name: str, version: int) -> str:
     return f"trash/{name}/{version}.json"
 
 
-def removable(library: Library, ref: str) -> tuple[str, list[int]]:
-    """The name and the versions that a ref stands for, if they can be removed; an error says why not."""
+def remove(library: Library, refs: Sequence[str]) -> list[Entry]:
+    """Move versions into the trash, all or none; also damaged ones, of which little is then known."""
+    chosen = dict.fromkeys(one for ref in refs for one in _named_by(library, ref))
+    _refuse_needed(library, chosen)
+    mine = {one: content for one in chosen if (content := _taken(library, *one)) is not None}
+    if not mine:
+        raise LibraryError(f"{', '.join(refs)} was removed a moment ago")
+    try:
+        _refuse_needed(library, mine)  # an alias may have been moved here in between
+    except LibraryError:
+        for one in mine:
+            _put_back(library, *one)
+        raise
+    return [_whatever(library, content, *one) for one, content in mine.items()]
+
+
+def _named_by(library: Library, ref: str) -> list[tuple[str, int]]:
+    """The versions that a ref stands for."""
     name, which = split_ref(ref)
     found = library._indexed(name)
-    chosen = library.resolve(name, which, found)
-    versions = list(found.versions) if which is None else [chosen]
-    _refuse_needed(library, name, versions)
-    return name, versions
-
-
-def remove(library: Library, ref: str) -> list[Entry]:
-    """Move versions into the trash; also damaged ones, of which little is then known."""
-    name, versions = removable(library, ref)
-    mine = {version: content for version in versions if (content := _taken(library, name, version)) is not None}
-    if not mine:
-        raise LibraryError(f"{ref} was removed a moment ago")
-    try:
-        _refuse_needed(library, name, list(mine))  # one may have been moved here in between
-    except LibraryError:
-        for version in mine:
-            _put_back(library, name, version)
-        raise
-    return [_whatever(library, content, name, version) for version, content in mine.items()]
+    version = library.resolve(name, which, found)
+    return [(name, one) for one in (found.versions if which is None else [version])]
 
 
 def _taken(library: Library, name: str, version: int) -> bytes | None:
@@ -221,13 +220,14 @@ def _whatever(library: Library, content: bytes | LibraryError, name: str, versio
         return Entry(name, version, "", 0, {"name": name, "version": version})
 
 
-def _refuse_needed(library: Library, name: str, versions: list[int]) -> None:
+def _refuse_needed(library: Library, versions: Collection[tuple[str, int]]) -> None:
     """An error if an alias points to one of these versions, or another version has it as a member."""
-    mine = {f"{name}@{version}" for version in versions}
+    mine = {f"{name}@{version}" for name, version in versions}
     for entry in library.list(all_versions=True, damaged=[]):
-        for ref in {str(member.card.get("ref")) for member in entry.members} & mine - {entry.ref}:
-            if entry.ref not in mine:
-                raise LibraryError(f"{ref} is a member of the ensemble {entry.ref}; remove that first")
-    held = {alias: v for alias, v in library.aliases(name).items() if v in versions}
-    for alias, version in sorted(held.items()):
-        raise LibraryError(f"{name}@{version} is what {name}@{alias} points to; move or remove the alias first")
+        needed = {str(member.card.get("ref")) for member in entry.members} & mine
+        if needed and entry.ref not in mine:
+            raise LibraryError(f"{min(needed)} is a member of the ensemble {entry.ref}; remove that first")
+    for name in dict.fromkeys(name for name, _ in versions):
+        for alias, version in sorted(library.aliases(name).items()):
+            if (name, version) in versions:
+                raise LibraryError(f"{name}@{version} is what {name}@{alias} points to; move or remove the alias first")

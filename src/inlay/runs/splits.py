@@ -76,7 +76,8 @@ def _without_fold(
         raise RunError(f"{also} (--{also.replace('_', '-')}) cannot be combined with fold (--fold)")
     parts = splitting.folds(len(known), count, 0, strata, describe.groups([task.subject(e) for e in known]))
     if len(parts) < count:
-        raise RunError(f"fold={run.fold} (--fold): the rows have only {len(parts)} different texts")
+        few = f"{len(parts)} different texts are too few for {count} parts"
+        raise RunError(f"{name_of(run)}: {few} (--fold, --ensemble)")
     left_out = set(parts[number - 1])
     train = [e for i, e in enumerate(known) if i not in left_out]
     note = f"left out {len(left_out):,} of {len(known):,} rows (part {run.fold})"

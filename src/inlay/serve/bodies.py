@@ -26,6 +26,11 @@ Words = Annotated[list[str], Field(fail_fast=True)]
 Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _DEADLINE = "Answer within this many milliseconds, or not at all (504)."
 _UNCERTAINTY = r"^uncertainty=([0-9]+\.?[0-9]*|\.[0-9]+)(e-?[0-9]+)?$"
+_EITHER = {
+    "tasks": 'tasks: expected a list of names, or "all"',
+    "threshold": 'threshold: expected a score between 0 and 1, or "uncertainty=0.1"',
+}
+"""What is said of fields of two kinds, in the place of pydantic's words for the first."""
 _EXPECTED = 'expected {"requests": [...]}, or one request such as {"task": "sms", "text": "you won a prize"}'
 
 
@@ -260,6 +265,8 @@ def dump(value: object) -> bytes:
 def said(error: ValidationError) -> str:
     """The first thing that is wrong, in one line."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    if first["loc"] and first["loc"][0] in _EITHER:
+        return _EITHER[str(first["loc"][0])]
     where = ".".join(str(part) for part in first["loc"])
     message = str(first["msg"]).removeprefix("Value error, ")
     return f"{where[:200]}: {message[:300]}" if where else message[:300]

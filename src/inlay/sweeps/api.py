@@ -29,6 +29,7 @@ from inlay.sweeps.trial import Trial, Trials, digest
 from inlay.sweeps.winner import Verdict, decide, distances
 from inlay.tracking.events import Callback
 from inlay.training.api import card_facts
+from inlay.training.ensemble import refuse
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class SweepRunner:
 
     def _refuse(self) -> None:
         if self.plan.ensemble is not None and self.data is not None:
-            together.refuse(self.data.task)
+            refuse(self.data.task)
 
     @property
     def runs(self) -> int:

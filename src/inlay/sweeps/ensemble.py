@@ -14,14 +14,13 @@ from typing import Any
 from inlay import metrics
 from inlay.engine.evaluate import answers_to
 from inlay.engine.host import Host
-from inlay.errors import RunError
 from inlay.library.adapter import Adapter
 from inlay.library.ensemble import Ensemble
 from inlay.runs.prepare import Prepared
 from inlay.sweeps.greedy import judge_of, pick
 from inlay.sweeps.store import Row
 from inlay.sweeps.winner import validation_loss
-from inlay.tasks import Answer, Task
+from inlay.tasks import Answer
 from inlay.training.ensemble import metrics_of
 
 CANDIDATES = 20
@@ -68,12 +67,6 @@ def problems(picks: Any, keys: Collection[str], given: Mapping[str, Any]) -> lis
     if given.get("folds"):
         found.append("folds (--folds) cannot be combined with an ensemble: all its runs are validated on the same rows")
     return found
-
-
-def refuse(task: Task) -> None:
-    """An error if nobody can make one answer of several."""
-    if not task.gives_answers or type(task).together is Task.together:
-        raise RunError(f"{task.name} cannot be answered by an ensemble (--ensemble)")
 
 
 def candidates(rows: Sequence[Row], metric: str) -> list[Row]:

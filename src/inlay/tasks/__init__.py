@@ -120,6 +120,8 @@ class Task(ABC):
     """Whether its loss is about several rows at once: all rows about one subject are then in the same batch."""
     draws: ClassVar[bool] = False
     """Whether it has noise of its own in the input: a `draw` of its own."""
+    joins_answers: ClassVar[bool] = False
+    """Whether an ensemble can answer: it gives answers, and has a `together` of its own."""
     head: ClassVar[str | None] = None
     """A head that no other can replace."""
     loss_options: ClassVar[tuple[str, ...] | None] = None
@@ -135,6 +137,7 @@ class Task(ABC):
 
     def __init_subclass__(cls) -> None:
         cls.draws = cls.draw is not Task.draw
+        cls.joins_answers = cls.gives_answers and cls.together is not Task.together
         if "losses" in cls.__dict__ and "loss_options" not in cls.__dict__:
             cls.loss_options = None  # not its parent's
         if {"encode", "target_of"} & cls.__dict__.keys() and "encode_options" not in cls.__dict__:

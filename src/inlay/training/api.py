@@ -23,7 +23,7 @@ from inlay.screen import Lines, console_or_lines
 from inlay.tracking.events import Callback
 from inlay.tracking.progress import Progress, show_data, show_end, show_runs
 from inlay.training.checkpoint import Checkpoint
-from inlay.training.ensemble import as_one
+from inlay.training.ensemble import as_one, refuse
 from inlay.training.job import Job
 from inlay.training.loop import Loop
 from inlay.training.parallel import ALONE, Ranks
@@ -117,6 +117,8 @@ def train(
                 if one:
                     raise
                 problems[i] = str(error)
+        if ensemble is not None:
+            refuse(prepared[0].task)
         screen = console_or_lines() if progress and ranks.leads else None
         with _shown(screen, host, prepared, one) as more:
             told = (*callbacks, *more)

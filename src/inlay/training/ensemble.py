@@ -19,9 +19,16 @@ from inlay.library.ensemble import Ensemble
 from inlay.runs.prepare import Prepared, Split
 from inlay.runs.result import Result
 from inlay.runs.run import Run
+from inlay.tasks import Task
 
 _NAME = "ensemble#"
 """Of the ensemble in the host while it is measured."""
+
+
+def refuse(task: Task) -> None:
+    """An error if nobody can make one answer of several."""
+    if not task.joins_answers:
+        raise RunError(f"{task.name} cannot be answered by an ensemble (--ensemble)")
 
 
 def as_one(host: Host, run: Run, name: str, results: Sequence[Result], prepared: Sequence[Prepared]) -> Result:
