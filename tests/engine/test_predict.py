@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inlay.bench.host_cost import python_calls
-from inlay.engine.predict import TOKENS, batch_of, cut, decode, encode, row_limit, run, run_examples, run_rows
+from inlay.engine.predict import TOKENS, batch_of, cut, decode, encode, row_limit, run, run_rows
 from inlay.engine.translate import AnswerOptions, Translator
 from inlay.errors import InlayError, SlotError
 from inlay.tasks import Example, Row, Task
@@ -99,7 +99,7 @@ def test_tasks_that_read_texts_alike_share_a_call_of_the_tokenizer(host, monkeyp
     host.predict([request for request in REQUESTS if request[0] in ("tone", "long", "topics", "stars")])
     assert calls == [("tone", 7), ("long", 2)]  # the second cuts texts in another way, and elsewhere
     calls.clear()
-    run_examples(host, [("tone", Example("a", target="good")), ("topics", Example("b", target=("soup",)))])
+    encode(host, [("tone", Example("a", target="good")), ("topics", Example("b", target=("soup",)))])
     assert calls == [("tone", 1), ("topics", 1)]  # what is right follows from a task's own labels
 
     class Mine(Classification):
@@ -353,8 +353,9 @@ def test_batches_hold_so_many_tokens_and_every_row_once(lengths: list[int], toke
 @pytest.mark.skipif(not tiny.EXACT, reason="other batches round otherwise")
 def test_rows_come_back_in_order_whatever_the_batches(host):
     examples = [(name, what if isinstance(what, Example) else Example(LONG, "bob")) for name, what in REQUESTS]
-    outputs, rows = run_examples(host, examples)
-    flat = [(name, row) for (name, _), own in zip(REQUESTS, rows, strict=True) for row in own]
+    encoded = encode(host, examples)
+    outputs = run(host, encoded)
+    flat = [(name, row) for (name, _), own in zip(REQUESTS, encoded.rows, strict=True) for row in own]
     expected = [out for own in outputs for out in own]
     for tokens in (1, 100, 10**6):
         found = run_rows(host, [row for _, row in flat], [name for name, _ in flat], tokens)

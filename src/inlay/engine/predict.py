@@ -124,14 +124,6 @@ def decode(
     return answers_of(encoded.translators, outputs, encoded.rows, encoded.examples, host.base, options)
 
 
-def run_examples(
-    host: Host, examples: Sequence[tuple[str, Example]]
-) -> tuple[Sequence[Sequence[Tensor]], Sequence[Sequence[Row]]]:
-    """The outputs and the rows of every example."""
-    encoded = encode(host, examples)
-    return run(host, encoded), encoded.rows
-
-
 def _rows(
     host: Host,
     by_name: Mapping[str, Translator],
