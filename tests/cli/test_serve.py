@@ -154,6 +154,7 @@ def _starts(line: str) -> bool:
     [
         ["sms,topic,stars", TEXT, "a very bad book"],
         ["sms@2", TEXT, "--top-k", "1", "--threshold", "0.99"],
+        ["sms,stars", TEXT, "--threshold", "0.99"],
         ["sms", TEXT, "--raw"],
         ["ner", TEXT],
         ["ask", PAIR[0], "--pair", PAIR[1]],
