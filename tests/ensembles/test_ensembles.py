@@ -190,7 +190,7 @@ def test_an_ensemble_on_a_host(host: inlay.Host, members: dict[str, tuple[inlay.
     assert own.task("tone").spec == "classification"
     assert "1 adapter: tone" in repr(own)
     for use in (own.adapter, own.head, own.penalty, own.slot):
-        with pytest.raises(SlotError, match="'tone' is an ensemble of 3 adapters; it can only be asked"):
+        with pytest.raises(SlotError, match="'tone' is an ensemble of 3 adapters: name a member"):
             use("tone")
     for name in ("tone", "tone#2"):
         with pytest.raises(SlotError, match="already loaded"):
