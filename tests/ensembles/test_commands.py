@@ -87,7 +87,7 @@ def test_it_is_asked_and_measured(place: Place):
 def test_what_is_refused(place: Place):
     for words, said in (
         (["library", "rm", "tone@1"], "tone@1 is a member of the ensemble both@1"),
-        (["library", "ensemble", "x", "--of", "tone"], "at least two members"),
+        (["library", "ensemble", "x", "--of", "tone@1,tone@1"], "at least two different members, not 1"),
         (["library", "ensemble", "x", "--of", "both,tone"], "both@1 is an ensemble itself"),
         (["library", "export", "both", place.root / "x"], "is an ensemble of 2; it cannot be exported: name a member"),
         (["export", "onnx", "--tasks", "both", "--out", place.root / "x.onnx"], "both@1 is an ensemble of 2"),

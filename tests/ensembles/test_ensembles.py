@@ -218,7 +218,7 @@ def test_what_cannot_answer_as_one(host: inlay.Host, members: dict[str, tuple[in
     one, two, _ = members["tone"]
     columns = {"columns": {"text": "t", "label": "l"}}
     for wrong, said in (
-        ([one], "at least two members, not 1"),
+        ([one], "at least two different members, not 1"),
         ([one, members["long"][0]], "tone0 and long0 cannot answer as one: only one of them knows the label 'bad'"),
         ([one, members["stars"][0]], "one is for classification, the other for regression"),
         ([one, replace(two, labels=two.labels[::-1])], "their labels have another order"),
