@@ -92,7 +92,7 @@ def test_run(base: str, tmp_path: Path):
     assert lines[at + 2].startswith("Fine-tuned")
     assert "90.0 | " in lines[at + 2]
     assert "85.0 | " in lines[at + 2]
-    assert re.search(r"^Adapters \(4-8\): (First )?houlsby:size=[48] lr=0.01?", done.stdout, re.M)
+    assert re.search(r"^Adapters \(4-8\): (First )?houlsby:size=[48] lr=(0.01|1e-3)", done.stdout, re.M)
     assert "- seeds: 1 instead of 2" in lines
     assert lines.index("about this recipe:") > lines.index("- seeds: 1 instead of 2")
     assert "- The paper does not say how warm the oven was." in lines
@@ -100,6 +100,7 @@ def test_run(base: str, tmp_path: Path):
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 7
     again = call("run", *how, "--json")
     found = json.loads(again.stdout)
+    assert found["about"] == ["The paper does not say how warm the oven was."]
     assert "10 of them are already done and are not repeated" in again.stderr
     assert [row["row"] for row in found["rows"]] == ["tuned", "any", "eight"]
     shown = f"{found['rows'][0]['columns']['First']['ours']:.1f}"
@@ -169,8 +170,8 @@ def test_tuned_rows_and_a_clock(base: str, tmp_path: Path):
     assert "unfinished" not in done.stdout
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("Adapters (8), lr tuned  ")]
-    assert [line for line in lines if line.startswith("Adapters (8), lr tuned: First lr=0.00")]
-    assert "- lr, in the rows tuned: the best of 2 by validation, 0.001, 0.003; the paper has its own" in lines
+    assert next(line for line in lines if line.startswith("Adapters (8), lr tuned: First lr=")).endswith("e-3")
+    assert "- lr, in the rows tuned: the best of 2 by validation, 1e-3, 3e-3; the paper has its own" in lines
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,19 @@ def test_two(place: Place, tmp_path: Path):
     assert found["rows"]["count"] == 12
 
 
+def test_two_without_rows_say_why_once(place: Place, tmp_path: Path):
+    file = place.root / "rows.jsonl"
+    file.rename(tmp_path / "away")
+    try:
+        done = place.call("report", "--compare", "a", "b")
+        assert "left out: " in place.done("report", "a", "--out", tmp_path / "f.html").stdout
+    finally:
+        (tmp_path / "away").rename(file)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: a comparison needs labelled rows: ")
+    assert (done.stderr.count("\n"), done.stdout) == (1, "")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

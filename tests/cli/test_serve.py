@@ -113,6 +113,19 @@ def test_wrong_usage_is_one_line(library: Library, options: list[str], said: str
     assert said in fails("--port", 0, "--library", library.root, *options)
 
 
+def test_a_task_that_is_named_and_cannot_be_served_is_an_error(library: Library, tmp_path: Path):
+    own = Library(str(tmp_path / "library"))
+    base = str(library.find("sms").card["base_name"])
+    host = inlay.Host(base)
+    places.add(host, own, "sms", 60, base)
+    for name in ("bare", "bare2"):
+        host.add(name, "lora")
+        own.put(host.adapter(name), base_name=base)
+    said = fails("--port", 0, "--library", own.root, "--tasks", "sms,bare,bare2")
+    why = "cannot be served: it has no head that gives answers"
+    assert said == f"error: bare@1 {why}; bare2@1 {why}\n"
+
+
 @pytest.mark.parametrize("options", [["--port", "x"], ["--port", "70000"], ["--watch", "x"], ["--queue", "0"]])
 def test_a_value_that_is_none_is_wrong_usage(options: list[str]):
     assert call("serve", *options).exit_code == 2
@@ -141,6 +154,7 @@ def _starts(line: str) -> bool:
     [
         ["sms,topic,stars", TEXT, "a very bad book"],
         ["sms@2", TEXT, "--top-k", "1", "--threshold", "0.99"],
+        ["sms,stars", TEXT, "--threshold", "0.99"],
         ["sms", TEXT, "--raw"],
         ["ner", TEXT],
         ["ask", PAIR[0], "--pair", PAIR[1]],

@@ -296,6 +296,7 @@ def test_runs_that_all_fail(place: Place):
     done = place.call(place.data, "--name", "mine", *QUICK, "--grid", "lr=1e30,1e31", "--max-steps", "6")
     assert done.exit_code == 1
     assert "2 failed" in done.stdout
+    assert " failed: the loss is nan at step " in done.stdout or " failed: the loss is inf at step " in done.stdout
     assert "lower learning rate" in done.stdout
 
 

@@ -16,8 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inlay.bench.host_cost import python_calls
+from inlay.engine.answer_options import AnswerOptions
 from inlay.engine.predict import TOKENS, batch_of, cut, decode, encode, row_limit, run, run_rows
-from inlay.engine.translate import AnswerOptions, Translator
+from inlay.engine.translate import Translator
 from inlay.errors import InlayError, SlotError
 from inlay.tasks import Example, Row, Task
 from inlay.tasks._packed import PackedRows
@@ -270,6 +271,14 @@ def test_threshold_makes_the_unsure_say_nothing(host):
     kept = host.predict(requests[3:], threshold=min(s["score"] for s in spans) + 1e-3)[0]
     assert len(kept["spans"]) < len(spans)
     assert kept["tags"] == plain[3]["tags"]
+
+
+def test_a_threshold_needs_a_score(host):
+    with pytest.raises(InlayError, match=r"threshold 0.01 needs scores, and stars \(regression\) has none"):
+        host.predict([("stars", "good"), ("stars", "bad")], threshold=0.01)
+    tone, stars = host.predict([("tone", "good"), ("stars", "good")], threshold=1.0)  # it is for the first
+    assert tone["label"] is None
+    assert same([stars], host.predict([("stars", "good")]))
 
 
 @pytest.mark.parametrize("pair", ["sentence2", ""])

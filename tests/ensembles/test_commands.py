@@ -87,13 +87,17 @@ def test_it_is_asked_and_measured(place: Place):
 def test_what_is_refused(place: Place):
     for words, said in (
         (["library", "rm", "tone@1"], "tone@1 is a member of the ensemble both@1"),
-        (["library", "ensemble", "x", "--of", "tone"], "at least two members"),
+        (["library", "ensemble", "x", "--of", "tone@1,tone@1"], "at least two different members, not 1"),
         (["library", "ensemble", "x", "--of", "both,tone"], "both@1 is an ensemble itself"),
-        (["library", "export", "both", place.root / "x"], "is an ensemble of 2; it cannot be exported"),
+        (["library", "export", "both", place.root / "x"], "is an ensemble of 2; it cannot be exported: name a member"),
+        (["export", "onnx", "--tasks", "both", "--out", place.root / "x.onnx"], "both@1 is an ensemble of 2"),
+        (["export", "merged", "both", "--out", place.root / "x"], "both@1 is an ensemble of 2"),
+        (["analyze", "landscape", "both", place.data], "train one adapter on its answers (inlay train --teacher both)"),
         (["retrain", "both", "--base", place.root / "base"], "one task cannot be retrained"),
     ):
         done = place.call(*words, code=1)
         assert done.stderr.startswith("error: "), done.stderr
         assert said in done.stderr, (words, done.stderr)
+        assert done.stdout == "" or words[0] == "retrain"  # before any work
     done = place.call("predict", "tone", "hello", "--threshold", "much", code=2)
     assert "--threshold" in done.stderr

@@ -190,7 +190,7 @@ def test_an_ensemble_on_a_host(host: inlay.Host, members: dict[str, tuple[inlay.
     assert own.task("tone").spec == "classification"
     assert "1 adapter: tone" in repr(own)
     for use in (own.adapter, own.head, own.penalty, own.slot):
-        with pytest.raises(SlotError, match="'tone' is an ensemble of 3 adapters; it can only be asked"):
+        with pytest.raises(SlotError, match="'tone' is an ensemble of 3 adapters: name a member"):
             use("tone")
     for name in ("tone", "tone#2"):
         with pytest.raises(SlotError, match="already loaded"):
@@ -218,7 +218,7 @@ def test_what_cannot_answer_as_one(host: inlay.Host, members: dict[str, tuple[in
     one, two, _ = members["tone"]
     columns = {"columns": {"text": "t", "label": "l"}}
     for wrong, said in (
-        ([one], "at least two members, not 1"),
+        ([one], "at least two different members, not 1"),
         ([one, members["long"][0]], "tone0 and long0 cannot answer as one: only one of them knows the label 'bad'"),
         ([one, members["stars"][0]], "one is for classification, the other for regression"),
         ([one, replace(two, labels=two.labels[::-1])], "their labels have another order"),

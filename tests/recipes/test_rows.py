@@ -68,7 +68,7 @@ def test_a_tuned_row_tries_as_many_values_for_every_method_and_is_beside_the_pap
         assert cell.setting["lr"] in values
         assert cell.paper == line(found, name).cells["Second"].paper
     assert any(
-        text.startswith("lr, in the rows tuned: the best of 5 by validation, 3.3e-05") for text in found.differences
+        text.startswith("lr, in the rows tuned: the best of 5 by validation, 3.3e-5") for text in found.differences
     )
 
 

@@ -139,19 +139,18 @@ def test_one_metric_picks_and_another_is_reported(host: inlay.Host, tmp_path: Pa
 
 def test_changes_are_made_and_said(host: inlay.Host, tmp_path: Path):
     data = cooking.serve(tmp_path / "data", cooking.FILES)
-    changes = Changes(only=["First"], rows=["eight", "tuned"], seeds=1, max_steps=2, grid={"lr": "1e-3"})
+    changes = Changes(only=["First"], rows=["eight", "tuned"], seeds=1, max_steps=2, grid={"lr": "0.001,3e-05"})
     found = run(host, cooking.write(tmp_path), data, changes, store=tmp_path / "r.sqlite")
-    assert len(found.comparison.rows) == 2
+    assert len(found.comparison.rows) == 4
     assert {row.config["max_steps"] for row in found.comparison.rows} == {2}
-    assert {row.config["lr"] for row in found.comparison.rows} == {1e-3}
-    assert {row.label for row in found.comparison.rows} == {"First finetune:top=1", "First houlsby:size=8"}
+    assert {row.config["lr"] for row in found.comparison.rows} == {1e-3, 3e-5}
     said = found.differences[2:]
     assert said == (
         "left out, as requested: Second, Third",
         "rows left out, as requested: Adapters (4-8)",
         "seeds: 1 instead of 2",
         "max_steps: 2 instead of all steps",
-        "lr: 1e-3 instead of 0.0001 or 0.001, 0.01",
+        "lr: 1e-3, 3e-5 instead of 1e-4 or 1e-3, 0.01",
     )
     begun: list[Any] = []
     again = run(host, cooking.write(tmp_path), data, changes, store=tmp_path / "r.sqlite", callbacks=[begun.append])

@@ -206,7 +206,7 @@ def test_good_tasks_are_kept_and_bad_ones_named(base, mixed):
     assert rows["stars@1"][0] == "lora:rank=2"
     assert rows["names@1"][0] == "adapterbias"
     assert f"torn failed: {mixed.parent / 'torn.jsonl'}:2: not JSON" in summary
-    assert "diverges failed: the loss of diverges is " in summary
+    assert "diverges failed: the loss is " in summary
     assert f"3 of 5 tasks trained, saved to {library.root}\n" in summary
     assert not any((library.local / "runs").iterdir())
 

@@ -161,7 +161,7 @@ _COUNTS = (
 def fake(engine: FakeEngine, cors: tuple[str, ...] = (), **more: Any) -> Place:
     """A service around an engine that does as told."""
     log = StringIO()
-    catalogue: Any = types.SimpleNamespace(put=None, take=None, sync=lambda force: [])
+    catalogue: Any = types.SimpleNamespace(put=None, take=None, sync=lambda force: [], refused=list)
     service = Service(engine, catalogue, log=Log(more.pop("log_texts", False), log), **more)  # type: ignore[arg-type]
     return Place(service, log, build(service, cors))
 

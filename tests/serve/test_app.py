@@ -148,6 +148,7 @@ BAD: list[tuple[Any, str]] = [
     ({"task": "sms", "text": TEXT, "threshold": 1.5}, "invalid"),
     ({"task": "sms", "text": TEXT, "threshold": "uncertainty=much"}, "invalid"),
     ({"task": "sms", "text": TEXT, "threshold": "uncertainty=1e-3"}, "refused"),  # it is one adapter
+    ({"task": "stars", "text": TEXT, "threshold": 0.01}, "refused"),  # it has no score
     ({"task": "sms", "text": TEXT, "long": "what"}, "invalid"),
     ({"task": "sms", "text": TEXT, "more": 1}, "invalid"),
     ({"task": "ask", "text": TEXT}, "refused"),

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,6 +26,7 @@ from serve.tasks import same, without_version
 from typer.testing import CliRunner
 
 import inlay
+from inlay.errors import AdapterError
 from inlay.library.library import Library
 from inlay.serve import ray_state
 from inlay.serve.metrics import gathered
@@ -130,6 +132,30 @@ def test_bad_options_are_refused_before_anything_is_loaded():
         result = CliRunner().invoke(app, ["serve", "--engine", "ray", "--address", address])
     assert result.exit_code == 1
     assert "cannot be reached" in result.output
+
+
+def test_a_named_task_that_replicas_cannot_serve_is_an_error_at_the_start():
+    from inlay.serve import ray
+    from inlay.serve.service_config import ServiceConfig
+
+    def saying(found: list[str]) -> Any:
+        return SimpleNamespace(remote=lambda: SimpleNamespace(result=lambda timeout_s: found))
+
+    def deployed(refused: list[str]) -> list[str]:
+        handle = SimpleNamespace(refused=saying(refused), tasks=saying(["sms@1"]))
+        serve = SimpleNamespace(
+            start=lambda **_: None,
+            ingress=lambda _: lambda replica: replica,
+            deployment=lambda **_: lambda _: SimpleNamespace(bind=lambda *_: None),
+            run=lambda *_, **__: handle,
+        )
+        return ray._deploy(
+            serve, ServiceConfig("here"), ray.Place("127.0.0.1", 1), SimpleNamespace(workers=1, options={}, gpus=0)
+        )  # type: ignore[arg-type]
+
+    assert deployed([]) == ["sms@1"]
+    with pytest.raises(AdapterError, match="bare@1 cannot be served"):
+        deployed(["bare@1 cannot be served"])
 
 
 # --- two replicas -------------------------------------------------------------------------------------------------

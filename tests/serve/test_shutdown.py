@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -16,9 +19,11 @@ from serve.place import FakeEngine, fake, listening
 from serve.process import Process, state_of
 
 import inlay
+from inlay.cli import serve
 from inlay.errors import InlayError
 from inlay.library.library import Library
-from inlay.serve.process import Running, run, take_port
+from inlay.serve.process import Running, run, take_port, url_of
+from inlay.serve.watch import Choices
 
 CLIENTS = 8
 
@@ -103,6 +108,23 @@ def test_a_service_that_cannot_warm_up_ends_with_the_reason():
     engine.start = lambda: _fail()  # type: ignore[method-assign]
     with take_port("127.0.0.1", 0) as taken, pytest.raises(InlayError, match="no room for the base"):
         run(Running(fake(engine).service), [taken])
+
+
+def test_the_end_while_it_starts_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch):
+    """The socket is closed then, and has no address any more."""
+    engine, told = FakeEngine(ready=False), []
+    config: Any = SimpleNamespace(base=None, weights=None, running=lambda *_: Running(fake(engine).service))
+    monkeypatch.setattr("inlay.engine.host.Host", lambda *_, **__: None)
+    with take_port("127.0.0.1", 0) as taken:
+        url = url_of(taken)
+
+        def start() -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            places.until(lambda: taken.fileno() == -1)
+
+        engine.start = start  # type: ignore[method-assign]
+        serve._serve_here(config, Choices(), [taken], lambda at, *_, **__: told.append(at))
+    assert told == [url]
 
 
 def _fail() -> None:

@@ -188,7 +188,7 @@ def test_a_run_that_fails_is_told_and_the_others_stay(made, place, monkeypatch):
     ran = CliRunner().invoke(app, ["retrain", "mood", "tags", "--base", str(made / "new"), "--switch", "--json"])
     assert ran.exit_code == 1
     mood, tags = json.loads(ran.stdout)["tasks"]
-    assert "the loss of mood is nan" in mood["problem"]
+    assert "the loss is nan" in mood["problem"]
     assert (mood["new"], mood["switched"]) == (None, None)
     assert tags["switched"] == "tags@2"
 

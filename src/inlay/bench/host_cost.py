@@ -25,10 +25,10 @@ from inlay.bank.forward import Forward
 from inlay.bank.records import pack, shape_of
 from inlay.base.load import load_tokenizer
 from inlay.base.places import DEFAULT, locate
+from inlay.engine.answer_options import AnswerOptions
 from inlay.engine.host import Host
 from inlay.engine.predict import Request, batch_of, decode, encode, run
 from inlay.engine.run import plan_with_heads
-from inlay.engine.translate import AnswerOptions
 from inlay.tasks import Row, parse
 from inlay.training.adamw import AdamW, Settings
 from inlay.training.gc_frozen import gc_frozen

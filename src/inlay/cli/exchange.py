@@ -97,7 +97,7 @@ def _fill_as(
     named = base_of(base, [entry])
     from inlay.interop.exchange import without_head
 
-    adapter, loaded = store.read_adapter(entry, "exported; export its members"), _load(named)
+    adapter, loaded = store.read_adapter(entry, "exported"), _load(named)
     adapter = adapter if dtype is None else adapter.to(dtype)
     adapter = without_head(adapter) if headless else adapter
 

@@ -120,6 +120,8 @@ def _host(names: list[str], base: str | None, library: str | None) -> Host:
         raise AdapterError(f"{twice} is named twice")
     store = open_library(library)
     entries = {name: store.find(name) for name in names}
+    for entry in entries.values():
+        entry.check_one("exported")
     base_of(base, list(entries.values()))
     import torch
 

@@ -90,7 +90,7 @@ class HostPredictor:
             how: the options of `Host.predict`.
         """
         from inlay.base.load import load_tokenizer
-        from inlay.engine.translate import AnswerOptions
+        from inlay.engine.answer_options import AnswerOptions
 
         self.names, self._host, self._options = host.names, host, AnswerOptions(**how)
         self._tokenizer = copy.deepcopy(load_tokenizer(host.base))  # truncation is a state in it: one for this thread
@@ -197,7 +197,7 @@ def find_in_service(
         known = {key: card[key] for key in ("columns", "members") if card.get(key)}
         kind, labels = kind_of(card["task"]), card.get("labels") or ()
         chosen[name] = NamedAdapter(card["version"], card["sha256"], card["task"], kind, labels, known)
-    return chosen, lambda: _ServicePredictor(url, tuple(chosen), how)
+    return chosen, lambda: _ServicePredictor(url, {name: one.kind for name, one in chosen.items()}, how)
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,14 @@ class _ServicePredictor:
     """A running service in the place of a host."""
 
     url: str
-    names: Sequence[str]
+    kinds: Mapping[str, str]
+    """Adapter -> the kind of its task."""
     how: Mapping[str, Any]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The adapters that can be asked."""
+        return tuple(self.kinds)
 
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
         """A service does that."""
@@ -215,11 +221,15 @@ class _ServicePredictor:
     def run(self, encoded: Any) -> Any:
         """Answers as a host gives them; the first that failed is raised."""
         from inlay.client import Client
+        from inlay.engine.answer_options import AnswerOptions
 
         if not encoded:
             return []
+        options = AnswerOptions(**self.how)
+        own = {name: {} if options.fits(kind) else {"threshold": None} for name, kind in self.kinds.items()}
         with Client(self.url) as client:
-            found = client.predict([{"task": name, **_given(one, name)} for name, one in encoded], **self.how)
+            items = [{"task": name, **_given(one), **own[name]} for name, one in encoded]
+            found = client.predict(items, **self.how)
         for (name, example), answer in zip(encoded, found, strict=True):
             if "error" in answer:
                 raise InlayError(f"{example.place or name}: {answer['error']['message']}")
@@ -233,7 +243,7 @@ class _ServicePredictor:
         return answers
 
 
-def _given(example: Example, name: str) -> dict[str, Any]:
+def _given(example: Example) -> dict[str, Any]:
     if example.words:
         return {"tokens": list(example.words)}
     return {"text": example.text} | ({} if example.pair is None else {"pair": example.pair})

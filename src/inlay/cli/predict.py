@@ -206,15 +206,18 @@ def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> N
 
 
 def _check_scores(top_k: int | None, threshold: float | str | None, chosen: Mapping[str, NamedAdapter]) -> None:
-    """Scores of labels are what top-k keeps: a question has one answer. A number has no score at all."""
+    """Scores of labels are what top-k keeps: a question has one answer."""
     from inlay.cli.predict_job import ANSWERS
+    from inlay.engine.answer_options import AnswerOptions
 
     without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
     asking = any(one.kind == "qa" for one in chosen.values())
     if top_k is not None and without and (asking or len(without) == len(chosen)):
         raise typer.BadParameter(f"--top-k needs scores of labels, and {', '.join(without)} has none")
-    if isinstance(threshold, float) and all(one.kind == "regression" for one in chosen.values()):
-        raise typer.BadParameter(f"--threshold {threshold:g} needs scores, and {', '.join(without)} has none")
+    try:
+        AnswerOptions(threshold=threshold).check({name: one.kind for name, one in chosen.items()})
+    except InlayError as error:
+        raise typer.BadParameter(f"--{error}") from None
 
 
 def _columns_of(keep: str | None) -> list[str] | None:

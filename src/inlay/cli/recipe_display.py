@@ -165,12 +165,12 @@ def _with_interval(one: Difference, digits: int) -> str:
 
 def _chosen(line: Line) -> str:
     """What validation has chosen in each column; once, if it is the same everywhere."""
-    from inlay.sweeps.values import shown
+    from inlay.sweeps.values import short
 
     found = {}
     for name, cell in line.cells.items():
         method = [cell.method] if cell.method and len(line.row.methods) > 1 else []
-        setting = [f"{key}={shown(value, key)}" for key, value in cell.setting.items() if key != "seed"]
+        setting = [f"{key}={short(value, key)}" for key, value in cell.setting.items() if key != "seed"]
         if method or setting:
             found[name] = " ".join([*method, *setting])
     if len(found) == len(line.cells) > 1 and len(set(found.values())) == 1:
@@ -225,11 +225,7 @@ def _ones(settings: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _told(values: Any) -> str:
-    """`lr 0.0003, 0.003; epochs 3`, as the paper has them."""
+    """`lr 3e-4, 3e-3; epochs 3`, as the paper has them."""
+    from inlay.recipes.plan import told
 
-    def one(value: Any) -> str:
-        return (
-            f"{value:g}" if isinstance(value, float) else str(value).lower() if value in (True, False) else str(value)
-        )
-
-    return "; ".join(f"{key} {', '.join(one(v) for v in listed)}" for key, listed in values.items())
+    return "; ".join(f"{key} {told(listed)}" for key, listed in values.items())

@@ -66,7 +66,10 @@ def _one(name: str, data: str | None, screen: Console, which: Any, place: Any) -
     from inlay.library.library import Library
 
     host, adapter, entry = eval_data.open_adapter(name, **place)
-    rows, why = _rows(host, name, entry, data, screen, which)
+    rows, reason = _rows(host, name, entry, data, screen, which)
+    why = "" if rows is not None else f"Sections that need labelled rows are left out: {reason}"
+    if why:
+        screen.print(why, style="yellow", soft_wrap=True)
     store = Library(place["library"])
     named = store.aliases(entry.name, skip_damaged=True)
     versions = {v: [alias for alias in sorted(named) if named[alias] == v] for v in store.versions(entry.name)}
@@ -86,9 +89,9 @@ def _two(names: list[str], data: str | None, screen: Console, which: Any, place:
     same = len({store.find(name).card["base"].partition("+")[0] for name in names}) == 1
     host, _, entry = eval_data.open_adapter(names[0], **place)
     other, _, second = eval_data.open_adapter(names[1], **place, host=host if same else None)
-    rows, why = _rows(host, names[0], entry, data, screen, which)
+    rows, reason = _rows(host, names[0], entry, data, screen, which)
     if rows is None:
-        raise InlayError(f"a comparison needs rows, and there are none: {why}")
+        raise InlayError(f"a comparison needs labelled rows: {reason}")
     return make(Subject(host, names[0], entry), Subject(other, names[1], second), rows)
 
 
@@ -99,16 +102,14 @@ def _rows(
     from inlay.analysis.report.report import Rows
 
     if entry.card["head"] is None:
-        return None, "It has no head, so it has no answers."
+        return None, f"{name} has no head, so it has no answers"
     if data is not None:
         where, examples = eval_data.read_labelled(host, name, entry, data, screen, **which)
         return Rows(where, examples), ""
     try:
         where, examples, chosen_by = _own_rows(host, entry, **which)
     except InlayError as error:
-        why = f"Sections that need labelled rows are left out: {error}"
-        screen.print(why, style="yellow", soft_wrap=True)
-        return None, why
+        return None, str(error)
     return Rows(where, examples, chosen_by), ""
 
 

@@ -171,11 +171,12 @@ def _serve_here(config: ServiceConfig, choices: Choices, taken: list[socket.sock
     from inlay.engine.host import Host
     from inlay.serve.process import run, url_of
 
+    url = url_of(taken[0])  # a service that ends while it starts has closed it before it says where it is
     running = config.running(Host(config.base, weights=config.weights), choices)
 
     def started() -> None:
         refs = [one.ref for one in running.service.engine.tasks()]
-        tell(url_of(taken[0]), refs, choices.path, "", memory=_memory())
+        tell(url, refs, choices.path, "", memory=_memory())
 
     run(replace(running, started=started), taken)
 

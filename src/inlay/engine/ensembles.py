@@ -14,6 +14,7 @@ from torch import Tensor
 
 from inlay.engine.translate import Translator, some_of
 from inlay.errors import SlotError
+from inlay.library.cards import one_instead
 from inlay.library.ensemble import Ensemble
 from inlay.tasks import parse as parse_task
 
@@ -80,4 +81,4 @@ def parts(outputs: Sequence[Sequence[Tensor]], counts: Sequence[int]) -> list[Se
 def refuse(name: str, known: Mapping[str, Translator]) -> None:
     """An error if a name, of which something is wanted that only an adapter can do, is an ensemble."""
     if name in known:
-        raise SlotError(f"{name!r} is an ensemble of {len(known[name].members)} adapters; it can only be asked")
+        raise SlotError(f"{name!r} is an ensemble of {len(known[name].members)} adapters: {one_instead(name)}")

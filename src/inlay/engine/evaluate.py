@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from inlay.data.batch import Array, ramp
+from inlay.engine.answer_options import AnswerOptions
 from inlay.engine.predict import Encoded, all_pooled, batch_of, decode, encode, pooled_blocks, run, run_rows
-from inlay.engine.translate import AnswerOptions
 from inlay.errors import DataError, RunError
 from inlay.tasks import Answer, Example, Row, RowOutputs, Task
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from inlay.base.load import load_tokenizer
 from inlay.data.batch import Array, Batch
+from inlay.engine.answer_options import AnswerOptions
 from inlay.engine.ensembles import repeated
 from inlay.engine.run import pooled_logits
-from inlay.engine.translate import AnswerOptions, Translator, answers_of
+from inlay.engine.translate import Translator, answers_of
 from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row
 from inlay.tasks._packed import PackedRows, PooledOutputs
@@ -58,6 +59,7 @@ def predict(
     options = AnswerOptions(top_k, threshold, raw)
     # 1. Texts become rows of token ids, those that are read alike in one call of the tokenizer.
     encoded = encode(host, requests)
+    options.check({one.name: one.task.kind for one in encoded.translators})
     # 2. and 3. Rows are put into batches by length, planned and run: the logits of every row, on the CPU.
     outputs = run(host, encoded)
     # 4. Logits become answers, those of one kind of task together.

@@ -17,31 +17,13 @@ from torch import Tensor
 from inlay.base.load import Base
 from inlay.data.batch import Batch
 from inlay.data.by_column import ByColumn
+from inlay.engine.answer_options import AnswerOptions, uncertainty
 from inlay.errors import InlayError
 from inlay.tasks import Answer, Example, Row, Task
 from inlay.tasks._packed import PackedRows, PooledOutputs
 
 _FEW_LABELS = 3
 """Adapters with up to 2 to the power of this many labels are decoded together."""
-
-
-@dataclass(frozen=True)
-class AnswerOptions:
-    """How answers are wanted."""
-
-    top_k: int | None = None
-    threshold: float | str | None = None
-    """The least score of a label; or `uncertainty=0.1`, the most that an ensemble may disagree."""
-    raw: bool = False
-
-    def __post_init__(self) -> None:
-        if self.top_k is not None and self.top_k < 1:
-            raise InlayError(f"top_k must be at least 1, not {self.top_k}")
-        if isinstance(self.threshold, str):
-            if (most := _uncertainty(self.threshold)) is None or not most >= 0:
-                raise InlayError(f"threshold must be a score or uncertainty=NUMBER, not {self.threshold!r}")
-        elif self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise InlayError(f"threshold must be between 0 and 1, not {self.threshold}")
 
 
 @dataclass(frozen=True)
@@ -219,22 +201,13 @@ def _named(what: Mapping[str, Any]) -> Example:
     raise InlayError(f"a request is text and pair, question and context, or tokens (a list), not {dict(what)!r}")
 
 
-def _uncertainty(threshold: str) -> float | None:
-    """The number in `uncertainty=0.1`; None of any other text."""
-    key, _, number = threshold.partition("=")
-    try:
-        return float(number) if key.strip() == "uncertainty" else None
-    except ValueError:
-        return None
-
-
 def _trimmed(answer: Answer, options: AnswerOptions, name: str) -> Answer:
     """Fewer scores, and no label when too unsure."""
     out, threshold = dict(answer), options.threshold
     if isinstance(threshold, str):
         if "uncertainty" not in out:
             raise InlayError(f"threshold {threshold} is for ensembles; {name!r} is one adapter")
-        is_unsure, threshold = out["uncertainty"] > (_uncertainty(threshold) or 0.0), None
+        is_unsure, threshold = out["uncertainty"] > (uncertainty(threshold) or 0.0), None
         if is_unsure:
             out |= dict.fromkeys(out.keys() & {"label", "answer", "start", "end", "value"})
             out |= {"spans": []} if "spans" in out else {}

@@ -35,7 +35,7 @@ def files(library: Library, ref: str, dtype: str | None = None, repo: str | None
         repo: what its README tells people to pull; without one, to import the folder.
     """
     entry = library.find(ref)
-    adapter = library.read_adapter(entry, "exported; export its members")
+    adapter = library.read_adapter(entry, "exported")
     content = (adapter if dtype is None else adapter.to(dtype)).content()
     own = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     own |= {"method": adapter.method, "task": adapter.task, "full": adapter.full}  # in the words of today, as the file

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from inlay.errors import DamagedError, LibraryError
+from inlay.errors import AdapterError, DamagedError, LibraryError
 from inlay.library import defaults
 from inlay.library.adapter import Adapter
 from inlay.library.ensemble import METHOD, Ensemble
@@ -71,6 +71,12 @@ class Entry:
         found = self.card.get("members")
         return tuple(Member(one["name"], 0, one["sha256"], one["bytes"], one) for one in found or ())
 
+    def check_one(self, what: str) -> None:
+        """An error if it is an ensemble; `what` of it needs one adapter."""
+        if self.members:
+            said = f"{self.ref} is an ensemble of {len(self.members)}; it cannot be {what}"
+            raise AdapterError(f"{said}: {one_instead(self.name)}")
+
     @property
     def blobs(self) -> tuple[str, ...]:
         """The hashes of all its files."""
@@ -95,6 +101,11 @@ class Member(Entry):
     def ref(self) -> str:
         """`sms#3f2a...`: the same wherever the same file is a member."""
         return f"{self.name}#{self.sha256[:16]}"
+
+
+def one_instead(name: str) -> str:
+    """What to do where an ensemble will not do."""
+    return f"name a member that is in the library, or train one adapter on its answers (inlay train --teacher {name})"
 
 
 def blob_path(sha256: str) -> str:

@@ -121,7 +121,7 @@ class Ensemble:
     def _check(self) -> None:
         called = [ref or member.name or f"member {i}" for i, (ref, member) in enumerate(self._both(), 1)]
         if len(self.members) < 2:
-            raise AdapterError(f"an ensemble needs at least two members, not {len(self.members)}")
+            raise AdapterError(f"an ensemble needs at least two different members, not {len(self.members)}")
         if len(self.weights) != len(self.members) or any(type(w) is not int or w < 1 for w in self.weights):
             raise AdapterError(f"every member counts once or more often, not {list(self.weights)}")
         for name, member in zip(called, self.members, strict=True):

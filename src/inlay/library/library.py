@@ -104,14 +104,13 @@ class Library:
         """What an entry stands for, checked as in `get`."""
         return self._read_ensemble(entry) if entry.members else self.read_adapter(entry)
 
-    def read_adapter(self, entry: Entry, why: str = "used so") -> Adapter:
+    def read_adapter(self, entry: Entry, what: str = "used so") -> Adapter:
         """The adapter of an entry.
 
         Args:
-            why: what it is wanted for, if an ensemble will not do.
+            what: what is done with it, which an ensemble cannot have done.
         """
-        if entry.members:
-            raise AdapterError(f"{entry.ref} is an ensemble of {len(entry.members)}; it cannot be {why}")
+        entry.check_one(what)
         where = self.storage.where(blob_path(entry.sha256))
         try:
             adapter, written = read_content(self.blob(entry), where)

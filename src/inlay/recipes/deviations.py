@@ -16,7 +16,7 @@ from inlay.heads.pool import choose as choose_pool
 from inlay.recipes.plan import Chosen, is_tuned, same_base, told
 from inlay.recipes.recipe import SILENT, Column, listed
 from inlay.runs.run import Run
-from inlay.sweeps.values import shown
+from inlay.sweeps.values import short
 
 REPORTED = "the metric that is reported"
 """In `protocol`: what picks the best checkpoint."""
@@ -165,5 +165,5 @@ def _each(values: Iterable[str]) -> list[str]:
 
 def _told(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(shown(one) for one in value)
-    return "none" if value in (0, None) and not isinstance(value, bool) else shown(value)
+        return told(value)
+    return "none" if value in (0, None) and not isinstance(value, bool) else short(value)

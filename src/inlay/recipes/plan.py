@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from inlay.errors import InlayError, RunError, suggest
 from inlay.recipes.folder import Found, look
 from inlay.recipes.recipe import TUNED, Column, Dataset, Recipe, Row, listed, trained_specs
 from inlay.runs.run import make_run
-from inlay.sweeps.values import shown
+from inlay.sweeps.values import short
 
 if TYPE_CHECKING:
     from inlay.comparison.plan import Part
@@ -213,8 +214,16 @@ def same_base(base: str, other: str) -> bool:
 
 
 def told(values: Any) -> str:
-    """Values of a setting, as people write them."""
-    return values.replace(",", ", ") if isinstance(values, str) else ", ".join(shown(value) for value in values)
+    """Values of a setting, as people write them; those of a grid are text."""
+    return ", ".join(map(short, map(_number, values.split(",")) if isinstance(values, str) else values))
+
+
+def _number(text: str) -> Any:
+    """A number, where a text is one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text.strip()
 
 
 def _rows(recipe: Recipe, changes: Changes, base: str | None) -> list[Row]:

@@ -124,6 +124,7 @@ class TableBesidePaper:
             "differences": list(self.differences),
             "against": None if self.against is None else asdict(self.against),
             "notes": list(self.notes),
+            "about": list(self.recipe.notes),
             "store": None if self.comparison.store is None else str(self.comparison.store),
         }
 

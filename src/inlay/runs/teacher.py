@@ -20,10 +20,10 @@ from dataclasses import replace
 from inlay.base.load import load_tokenizer
 from inlay.data.record import Bad, Skipped, several, stop_or_skip
 from inlay.data.source import open_source
+from inlay.engine.answer_options import AnswerOptions
 from inlay.engine.host import Host
 from inlay.engine.predict import decode, encode, row_limit
 from inlay.engine.predict import run as run_encoded
-from inlay.engine.translate import AnswerOptions
 from inlay.errors import AdapterError, InlayError, RunError
 from inlay.library.adapter import Adapter
 from inlay.library.ensemble import Ensemble

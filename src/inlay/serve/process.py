@@ -20,7 +20,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from inlay.errors import InlayError, RunError
+from inlay.errors import AdapterError, InlayError, RunError
 from inlay.serve.app import Service, build
 from inlay.serve.server import Server
 from inlay.serve.watch import Watcher
@@ -154,7 +154,7 @@ def lifespan_of(
 
     def warm_up() -> None:
         try:
-            begin(running)
+            begin(running, refuse=True)
         except Exception as error:
             failures.append(error)
             if end is not None:
@@ -174,10 +174,17 @@ def lifespan_of(
     return lifespan
 
 
-def begin(running: Running) -> None:
-    """Find out what to serve, warm up and accept asks; returns when it does."""
+def begin(running: Running, refuse: bool = False) -> None:
+    """Find out what to serve, warm up and accept asks; returns when it does.
+
+    Args:
+        refuse: whether a task that was named and cannot be served is an error, not a line in the log.
+    """
     service = running.service
-    for note in service.catalogue.sync(force=True):
+    notes = service.catalogue.sync(force=True)
+    if refuse and (refused := service.catalogue.refused()):
+        raise AdapterError("; ".join(refused))
+    for note in notes:
         service.log.write("task", problem=note)
     service.engine.start()
     if running.watcher is not None:

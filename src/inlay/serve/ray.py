@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from inlay import cluster
-from inlay.errors import RunError
+from inlay.errors import AdapterError, RunError
 from inlay.serve.app import build
 from inlay.serve.nodes import check_nodes
 from inlay.serve.process import begin, finish, signals
@@ -72,6 +72,10 @@ class Replica:
     def tasks(self) -> list[str]:
         """What is served."""
         return [served.ref for served in self.service.engine.tasks()]
+
+    def refused(self) -> list[str]:
+        """Why tasks that were named are not served: an error at the start, and none for a replica that comes later."""
+        return self.service.catalogue.refused()
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One call, which is told who has answered it."""
@@ -143,10 +147,13 @@ def _deploy(serve: Any, config: ServiceConfig, place: Place, share: cluster.Shar
         handle = serve.run(
             deployment(serve.ingress(Entrance())(Replica)).bind(config, device), name=_APP, route_prefix="/"
         )
+        refused = handle.refused.remote().result(timeout_s=_DRAIN)
         found: list[str] = handle.tasks.remote().result(timeout_s=_DRAIN)
-        return found
     except (RuntimeError, TimeoutError) as error:
         raise RunError(f"the replicas could not be started: {_reason(serve) or cluster.first_line(error)}") from None
+    if refused:
+        raise AdapterError("; ".join(refused))
+    return found
 
 
 def _reason(serve: Any) -> str:

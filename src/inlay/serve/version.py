@@ -19,10 +19,11 @@ from torch import Tensor
 
 from inlay.bank.delta import SlotMethod, parse
 from inlay.base.load import load_tokenizer
+from inlay.engine.answer_options import AnswerOptions
 from inlay.engine.ensembles import asked_as
 from inlay.engine.host import Host
 from inlay.engine.predict import row_limit
-from inlay.engine.translate import AnswerOptions, Translator
+from inlay.engine.translate import Translator
 from inlay.errors import AdapterError, BaseError, InlayError
 from inlay.library.cards import Entry, method_of, task_of
 from inlay.serve.engine_types import Ask, Pending
@@ -168,6 +169,7 @@ class Tokenizers:
 def encode(version: Version, ask: Ask, tokenizers: Tokenizers) -> Item:
     """An ask in rows of its version; an error says what is wrong with it."""
     options = AnswerOptions(ask.top_k, ask.threshold, ask.raw)
+    options.check({version.name: version.translator.task.kind})
     translator = version.translator if ask.long == "cut" else version.translator.in_windows()
     example = translator.example(ask.given)
     key = _rows_key(translator, version.limit)

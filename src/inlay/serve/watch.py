@@ -178,6 +178,12 @@ class Catalogue:
             self._seen, self._passed = index, notes
             return new
 
+    def refused(self) -> list[str]:
+        """Why tasks that were named to be served are not, as of the last look; a choice in their place is another."""
+        with self._lock:
+            named = (self.selection.only or {}).keys() - self.choices.put.keys()
+            return [why for name, why in self._passed.items() if name in named]
+
     def _serve(self, name: str, entry: Entry, now: Served | None, notes: dict[str, str]) -> None:
         same = now is not None and now.ref == entry.ref
         if same and self._aliases.get(name) == entry.aliases:

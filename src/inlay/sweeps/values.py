@@ -132,6 +132,15 @@ def shown(value: Any, key: str = "") -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def short(value: Any, key: str = "") -> str:
+    """As `shown`; a small number the shorter way: 3e-4."""
+    text = shown(value, key)
+    if not isinstance(value, float) or not 0 < abs(value) < 1:
+        return text
+    digits, _, exponent = f"{value:.3e}".partition("e")
+    return min(text, f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}", key=len)
+
+
 def in_words(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
     """The method and values of a setting, of those that vary; empty where nothing does."""
     words = [setting["method"]] if "method" in keys else []

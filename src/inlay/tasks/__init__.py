@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -29,6 +29,10 @@ from inlay.data.batch import Array
 from inlay.errors import SpecError
 from inlay.registry import tasks
 from inlay.tasks._outputs import RowOutputs as RowOutputs
+from inlay.tasks._reading import Unusable as Unusable
+from inlay.tasks._reading import as_text as as_text
+from inlay.tasks._reading import is_blank as is_blank
+from inlay.tasks._reading import needed as needed
 
 if TYPE_CHECKING:
     from inlay.base.load import Base
@@ -89,10 +93,6 @@ class Targets:
     """[units, ...], int64 or float32: what is right. Beside another run's wider one it is padded with zeros."""
     weight: Array
     """float32 [units]; the loss of the rows is sum(weight * losses)."""
-
-
-class Unusable(Exception):  # noqa: N818 - it never leaves the reader
-    """A record that a task cannot use; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,27 +370,6 @@ def first_tokens(rows: Sequence[Row]) -> Array:
     """The number of every row's first token, counted through all rows."""
     lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
     return lengths.cumsum() - lengths
-
-
-def needed(record: Record, column: str) -> Any:
-    """A value that must be there."""
-    value = record.fields.get(column)
-    if is_blank(value):
-        raise Unusable(f"the column {column!r} is empty")
-    return value
-
-
-def is_blank(value: Any) -> bool:
-    """Whether there is nothing in a cell."""
-    return value is None or (isinstance(value, str) and not value.strip())
-
-
-def as_text(record: Record, column: str) -> str:
-    """A value as text."""
-    value = needed(record, column)
-    if isinstance(value, Mapping | list | tuple):
-        raise Unusable(f"the column {column!r} holds a {type(value).__name__}, not text")
-    return str(value)
 
 
 def in_natural_order(names: Sequence[str]) -> tuple[str, ...]:

@@ -186,7 +186,7 @@ class Job:
     def note(self, loss: float, step: int) -> None:
         """Keep the loss of a step; one that is not a number ends the run."""
         if not math.isfinite(loss):
-            raise RunError(f"the loss of {self.name} is {loss} at step {step}; try a lower learning rate")
+            raise RunError(f"the loss is {loss} at step {step}; try a lower learning rate")
         self.losses.append(loss)
 
     @property

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from inlay import metrics
+from inlay.engine.answer_options import AnswerOptions
 from inlay.engine.evaluate import run_labelled
 from inlay.engine.predict import decode
-from inlay.engine.translate import AnswerOptions
 from inlay.errors import DataError
 from inlay.tasks import Answer, Example, Row, Task
 
