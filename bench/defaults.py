@@ -62,7 +62,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "keep last": {"few_shot": False, "choose_by": "last"},
 }
 """`lr` is a factor of the method's own learning rate; `steps` become epochs."""
-OTHERS = ("default", "usual", "few-shot", "lr x 0.3", "lr x 3")
+OTHERS = ("default", "usual", "few-shot", "few-shot, rows held out", "few-shot, lr x 0.5", "few-shot, lr x 2")
+OTHERS += ("lr x 0.3", "lr x 3")
 
 
 # --- datasets -----------------------------------------------------------------------------------------------------
