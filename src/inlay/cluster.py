@@ -11,7 +11,9 @@ import importlib.util
 import math
 import os
 import re
+import signal
 import socket
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,8 +78,10 @@ def problems(address: str | None) -> list[str]:
 def joined(address: str | None) -> Iterator[Any]:
     """Ray, connected; what was connected before stays so."""
     package = ray()
-    own = not package.is_initialized()
-    if own:
+    if package.is_initialized():
+        yield package
+        return
+    with _handler_kept(signal.SIGTERM):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -85,11 +89,21 @@ def joined(address: str | None) -> Iterator[Any]:
             except Exception as error:  # Ray has no type of its own for what goes wrong here
                 named = f"at {address} " if address else ""
                 raise RunError(f"the Ray cluster {named}cannot be used: {first_line(error)}") from None
-    try:
-        yield package
-    finally:
-        if own:
+        try:
+            yield package
+        finally:
             package.shutdown()
+
+
+@contextmanager
+def _handler_kept(number: signal.Signals) -> Iterator[None]:
+    """Put a signal's handler back: Ray sets its own and leaves it, and a later training would end without saving."""
+    before = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(number, before)
 
 
 def share(package: Any, workers: int | None = None, gpus: float | None = None, what: str = "workers") -> Share:

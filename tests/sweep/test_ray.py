@@ -305,6 +305,17 @@ def test_all_that_is_wrong_is_said_before_anything_starts(base: str, monkeypatch
         inlay.sweep(host, run(), {}, engine="ray")
 
 
+def test_ray_leaves_no_handler_of_sigterm_behind(monkeypatch: pytest.MonkeyPatch):
+    """With Ray's, which ends the process, the next training would not be saved when it is stopped."""
+    before = signal.getsignal(signal.SIGTERM)
+    init = lambda *_, **__: signal.signal(signal.SIGTERM, lambda number, frame: None)  # noqa: E731
+    package = SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None)
+    monkeypatch.setattr(cluster, "ray", lambda: package)
+    with cluster.joined(None):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_how_a_cluster_is_shared():
     def nodes(*resources: dict[str, float]) -> Any:
         return SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": one} for one in resources])
