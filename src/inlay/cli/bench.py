@@ -37,82 +37,68 @@ class Common(NamedTuple):
 
     shape: Annotated[
         str,
-        options.option(
-            *(METHOD, "--shape", "SHAPE"),
+        METHOD.option(
+            "SHAPE",
             f"minilm (the default base), or random weights of another shape: {options.either(option_checks.SHAPES)}.",
             check=option_checks.one_of("shape", ("minilm", *option_checks.SHAPES)),
         ),
     ] = "minilm"
     base: Annotated[
-        str | None,
-        options.option(METHOD, "--base", "BASE", "The pretrained model, instead of a shape: a hub name or a folder."),
+        str | None, METHOD.option("BASE", "The pretrained model, instead of a shape: a hub name or a folder.")
     ] = None
     lengths: Annotated[
         str,
-        options.option(
-            *(DATA, "--lengths", "KIND"),
+        DATA.option(
+            "KIND",
             "Lengths of rows: glue (5 to 128 tokens, 31 on average) or short (5 to 16).",
             check=option_checks.one_of("kind of lengths", ("glue", "short")),
         ),
     ] = "glue"
-    data: Annotated[
-        str | None, options.option(DATA, "--data", "FILE", "Take the lengths from the texts of this file.")
-    ] = None
+    data: Annotated[str | None, DATA.option("FILE", "Take the lengths from the texts of this file.")] = None
     text: options.Text = None
     seed: options.Seed = 0
-    repeats: Annotated[int, options.option(RUNNING, "--repeats", "N", "Time N blocks of each library.", min=1)] = 7
-    steps: Annotated[int, options.option(RUNNING, "--steps", "N", "Steps or batches per block.", min=1)] = 10
-    warmup_steps: Annotated[
-        int, options.option(RUNNING, "--warmup-steps", "N", "Steps or batches before the first block.", min=1)
-    ] = 5
-    device: Annotated[
-        str | None, options.option(RUNNING, "--device", "DEVICE", "cpu or cuda.  [default: cuda if there is one]")
-    ] = None
+    repeats: Annotated[int, RUNNING.option("N", "Time N blocks of each library.", min=1)] = 7
+    steps: Annotated[int, RUNNING.option("N", "Steps or batches per block.", min=1)] = 10
+    warmup_steps: Annotated[int, RUNNING.option("N", "Steps or batches before the first block.", min=1)] = 5
+    device: Annotated[str | None, RUNNING.option("DEVICE", "cpu or cuda.  [default: cuda if there is one]")] = None
     threads: Annotated[
         int | None,
-        options.option(RUNNING, "--threads", "N", "CPU threads for every library.  [default: torch's]", min=1),
+        RUNNING.option("N", "CPU threads for every library.  [default: torch's]", min=1),
     ] = None
     weights: options.Weights = None
-    peft_python: Annotated[
-        str | None, options.option(RARE, "--peft-python", "PYTHON", "A Python interpreter with peft installed.")
-    ] = None
-    peft_path: Annotated[
-        str | None, options.option(RARE, "--peft-path", "FOLDER", "Its PYTHONPATH, if it needs one.")
-    ] = None
+    peft_python: Annotated[str | None, RARE.option("PYTHON", "A Python interpreter with peft installed.")] = None
+    peft_path: Annotated[str | None, RARE.option("FOLDER", "Its PYTHONPATH, if it needs one.")] = None
     adapters_python: Annotated[
-        str | None, options.option(RARE, "--adapters-python", "PYTHON", "A Python interpreter with adapters installed.")
+        str | None,
+        RARE.option("PYTHON", "A Python interpreter with adapters installed."),
     ] = None
-    adapters_path: Annotated[
-        str | None, options.option(RARE, "--adapters-path", "FOLDER", "Its PYTHONPATH, if it needs one.")
-    ] = None
+    adapters_path: Annotated[str | None, RARE.option("FOLDER", "Its PYTHONPATH, if it needs one.")] = None
     peer_settings: Annotated[
         str,
-        options.option(
-            *(RARE, "--peer-settings", "SETTINGS"),
+        RARE.option(
+            "SETTINGS",
             f"best (try all, count the fastest), plain, or some of {','.join(_PEER_SETTINGS)}.",
             check=_check_peer_settings,
         ),
     ] = "best"
     peer_scripts: Annotated[
-        str | None,
-        options.option(RARE, "--peer-scripts", "FOLDER", "The folder with the peers' scripts.  [default: bench/peers]"),
+        str | None, RARE.option("FOLDER", "The folder with the peers' scripts.  [default: bench/peers]")
     ] = None
     out: Annotated[
-        Path | None,
-        options.option(OUTPUT, "--out", "FILE", "Also write the results to this JSON file, after each measurement."),
+        Path | None, OUTPUT.option("FILE", "Also write the results to this JSON file, after each measurement.")
     ] = None
     as_json: output.AsJson = False
 
 
-BatchSize = Annotated[str, options.option(DATA, "--batch-size", "N", "Rows per batch, or several sizes: 1,64.")]
+BatchSize = Annotated[str, DATA.option("N", "Rows per batch, or several sizes: 1,64.")]
 
 
 @app.command()
 @expand_groups(common=NamedTupleOptions(Common))
 def train(
     method: options.Method = "houlsby:size=64",
-    runs: Annotated[str, options.option(DATA, "--runs", "N", "Runs side by side, or several numbers: 1,16,64.")] = "1",
-    batch_size: Annotated[str, options.option(DATA, "--batch-size", "N", "Rows per step of each run.")] = "32",
+    runs: Annotated[str, DATA.option("N", "Runs side by side, or several numbers: 1,16,64.")] = "1",
+    batch_size: Annotated[str, DATA.option("N", "Rows per step of each run.")] = "32",
     *,
     common: Common,
 ) -> None:
@@ -143,12 +129,9 @@ def serve(method: options.Method = "houlsby:size=64", batch_size: BatchSize = "3
 def mixed(
     method: options.Method = "lora",
     batch_size: BatchSize = "64",
-    task_count: Annotated[
-        str, options.option(DATA, "--task-count", "N", "Tasks in a batch, or several numbers: 1,32.")
-    ] = "32",
+    task_count: Annotated[str, DATA.option("N", "Tasks in a batch, or several numbers: 1,32.")] = "32",
     loaded: Annotated[
-        str | None,
-        options.option(DATA, "--loaded", "N", "Tasks loaded, or several numbers: 1,1000.  [default: as --task-count]"),
+        str | None, DATA.option("N", "Tasks loaded, or several numbers: 1,1000.  [default: as --task-count]")
     ] = None,
     *,
     common: Common,
@@ -166,9 +149,9 @@ def mixed(
 
 @app.command()
 def host(
-    batch_size: Annotated[int, options.option(DATA, "--batch-size", "N", "Rows of a batch to answer.", min=1)] = 64,
-    task_count: Annotated[int, options.option(DATA, "--task-count", "N", "Tasks in that batch.", min=1)] = 50,
-    run_count: Annotated[int, options.option(DATA, "--run-count", "N", "Runs of a step, of 32 rows each.", min=1)] = 64,
+    batch_size: Annotated[int, DATA.option("N", "Rows of a batch to answer.", min=1)] = 64,
+    task_count: Annotated[int, DATA.option("N", "Tasks in that batch.", min=1)] = 50,
+    run_count: Annotated[int, DATA.option("N", "Runs of a step, of 32 rows each.", min=1)] = 64,
     as_json: output.AsJson = False,
 ) -> None:
     """Time what the host does beside the model, stage by stage: answering a batch, and planning a training step.

@@ -33,41 +33,32 @@ def compare(
         list[str] | None, typer.Argument(metavar="DATA...", help="Files, folders with splits, or hub datasets.")
     ] = None,
     manifest: Annotated[
-        Path | None,
-        options.option(DATA, "--manifest", "FILE", "A TOML file that lists datasets, each with its own settings."),
+        Path | None, DATA.option("FILE", "A TOML file that lists datasets, each with its own settings.")
     ] = None,
     methods: Annotated[
         str | None,
-        options.option(
-            *(METHOD, "--methods", "SPEC,SPEC"),
+        METHOD.option(
+            "SPEC,SPEC",
             "The methods to compare.  [default: frozen,norms,bitfit,adapterbias,lora,houlsby,finetune:top=1]",
             check=option_checks.methods,
         ),
     ] = None,
     base: options.Base = None,
     grid: options.Grid = None,
-    seeds: Annotated[int, options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.", min=1)] = 3,
+    seeds: Annotated[int, METHOD.option("N", "Train every setting with N seeds.", min=1)] = 3,
     baselines: Annotated[
         bool,
-        options.option(
-            METHOD,
+        METHOD.flag(
             "--baselines/--no-baselines",
-            None,
             "Include two baselines: the most common answer and TF-IDF.  [default: yes]",
             show_default=False,
         ),
     ] = True,
     baseline_trials: Annotated[
-        int | None,
-        options.option(
-            RARE, "--baseline-trials", "N", "How many settings Optuna tries for TF-IDF.  [default: 20]", min=1
-        ),
+        int | None, RARE.option("N", "How many settings Optuna tries for TF-IDF.  [default: 20]", min=1)
     ] = None,
     task_count: Annotated[
-        int | None,
-        options.option(
-            *(OUTPUT, "--task-count", "N"), "Show total parameters for N tasks.  [default: one per dataset]", min=1
-        ),
+        int | None, OUTPUT.option("N", "Show total parameters for N tasks.  [default: one per dataset]", min=1)
     ] = None,
     slots: options.Slots = None,
     compile: options.Compile = None,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import demo_page, options, output
+from inlay.cli import demo_page, output
 from inlay.cli.help import OUTPUT, RUNNING
 from inlay.errors import BaseError, DataError
 
@@ -73,12 +73,10 @@ TOLERANCE = 1e-5
 
 
 def demo(
-    out: Annotated[
-        Path, options.option(OUTPUT, "--out", "FOLDER", "The folder for the report, the adapters and the data.")
-    ] = Path("inlay-demo"),
-    quick: Annotated[
-        bool, options.option(RUNNING, "--quick", None, "Train one epoch per task: faster, with lower scores.")
-    ] = False,
+    out: Annotated[Path, OUTPUT.option("FOLDER", "The folder for the report, the adapters and the data.")] = Path(
+        "inlay-demo"
+    ),
+    quick: Annotated[bool, RUNNING.flag("--quick", "Train one epoch per task: faster, with lower scores.")] = False,
     as_json: output.AsJson = False,
 ) -> None:
     """Train three tasks on one base, compare them with full fine-tuning, and write a report.

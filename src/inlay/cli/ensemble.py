@@ -13,9 +13,7 @@ from inlay.cli.named_adapters import open_library
 
 def ensemble(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the ensemble.")],
-    of: Annotated[
-        str, options.option(DATA, "--of", "REF,REF...", "Its members: adapters of one base, task and set of labels.")
-    ],
+    of: Annotated[str, DATA.option("REF,REF...", "Its members: adapters of one base, task and set of labels.")],
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:

@@ -26,12 +26,8 @@ def evaluate(
     name: options.Adapter,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file or folder.")],
     split: options.Split = None,
-    per_language: Annotated[
-        bool, options.option(DATA, "--per-language", None, "DATA is a folder with a file per language.")
-    ] = False,
-    source_language: Annotated[
-        str, options.option(DATA, "--source-language", "CODE", "The language of the training data.")
-    ] = "en",
+    per_language: Annotated[bool, DATA.flag("--per-language", "DATA is a folder with a file per language.")] = False,
+    source_language: Annotated[str, DATA.option("CODE", "The language of the training data.")] = "en",
     text: options.Text = None,
     pair: options.Pair = None,
     label: options.Label = None,

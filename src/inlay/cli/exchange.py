@@ -31,16 +31,14 @@ _BASES = ("base_model_name_or_path", "model_name")
 Name = Annotated[str | None, options.name("The name to save it under.  [default: the name it comes with]")]
 Dtype = Annotated[
     str | None,
-    options.option(
-        *(OUTPUT, "--dtype", "DTYPE"),
+    OUTPUT.option(
+        "DTYPE",
         "float16 (half the size) or float32.  [default: unchanged]",
         check=option_checks.one_of("dtype", ("float16", "float32")),
     ),
 ]
 Repo = Annotated[str, typer.Argument(metavar="REPO", help="A hub repository: owner/name.")]
-Revision = Annotated[
-    str | None, options.option(OUTPUT, "--revision", "REVISION", "A branch, tag or commit.  [default: main]")
-]
+Revision = Annotated[str | None, OUTPUT.option("REVISION", "A branch, tag or commit.  [default: main]")]
 
 
 def export(
@@ -48,9 +46,10 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
     format: Annotated[
         str,
-        options.option(
-            *(OUTPUT, "--as", "KIND"),
+        OUTPUT.option(
+            "KIND",
             f"Who will load it: {options.either(FORMATS)}.",
+            name="--as",
             check=option_checks.one_of("format", FORMATS),
         ),
     ] = "inlay",
@@ -114,7 +113,7 @@ def import_(
     ],
     name: Name = None,
     base: Annotated[
-        str | None, options.option(METHOD, "--base", "BASE", f"{options.BASE}  [default: the one named in the folder]")
+        str | None, METHOD.option("BASE", f"{options.BASE}  [default: the one named in the folder]")
     ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
@@ -207,9 +206,7 @@ def _kept(entry: Entry, store: Library, as_json: bool) -> None:
 def push(
     ref: options.Adapter,
     repo: Repo,
-    private: Annotated[
-        bool, options.option(OUTPUT, "--private", None, "Make the repository private if it is new.")
-    ] = False,
+    private: Annotated[bool, OUTPUT.flag("--private", "Make the repository private if it is new.")] = False,
     revision: Revision = None,
     dtype: Dtype = None,
     library: options.Library = None,

@@ -21,24 +21,17 @@ app = App("Export adapters for other programs: as ONNX, or as a plain Hugging Fa
 
 Tokenizer = Annotated[
     bool,
-    options.option(
-        OUTPUT,
-        "--tokenizer/--no-tokenizer",
-        None,
-        "Write the base's tokenizer too.  [default: yes]",
-        show_default=False,
-    ),
+    OUTPUT.flag("--tokenizer/--no-tokenizer", "Write the base's tokenizer too.  [default: yes]", show_default=False),
 ]
 
 
 @app.command()
 def onnx(
-    tasks: Annotated[str, options.option(METHOD, "--tasks", "NAMES", "The adapters, in task_id order: sms,topic@2.")],
-    out: Annotated[Path, options.option(OUTPUT, "--out", "FILE", "The graph: FILE.onnx.")],
-    opset: Annotated[int, options.option(OUTPUT, "--opset", "N", "The version of ONNX's operators.", min=18)] = 18,
+    tasks: Annotated[str, METHOD.option("NAMES", "The adapters, in task_id order: sms,topic@2.")],
+    out: Annotated[Path, OUTPUT.option("FILE", "The graph: FILE.onnx.")],
+    opset: Annotated[int, OUTPUT.option("N", "The version of ONNX's operators.", min=18)] = 18,
     external_data: Annotated[
-        bool,
-        options.option(OUTPUT, "--external-data", None, "Put the weights in a separate file; always done above 2 GB."),
+        bool, OUTPUT.flag("--external-data", "Put the weights in a separate file; always done above 2 GB.")
     ] = False,
     tokenizer: Tokenizer = True,
     overwrite: options.Overwrite = False,
@@ -83,7 +76,7 @@ def onnx(
 @app.command()
 def merged(
     name: options.Adapter,
-    out: Annotated[Path, options.option(OUTPUT, "--out", "FOLDER", "A new folder.")],
+    out: Annotated[Path, OUTPUT.option("FOLDER", "A new folder.")],
     without_head: options.WithoutHead = False,
     tokenizer: Tokenizer = True,
     base: options.TrainedBase = None,

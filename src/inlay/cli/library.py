@@ -28,9 +28,7 @@ app = App("Manage the adapters of a library: names, versions (sms@3) and aliases
 
 @app.command("list")
 def list_(
-    all_versions: Annotated[
-        bool, options.option(DATA, "--all-versions", None, "List all versions, not only the newest.")
-    ] = False,
+    all_versions: Annotated[bool, DATA.flag("--all-versions", "List all versions, not only the newest.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -138,10 +136,8 @@ def alias(
     version: Annotated[
         str | None, typer.Argument(metavar="VERSION", help="A version or another alias.  [default: the newest version]")
     ] = None,
-    back: Annotated[
-        bool, options.option(DATA, "--back", None, "Point the alias back at its previous version.")
-    ] = False,
-    remove: Annotated[bool, options.option(DATA, "--remove", None, "Remove the alias, but not the version.")] = False,
+    back: Annotated[bool, DATA.flag("--back", "Point the alias back at its previous version.")] = False,
+    remove: Annotated[bool, DATA.flag("--remove", "Remove the alias, but not the version.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -234,7 +230,7 @@ def restore(
 
 @app.command()
 def gc(
-    dry_run: Annotated[bool, options.option(DATA, "--dry-run", None, "Only show what would be deleted.")] = False,
+    dry_run: Annotated[bool, DATA.flag("--dry-run", "Only show what would be deleted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,

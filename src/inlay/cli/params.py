@@ -22,29 +22,24 @@ TASKS = 100
 def params(
     shape: Annotated[
         str,
-        options.option(
-            *(METHOD, "--shape", "SHAPE"),
+        METHOD.option(
+            "SHAPE",
             f"{options.either(option_checks.SHAPES)}; or a folder with a config.json.",
             check=option_checks.shape,
         ),
     ] = "bert-base",
     method: Annotated[
         list[str] | None,
-        options.option(
-            *(METHOD, "--method", "SPEC"),
+        METHOD.option(
+            "SPEC",
             "A method such as houlsby:size=64, or several separated by commas. Repeatable.  [default: every method]",
             check=option_checks.methods,
         ),
     ] = None,
     head: Annotated[
-        str | None,
-        options.option(
-            METHOD, "--head", "HEAD", f"Count a head too: {options.either(HEADS)}.", check=option_checks.head
-        ),
+        str | None, METHOD.option("HEAD", f"Count a head too: {options.either(HEADS)}.", check=option_checks.head)
     ] = None,
-    labels: Annotated[
-        int | None, options.option(METHOD, "--labels", "N", "The number of labels.  [default: 2]", min=1)
-    ] = None,
+    labels: Annotated[int | None, METHOD.option("N", "The number of labels.  [default: 2]", min=1)] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Count the parameters that methods train. Needs no weights.

@@ -21,27 +21,24 @@ GB = 10**9
 
 
 def plan(
-    task_count: Annotated[int, options.option(DATA, "--task-count", "N", "How many tasks.", min=1)],
-    rows: Annotated[int, options.option(DATA, "--rows-per-task", "N", "Training rows per task.", min=1)] = 5000,
-    tokens: Annotated[int, options.option(DATA, "--tokens-per-row", "N", "Average tokens per row.", min=1)] = 32,
-    epochs: Annotated[int, options.option(TRAINING, "--epochs", "N", "Passes over the data.", min=1)] = 5,
-    labels: Annotated[int, options.option(METHOD, "--labels", "N", "The number of labels.", min=1)] = 2,
+    task_count: Annotated[int, DATA.option("N", "How many tasks.", min=1)],
+    rows: Annotated[int, DATA.option("N", "Training rows per task.", name="--rows-per-task", min=1)] = 5000,
+    tokens: Annotated[int, DATA.option("N", "Average tokens per row.", name="--tokens-per-row", min=1)] = 32,
+    epochs: Annotated[int, TRAINING.option("N", "Passes over the data.", min=1)] = 5,
+    labels: Annotated[int, METHOD.option("N", "The number of labels.", min=1)] = 2,
     base: options.Base = None,
     shape: Annotated[
         str | None,
-        options.option(
-            *(METHOD, "--shape", "SHAPE"),
-            f"A shape instead of a base: {options.either(option_checks.SHAPES)}.",
-            check=option_checks.shape,
+        METHOD.option(
+            "SHAPE", f"A shape instead of a base: {options.either(option_checks.SHAPES)}.", check=option_checks.shape
         ),
     ] = None,
     method: options.Method = "houlsby",
     device_memory: Annotated[
-        float | None,
-        options.option(*(RUNNING, "--device-memory", "GB"), "Device memory.  [default: the measured machine's]"),
+        float | None, RUNNING.option("GB", "Device memory.  [default: the measured machine's]")
     ] = None,
     measure: Annotated[
-        bool, options.option(RUNNING, "--measure", None, "Measure this machine first; later plans reuse the result.")
+        bool, RUNNING.flag("--measure", "Measure this machine first; later plans reuse the result.")
     ] = False,
     as_json: output.AsJson = False,
 ) -> None:

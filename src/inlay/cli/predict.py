@@ -51,63 +51,45 @@ def predict(
         list[str] | None, typer.Argument(metavar="TEXT", help="The texts.  [default: the lines of stdin]")
     ] = None,
     file: Annotated[
-        str | None,
-        options.option(
-            DATA, "--file", "FILE", "A file of texts in any format; - reads lines or JSON lines from stdin."
-        ),
+        str | None, DATA.option("FILE", "A file of texts in any format; - reads lines or JSON lines from stdin.")
     ] = None,
     text: options.Text = None,
     pair: Annotated[
         str | None,
-        options.option(
-            *(DATA, "--pair", "TEXT|COLUMN"),
-            "The second text, or the context of a question; with --file, its column.",
-        ),
+        DATA.option("TEXT|COLUMN", "The second text, or the context of a question; with --file, its column."),
     ] = None,
     label: Annotated[
-        str | None,
-        options.option(
-            DATA, "--label", "COLUMN", "The column with the labels, so that it is not mistaken for the text."
-        ),
+        str | None, DATA.option("COLUMN", "The column with the labels, so that it is not mistaken for the text.")
     ] = None,
     keep: Annotated[
-        str | None,
-        options.option(
-            DATA, "--keep", "COLUMNS", "Columns of --file to copy to the output: a,b or none.  [default: all]"
-        ),
+        str | None, DATA.option("COLUMNS", "Columns of --file to copy to the output: a,b or none.  [default: all]")
     ] = None,
     format: options.Format = None,
     encoding: options.Encoding = None,
     skip_bad_rows: options.SkipBadRows = False,
     base: options.TrainedBase = None,
-    top_k: Annotated[int | None, options.option(METHOD, "--top-k", "N", "Keep the N best scores.", min=1)] = None,
+    top_k: Annotated[int | None, METHOD.option("N", "Keep the N best scores.", min=1)] = None,
     threshold: Annotated[
         str | None,
-        options.option(
-            *(METHOD, "--threshold", "P"),
+        METHOD.option(
+            "P",
             "Give no label below this score (abstain); uncertainty=P: where the members of an ensemble disagree more.",
             check=option_checks.threshold,
         ),
     ] = None,
-    raw: Annotated[bool, options.option(METHOD, "--raw", None, "Give uncalibrated scores.")] = False,
+    raw: Annotated[bool, METHOD.flag("--raw", "Give uncalibrated scores.")] = False,
     url: Annotated[
         str | None,
-        options.option(
-            RUNNING, "--url", "URL", "Send the texts to a running service. INLAY_KEY holds its key, if it needs one."
-        ),
+        RUNNING.option("URL", "Send the texts to a running service. INLAY_KEY holds its key, if it needs one."),
     ] = None,
     weights: options.Weights = None,
-    resume: Annotated[bool, options.option(RUNNING, "--resume", None, "Continue an unfinished --out.")] = False,
+    resume: Annotated[bool, RUNNING.flag("--resume", "Continue an unfinished --out.")] = False,
     out: Annotated[
-        Path | None,
-        options.option(OUTPUT, "--out", "FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet."),
+        Path | None, OUTPUT.option("FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet.")
     ] = None,
     overwrite: options.Overwrite = False,
     raw_csv: Annotated[
-        bool,
-        options.option(
-            RARE, "--raw-csv", None, "Write CSV cells unchanged, even if a spreadsheet would run them as formulas."
-        ),
+        bool, RARE.flag("--raw-csv", "Write CSV cells unchanged, even if a spreadsheet would run them as formulas.")
     ] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,

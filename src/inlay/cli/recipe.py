@@ -64,35 +64,27 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
 def run(
     name: Name,
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with a folder or file per dataset.")],
-    only: Annotated[
-        str | None, options.option(DATA, "--only", "A,B", "Use only these datasets.  [default: all that are there]")
-    ] = None,
-    lines: Annotated[
-        str | None, options.option(DATA, "--lines", "A,B", "Run only these rows of the table.  [default: all]")
-    ] = None,
+    only: Annotated[str | None, DATA.option("A,B", "Use only these datasets.  [default: all that are there]")] = None,
+    lines: Annotated[str | None, DATA.option("A,B", "Run only these rows of the table.  [default: all]")] = None,
     against: Annotated[
-        str | None,
-        options.option(DATA, "--against", "ROW", "Show how far the other rows are from this one, with 95 % intervals."),
+        str | None, DATA.option("ROW", "Show how far the other rows are from this one, with 95 % intervals.")
     ] = None,
     base: options.Base = None,
     grid: options.Grid = None,
     tune: Annotated[
         str | None,
-        options.option(
-            *(METHOD, "--tune", "lr[=A,B]"),
+        METHOD.option(
+            "lr[=A,B]",
             "Add a line to every row with the learning rate that validation picks, from equally many values per row.",
         ),
     ] = None,
     seeds: Annotated[
-        int | None,
-        options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.  [default: the paper's]", min=1),
+        int | None, METHOD.option("N", "Train every setting with N seeds.  [default: the paper's]", min=1)
     ] = None,
     minutes: Annotated[
         float | None,
-        options.option(
-            *(RUNNING, "--minutes", "N"),
-            "Stop after N minutes and show what is done; 0 only shows it. Run again to continue.",
-            min=0,
+        RUNNING.option(
+            "N", "Stop after N minutes and show what is done; 0 only shows it. Run again to continue.", min=0
         ),
     ] = None,
     slots: options.Slots = None,

@@ -28,15 +28,13 @@ def report(
             help="An adapter (two with --compare), and a labelled file or folder to measure on.",
         ),
     ],
-    compare: Annotated[bool, options.option(DATA, "--compare", None, "Compare two adapters: A B [DATA].")] = False,
+    compare: Annotated[bool, DATA.flag("--compare", "Compare two adapters: A B [DATA].")] = False,
     split: options.Split = None,
     rows: options.Rows = None,
     seed: options.Seed = 0,
     base: options.TrainedBase = None,
     weights: options.Weights = None,
-    out: Annotated[
-        Path | None, options.option(OUTPUT, "--out", "FILE", "The HTML file.  [default: NAME-report.html]")
-    ] = None,
+    out: Annotated[Path | None, OUTPUT.option("FILE", "The HTML file.  [default: NAME-report.html]")] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:

@@ -29,36 +29,29 @@ def retrain(
         list[str] | None,
         typer.Argument(metavar="NAME...", help="The tasks to retrain: sms, or sms@prod for one version."),
     ] = None,
-    every: Annotated[bool, options.option(DATA, "--all", None, "Retrain the newest version of every task.")] = False,
-    skip: Annotated[bool, options.option(DATA, "--skip", None, "Skip tasks that cannot be retrained.")] = False,
-    base: Annotated[
-        str | None, options.option(METHOD, "--base", "BASE", "The new pretrained model: a hub name or a folder.")
-    ] = None,
+    every: Annotated[bool, DATA.flag("--all", "Retrain the newest version of every task.")] = False,
+    skip: Annotated[bool, DATA.flag("--skip", "Skip tasks that cannot be retrained.")] = False,
+    base: Annotated[str | None, METHOD.option("BASE", "The new pretrained model: a hub name or a folder.")] = None,
     slots: options.Slots = None,
     compile: options.Compile = None,
     resume: options.Resume = False,
     restart: options.Restart = False,
     save_every: options.SaveEvery = 60,
     switch: Annotated[
-        bool, options.option(OUTPUT, "--switch", None, "Make the new adapters the newest versions in the library.")
+        bool, OUTPUT.flag("--switch", "Make the new adapters the newest versions in the library.")
     ] = False,
     switch_better: Annotated[
-        bool,
-        options.option(OUTPUT, "--switch-better", None, "Like --switch, but only for tasks that did not get worse."),
+        bool, OUTPUT.flag("--switch-better", "Like --switch, but only for tasks that did not get worse.")
     ] = False,
     tolerance: Annotated[
-        float | None,
-        options.option(
-            *(OUTPUT, "--tolerance", "X"), "With --switch-better: accept a drop of up to X.  [default: 0]", min=0
-        ),
+        float | None, OUTPUT.option("X", "With --switch-better: accept a drop of up to X.  [default: 0]", min=0)
     ] = None,
     alias: Annotated[
         list[str] | None, options.alias("With --switch or --switch-better: move this alias as well.")
     ] = None,
-    undo: Annotated[bool, options.option(OUTPUT, "--undo", None, "Undo the last switch.")] = False,
+    undo: Annotated[bool, OUTPUT.flag("--undo", "Undo the last switch.")] = False,
     to: Annotated[
-        str | None,
-        options.option(OUTPUT, "--to", "LIBRARY", "Where to save the new adapters.  [default: LIBRARY-BASE]"),
+        str | None, OUTPUT.option("LIBRARY", "Where to save the new adapters.  [default: LIBRARY-BASE]")
     ] = None,
     library: options.Library = None,
     log: options.Log = None,

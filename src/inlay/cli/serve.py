@@ -54,71 +54,47 @@ COMMAND = WatchesPlainly
 
 
 def serve(
-    host: Annotated[str, options.option(RUNNING, "--host", "HOST", "The address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, options.option(RUNNING, "--port", "PORT", "The port to listen on; 0 picks a free one.", min=0, max=65535)
-    ] = 8000,
+    host: Annotated[str, RUNNING.option("HOST", "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, RUNNING.option("PORT", "The port to listen on; 0 picks a free one.", min=0, max=65535)] = 8000,
     base: options.TrainedBase = None,
     weights: options.Weights = None,
     library: options.Library = None,
     tasks: Annotated[
-        str | None,
-        options.option(METHOD, "--tasks", "NAMES", "Serve only these: sms,sms@2,topic.  [default: the whole library]"),
+        str | None, METHOD.option("NAMES", "Serve only these: sms,sms@2,topic.  [default: the whole library]")
     ] = None,
     alias: Annotated[str | None, options.alias("Serve the versions that this alias points to, such as prod.")] = None,
     resident: Annotated[
-        int,
-        options.option(RARE, "--resident", "N", "Keep up to N adapters loaded; others are loaded on demand.", min=1),
+        int, RARE.option("N", "Keep up to N adapters loaded; others are loaded on demand.", min=1)
     ] = 256,
     tokens: Annotated[
         int | None,
-        options.option(
-            RARE, "--batch-tokens", "N", "The most tokens in a batch.  [default: 4096; on CUDA 32768]", min=1
-        ),
+        RARE.option("N", "The most tokens in a batch.  [default: 4096; on CUDA 32768]", name="--batch-tokens", min=1),
     ] = None,
-    wait_ms: Annotated[
-        float, options.option(RARE, "--wait-ms", "MS", "How long a batch waits for more requests.", min=0)
-    ] = 2,
-    queue: Annotated[
-        int, options.option(RARE, "--queue", "N", "How many requests may wait; further ones are refused.", min=1)
-    ] = 1024,
+    wait_ms: Annotated[float, RARE.option("MS", "How long a batch waits for more requests.", min=0)] = 2,
+    queue: Annotated[int, RARE.option("N", "How many requests may wait; further ones are refused.", min=1)] = 1024,
     key_file: Annotated[
-        Path | None,
-        options.option(RUNNING, "--key-file", "FILE", "The API keys: a name, scopes and a key on each line."),
+        Path | None, RUNNING.option("FILE", "The API keys: a name, scopes and a key on each line.")
     ] = None,
     management_socket: Annotated[
-        Path | None,
-        options.option(
-            *(RUNNING, "--management-socket", "PATH"),
-            "Also listen on a Unix socket; whoever can open it may change the tasks.",
-        ),
+        Path | None, RUNNING.option("PATH", "Also listen on a Unix socket; whoever can open it may change the tasks.")
     ] = None,
     open_management: Annotated[
-        bool,
-        options.option(
-            *(RUNNING, "--open-management", None), "Without keys, let anyone who can connect change the tasks."
-        ),
+        bool, RUNNING.flag("--open-management", "Without keys, let anyone who can connect change the tasks.")
     ] = False,
     cors: Annotated[
-        list[str] | None,
-        options.option(RUNNING, "--cors", "ORIGIN", "Allow requests from web pages of this origin. Repeatable."),
+        list[str] | None, RUNNING.option("ORIGIN", "Allow requests from web pages of this origin. Repeatable.")
     ] = None,
     watch: Annotated[
-        float | None,
-        options.option(
-            *(RUNNING, "--watch", "[S]"), "Check for new versions and moved aliases every S seconds.", min=0.05
-        ),
+        float | None, RUNNING.option("[S]", "Check for new versions and moved aliases every S seconds.", min=0.05)
     ] = None,
-    log_texts: Annotated[bool, options.option(OUTPUT, "--log-texts", None, "Include texts in the log.")] = False,
+    log_texts: Annotated[bool, OUTPUT.flag("--log-texts", "Include texts in the log.")] = False,
     engine: options.Engine = "local",
     address: options.Address = None,
     replicas: Annotated[
-        int | None,
-        options.option(RARE, "--replicas", "N", "Replicas on Ray.  [default: one per GPU or machine]", min=1),
+        int | None, RARE.option("N", "Replicas on Ray.  [default: one per GPU or machine]", min=1)
     ] = None,
     gpus: Annotated[
-        float | None,
-        options.option(RARE, "--gpus", "X", "GPUs per replica, such as 0.5.  [default: 1 if there are any]", min=0),
+        float | None, RARE.option("X", "GPUs per replica, such as 0.5.  [default: 1 if there are any]", min=0)
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:

@@ -9,8 +9,8 @@ from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple
 
 from inlay import registry
-from inlay.cli import option_checks, options
-from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TEXTS_FIRST, TRAINING
+from inlay.cli import option_checks
+from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TEXTS_FIRST, TRAINING, Panel
 from inlay.cli.option_groups import parameter
 from inlay.cli.options import either
 from inlay.errors import RunError
@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 
 NONE = "none"
-SETTINGS: Mapping[str, Mapping[str, Shown]] = {
+SETTINGS: Mapping[Panel, Mapping[str, Shown]] = {
     DATA: {
         "text": Shown("COLUMN", "guessed"),
         "pair": Shown("COLUMN", "guessed"),
@@ -149,18 +149,18 @@ def _is_open(setting: str) -> bool:
     return _default(setting) is None and Run.model_fields[setting].annotation == bool | None
 
 
-def _parameter(panel: str, name: str) -> inspect.Parameter:
+def _parameter(panel: Panel, name: str) -> inspect.Parameter:
     shown, field = SETTINGS[panel][name], Run.model_fields[name]
     help_ = _sentence(shown.off or field.description or "", shown.names) + f" {shown.note}" * bool(shown.note)
     if _is_open(name):
         both = f"{option(name)}/--no-{name.replace('_', '-')}"
         told = f"{help_}  [default: {shown.unset}]"
-        return parameter(name, Annotated[bool | None, options.option(panel, both, None, told)], None)
+        return parameter(name, Annotated[bool | None, panel.flag(both, told)], None)
     if _is_flag(name):
-        return parameter(name, Annotated[bool, options.option(panel, option(name), None, help_)], False)
+        return parameter(name, Annotated[bool, panel.flag(option(name), help_)], False)
     unset = shown.unset if field.default is None else _plain(field.default)
     told = f"{help_}  [default: {unset}]"
-    declared = options.option(panel, option(name), shown.metavar, told, check=lambda value: _check(name, value))
+    declared = panel.option(shown.metavar, told, check=lambda value: _check(name, value))
     kind = str if shown.metavar.endswith(f"|{NONE}") else _type(field.annotation)
     return parameter(name, Annotated[kind | None, declared], None)
 

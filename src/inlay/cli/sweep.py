@@ -31,43 +31,35 @@ def sweep(
         str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
     ] = None,
     manifest: Annotated[
-        Path | None,
-        options.option(DATA, "--manifest", "FILE", "A TOML file that describes the sweep; replaces DATA and settings."),
+        Path | None, DATA.option("FILE", "A TOML file that describes the sweep; replaces DATA and settings.")
     ] = None,
     base: options.Base = None,
     grid: options.Grid = None,
     random: Annotated[
-        int | None,
-        options.option(
-            METHOD, "--random", "N", "Draw N random combinations; --grid may have ranges, KEY=LOW..HIGH.", min=1
-        ),
+        int | None, METHOD.option("N", "Draw N random combinations; --grid may have ranges, KEY=LOW..HIGH.", min=1)
     ] = None,
     search: Annotated[
         str | None,
-        options.option(
-            *(METHOD, "--search", "optuna"),
+        METHOD.option(
+            "optuna",
             "Let Optuna choose; --grid may have ranges, KEY=LOW..HIGH.",
             check=option_checks.one_of("search", ("optuna",)),
         ),
     ] = None,
-    trials: Annotated[
-        int | None, options.option(METHOD, "--trials", "N", "How many settings a search tries.", min=1)
-    ] = None,
+    trials: Annotated[int | None, METHOD.option("N", "How many settings a search tries.", min=1)] = None,
     pruner: Annotated[
         str | None,
-        options.option(
-            *(RARE, "--pruner", "PRUNER"),
+        RARE.option(
+            "PRUNER",
             "How a search stops bad runs: median, hyperband or none.  [default: median]",
             check=option_checks.one_of("pruner", ("median", "hyperband", "none")),
         ),
     ] = None,
-    seeds: Annotated[
-        int | None, options.option(TRAINING, "--seeds", "N", "Train every setting with N seeds.  [default: 1]", min=1)
-    ] = None,
+    seeds: Annotated[int | None, TRAINING.option("N", "Train every setting with N seeds.  [default: 1]", min=1)] = None,
     select: Annotated[
         str | None,
-        options.option(
-            *(METHOD, "--select", "HOW"),
+        METHOD.option(
+            "HOW",
             "How the winner is picked: mean (best mean over seeds), best (best single run), or careful (the lowest "
             "validation loss among the settings within one standard error of the best mean).  [default: careful]",
             check=option_checks.one_of("way to select", ("careful", "mean", "best")),
@@ -75,16 +67,16 @@ def sweep(
     ] = None,
     ensemble: Annotated[
         int | None,
-        options.option(
-            *(METHOD, "--ensemble", "N"),
+        METHOD.option(
+            "N",
             "Choose N runs, with repetition, that answer best together; all runs then hold out the same rows.",
             min=2,
         ),
     ] = None,
     report: Annotated[
         str | None,
-        options.option(
-            *(OUTPUT, "--report", "METRIC"),
+        OUTPUT.option(
+            "METRIC",
             "A metric to show beside the one that decides (--metric).  [default: none]",
             check=option_checks.metric,
         ),
@@ -100,9 +92,7 @@ def sweep(
     name: Annotated[
         str | None, options.name("The name of the sweep and of its winner.  [default: derived from DATA]")
     ] = None,
-    best: Annotated[
-        bool, options.option(OUTPUT, "--best", None, "Save the winner, or the ensemble, to the library.")
-    ] = False,
+    best: Annotated[bool, OUTPUT.flag("--best", "Save the winner, or the ensemble, to the library.")] = False,
     library: options.Library = None,
     store: options.Store = None,
     csv: options.Csv = None,

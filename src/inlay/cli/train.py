@@ -38,14 +38,13 @@ def train(
         str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
     ] = None,
     manifest: Annotated[
-        Path | None,
-        options.option(DATA, "--manifest", "FILE", "A TOML file that lists many tasks; replaces DATA and settings."),
+        Path | None, DATA.option("FILE", "A TOML file that lists many tasks; replaces DATA and settings.")
     ] = None,
     base: options.Base = None,
     ensemble: Annotated[
         int | None,
-        options.option(
-            *(METHOD, "--ensemble", "N"),
+        METHOD.option(
+            "N",
             "Train N adapters that answer as one; each has its own seed and leaves out another part of the rows.",
             min=2,
         ),

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 Metric = Annotated[
     str | None,
-    options.option(
-        *(METHOD, "--metric", "METRIC"),
-        "The metric.  [default: the one that picked the checkpoint]",
-        check=option_checks.metric,
-    ),
+    METHOD.option("METRIC", "The metric.  [default: the one that picked the checkpoint]", check=option_checks.metric),
 ]
 
 
@@ -27,7 +23,7 @@ def ablate(
     name: options.Adapter,
     data: eval_data.Data = None,
     metric: Metric = None,
-    with_norms: Annotated[bool, options.option(METHOD, "--with-norms", None, "Remove trained norms too.")] = False,
+    with_norms: Annotated[bool, METHOD.flag("--with-norms", "Remove trained norms too.")] = False,
     split: options.Split = None,
     rows: options.Rows = None,
     seed: options.Seed = 0,
@@ -55,7 +51,7 @@ def ablate(
 def walk(
     names: options.Adapters,
     data: eval_data.Data = None,
-    points: Annotated[int, options.option(METHOD, "--points", "N", "Points on the line.", min=2)] = 20,
+    points: Annotated[int, METHOD.option("N", "Points on the line.", min=2)] = 20,
     metric: Metric = None,
     split: options.Split = None,
     rows: options.Rows = None,
@@ -83,7 +79,7 @@ def walk(
 def compare(
     names: options.Adapters,
     data: eval_data.Data = None,
-    tokens: Annotated[int, options.option(DATA, "--tokens", "N", "Use N tokens, drawn at random.", min=10)] = 5000,
+    tokens: Annotated[int, DATA.option("N", "Use N tokens, drawn at random.", min=10)] = 5000,
     split: options.Split = None,
     rows: options.Rows = None,
     seed: options.Seed = 0,

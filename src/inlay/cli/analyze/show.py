@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from inlay.cli import options, output
+from inlay.cli import output
 from inlay.cli.help import OUTPUT
 
 if TYPE_CHECKING:
@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
     from inlay.analysis.finding import Finding
 
-Out = Annotated[
-    Path | None,
-    options.option(OUTPUT, "--out", "STEM", "Write STEM.png, STEM.svg and STEM.csv.  [default: NAME-KIND]"),
-]
+Out = Annotated[Path | None, OUTPUT.option("STEM", "Write STEM.png, STEM.svg and STEM.csv.  [default: NAME-KIND]")]
 
 
 def finish(found: Finding, out: Path | None, name: str, screen: Console, as_json: bool) -> None:

@@ -62,30 +62,22 @@ def words(
     data: eval_data.Data = None,
     layers: Annotated[
         Literal["all", "lower", "upper", "each"] | None,
-        options.option(
-            METHOD,
-            "--layers",
+        METHOD.option(
             "LAYERS",
             "Sum all layers, the lower or the upper half, or draw each layer.  [default: all, lower and upper]",
         ),
     ] = None,
     over: Annotated[
-        Literal["mean", "sum"],
-        options.option(METHOD, "--over", "HOW", "Weight a repeated word by its mean or its sum."),
+        Literal["mean", "sum"], METHOD.option("HOW", "Weight a repeated word by its mean or its sum.")
     ] = "mean",
     negative: Annotated[
         Literal["colour", "drop"],
-        options.option(
-            METHOD, "--negative", "HOW", "Show words with negative weights in another colour, or drop them."
-        ),
+        METHOD.option("HOW", "Show words with negative weights in another colour, or drop them."),
     ] = "colour",
-    least: Annotated[
-        int, options.option(METHOD, "--least", "N", "Leave out words that occur fewer than N times.", min=1)
-    ] = 1,
-    top: Annotated[int, options.option(OUTPUT, "--top", "N", "Words per cloud.", min=1)] = 80,
+    least: Annotated[int, METHOD.option("N", "Leave out words that occur fewer than N times.", min=1)] = 1,
+    top: Annotated[int, OUTPUT.option("N", "Words per cloud.", min=1)] = 80,
     font: Annotated[
-        Path | None,
-        options.option(OUTPUT, "--font", "FILE", "A TrueType font.  [default: DejaVu Sans]", dir_okay=False),
+        Path | None, OUTPUT.option("FILE", "A TrueType font.  [default: DejaVu Sans]", dir_okay=False)
     ] = None,
     split: options.Split = None,
     rows: options.Rows = None,
@@ -118,9 +110,9 @@ def words(
 def shift(
     names: options.Adapters,
     data: eval_data.Data = None,
-    bare: Annotated[bool, options.option(METHOD, "--bare", None, "Also show the base without an adapter.")] = False,
+    bare: Annotated[bool, METHOD.flag("--bare", "Also show the base without an adapter.")] = False,
     split: options.Split = None,
-    rows: Annotated[int, options.option(DATA, "--texts", "N", "Show N texts, alternating between labels.", min=2)] = 6,
+    rows: Annotated[int, DATA.option("N", "Show N texts, alternating between labels.", name="--texts", min=2)] = 6,
     seed: options.Seed = 0,
     out: Out = None,
     base: options.TrainedBase = None,
