@@ -13,7 +13,7 @@ import typer
 
 from inlay.cli import option_checks, options, output, preflight
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, App
-from inlay.cli.option_groups import NamedTupleOptions, expand_groups
+from inlay.cli.option_groups import expand_groups
 from inlay.screen import counted
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ BatchSize = Annotated[str, DATA.option("N", "Rows per batch, or several sizes: 1
 
 
 @app.command()
-@expand_groups(common=NamedTupleOptions(Common))
+@expand_groups(common=Common)
 def train(
     method: options.Method = "houlsby:size=64",
     runs: Annotated[str, DATA.option("N", "Runs side by side, or several numbers: 1,16,64.")] = "1",
@@ -113,7 +113,7 @@ def train(
 
 
 @app.command()
-@expand_groups(common=NamedTupleOptions(Common))
+@expand_groups(common=Common)
 def serve(method: options.Method = "houlsby:size=64", batch_size: BatchSize = "32", *, common: Common) -> None:
     """Time batches of one task, from token ids to logits.
 
@@ -125,7 +125,7 @@ def serve(method: options.Method = "houlsby:size=64", batch_size: BatchSize = "3
 
 
 @app.command()
-@expand_groups(common=NamedTupleOptions(Common))
+@expand_groups(common=Common)
 def mixed(
     method: options.Method = "lora",
     batch_size: BatchSize = "64",

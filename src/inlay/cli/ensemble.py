@@ -28,7 +28,7 @@ def ensemble(
     from inlay.errors import LibraryError
     from inlay.library.library import check_name
 
-    store, refs = open_library(library), [ref.strip() for ref in of.split(",") if ref.strip()]
+    store, refs = open_library(library), options.listed(of)
     check_name(name)
     if not refs:
         raise LibraryError("--of names no adapter")

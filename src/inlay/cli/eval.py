@@ -9,7 +9,7 @@ import typer
 
 from inlay.cli import eval_data, options, output
 from inlay.cli.help import DATA
-from inlay.cli.named_adapters import open_library
+from inlay.cli.named_adapters import host_with, open_library
 from inlay.cli.train_display import decimals
 from inlay.errors import DataError
 
@@ -47,16 +47,15 @@ def evaluate(
     """
     from inlay.data.record import Skipped, stop_or_skip
 
-    screen = output.console(as_json)
-    eval_data.check([name], library, base, needs_rows=False)
+    screen, store = output.console(as_json), open_library(library)
+    entry = eval_data.check(store, [name], base, needs_rows=False)[name]
     sources = _sources(data, per_language, split, format, encoding)
     given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
-    known = open_library(library).find(name)
     for source in sources.values():
-        eval_data.check_columns(known, source, given)
-    host, adapter, entry = eval_data.open_adapter(name, library, base, weights)
+        eval_data.check_columns(entry, source, given)
+    host = host_with(base, weights, store, {name: entry})
     bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
-    found = {key: _evaluate(host, name, adapter.about, source, given, bad, screen) for key, source in sources.items()}
+    found = {key: _evaluate(host, name, entry, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.note:
         screen.print(bad.note, style="dim", soft_wrap=True)
     trained_on = [key for key, source in sources.items() if _was_trained_on(entry, source, screen)]
@@ -81,12 +80,12 @@ def _sources(
 
 
 def _evaluate(
-    host: Host, name: str, about: Mapping[str, Any], source: Source, given: Mapping[str, str], bad: Bad, screen: Console
+    host: Host, name: str, entry: Entry, source: Source, given: Mapping[str, str], bad: Bad, screen: Console
 ) -> dict[str, Any]:
     from inlay.comparison.baselines import majority
     from inlay.engine.evaluate import measure
 
-    examples = eval_data.examples_of(host, name, about, source, given, bad, screen)
+    examples = eval_data.examples_of(host, name, entry, source, given, bad, screen)
     metrics, unknown = measure(host, name, examples)
     if unknown:
         labels = ", ".join(sorted(unknown)[:5])

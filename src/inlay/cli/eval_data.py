@@ -1,4 +1,4 @@
-"""An adapter on its base, and the rows it is measured on: what `eval`, `analyze` and reports begin with.
+"""An adapter, and the rows it is measured on: what `eval`, `analyze` and reports begin with.
 
 Without DATA the rows are those that the adapter was validated on, if they are still where its card says.
 """
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli.named_adapters import base_of, kind_of, open_library
+from inlay.cli.named_adapters import base_of, kind_of
 from inlay.cli.predict_input import as_trained
-from inlay.errors import AdapterError, DataError
+from inlay.errors import DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from inlay.data.record import Bad
     from inlay.data.source import Source
     from inlay.engine.host import Host
-    from inlay.library.adapter import Adapter
-    from inlay.library.ensemble import Ensemble
-    from inlay.library.library import Entry
+    from inlay.library.library import Entry, Library
     from inlay.tasks import Example
 
 _SAMPLE = 200
@@ -35,56 +33,30 @@ Data = Annotated[
 ]
 
 
-def open_adapter(
-    name: str,
-    library: str | None = None,
-    base: str | None = None,
-    weights: str | None = None,
-    host: Host | None = None,
-) -> tuple[Host, Adapter | Ensemble, Entry]:
-    """An adapter of the library, loaded under the name it was asked for.
-
-    Args:
-        base: another place of its base; as its card says by default.
-        host: load it here, beside others, and not on a host of its own.
-    """
-    store = open_library(library)
-    entry = store.find(name)
-    place = base_of(base, [entry]) if host is None else None
-    adapter = store.read(entry)
-    from inlay.engine.host import Host
-
-    host = host or Host(place, weights=weights)
-    try:
-        host.load(adapter, name)
-    except AdapterError as error:
-        raise AdapterError(f"{name} was trained on {entry.card.get('base_name', 'another base')}: {error}") from None
-    return host, adapter, entry
-
-
 def check(
+    store: Library,
     names: Sequence[str],
-    library: str | None = None,
-    base: str | None = None,
+    base: str | None,
     data: str | None = None,
     split: str | None = None,
     *,
     labelled: bool = True,
     needs_rows: bool = True,
-) -> None:
-    """Refuse adapters, bases, files and columns that are not there, before torch is imported.
+) -> dict[str, Entry]:
+    """The adapters by their names; refuses those, bases, files and columns that are not there, without torch.
 
     Args:
         data: as `read_labelled` takes it, for the first of the adapters.
         needs_rows: that there are none is an error.
     """
-    store = open_library(library)
-    entries = [store.find(name) for name in names]
-    base_of(base, entries)
+    entries = {name: store.find(name) for name in names}
+    first = entries[names[0]]
+    base_of(base, list(entries.values()))
     if data is not None:
-        check_columns(entries[0], labelled_source(data, split)[1], {}, labelled)
+        check_columns(first, labelled_source(data, split)[1], {}, labelled)
     elif needs_rows:
-        _own(entries[0], split, _read_as(entries[0]))
+        _own(first, split, _read_as(first))
+    return entries
 
 
 def check_columns(entry: Entry, source: Source, given: Mapping[str, str], labelled: bool = True) -> None:
@@ -118,7 +90,7 @@ def labelled_source(
 def examples_of(
     host: Host,
     name: str,
-    about: Mapping[str, Any],
+    entry: Entry,
     source: Source,
     given: Mapping[str, str],
     bad: Bad,
@@ -128,14 +100,13 @@ def examples_of(
     """A file's rows as an adapter's task reads them.
 
     Args:
-        about: how the adapter came to be.
         given: the columns that the user named: text, pair, label.
     """
     from inlay.data.columns import in_pairs
     from inlay.runs.prepare import read_examples
 
-    columns = as_trained(about, source.columns, given)
-    examples, note = read_examples(source, host.task(name), columns, bad, labelled, in_pairs(about.get("columns")))
+    columns, pairs = as_trained(entry.card, source.columns, given), in_pairs(entry.card.get("columns"))
+    examples, note = read_examples(source, host.task(name), columns, bad, labelled, pairs)
     if note:
         screen.print(note, style="dim", soft_wrap=True)
     return examples
@@ -170,7 +141,7 @@ def read_labelled(
     else:
         _, source = labelled_source(data, split, **how)
         where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
-        examples = examples_of(host, name, entry.card, source, {}, stop, screen, labelled)
+        examples = examples_of(host, name, entry, source, {}, stop, screen, labelled)
     return where, _some(examples, rows, seed)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from inlay.cli import options, output
 from inlay.cli.help import METHOD, OUTPUT, App
-from inlay.errors import AdapterError
+from inlay.cli.named_adapters import base_of, host_with, open_library, split_names
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
@@ -45,10 +45,9 @@ def onnx(
         inlay export onnx --tasks tickets,tone --out tasks.onnx
         inlay export onnx --tasks tickets@prod --out tickets.onnx --no-tokenizer --overwrite
     """
-    names = [name for name in (part.strip() for part in tasks.split(",")) if name]
-    if not names:
+    if not options.listed(tasks):
         raise typer.BadParameter("--tasks names no adapter; expected one or several, such as sms or sms,topic@2")
-    screen = output.console(as_json)
+    screen, names = output.console(as_json), split_names(tasks)
     host = _host(names, base, library)
     from inlay.interop.onnx import export
     from inlay.library.card_text import size
@@ -106,11 +105,6 @@ def merged(
 
 def _host(names: list[str], base: str | None, library: str | None) -> Host:
     """The base in fp32 on the CPU, with these adapters under the names they were asked by."""
-    from inlay.cli.named_adapters import base_of, host_with, open_library
-
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise AdapterError(f"{twice} is named twice")
     store = open_library(library)
     entries = {name: store.find(name) for name in names}
     for entry in entries.values():

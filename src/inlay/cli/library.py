@@ -15,7 +15,7 @@ import typer
 
 from inlay.cli import ensemble, exchange, options, output
 from inlay.cli.help import DATA, App
-from inlay.cli.named_adapters import open_library
+from inlay.cli.named_adapters import open_library, versions_of
 from inlay.errors import LibraryError
 from inlay.screen import counted
 
@@ -72,9 +72,7 @@ def show(ref: options.Adapter, library: options.Library = None, as_json: output.
 
     store = open_library(library)
     entry = store.find(ref)
-    named = store.aliases(entry.name, skip_damaged=True)
-    versions = {v: [alias for alias in sorted(named) if named[alias] == v] for v in store.versions(entry.name)}
-    show_card(output.console(as_json), entry, versions, library)
+    show_card(output.console(as_json), entry, versions_of(store, entry.name), library)
     if as_json:
         output.document(_document(entry))
 

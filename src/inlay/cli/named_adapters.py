@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from inlay.cli.options import listed
 from inlay.errors import AdapterError, InlayError, LibraryError
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ def open_library(root: str | None) -> Library:
     if root is not None and isinstance(store.storage, Folder) and not store.storage.root.exists():
         raise LibraryError(f"--library {root}: there is no such folder")
     return store
+
+
+def versions_of(library: Library, name: str) -> dict[int, list[str]]:
+    """The versions of a name, ascending, with their aliases."""
+    named = library.aliases(name, skip_damaged=True)
+    return {v: [alias for alias in sorted(named) if named[alias] == v] for v in library.versions(name)}
 
 
 def kind_of(spec: str) -> str:
@@ -124,14 +131,18 @@ def find_in_library(library: Library, names: str, before: Sequence[str]) -> dict
         if card["head"] is None or kind in ("", "mlm"):
             raise AdapterError(f"{name} cannot predict: it has no head that gives answers")
         chosen[name] = NamedAdapter(entry.version, entry.sha256, card["task"], kind, card["labels"], card, entry)
-    bases = {one.about["base"].partition("+")[0]: name for name, one in chosen.items()}
+    _check_one_base({name: one.about for name, one in chosen.items()})
+    return chosen
+
+
+def _check_one_base(cards: Mapping[str, Mapping[str, Any]]) -> None:
+    bases = {card["base"].partition("+")[0]: name for name, card in cards.items()}
     if len(bases) > 1:
         both = list(bases.items())[:2]
-        called = ", ".join(f"{chosen[name].about.get('base_name', '')} {base}".strip() for base, name in both)
+        called = ", ".join(f"{cards[name].get('base_name', '')} {base}".strip() for base, name in both)
         raise AdapterError(
             f"{both[0][1]} and {both[1][1]} belong to different bases ({called}); run them one at a time"
         )
-    return chosen
 
 
 def base_of(base: str | None, entries: Sequence[Entry]) -> str | None:
@@ -163,6 +174,7 @@ def faster_weights(entries: Sequence[Entry]) -> str | None:
 
 def host_with(base: str | None, weights: str | None, library: Library, chosen: Mapping[str, Entry], **how: Any) -> Host:
     """The base with the adapters on it, each under the name it was asked by."""
+    _check_one_base({name: entry.card for name, entry in chosen.items()})
     adapters = {name: library.read(entry) for name, entry in chosen.items()}
     from inlay.engine.host import Host
 
@@ -252,11 +264,16 @@ def _given(example: Example) -> dict[str, Any]:
 def _refs(names: str, before: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Every name that is asked for, and with the version that a command began with, if it did."""
     versions = {name: version for name, version, _ in (line.split() for line in before)}
-    seen = set()
-    for name in filter(None, (part.strip() for part in names.split(","))):
-        if name in seen:
-            raise AdapterError(f"{name} is named twice")
-        seen.add(name)
+    for name in split_names(names):
         yield name, f"{name}@{versions[name]}" if name in versions and "@" not in name else name
-    if not seen:
-        raise AdapterError(f"{names!r} names no adapter; expected one or several, such as sms or sms,topic@2")
+
+
+def split_names(text: str) -> list[str]:
+    """The adapters that are asked for, none of them twice."""
+    names = listed(text)
+    if not names:
+        raise AdapterError(f"{text!r} names no adapter; expected one or several, such as sms or sms,topic@2")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise AdapterError(f"{twice} is named twice")
+    return names

@@ -17,6 +17,11 @@ def either(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
+def listed(text: str) -> list[str]:
+    """The parts of `a, b,c`."""
+    return [part for part in map(str.strip, text.split(",")) if part]
+
+
 Adapter = Annotated[
     str, typer.Argument(metavar="NAME", help="An adapter: sms (the newest version), sms@3 or sms@prod.")
 ]

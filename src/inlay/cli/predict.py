@@ -206,7 +206,7 @@ def _columns_of(keep: str | None) -> list[str] | None:
     """The columns to keep; None for all of them."""
     if keep is None or keep == "all":
         return None
-    return [] if keep == "none" else [name for name in (part.strip() for part in keep.split(",")) if name]
+    return [] if keep == "none" else options.listed(keep)
 
 
 def _texts(

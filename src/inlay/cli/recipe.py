@@ -169,7 +169,7 @@ def _tuned(text: str | None, problems: preflight.Problems) -> dict[str, tuple[fl
 
 def _list(text: str | None) -> tuple[str, ...]:
     """Names separated by commas."""
-    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    names = tuple(options.listed(text or ""))
     if text is not None and not names:
         raise typer.BadParameter("expected names separated by commas")
     return names

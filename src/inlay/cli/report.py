@@ -9,6 +9,7 @@ import typer
 
 from inlay.cli import eval_data, options, output
 from inlay.cli.help import DATA, OUTPUT
+from inlay.cli.named_adapters import host_with, open_library, versions_of
 from inlay.errors import DataError, InlayError
 
 if TYPE_CHECKING:
@@ -48,49 +49,41 @@ def report(
     if not count <= len(names) <= count + 1:
         raise typer.BadParameter("expected A B [DATA]" if compare else "expected NAME [DATA]; two adapters: --compare")
     data = names[count] if len(names) > count else None
-    screen = output.console(as_json)
+    if compare and names[0] == names[1]:
+        raise typer.BadParameter(f"{names[0]} is given twice; name two adapters, or two versions of one")
+    screen, store = output.console(as_json), open_library(library)
+    entries = eval_data.check(store, names[:count], base, data, split, needs_rows=False)
+    name, entry = names[0], entries[names[0]]
+    here = {one: other for one, other in entries.items() if _base(other) == _base(entry)}
+    host = host_with(base, weights, store, here)
     which = {"split": split, "rows": rows, "seed": seed}
-    place = {"library": library, "base": base, "weights": weights}
-    eval_data.check(names[:count], library, base, data, split, needs_rows=False)
-    made = _two(names[:2], data, screen, which, place) if compare else _one(names[0], data, screen, which, place)
-    stem = "-".join(name.replace("@", "-") for name in names[:count])
+    measured, reason = _rows(host, name, entry, data, screen, which)
+    if compare:
+        if measured is None:
+            raise InlayError(f"a comparison needs labelled rows: {reason}")
+        from inlay.analysis.report import compare as comparison
+
+        second, other = names[1], entries[names[1]]
+        away = host if second in here else host_with(base, weights, store, {second: other})
+        subjects = (comparison.Subject(host, name, entry), comparison.Subject(away, second, other))
+        made = comparison.compare(*subjects, measured)
+    else:
+        why = "" if measured is not None else f"Sections that need labelled rows are left out: {reason}"
+        if why:
+            screen.print(why, style="yellow", soft_wrap=True)
+        from inlay.analysis.report.report import report as describe
+
+        versions = versions_of(store, entry.name)
+        made = describe(host, name, store.read(entry), entry, measured, why=why, versions=versions, library=library)
+    stem = "-".join(one.replace("@", "-") for one in names[:count])
     path = made.write(out or Path(f"{stem}-report.html"))
     _tell(made, path, screen)
     if as_json:
         output.document({**made.numbers, "file": str(path)})
 
 
-def _one(name: str, data: str | None, screen: Console, which: Any, place: Any) -> Report:
-    from inlay.library.library import Library
-
-    host, adapter, entry = eval_data.open_adapter(name, **place)
-    rows, reason = _rows(host, name, entry, data, screen, which)
-    why = "" if rows is not None else f"Sections that need labelled rows are left out: {reason}"
-    if why:
-        screen.print(why, style="yellow", soft_wrap=True)
-    store = Library(place["library"])
-    named = store.aliases(entry.name, skip_damaged=True)
-    versions = {v: [alias for alias in sorted(named) if named[alias] == v] for v in store.versions(entry.name)}
-    from inlay.analysis.report.report import report as make
-
-    return make(host, name, adapter, entry, rows, why=why, versions=versions, library=place["library"])
-
-
-def _two(names: list[str], data: str | None, screen: Console, which: Any, place: Any) -> Report:
-    from inlay.analysis.report.compare import Subject
-    from inlay.analysis.report.compare import compare as make
-    from inlay.library.library import Library
-
-    if names[0] == names[1]:
-        raise typer.BadParameter(f"{names[0]} is given twice; name two adapters, or two versions of one")
-    store = Library(place["library"])
-    same = len({store.find(name).card["base"].partition("+")[0] for name in names}) == 1
-    host, _, entry = eval_data.open_adapter(names[0], **place)
-    other, _, second = eval_data.open_adapter(names[1], **place, host=host if same else None)
-    rows, reason = _rows(host, names[0], entry, data, screen, which)
-    if rows is None:
-        raise InlayError(f"a comparison needs labelled rows: {reason}")
-    return make(Subject(host, names[0], entry), Subject(other, names[1], second), rows)
+def _base(entry: Entry) -> str:
+    return str(entry.card["base"]).partition("+")[0]
 
 
 def _rows(

@@ -205,7 +205,7 @@ def _task_selection(tasks: str | None, alias: str | None) -> TaskSelection:
     if tasks is None:
         return TaskSelection(None, alias)
     only: dict[str, str] = {}
-    for ref in filter(None, (part.strip() for part in tasks.split(","))):
+    for ref in options.listed(tasks):
         name, which = split_ref(ref)
         served = name if name not in only else ref  # another version beside the first
         if served in only or ref in only.values():

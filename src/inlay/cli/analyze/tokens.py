@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from inlay.cli import eval_data, options, output
-from inlay.cli.analyze.show import Out, finish
+from inlay.cli.analyze.show import Figure, Sample
 from inlay.cli.help import DATA, METHOD, OUTPUT
+from inlay.cli.named_adapters import host_with, open_library, split_names
+from inlay.cli.option_groups import expand_groups
 from inlay.errors import RunError
 
 if TYPE_CHECKING:
-    from inlay.engine.host import Host
     from inlay.library.library import Entry
 
 
+@expand_groups(sample=Sample, figure=Figure)
 def alpha(
     names: options.Adapters,
     data: Annotated[
@@ -25,13 +27,9 @@ def alpha(
             metavar="DATA", help="One file or folder for all, or one for each.  [default: their validation rows]"
         ),
     ] = None,
-    split: options.Split = None,
-    rows: options.Rows = None,
-    seed: options.Seed = 0,
-    out: Out = None,
-    base: options.TrainedBase = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
+    *,
+    sample: Sample,
+    figure: Figure,
 ) -> None:
     """Show how much AdapterBias shifts tokens in each layer: the mean of |alpha|.
 
@@ -39,24 +37,25 @@ def alpha(
         inlay analyze alpha reviews
         inlay analyze alpha reviews,tone reviews.tsv --rows 200
     """
-    screen = output.console(as_json)
-    asked, files = _several(names), data or []
+    asked, files = split_names(names), data or []
     if len(files) not in (0, 1, len(asked)):
         raise RunError(f"{len(files)} files for {len(asked)} adapters: give one for all of them, or one for each")
-    for i, name in enumerate(asked):
-        eval_data.check([name], library, base, files[i % len(files)] if files else None, split, labelled=False)
-    host, entries = _open(asked, library, base)
+    own = {name: files[i % len(files)] if files else None for i, name in enumerate(asked)}
+    store = open_library(figure.library)
+    entries: dict[str, Entry] = {}
+    for name, file in own.items():
+        entries |= eval_data.check(store, [name], figure.base, file, sample.split, labelled=False)
+    host, screen, how = host_with(figure.base, None, store, entries), output.console(figure.as_json), sample._asdict()
+    examples = {
+        name: eval_data.read_labelled(host, name, entry, own[name], screen, **how, labelled=False)[1]
+        for name, entry in entries.items()
+    }
     from inlay.analysis.alpha import alpha as analysis
 
-    examples = {}
-    for i, name in enumerate(asked):
-        own = files[i] if len(files) > 1 else files[0] if files else None
-        _, examples[name] = eval_data.read_labelled(
-            host, name, entries[name], own, screen, split=split, rows=rows, seed=seed, labelled=False
-        )
-    finish(analysis(host, examples), out, "-".join(asked), screen, as_json)
+    figure.finish(analysis(host, examples), *asked)
 
 
+@expand_groups(sample=Sample, figure=Figure)
 def words(
     name: options.Adapter,
     data: eval_data.Data = None,
@@ -79,13 +78,9 @@ def words(
     font: Annotated[
         Path | None, OUTPUT.option("FILE", "A TrueType font.  [default: DejaVu Sans]", dir_okay=False)
     ] = None,
-    split: options.Split = None,
-    rows: options.Rows = None,
-    seed: options.Seed = 0,
-    out: Out = None,
-    base: options.TrainedBase = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
+    *,
+    sample: Sample,
+    figure: Figure,
 ) -> None:
     """Show which words AdapterBias shifts most, as word clouds weighted by alpha.
 
@@ -93,20 +88,25 @@ def words(
         inlay analyze words reviews reviews.tsv
         inlay analyze words reviews --layers each --negative drop --least 2
     """
-    screen = output.console(as_json)
-    eval_data.check([name], library, base, data, split, labelled=False)
-    host, _, entry = eval_data.open_adapter(name, library, base)
+    host, _, examples = figure.read([name], data, sample, labelled=False)
     from inlay.analysis.words import words as analysis
 
-    _, examples = eval_data.read_labelled(
-        host, name, entry, data, screen, split=split, rows=rows, seed=seed, labelled=False
-    )
     found = analysis(
-        host, name, examples, layers=layers, over=over, negative=negative, least=least, top=top, seed=seed, font=font
+        host,
+        name,
+        examples,
+        layers=layers,
+        over=over,
+        negative=negative,
+        least=least,
+        top=top,
+        seed=sample.seed,
+        font=font,
     )
-    finish(found, out, name, screen, as_json)
+    figure.finish(found, name)
 
 
+@expand_groups(figure=Figure)
 def shift(
     names: options.Adapters,
     data: eval_data.Data = None,
@@ -114,10 +114,8 @@ def shift(
     split: options.Split = None,
     rows: Annotated[int, DATA.option("N", "Show N texts, alternating between labels.", name="--texts", min=2)] = 6,
     seed: options.Seed = 0,
-    out: Out = None,
-    base: options.TrainedBase = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
+    *,
+    figure: Figure,
 ) -> None:
     """Show where AdapterBias or BitFit moves tokens in the last layer, by label.
 
@@ -125,22 +123,18 @@ def shift(
         inlay analyze shift reviews
         inlay analyze shift reviews,reviews-bitfit reviews.tsv --texts 4 --bare
     """
-    screen = output.console(as_json)
-    asked = _several(names)
-    eval_data.check(asked, library, base, data, split)
-    host, entries = _open(asked, library, base)
+    asked = split_names(names)
+    host, _, examples = figure.read(asked, data, Sample(split))
     from inlay.analysis.shift import shift as analysis
 
-    _, examples = eval_data.read_labelled(host, asked[0], entries[asked[0]], data, screen, split=split)
-    finish(analysis(host, asked, examples, rows=rows, seed=seed, bare=bare), out, "-".join(asked), screen, as_json)
+    figure.finish(analysis(host, asked, examples, rows=rows, seed=seed, bare=bare), *asked)
 
 
+@expand_groups(figure=Figure)
 def sparsity(
     names: options.Adapters,
-    out: Out = None,
-    base: options.TrainedBase = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
+    *,
+    figure: Figure,
 ) -> None:
     """Show how many of alpha's weights are left in each layer after training with adapterbias:l0=...
 
@@ -148,27 +142,9 @@ def sparsity(
         inlay analyze sparsity reviews
         inlay analyze sparsity reviews,tone --json
     """
-    screen = output.console(as_json)
-    asked = _several(names)
-    eval_data.check(asked, library, base, needs_rows=False)
-    host, _ = _open(asked, library, base)
+    asked, store = split_names(names), open_library(figure.library)
+    entries = eval_data.check(store, asked, figure.base, needs_rows=False)
+    host = host_with(figure.base, None, store, entries)
     from inlay.analysis.sparsity import sparsity as analysis
 
-    finish(analysis(host, asked), out, "-".join(asked), screen, as_json)
-
-
-def _several(names: str) -> list[str]:
-    found = [name.strip() for name in names.split(",")]
-    if not all(found) or len(set(found)) < len(found):
-        raise RunError(f"{names!r} is not a list of different adapters; expected NAME,NAME without spaces")
-    return found
-
-
-def _open(names: list[str], library: str | None, base: str | None) -> tuple[Host, dict[str, Entry]]:
-    """All of them on one host, which is the first one's."""
-    entries: dict[str, Entry] = {}
-    host: Host | None = None
-    for name in names:
-        host, _, entries[name] = eval_data.open_adapter(name, library, base, host=host)
-    assert host is not None
-    return host, entries
+    figure.finish(analysis(host, asked), *asked)
