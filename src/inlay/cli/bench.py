@@ -179,8 +179,7 @@ def host(
             table.add_row(one.stage, f"{one.microseconds:.1f}", f"{one.calls:,}")
         screen.print(table)
         screen.print("")
-    if as_json:
-        output.document({name: [dataclasses.asdict(one) for one in costs] for name, costs in found.items()})
+    output.document({name: [dataclasses.asdict(one) for one in costs] for name, costs in found.items()}, as_json)
 
 
 def _numbers(text: str, option: str) -> list[int]:
@@ -221,8 +220,7 @@ def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common:
             common.out.write_text(json.dumps(results, indent=1) + "\n")
     if common.out is not None:
         screen.print(f"written: {common.out}", style="dim", soft_wrap=True)
-    if common.as_json:
-        output.document(results)
+    output.document(results, common.as_json)
 
 
 def _settings(work: str, method: str, sizes: dict[str, int], common: Common) -> Settings:

@@ -98,8 +98,7 @@ def demo(
     found |= {"seconds": round(time.perf_counter() - began, 1), "report": str(out / "report.html")}
     demo_page.write(out / "report.html", found, CHECKS)
     demo_page.show(screen, found, CHECKS)
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
     if not all(found["checks"].values()):
         raise typer.Exit(1)
 

@@ -47,5 +47,4 @@ def ensemble(
     entry = store.put(made, name, parameters=Ensemble.parameters([one.card for one in distinct]), **facts)
     screen = output.console(as_json)
     screen.print(f"{entry.ref}: an ensemble of {', '.join(counts)}", soft_wrap=True)
-    if as_json:
-        output.document({**entry.card, "aliases": list(entry.aliases)})
+    output.document({**entry.card, "aliases": list(entry.aliases)}, as_json)

@@ -65,8 +65,7 @@ def evaluate(
     else:
         document = {"name": name, **next(iter(found.values())), **({"trained_on": True} if trained_on else {})}
         _show(screen, document, metric)
-    if as_json:
-        output.document(document)
+    output.document(document, as_json)
 
 
 def _sources(

@@ -83,8 +83,7 @@ def export(
     sizes = {name: (folder / name).stat().st_size for name in names}
     shown = ", ".join(f"{name} ({size(number)})" for name, number in sizes.items())
     screen.print(f"{entry.ref} exported to {folder}: {shown}", soft_wrap=True)
-    if as_json:
-        output.document({"ref": entry.ref, "folder": str(folder), "format": format, "files": sizes})
+    output.document({"ref": entry.ref, "folder": str(folder), "format": format, "files": sizes}, as_json)
 
 
 def _fill_as(
@@ -199,8 +198,7 @@ def _kept(entry: Entry, store: Library, as_json: bool) -> None:
 
     screen = output.console(as_json)
     screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) saved to {store.root}", soft_wrap=True)
-    if as_json:
-        output.document({**entry.card, "aliases": list(entry.aliases)})
+    output.document({**entry.card, "aliases": list(entry.aliases)}, as_json)
 
 
 def push(
@@ -227,8 +225,7 @@ def push(
     place = hub.push(files, repo, private=private, revision=revision, message=message)
     screen.print(f"{entry.ref} pushed to {place.url} (commit {place.commit[:12]})", soft_wrap=True)
     screen.print(f"to download it: inlay library pull {repo}", style="dim", soft_wrap=True)
-    if as_json:
-        output.document({"ref": entry.ref, "repo": repo, "commit": place.commit, "url": place.url})
+    output.document({"ref": entry.ref, "repo": repo, "commit": place.commit, "url": place.url}, as_json)
 
 
 def pull(

@@ -66,10 +66,9 @@ def onnx(
     if done.files[1:]:
         screen.print(f"also written: {', '.join(done.files[1:])}", style="dim", soft_wrap=True)
     screen.print(f"largest difference from the host in ONNX Runtime: {done.difference:.1e}")
-    if as_json:
-        sizes = {"bytes": done.bytes, "base_bytes": done.base_bytes, "adapter_bytes": done.adapter_bytes}
-        found = {"out": str(out), "files": done.files, **sizes, "opset": opset, "difference": done.difference}
-        output.document({**found, "tasks": done.tasks})
+    sizes = {"bytes": done.bytes, "base_bytes": done.base_bytes, "adapter_bytes": done.adapter_bytes}
+    found = {"out": str(out), "files": done.files, **sizes, "opset": opset, "difference": done.difference}
+    output.document({**found, "tasks": done.tasks}, as_json)
 
 
 @app.command()
@@ -98,9 +97,8 @@ def merged(
     screen = output.console(as_json)
     screen.print(f"{out}: {done.model}, {size(done.bytes)}", soft_wrap=True)
     screen.print(f"largest difference from the host in transformers: {done.difference:.1e}")
-    if as_json:
-        found = {"out": str(out), "model": done.model, "bytes": done.bytes, "difference": done.difference}
-        output.document({"name": name, **found})
+    found = {"out": str(out), "model": done.model, "bytes": done.bytes, "difference": done.difference}
+    output.document({"name": name, **found}, as_json)
 
 
 def _host(names: list[str], base: str | None, library: str | None) -> Host:

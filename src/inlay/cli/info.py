@@ -50,8 +50,7 @@ def info(
         _show_task(screen, found)
     else:
         raise SpecError(f"unknown method or task {name!r}. {suggest(name, methods.names() + tasks.names())}")
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
 
 
 def _everything() -> dict[str, Any]:

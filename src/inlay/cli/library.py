@@ -54,8 +54,7 @@ def list_(
         screen.print(f"no adapters in {store.root} yet; inlay train FILE makes one", soft_wrap=True)
     for problem in problems:
         screen.print(f"{problem.ref}: {problem.message}", style="red", soft_wrap=True)
-    if as_json:
-        output.document([_document(entry) for entry in entries])
+    output.document([_document(entry) for entry in entries], as_json)
     if problems:
         raise typer.Exit(1)
 
@@ -73,8 +72,7 @@ def show(ref: options.Adapter, library: options.Library = None, as_json: output.
     store = open_library(library)
     entry = store.find(ref)
     show_card(output.console(as_json), entry, versions_of(store, entry.name), library)
-    if as_json:
-        output.document(_document(entry))
+    output.document(_document(entry), as_json)
 
 
 @app.command()
@@ -97,8 +95,7 @@ def verify(
         screen.print(f"{problem.ref or problem.path}: {problem.message}", style="red", soft_wrap=True)
     if not problems:
         screen.print(f"{ref or store.root} is intact", soft_wrap=True)
-    if as_json:
-        output.document({"ok": not problems, "problems": [_plain(problem) for problem in problems]})
+    output.document({"ok": not problems, "problems": [_plain(problem) for problem in problems]}, as_json)
     if problems:
         raise typer.Exit(1)
 
@@ -123,8 +120,7 @@ def diff(
     one, other = store.find(a), store.find(b)
     found = compare(store.read(one).tensors, store.read(other).tensors, one.card, other.card)
     show_diff(output.console(as_json), one, other, found)
-    if as_json:
-        output.document({"a": one.ref, "b": other.ref, **asdict(found)})
+    output.document({"a": one.ref, "b": other.ref, **asdict(found)}, as_json)
 
 
 @app.command()
@@ -158,8 +154,7 @@ def alias(
     store.alias(name, alias, target)
     was = "" if before in (None, target) else f", was {name}@{before}"
     screen.print(f"{name}@{alias} is {'removed' if target is None else f'{name}@{target}'}{was}", soft_wrap=True)
-    if as_json:
-        output.document({"name": name, "alias": alias, "version": target, "before": before})
+    output.document({"name": name, "alias": alias, "version": target, "before": before}, as_json)
 
 
 def _before(moves: list[Any], shown: str) -> int:
@@ -192,8 +187,7 @@ def rm(
         screen.print(f"{entry.ref} is removed")
     names = shlex.join(refs)
     screen.print(f"to restore: inlay library restore {names}{in_library(library)}", style="dim", soft_wrap=True)
-    if as_json:
-        output.document({"removed": [entry.ref for entry in removed]})
+    output.document({"removed": [entry.ref for entry in removed]}, as_json)
 
 
 @app.command()
@@ -222,8 +216,7 @@ def restore(
     else:
         found = {"removed": [entry.ref for entry in store.removed()]}
         screen.print(f"removed: {', '.join(found['removed']) or 'nothing'}", soft_wrap=True)
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
 
 
 @app.command()
@@ -253,8 +246,7 @@ def gc(
         screen.print(f"would delete {_amount(freed)}; removed adapters: {', '.join(gone) or 'none'}", soft_wrap=True)
     else:
         screen.print("nothing to delete")
-    if as_json:
-        output.document({"files": freed.files, "bytes": freed.bytes, "removed": gone, "dry_run": dry_run})
+    output.document({"files": freed.files, "bytes": freed.bytes, "removed": gone, "dry_run": dry_run}, as_json)
 
 
 def _amount(freed: Freed) -> str:

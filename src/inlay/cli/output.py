@@ -68,8 +68,10 @@ def console(as_json: bool = False, quiet: bool = False) -> Console:
     return screen.console(stderr=as_json, quiet=quiet)
 
 
-def document(value: object) -> None:
-    """Write the JSON document; what JSON leaves as it is and a terminal would obey is escaped as well."""
+def document(value: object, as_json: bool) -> None:
+    """Write the JSON document, if it was asked for; what JSON leaves as it is and a terminal would obey is escaped."""
+    if not as_json:
+        return
     text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
     typer.echo(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 

@@ -62,8 +62,7 @@ def params(
         _show(screen, found, sites)
     for note in notes:
         screen.print(note, style="dim")
-    if as_json:
-        output.document(found[0] if method and len(found) == 1 else found)
+    output.document(found[0] if method and len(found) == 1 else found, as_json)
 
 
 def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:

@@ -84,8 +84,7 @@ def plan(
         other = f"these are speeds of an {speeds.machine} ({speeds.source}), not of this machine; --measure gets those"
         screen.print(other, style="yellow", soft_wrap=True)
     _show(screen, found)
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
     if not found["fits"]:
         raise typer.Exit(1)
 

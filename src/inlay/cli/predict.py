@@ -158,8 +158,7 @@ def predict(
         found = _to_file(written, load, job)
         predict_display.tell(screen, found)
     predict_display.tell_bad(screen, job.bad, skip_bad_rows)
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
     if job.bad.count and not job.answered:
         raise typer.Exit(1)
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import typer
 
 from inlay import cluster
 from inlay.cli import option_checks
@@ -29,6 +32,14 @@ class Problems(list[str]):
         """Raise one error if there are any."""
         if self:
             raise RunError("; ".join(dict.fromkeys(self)))
+
+
+def check_source(data: object, manifest: Path | None, others: Sequence[str], there: str = "") -> None:
+    """DATA or a manifest, and with a manifest none of the other words."""
+    if manifest is None and not data:
+        raise typer.BadParameter("give DATA or --manifest")
+    if manifest is not None and (extra := [*(["DATA"] if data else []), *others]):
+        raise typer.BadParameter(f"{extra[0]} cannot be combined with --manifest; set it there{there}")
 
 
 def check_run(settings: Mapping[str, Any]) -> None:

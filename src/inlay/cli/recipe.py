@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import compare, options, output, preflight, settings, train
+from inlay.cli import options, output, preflight, settings, train
 from inlay.cli.help import DATA, METHOD, RUNNING, App
+from inlay.cli.many_runs import open_store, run_shown
 from inlay.cli.option_groups import expand_groups
 from inlay.screen import counted
 
@@ -38,8 +39,7 @@ def list_(as_json: output.AsJson = False) -> None:
 
     found = sorted((find(name) for name in names()), key=lambda recipe: recipe.paper)
     show_recipes(output.console(as_json), found)
-    if as_json:
-        output.document([recipe.document() for recipe in found])
+    output.document([recipe.document() for recipe in found], as_json)
 
 
 @app.command()
@@ -55,8 +55,7 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
 
     recipe = find(name)
     show_recipe(output.console(as_json), recipe)
-    if as_json:
-        output.document(recipe.document())
+    output.document(recipe.document(), as_json)
 
 
 @app.command()
@@ -104,6 +103,7 @@ def run(
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
         inlay recipe run he-glue-1k glue --tune lr --minutes 8 --against finetune
     """
+    from inlay.cli.compare_display import CompareProgress
     from inlay.cli.recipe_display import show_table_beside_paper
     from inlay.library.library import Library
     from inlay.recipes import find
@@ -119,25 +119,22 @@ def run(
     from inlay.recipes.api import make_runner, within
     from inlay.recipes.plan import fitted, read_all
     from inlay.recipes.table_beside_paper import put_beside_paper
-    from inlay.sweeps.store import Store, remove
 
     host = train.open_host(base, compile, None, screen)
     chosen = fitted(host, _chosen(*asked, host.base.name))
     parts = read_all(host, chosen)  # whatever is wrong is said before anything is written
     path = store or kept.local / "recipes" / f"{chosen.recipe.name}.sqlite"
-    if restart:
-        remove(path)
-    with Store(path) as opened:
+    with open_store(path, restart) as opened:
         runner = make_runner(host, chosen, parts, opened, slots, save_every=save_every)
         _show_plan(screen, chosen, runner)
-        ran = compare.run(runner, screen, lambda: within(minutes, runner, runner.run))
+        progress = CompareProgress(screen, runner)
+        ran = run_shown(runner, progress, screen, lambda: within(minutes, runner, runner.run))
         found = put_beside_paper(chosen, runner, ran, against)
     show_table_beside_paper(screen, found)
     if csv is not None:
         found.to_csv(csv)
         screen.print(f"written: {csv}", style="dim", soft_wrap=True)
-    if as_json:
-        output.document(found.document())
+    output.document(found.document(), as_json)
     if minutes is None and all(cell.ours is None for line in found.lines for cell in line.cells.values()):
         raise typer.Exit(1)
 

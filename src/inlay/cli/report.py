@@ -78,8 +78,7 @@ def report(
     stem = "-".join(one.replace("@", "-") for one in names[:count])
     path = made.write(out or Path(f"{stem}-report.html"))
     _tell(made, path, screen)
-    if as_json:
-        output.document({**made.numbers, "file": str(path)})
+    output.document({**made.numbers, "file": str(path)}, as_json)
 
 
 def _base(entry: Entry) -> str:

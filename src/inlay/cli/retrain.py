@@ -92,11 +92,10 @@ def retrain(
         if change.new is not None and (switch or (switch_better and change.is_good(tolerance or 0.0))):
             changes[i] = switch_to(store, candidates, change, alias or ())
     _show(screen, changes, store, candidates)
-    if as_json:
-        tasks = [change.document() for change in changes]
-        left_out = [{"name": name, "problem": problem} for name, problem in problems.items()]
-        there = {"base": str(base), "library": store.root, "candidates": candidates.root}
-        output.document({**there, "tasks": tasks, "left_out": left_out})
+    tasks = [change.document() for change in changes]
+    left_out = [{"name": name, "problem": problem} for name, problem in problems.items()]
+    there = {"base": str(base), "library": store.root, "candidates": candidates.root}
+    output.document({**there, "tasks": tasks, "left_out": left_out}, as_json)
     if any(change.new is None for change in changes):
         raise typer.Exit(1)
 
@@ -163,7 +162,7 @@ def _train_into(
 
     settle(checkpoint, how.resume, how.restart, screen)
     with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(how.log)]
+        logs = stack.enter_context(open_logs(how.log))
         host = open_host(base, how.compile, None, screen)
         here = [old.entry for old in olds if is_on(old.entry, host.base)]
         olds, stopped = [old for old in olds if old.entry not in here], begun(checkpoint)
@@ -265,5 +264,4 @@ def _undo(store: Library, names: Sequence[str] | None, screen: Console, as_json:
         told.append({"name": one.entry.name, "removed": one.entry.ref, "newest": now, "aliases": dict(one.aliases)})
     if not found:
         screen.print("nothing to undo: no newest version comes from a switch")
-    if as_json:
-        output.document({"library": store.root, "tasks": told})
+    output.document({"library": store.root, "tasks": told}, as_json)

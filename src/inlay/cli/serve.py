@@ -264,9 +264,8 @@ def _tell(
     if keys.open:
         screen.print(f"no --key-file: {_who(host, keys)}", style="yellow", soft_wrap=True)
     screen.print("Ctrl+C or SIGTERM stops it after all accepted requests are answered", style="dim")
-    if as_json:
-        kept = None if choices is None else str(choices)
-        output.document({"url": url, "tasks": refs, "open": keys.open, **more, "pid": os.getpid(), "choices": kept})
+    found = {"url": url, "tasks": refs, "open": keys.open, **more}
+    output.document({**found, "pid": os.getpid(), "choices": None if choices is None else str(choices)}, as_json)
 
 
 def _who(host: str, keys: Keys) -> str:

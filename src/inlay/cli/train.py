@@ -71,8 +71,10 @@ def train(
     """
     if ensemble is not None and manifest is not None:
         raise typer.BadParameter("--ensemble cannot be combined with --manifest")
+    from inlay.runs.members import members_of
+
     whole, folder = _runs(data, name, manifest, given)
-    runs = whole if ensemble is None else _members(whole[0], ensemble)
+    runs = whole if ensemble is None else members_of(whole[0], ensemble, whole[0].name)
     if resume and restart:
         raise typer.BadParameter("--resume and --restart cannot be combined")
     from inlay.library.library import Library
@@ -93,7 +95,7 @@ def train(
             if ranks.leads:
                 alone.enter_context(checkpoint.alone())
             settle(checkpoint, resume, restart, screen)
-            logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or () if ranks.leads else ())]
+            logs = stack.enter_context(open_logs(log if ranks.leads else None))
             host = open_host(base, compile, weights, screen)
             prepared = _prepare(runs, host, store, screen, problems, many=manifest is not None)
             if ensemble is not None:
@@ -115,9 +117,8 @@ def train(
         show_result(screen, kept[0], prepared[0])
     else:
         raise RunError(kept[0].problem)
-    if as_json:
-        documents = [result.document() for result in kept]
-        output.document(documents if manifest is not None else documents[0])
+    documents = [result.document() for result in kept]
+    output.document(documents if manifest is not None else documents[0], as_json)
     if not all(result.ok for result in kept):
         raise typer.Exit(1)
 
@@ -127,22 +128,13 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
     from inlay.runs.manifest import read_manifest
     from inlay.runs.run import data_name, make_run
 
+    others = [settings.option(key) for key in (*given, *([] if name is None else ["name"]))]
+    preflight.check_source(data, manifest, others, ", under [defaults]")
     if manifest is not None:
-        if data is not None or name is not None or given:
-            extra = "DATA" if data is not None else settings.option(next(iter(given), "name"))
-            raise typer.BadParameter(f"{extra} cannot be combined with --manifest; set it there, under [defaults]")
         # two manifests of one name are two trainings
         return read_manifest(manifest), f"{manifest.stem}-{sha256(bytes(manifest.resolve())).hexdigest()[:8]}"
-    if data is None:
-        raise typer.BadParameter("give DATA or --manifest")
-    name = name or data_name(data)
+    name = name or data_name(str(data))
     return [make_run({"data": data, "name": name, **given})], name
-
-
-def _members(run: Run, count: int) -> list[Run]:
-    from inlay.runs.members import members_of
-
-    return members_of(run, count, run.name)
 
 
 def _check(runs: Sequence[Run], store: Library, many: bool) -> dict[int, str]:
@@ -176,11 +168,13 @@ def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: Console)
         screen.print("nothing to resume: starting from the beginning", style="yellow")
 
 
-def open_logs(specs: Sequence[str]) -> Iterator[Log]:
+@contextlib.contextmanager
+def open_logs(specs: Sequence[str] | None) -> Iterator[list[Log]]:
     """The logs that were asked for."""
     from inlay.tracking.logs import make
 
-    return (make(spec) for spec in specs)
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(make(spec))) for spec in specs or ()]
 
 
 def open_host(base: str | None, compile: bool | None, weights: str | None, screen: Console) -> Host:

@@ -63,5 +63,4 @@ def finish(found: Finding, out: Path | None, name: str, as_json: bool) -> None:
     if table.row_count:
         screen.print(table)
     screen.print(f"written: {', '.join(map(str, files))}", style="dim", soft_wrap=True)
-    if as_json:
-        output.document({**found.document(), "files": [str(file) for file in files]})
+    output.document({**found.document(), "files": [str(file) for file in files]}, as_json)
