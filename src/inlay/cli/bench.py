@@ -224,12 +224,10 @@ def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common:
 
 
 def _settings(work: str, method: str, sizes: dict[str, int], common: Common) -> Settings:
-    from dataclasses import fields
-
     from inlay.bench.work import Settings
 
     told = {**common._asdict(), "warmup": common.warmup_steps}
-    named = {field.name: told[field.name] for field in fields(Settings) if told.get(field.name) is not None}
+    named = {field.name: told[field.name] for field in dataclasses.fields(Settings) if told.get(field.name) is not None}
     sizes = {"loaded": sizes["tasks"], **sizes} if "tasks" in sizes else sizes
     return Settings(**{**named, **sizes, "work": work, "method": method}).settled()
 

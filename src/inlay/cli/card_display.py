@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.train_display import decimals
+from inlay.cli.train_display import decimals, metric_table
 from inlay.library import card_facts, card_text
 from inlay.library.card_text import one_line
 
@@ -132,12 +132,8 @@ def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str
 
 def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) -> None:
     _section(screen, "Metrics")
-    splits = [one_line(split) for split in found]
-    table = output.table("", *splits, right=splits)
-    for name in dict.fromkeys(name for one in found.values() for name in one):
-        marked = f"  {one_line(name)} *" if name == card.get("metric") else f"  {one_line(name)}"
-        table.add_row(marked, *(decimals(one[name]) if name in one else "" for one in found.values()))
-    screen.print(table)
+    columns = {one_line(split): metrics for split, metrics in found.items()}
+    screen.print(metric_table(columns, card.get("metric"), indent="  "))
     if card_text.deciding(card):
         screen.print(f"  * {card_text.scored(card)}", style="dim", soft_wrap=True)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
 from inlay.cli.sweep_display import SweepProgress
-from inlay.cli.train_display import clock, decimals
+from inlay.cli.train_display import decimals, show_done, spent
 from inlay.screen import counted
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def show_plan(screen: Console, runner: ComparisonRunner) -> None:
     counts = [(methods, "method"), (settings, "setting"), (runner.plan.seeds, "seed"), (len(runner.parts), "dataset")]
     told = ", ".join(counted(count, what) for count, what in counts)
     screen.print(f"comparison: {counted(runner.runs, 'run')}: {told}", soft_wrap=True)
-    show_done(screen, runner)
+    show_done(screen, runner.rows())
 
 
 def show_part(screen: Console, part: Part, name: str, metric: str | None = None) -> None:
@@ -59,13 +59,6 @@ def show_part(screen: Console, part: Part, name: str, metric: str | None = None)
     screen.print(told, soft_wrap=True)
     for note in next(iter(part.data.values())).notes:
         screen.print(f"  {note}", style="dim", soft_wrap=True)
-
-
-def show_done(screen: Console, runner: ComparisonRunner) -> None:
-    """What need not be run."""
-    done = sum(row.state in ("done", "failed") for row in runner.rows())
-    if done:
-        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
 
 
 _VERBS = {"train": "train", "validation": "validate", "test": "test"}
@@ -97,9 +90,7 @@ def show_comparison(screen: Console, found: Comparison) -> None:
             f"no test rows ({names}): validation rows also picked the settings, so scores are slightly optimistic",
             style="dim",
         )
-    seconds = sum(row.seconds for row in found.rows)
-    tokens = sum(row.tokens for row in found.rows)
-    screen.print(f"{clock(seconds)} and {tokens:,} tokens of training; {found.store}", style="dim", soft_wrap=True)
+    screen.print(spent(found.rows, found.store), style="dim", soft_wrap=True)
     screen.print()
     for sentence in found.says:
         screen.print(f"{sentence}.", soft_wrap=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import demo_page, output
+from inlay.cli import demo_page, info, output
 from inlay.cli.help import OUTPUT, RUNNING
 from inlay.errors import BaseError, DataError
 
@@ -132,7 +132,7 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
         "mixed": mixed,
         "library": kept,
         "try": f'{_program()} predict {LESSONS[0].name} "where is my parcel" --library {shlex.quote(kept)}',
-        "versions": _versions(),
+        "versions": info.versions("torch", "transformers"),
     }
 
 
@@ -293,13 +293,3 @@ def _program() -> str:
     """What to type to run this program: its path, where PATH lacks it because no environment is activated."""
     called = sys.argv[0]
     return "inlay" if shutil.which("inlay") or Path(called).stem != "inlay" else shlex.quote(called)
-
-
-def _versions() -> dict[str, str]:
-    import platform
-    from importlib.metadata import version
-
-    from inlay.version import __version__
-
-    others = {name: version(name) for name in ("torch", "transformers")}
-    return {"inlay": __version__, "python": platform.python_version(), **others}

@@ -8,7 +8,7 @@ import typer
 
 from inlay.cli import options, output
 from inlay.cli.help import DATA
-from inlay.cli.named_adapters import open_library
+from inlay.cli.named_adapters import document_of, open_library
 
 
 def ensemble(
@@ -47,4 +47,4 @@ def ensemble(
     entry = store.put(made, name, parameters=Ensemble.parameters([one.card for one in distinct]), **facts)
     screen = output.console(as_json)
     screen.print(f"{entry.ref}: an ensemble of {', '.join(counts)}", soft_wrap=True)
-    output.document({**entry.card, "aliases": list(entry.aliases)}, as_json)
+    output.document(document_of(entry), as_json)

@@ -10,7 +10,7 @@ import typer
 from inlay.cli import eval_data, options, output
 from inlay.cli.help import DATA
 from inlay.cli.named_adapters import host_with, open_library
-from inlay.cli.train_display import decimals
+from inlay.cli.train_display import decimals, metric_table
 from inlay.errors import DataError
 
 if TYPE_CHECKING:
@@ -135,13 +135,9 @@ def _languages(
 
 def _show(screen: Console, document: Mapping[str, Any], metric: str) -> None:
     guess = document.get("majority")
-    heads = ("value", *(["majority"] if guess else []))
-    table = output.table("", *heads, right=heads)
-    for key, value in document["metrics"].items():
-        always = [decimals(guess["metrics"].get(key, 0.0))] if guess else []
-        table.add_row(f"{key} *" if key == metric else key, decimals(value), *always)
+    columns = {"value": document["metrics"], **({"majority": guess["metrics"]} if guess else {})}
     screen.print(f"{document['name']} on {document['rows']:,} rows\n")
-    screen.print(table)
+    screen.print(metric_table(columns, metric))
     if guess:
         from inlay.comparison.baselines import in_words
 

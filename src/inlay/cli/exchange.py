@@ -16,7 +16,7 @@ import typer
 
 from inlay.cli import option_checks, options, output
 from inlay.cli.help import METHOD, OUTPUT
-from inlay.cli.named_adapters import base_of, open_library
+from inlay.cli.named_adapters import base_of, document_of, open_library
 from inlay.errors import LibraryError
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _kept(entry: Entry, store: Library, as_json: bool) -> None:
 
     screen = output.console(as_json)
     screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) saved to {store.root}", soft_wrap=True)
-    output.document({**entry.card, "aliases": list(entry.aliases)}, as_json)
+    output.document(document_of(entry), as_json)
 
 
 def push(

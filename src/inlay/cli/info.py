@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,18 +56,20 @@ def info(
 def _everything() -> dict[str, Any]:
     from inlay.registry import methods, tasks
 
+    unknown = dict.fromkeys(("weight_level", "identity_at_start", "learning_rate"))
     return {
-        "versions": _versions(),
+        "versions": versions("torch", "transformers", "safetensors"),
         "devices": _devices(),
         "default_base": _default_base(),
-        "methods": {name: _method_or_error(name) for name in methods.names()},
-        "tasks": {name: _task_or_error(name) for name in tasks.names()},
+        "methods": {name: _or_error(_method, name, **unknown) for name in methods.names()},
+        "tasks": {name: _or_error(_task, name, columns={}, metrics=[]) for name in tasks.names()},
         "architectures": _architectures(),
     }
 
 
-def _versions() -> dict[str, str]:
-    others = {package: metadata.version(package) for package in ("torch", "transformers", "safetensors")}
+def versions(*packages: str) -> dict[str, str]:
+    """Of this package, of Python, and of others."""
+    others = {package: metadata.version(package) for package in packages}
     return {"inlay": inlay.__version__, "python": platform.python_version(), **others}
 
 
@@ -114,15 +116,6 @@ def _method(name: str) -> dict[str, Any]:
     }
 
 
-def _method_or_error(name: str) -> dict[str, Any]:
-    """A method from another package may be broken; the rest is still worth showing."""
-    try:
-        return _method(name)
-    except InlayError as error:
-        unknown = dict.fromkeys(("weight_level", "identity_at_start", "learning_rate"))
-        return {"help": str(error), **unknown, "options": []}
-
-
 def _task(name: str) -> dict[str, Any]:
     from inlay.config import describe
     from inlay.data.columns import FIELDS
@@ -137,11 +130,12 @@ def _task(name: str) -> dict[str, Any]:
     }
 
 
-def _task_or_error(name: str) -> dict[str, Any]:
+def _or_error(describe: Callable[[str], dict[str, Any]], name: str, **unknown: Any) -> dict[str, Any]:
+    """A method or task from another package may be broken; the rest is still worth showing."""
     try:
-        return _task(name)
+        return describe(name)
     except InlayError as error:
-        return {"help": str(error), "columns": {}, "metrics": [], "options": []}
+        return {"help": str(error), **unknown, "options": []}
 
 
 def _first_line(cls: type[Any]) -> str:

@@ -7,7 +7,6 @@ listed in a second. Moving adapters in and out is in `cli/exchange.py`.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +14,11 @@ import typer
 
 from inlay.cli import ensemble, exchange, options, output
 from inlay.cli.help import DATA, App
-from inlay.cli.named_adapters import open_library, versions_of
+from inlay.cli.named_adapters import document_of, open_library, versions_of
 from inlay.errors import LibraryError
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from inlay.library.cards import Entry
     from inlay.library.trash import Freed
 
 app = App("Manage the adapters of a library: names, versions (sms@3) and aliases (sms@prod).")
@@ -54,7 +52,7 @@ def list_(
         screen.print(f"no adapters in {store.root} yet; inlay train FILE makes one", soft_wrap=True)
     for problem in problems:
         screen.print(f"{problem.ref}: {problem.message}", style="red", soft_wrap=True)
-    output.document([_document(entry) for entry in entries], as_json)
+    output.document([document_of(entry) for entry in entries], as_json)
     if problems:
         raise typer.Exit(1)
 
@@ -72,7 +70,7 @@ def show(ref: options.Adapter, library: options.Library = None, as_json: output.
     store = open_library(library)
     entry = store.find(ref)
     show_card(output.console(as_json), entry, versions_of(store, entry.name), library)
-    output.document(_document(entry), as_json)
+    output.document(document_of(entry), as_json)
 
 
 @app.command()
@@ -95,7 +93,8 @@ def verify(
         screen.print(f"{problem.ref or problem.path}: {problem.message}", style="red", soft_wrap=True)
     if not problems:
         screen.print(f"{ref or store.root} is intact", soft_wrap=True)
-    output.document({"ok": not problems, "problems": [_plain(problem) for problem in problems]}, as_json)
+    told = [{"ref": one.ref, "path": one.path, "message": one.message} for one in problems]
+    output.document({"ok": not problems, "problems": told}, as_json)
     if problems:
         raise typer.Exit(1)
 
@@ -260,11 +259,3 @@ app.command("export")(exchange.export)
 app.command("import")(exchange.import_)
 app.command("push")(exchange.push)
 app.command("pull")(exchange.pull)
-
-
-def _document(entry: Entry) -> dict[str, Any]:
-    return {**entry.card, "aliases": list(entry.aliases)}
-
-
-def _plain(problem: Any) -> Mapping[str, Any]:
-    return {"ref": problem.ref, "path": problem.path, "message": problem.message}

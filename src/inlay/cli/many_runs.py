@@ -49,7 +49,7 @@ class ManyRuns(NamedTuple):
     def check(self, base: str | None, wrong: preflight.Problems) -> None:
         """Gather what is wrong with these, and with the base."""
         wrong.check(preflight.check_base, base)
-        wrong.check(preflight.check_engine, self.engine, self.address, self.workers)
+        wrong.check(preflight.check_engine, self.engine, self.address, {"--workers": self.workers})
         wrong.check(preflight.check_logs, self.log)
         wrong.check(preflight.check_writable, self.csv, self.latex, self.plot)
 

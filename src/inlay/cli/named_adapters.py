@@ -59,6 +59,11 @@ def versions_of(library: Library, name: str) -> dict[int, list[str]]:
     return {v: [alias for alias in sorted(named) if named[alias] == v] for v in library.versions(name)}
 
 
+def document_of(entry: Entry) -> dict[str, Any]:
+    """An adapter as JSON: its card, and its aliases."""
+    return {**entry.card, "aliases": list(entry.aliases)}
+
+
 def kind_of(spec: str) -> str:
     """The kind of a task; imports torch only for a task from another package."""
     from inlay import registry

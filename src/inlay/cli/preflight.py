@@ -74,9 +74,9 @@ def check_writable(*files: str | os.PathLike[str] | None) -> None:
             raise RunError(f"{file} cannot be written: there is no folder {folder}")
 
 
-def check_engine(engine: str, address: str | None, workers: int | None) -> None:
+def check_engine(engine: str, address: str | None, others: Mapping[str, object]) -> None:
     """Ray is there, and its options are given with it alone."""
-    given = {"--address": address, "--workers": workers}
+    given = {"--address": address, **others}
     extra = [name for name, value in given.items() if value is not None and engine != "ray"]
     wrong = [f"{name} needs --engine ray" for name in extra] + (cluster.problems(address) if engine == "ray" else [])
     if wrong:

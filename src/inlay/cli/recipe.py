@@ -174,7 +174,8 @@ def _list(text: str | None) -> tuple[str, ...]:
 
 def _show_plan(screen: Console, chosen: Chosen, runner: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
-    from inlay.cli.compare_display import show_done, show_part
+    from inlay.cli.compare_display import show_part
+    from inlay.cli.train_display import show_done
 
     for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)
@@ -186,4 +187,4 @@ def _show_plan(screen: Console, chosen: Chosen, runner: ComparisonRunner) -> Non
     counts = [(len(chosen.rows), "row"), (len(chosen.found), "dataset"), (chosen.seeds, "seed")]
     told = ", ".join(counted(count, what) for count, what in counts)
     screen.print(f"{chosen.recipe.name}: {counted(runner.runs, 'run')}: {told}", soft_wrap=True)
-    show_done(screen, runner)
+    show_done(screen, runner.rows())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.train_display import clock
+from inlay.cli.train_display import spent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -129,12 +129,9 @@ def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
             screen.print(f"{line.row.label}: {chosen}", style="dim", soft_wrap=True)
     for note in found.notes:
         screen.print(note, style="red", soft_wrap=True)
-    rows = found.comparison.rows
-    seconds, tokens = sum(row.seconds for row in rows), sum(row.tokens for row in rows)
     spread = "standard error of the mean" if recipe.spread == "sem" else "standard deviation"
     about = f"; ± is the {spread} over seeds" if recipe.report == "mean" else ""
-    told = f"{clock(seconds)} and {tokens:,} tokens of training; {found.comparison.store}{about}"
-    screen.print(told, style="dim", soft_wrap=True)
+    screen.print(f"{spent(found.comparison.rows, found.comparison.store)}{about}", style="dim", soft_wrap=True)
     if found.differences:
         screen.print("\nnot as in the paper:")
     for text in found.differences:

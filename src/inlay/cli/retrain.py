@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -10,6 +9,7 @@ import typer
 
 from inlay.cli import options, output, preflight
 from inlay.cli.help import DATA, METHOD, OUTPUT
+from inlay.cli.option_groups import expand_groups
 from inlay.cli.train import open_host, open_logs, settle, train_shown
 from inlay.cli.train_display import decimals
 from inlay.errors import RunError
@@ -20,10 +20,24 @@ if TYPE_CHECKING:
     from inlay.library.cards import Entry
     from inlay.library.library import Library
     from inlay.runs.prepare import Prepared
-    from inlay.training.checkpoint import Checkpoint
     from inlay.training.retrain import Change, Old
 
 
+class RetrainOptions(NamedTuple):
+    """How to train, and where the tasks are."""
+
+    slots: options.Slots = None
+    compile: options.Compile = None
+    resume: options.Resume = False
+    restart: options.Restart = False
+    save_every: options.SaveEvery = 60
+    library: options.Library = None
+    log: options.Log = None
+    half: options.Half = False
+    as_json: output.AsJson = False
+
+
+@expand_groups(how=RetrainOptions)
 def retrain(
     names: Annotated[
         list[str] | None,
@@ -32,11 +46,6 @@ def retrain(
     every: Annotated[bool, DATA.flag("--all", "Retrain the newest version of every task.")] = False,
     skip: Annotated[bool, DATA.flag("--skip", "Skip tasks that cannot be retrained.")] = False,
     base: Annotated[str | None, METHOD.option("BASE", "The new pretrained model: a hub name or a folder.")] = None,
-    slots: options.Slots = None,
-    compile: options.Compile = None,
-    resume: options.Resume = False,
-    restart: options.Restart = False,
-    save_every: options.SaveEvery = 60,
     switch: Annotated[
         bool, OUTPUT.flag("--switch", "Make the new adapters the newest versions in the library.")
     ] = False,
@@ -53,10 +62,8 @@ def retrain(
     to: Annotated[
         str | None, OUTPUT.option("LIBRARY", "Where to save the new adapters.  [default: LIBRARY-BASE]")
     ] = None,
-    library: options.Library = None,
-    log: options.Log = None,
-    half: options.Half = False,
-    as_json: output.AsJson = False,
+    *,
+    how: RetrainOptions,
 ) -> None:
     """Retrain the tasks of a library on another base, and compare. Nothing is switched without --switch.
 
@@ -65,16 +72,16 @@ def retrain(
         inlay retrain sms --base BAAI/bge-small-en-v1.5 --switch-better --tolerance 0.01 --alias prod
     """
     _check_usage(names, every, base, switch, switch_better, tolerance, alias, undo)
-    if resume and restart:
+    if how.resume and how.restart:
         raise typer.BadParameter("--resume and --restart cannot be combined")
     from inlay.library.library import Library
 
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(how.as_json), Library(how.library)
     if undo:
-        _undo(store, names or None, screen, as_json)
+        _undo(store, names or None, screen, how.as_json)
         return
     preflight.check_base(base)
-    preflight.check_logs(log)
+    preflight.check_logs(how.log)
     for name in names or ():
         store.find(name)
     from inlay.training.retrain import candidates_of, move_aliases, read
@@ -84,8 +91,7 @@ def retrain(
     candidates = Library(to or candidates_of(store, str(base)))
     if candidates.root == store.root:
         raise RunError(f"--to {candidates.root} is the library itself: a new version there would be used at once")
-    how = _How(slots, compile, resume, restart, save_every, log or (), half, skip)
-    changes, here = _train(olds, problems, candidates, str(base), how, screen)
+    changes, here = _train(olds, problems, candidates, str(base), skip, how, screen)
     for entry in here if switch else ():
         move_aliases(store, entry, alias or ())
     for i, change in enumerate(changes):
@@ -95,7 +101,7 @@ def retrain(
     tasks = [change.document() for change in changes]
     left_out = [{"name": name, "problem": problem} for name, problem in problems.items()]
     there = {"base": str(base), "library": store.root, "candidates": candidates.root}
-    output.document({**there, "tasks": tasks, "left_out": left_out}, as_json)
+    output.document({**there, "tasks": tasks, "left_out": left_out}, how.as_json)
     if any(change.new is None for change in changes):
         raise typer.Exit(1)
 
@@ -124,64 +130,43 @@ def _check_usage(
         raise typer.BadParameter("--alias needs --switch or --switch-better")
 
 
-class _How(NamedTuple):
-    """How to train."""
-
-    slots: int | None
-    compile: bool | None
-    resume: bool
-    restart: bool
-    save_every: float
-    log: Sequence[str]
-    half: bool
-    skip: bool
-
-
 def _train(
-    olds: Sequence[Old], problems: dict[str, str], candidates: Library, base: str, how: _How, screen: Console
-) -> tuple[list[Change], list[Entry]]:
-    """Every task before and after, and those that are on the new base already."""
-    from inlay.training.checkpoint import Checkpoint
-
-    checkpoint = Checkpoint(candidates.local / "runs" / "retrain")
-    with checkpoint.alone():
-        return _train_into(checkpoint, olds, problems, candidates, base, how, screen)
-
-
-def _train_into(
-    checkpoint: Checkpoint,
     olds: Sequence[Old],
     problems: dict[str, str],
     candidates: Library,
     base: str,
-    how: _How,
+    skip: bool,
+    how: RetrainOptions,
     screen: Console,
 ) -> tuple[list[Change], list[Entry]]:
+    """Every task before and after, and those that are on the new base already."""
+    from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import ALONE
     from inlay.training.retrain import Change, begun, finished, is_on, keep, prepare_all
 
-    settle(checkpoint, how.resume, how.restart, screen)
-    with contextlib.ExitStack() as stack:
-        logs = stack.enter_context(open_logs(how.log))
-        host = open_host(base, how.compile, None, screen)
-        here = [old.entry for old in olds if is_on(old.entry, host.base)]
-        olds, stopped = [old for old in olds if old.entry not in here], begun(checkpoint)
-        done = {name: e for name, e in finished(candidates, olds, host.base).items() if name not in stopped}
-        work = prepare_all((old for old in olds if old.entry.name not in done), host, stopped, problems)
-        _show_plan(screen, here, done, work, problems)
-        if problems and not how.skip:
-            some = "one task" if len(problems) == 1 else f"{len(problems)} tasks"
-            raise RunError(f"{some} cannot be retrained, see above; pass --skip to leave them out")
-        prepared = {i: data for i, (_, data) in enumerate(work)}
-        given = (host, prepared, how.slots, checkpoint, how.resume, how.save_every, logs, screen, ALONE)
-        results = train_shown(*given) if prepared else {}
-    failed: dict[str, str] = {}
-    for (old, _), result in zip(work, results.values(), strict=True):
-        if result.ok:
-            done[old.entry.name] = keep(result, old, candidates, host.base, how.half)
-        else:
-            failed[old.entry.name] = result.problem
-    checkpoint.remove()
+    checkpoint = Checkpoint(candidates.local / "runs" / "retrain")
+    with checkpoint.alone():
+        settle(checkpoint, how.resume, how.restart, screen)
+        with open_logs(how.log) as logs:
+            host = open_host(base, how.compile, None, screen)
+            here = [old.entry for old in olds if is_on(old.entry, host.base)]
+            olds, stopped = [old for old in olds if old.entry not in here], begun(checkpoint)
+            done = {name: e for name, e in finished(candidates, olds, host.base).items() if name not in stopped}
+            work = prepare_all((old for old in olds if old.entry.name not in done), host, stopped, problems)
+            _show_plan(screen, here, done, work, problems)
+            if problems and not skip:
+                some = "one task" if len(problems) == 1 else f"{len(problems)} tasks"
+                raise RunError(f"{some} cannot be retrained, see above; pass --skip to leave them out")
+            prepared = {i: data for i, (_, data) in enumerate(work)}
+            given = (host, prepared, how.slots, checkpoint, how.resume, how.save_every, logs, screen, ALONE)
+            results = train_shown(*given) if prepared else {}
+        failed: dict[str, str] = {}
+        for (old, _), result in zip(work, results.values(), strict=True):
+            if result.ok:
+                done[old.entry.name] = keep(result, old, candidates, host.base, how.half)
+            else:
+                failed[old.entry.name] = result.problem
+        checkpoint.remove()
     ended = [old.entry for old in olds if old.entry.name in done or old.entry.name in failed]
     return [Change(entry, done.get(entry.name), failed.get(entry.name, "")) for entry in ended], here
 

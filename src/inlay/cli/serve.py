@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from inlay.cli import options, output
+from inlay.cli import options, output, preflight
 from inlay.cli.help import METHOD, OUTPUT, RARE, RUNNING, Command
-from inlay.cli.named_adapters import faster_weights, open_library
+from inlay.cli.named_adapters import base_of, faster_weights, open_library
 from inlay.errors import InlayError, LibraryError
 from inlay.library import card_text
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from inlay.serve.watch import Choices, TaskSelection
 
 _NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")
-_ENGINES = ("local", "ray")
 _EVERY = "2"
 """Seconds between two looks at the library, for a plain --watch."""
 _SHOWN = 30
@@ -109,7 +108,7 @@ def serve(
     """
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise InlayError(f"serving needs {', '.join(missing)}: pip install 'inlay[serve]'")
-    _check_engine(engine, address, replicas, gpus)
+    preflight.check_engine(engine, address, {"--replicas": replicas, "--gpus": gpus})
     from inlay.serve.keys import Keys, read_keys
 
     opened = Keys(None, open_management, None if management_socket is None else str(management_socket))
@@ -172,21 +171,6 @@ def _serve_on_ray(config: ServiceConfig, place: Place, url: str, tell: Callable[
     )
 
 
-def _check_engine(engine: str, address: str | None, replicas: int | None, gpus: float | None) -> None:
-    """All that is wrong with these options, before anything is loaded."""
-    from inlay import cluster
-    from inlay.errors import RunError, suggest
-
-    found = [] if engine in _ENGINES else [f"unknown engine {engine!r}. {suggest(engine, _ENGINES)}"]
-    given = {"--address": address, "--replicas": replicas, "--gpus": gpus}
-    if engine == "ray":
-        found += cluster.problems(address)
-    else:
-        found += [f"{name} needs --engine ray" for name, value in given.items() if value is not None]
-    if found:
-        raise RunError("; ".join(found))
-
-
 def _check_management(opened: Keys, key_file: Path | None, engine: str) -> None:
     given = {"--open-management": opened.open_management, "--management-socket": opened.socket is not None}
     for name in (name for name, is_given in given.items() if is_given):
@@ -233,13 +217,8 @@ def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | N
     if not entries and base is None:
         screen = output.console(True)
         screen.print(f"{store.root} has no adapters yet: the default base is served", style="yellow", soft_wrap=True)
-    from inlay.base.places import locate
-
     named = Counter(str(entry.card["base_name"]) for entry in entries if entry.card.get("base_name"))
-    found = base or next((name for name, _ in named.most_common(1)), None)
-    if found is not None:
-        locate(found)
-    return found
+    return base_of(base or next((name for name, _ in named.most_common(1)), None), [])
 
 
 def _tell(

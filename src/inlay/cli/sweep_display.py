@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
 from inlay.cli.score_notes import majority
-from inlay.cli.train_display import Progress, clock, decimals
+from inlay.cli.train_display import Progress, clock, decimals, show_done, spent
 from inlay.screen import counted
 
 if TYPE_CHECKING:
@@ -128,9 +128,7 @@ def show_plan(screen: Console, runner: SweepRunner) -> None:
     how = f", {counted(settings, 'setting')}{seeds}{varying}"
     by = f", chosen by Optuna, pruned by {runner.search.pruner}" if runner.search is not None else ""
     screen.print(f"sweep: {counted(runner.runs, 'run')}{how}{by}", soft_wrap=True)
-    done = sum(row.state in ("done", "pruned", "failed") for row in runner.result().rows)
-    if done:
-        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
+    show_done(screen, runner.result().rows)
 
 
 def show_ranking(screen: Console, found: Sweep) -> None:
@@ -151,11 +149,7 @@ def show_ranking(screen: Console, found: Sweep) -> None:
         more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
         screen.print(f"{labels[0]}{more} failed: {problem}", style="red", soft_wrap=True)
     states = [f"{found.count(state)} {state}" for state in ("done", "pruned", "failed") if found.count(state)]
-    seconds = sum(row.seconds for row in found.rows)
-    tokens = sum(row.tokens for row in found.rows)
-    screen.print(
-        f"{', '.join(states)}; {clock(seconds)} and {tokens:,} tokens of training; {found.store}", soft_wrap=True
-    )
+    screen.print(f"{', '.join(states)}; {spent(found.rows, found.store)}", soft_wrap=True)
     if found.ranking:
         _show_winner(screen, found)
     if found.version is not None:
