@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import option_checks, options, output, preflight, settings, train
+from inlay.cli.compare_display import CompareProgress, show_comparison, show_plan
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
 from inlay.cli.many_runs import ManyRuns, run_shown
 from inlay.cli.option_groups import expand_groups
+from inlay.library.names import check_name
+from inlay.runs.manifest import read_manifest
 from inlay.runs.run import data_name, make_run
 
 if TYPE_CHECKING:
@@ -67,7 +70,6 @@ def compare(
         inlay compare tickets.csv reviews.tsv --grid lr=1e-3,3e-3 --csv table.csv
     """
     from inlay.library.library import Library
-    from inlay.library.names import check_name
 
     screen, kept, wrong = output.console(how.as_json), Library(how.library), preflight.Problems()
     runs = _runs(data or [], manifest, given, wrong)
@@ -77,7 +79,6 @@ def compare(
     wrong.check(_check_drawing, how.plot)
     wrong.stop()
     preflight.check_specs(task=given.get("task"))
-    from inlay.cli.compare_display import CompareProgress, show_comparison, show_plan
     from inlay.comparison.baselines import TRIALS
     from inlay.comparison.plan import METHODS, Plan, read_parts
     from inlay.comparison.runner import ComparisonRunner
@@ -104,7 +105,6 @@ def _runs(
 ) -> list[Run]:
     """A run for every dataset."""
     from inlay.runs.inputs import check
-    from inlay.runs.manifest import read_manifest
 
     preflight.check_source(data, manifest, [settings.option(key) for key in given], ", under [defaults]")
     for key in ("val", "test"):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from inlay import metrics
 from inlay.cli import demo_page, info, output
 from inlay.cli.help import OUTPUT, RUNNING
 from inlay.errors import BaseError, DataError
@@ -261,7 +262,6 @@ def _task(lesson: Lesson, rows: Mapping[str, int], out: Path, adapter: Result, f
 
 def _entities(file: Path) -> int:
     """How many entities the rows have."""
-    from inlay import metrics
     from inlay.data.source import open_source
 
     return sum(len(metrics.entities(record.fields["tags"])) for record in open_source(file).records())

@@ -9,6 +9,7 @@ import typer
 from inlay.cli import options, output
 from inlay.cli.help import DATA
 from inlay.cli.named_adapters import document_of, open_library
+from inlay.errors import LibraryError
 
 
 def ensemble(
@@ -25,7 +26,6 @@ def ensemble(
         inlay library ensemble tickets-3 --of tickets@1,tickets@2,tickets@3
         inlay library ensemble tone --of tone-lora,tone-houlsby,tone-houlsby
     """
-    from inlay.errors import LibraryError
     from inlay.library.library import check_name
 
     store, refs = open_library(library), options.listed(of)

@@ -12,6 +12,7 @@ from inlay.cli.help import DATA
 from inlay.cli.named_adapters import host_with, open_library
 from inlay.cli.train_display import decimals, metric_table
 from inlay.errors import DataError
+from inlay.library.card_text import section
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,7 +99,6 @@ def _evaluate(
 def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
     """Whether these are the rows that it learned from, and a line that says so."""
     from inlay.data.digest import is_same
-    from inlay.library.card_text import section
 
     seen = is_same(source.name, section(entry.card, "files").get("train"))
     if seen:

@@ -16,6 +16,7 @@ import typer
 from inlay.cli.named_adapters import base_of, kind_of
 from inlay.cli.predict_input import as_trained
 from inlay.errors import DataError
+from inlay.library.card_text import data_name, section, trained_on
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -147,15 +148,12 @@ def read_labelled(
 
 def _read_as(entry: Entry) -> dict[str, Any]:
     """How an adapter's own files are read."""
-    from inlay.library.card_text import section
-
     return {key: section(entry.card, "config").get(key) for key in ("format", "encoding")}
 
 
 def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """The file or folder of an adapter's own rows, and their split in it; None if they were held out of a file."""
     from inlay.data.source import open_splits
-    from inlay.library.card_text import section
 
     config = section(entry.card, "config")
     wanted = split or "validation"
@@ -176,8 +174,6 @@ def _there(entry: Entry, data: str) -> str:
 
 def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Example]]:
     """The rows that training held out of a file."""
-    from inlay.library.card_text import data_name
-
     examples = part_of(entry, own_parts(host, entry), split or "validation")
     return f"rows of {data_name(entry.card)} that were {'trained on' if split == 'train' else 'held out'}", examples
 
@@ -187,7 +183,6 @@ def own_parts(host: Host, entry: Entry) -> dict[str, list[Example]]:
 
     There are no validation rows where an adapter, or its members, learned from all rows.
     """
-    from inlay.library.card_text import data_name, section, trained_on
     from inlay.runs.prepare import prepare
     from inlay.runs.run import from_config
 
@@ -205,8 +200,6 @@ def own_parts(host: Host, entry: Entry) -> dict[str, list[Example]]:
 
 def part_of(entry: Entry, parts: Mapping[str, list[Example]], split: str) -> list[Example]:
     """One of them; an error if it is not there."""
-    from inlay.library.card_text import data_name
-
     if split in parts:
         return parts[split]
     if split == "validation":

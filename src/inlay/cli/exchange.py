@@ -18,6 +18,7 @@ from inlay.cli import option_checks, options, output
 from inlay.cli.help import METHOD, OUTPUT
 from inlay.cli.named_adapters import base_of, document_of, open_library
 from inlay.errors import LibraryError
+from inlay.library.card_text import size
 
 if TYPE_CHECKING:
     from inlay.base.load import Base
@@ -67,7 +68,6 @@ def export(
         inlay library export tickets@prod for-peft --as peft
     """
     from inlay.interop import exported
-    from inlay.library.card_text import size
 
     screen, store = output.console(as_json), open_library(library)
     entry = store.find(ref)
@@ -194,8 +194,6 @@ def _load(name: str | None) -> Base:
 
 
 def _kept(entry: Entry, store: Library, as_json: bool) -> None:
-    from inlay.library.card_text import size
-
     screen = output.console(as_json)
     screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) saved to {store.root}", soft_wrap=True)
     output.document(document_of(entry), as_json)

@@ -13,6 +13,7 @@ import typer
 from inlay.cli import options, output
 from inlay.cli.help import METHOD, OUTPUT, App
 from inlay.cli.named_adapters import base_of, host_with, open_library, split_names
+from inlay.library.card_text import size
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
@@ -50,7 +51,6 @@ def onnx(
     screen, names = output.console(as_json), split_names(tasks)
     host = _host(names, base, library)
     from inlay.interop.onnx import export
-    from inlay.library.card_text import size
 
     screen.print(f"tracing {host.base.name}; this takes a while", style="dim", soft_wrap=True)
     done = export(host, names, out, opset=opset, tokenizer=tokenizer, external_data=external_data, overwrite=overwrite)
@@ -91,7 +91,6 @@ def merged(
     """
     host = _host([name], base, library)
     from inlay.interop.merge import merge
-    from inlay.library.card_text import size
 
     done = merge(host, name, out, without_head=without_head, tokenizer=tokenizer)
     screen = output.console(as_json)

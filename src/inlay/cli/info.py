@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import inlay
+from inlay.base import arch, places
 from inlay.cli import output
+from inlay.config import describe
 from inlay.errors import InlayError, SpecError, suggest
+from inlay.registry import methods, tasks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,8 +39,6 @@ def info(
         inlay info
         inlay info houlsby
     """
-    from inlay.registry import methods, tasks
-
     screen = output.console(as_json)
     if name is None:
         found = _everything()
@@ -54,8 +55,6 @@ def info(
 
 
 def _everything() -> dict[str, Any]:
-    from inlay.registry import methods, tasks
-
     unknown = dict.fromkeys(("weight_level", "identity_at_start", "learning_rate"))
     return {
         "versions": versions("torch", "transformers", "safetensors"),
@@ -85,16 +84,12 @@ def _devices() -> dict[str, Any]:
 
 
 def _default_base() -> dict[str, str]:
-    from inlay.base import places
-
     where, source = places.locate(places.DEFAULT)
     place = where if source == "package" else f"https://huggingface.co/{where}"
     return {"name": places.DEFAULT, "source": source, "place": place}
 
 
 def _architectures() -> dict[str, Any]:
-    from inlay.base import arch
-
     rows = {name: arch.find(name) for name in arch.names()}
     return {
         name: {"packed": row.packable, "decoder": row.decoder, "norms": row.norm_place} for name, row in rows.items()
@@ -103,8 +98,6 @@ def _architectures() -> dict[str, Any]:
 
 def _method(name: str) -> dict[str, Any]:
     from inlay.bank.delta import WeightMethod
-    from inlay.config import describe
-    from inlay.registry import methods
 
     cls = methods.find(name)
     return {
@@ -117,9 +110,7 @@ def _method(name: str) -> dict[str, Any]:
 
 
 def _task(name: str) -> dict[str, Any]:
-    from inlay.config import describe
     from inlay.data.columns import FIELDS
-    from inlay.registry import tasks
 
     cls = tasks.find(name)
     return {
@@ -172,7 +163,6 @@ def _show(screen: Console, found: Mapping[str, Any]) -> None:
 
 def _show_method(screen: Console, found: Mapping[str, Any]) -> None:
     from inlay.bank.delta import Method
-    from inlay.registry import methods
 
     screen.print(f"{found['name']}: {found['help']}\n", style="bold")
     _paragraphs(screen, _about(methods.find(found["name"])))
@@ -184,7 +174,6 @@ def _show_method(screen: Console, found: Mapping[str, Any]) -> None:
 
 
 def _show_task(screen: Console, found: Mapping[str, Any]) -> None:
-    from inlay.registry import tasks
     from inlay.tasks import Task
 
     cls = tasks.find(found["name"])

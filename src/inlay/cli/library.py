@@ -16,6 +16,7 @@ from inlay.cli import ensemble, exchange, options, output
 from inlay.cli.help import DATA, App
 from inlay.cli.named_adapters import document_of, open_library, versions_of
 from inlay.errors import LibraryError
+from inlay.library.card_text import in_library, size
 from inlay.screen import counted
 
 if TYPE_CHECKING:
@@ -178,8 +179,6 @@ def rm(
         inlay library rm tickets@1
         inlay library rm tickets tone
     """
-    from inlay.library.card_text import in_library
-
     screen, store = output.console(as_json), open_library(library)
     removed = store.remove(*refs)
     for entry in removed:
@@ -249,8 +248,6 @@ def gc(
 
 
 def _amount(freed: Freed) -> str:
-    from inlay.library.card_text import size
-
     return f"{counted(freed.files, 'file')} ({size(freed.bytes)})"
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import typer
 
 from inlay.cli import options, output, preflight, train
+from inlay.cli.sweep_display import SweepProgress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.cli.sweep_display import SweepProgress
     from inlay.comparison.runner import ComparisonRunner
     from inlay.comparison.table import Comparison
     from inlay.sweeps.api import SweepRunner

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from inlay import registry
+from inlay.base.places import locate
 from inlay.cli.options import listed
+from inlay.config import split_spec
 from inlay.errors import AdapterError, InlayError, LibraryError
 
 if TYPE_CHECKING:
@@ -66,9 +69,6 @@ def document_of(entry: Entry) -> dict[str, Any]:
 
 def kind_of(spec: str) -> str:
     """The kind of a task; imports torch only for a task from another package."""
-    from inlay import registry
-    from inlay.config import split_spec
-
     name = split_spec(spec)[0]
     if name in registry.tasks.own_names():
         return name
@@ -152,8 +152,6 @@ def _check_one_base(cards: Mapping[str, Mapping[str, Any]]) -> None:
 
 def base_of(base: str | None, entries: Sequence[Entry]) -> str | None:
     """The base that is named, else the one that a card names; a folder must be there."""
-    from inlay.base.places import locate
-
     found = base or next((str(one.card["base_name"]) for one in entries if one.card.get("base_name")), None)
     if found is not None:
         locate(found)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from inlay.cli import option_checks, options, output
 from inlay.cli.help import METHOD, usage
+from inlay.config import split_list, split_spec
 from inlay.errors import InlayError, SpecError
 from inlay.heads import HEADS
+from inlay.registry import methods
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,8 +68,6 @@ def params(
 
 
 def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:
-    from inlay.config import split_list, split_spec
-    from inlay.registry import methods
 
     if not specs:
         return methods.names()

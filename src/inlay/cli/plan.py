@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from inlay.base.places import locate
 from inlay.cli import option_checks, options, output, preflight
 from inlay.cli.help import DATA, METHOD, RUNNING, TRAINING
 from inlay.library.card_text import size
@@ -92,7 +93,6 @@ def plan(
 def _settle(base: str | None, shape: str | None, spec: str) -> tuple[str, Sites, Method]:
     """The base's name and shape, and the method."""
     from inlay.bank.delta import parse
-    from inlay.base.places import locate
     from inlay.base.shapes import sites_of, sites_of_base
     from inlay.bench.figures import default_base
 

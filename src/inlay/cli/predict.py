@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import option_checks, options, output, predict_display
+from inlay.cli import option_checks, options, output, predict_display, resumable_output
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING
 from inlay.cli.named_adapters import (
     HostPredictor,
@@ -31,12 +31,14 @@ from inlay.cli.named_adapters import (
     host_with,
     open_library,
 )
+from inlay.cli.pipeline import answer_all
+from inlay.cli.predict_input import InputRow, of_arguments, of_file, of_lines, of_stdin
+from inlay.cli.predict_job import ANSWERS, PredictJob
+from inlay.data.folder import files_of
 from inlay.errors import InlayError, RunError
 from inlay.version import __version__
 
 if TYPE_CHECKING:
-    from inlay.cli.predict_input import InputRow, InputRows
-    from inlay.cli.predict_job import PredictJob
     from inlay.cli.resumable_output import OutputParts
     from inlay.library.library import Entry, Library
     from inlay.tasks import Answer
@@ -108,11 +110,9 @@ def predict(
         )
     if out is None and (resume or overwrite or raw_csv):
         raise typer.BadParameter("--resume, --overwrite and --raw-csv need --out")
-    from inlay.cli import resumable_output
-    from inlay.cli.predict_job import PredictJob
-
+    files = [] if file in (None, "-") else files_of(str(file))
     if out is not None:
-        _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
+        _check_out(out, files, resume, from_stdin=not texts and not files)
     limit = float(threshold) if threshold is not None and "=" not in threshold else threshold
     how = {"top_k": top_k, "threshold": limit, "raw": raw}
     before = (resumable_output.begun(out) if out is not None else None) or {}
@@ -123,11 +123,16 @@ def predict(
         chosen = find_in_library(store, names, begun)
         entries = {name: one.entry for name, one in chosen.items() if one.entry is not None}
         base_of(base, list(entries.values()))
-        load = functools.partial(_host, base, weights, store, entries, how, _is_much(texts, file, out))
+        load = functools.partial(_host, base, weights, store, entries, how, _is_much(texts, files, out))
     else:
         chosen, load = find_in_service(url, names, begun, how)
     _check_scores(top_k, limit, chosen)
-    asked = _texts(texts, pair, file, format, encoding, given, chosen, _columns_of(keep))
+    kinds = {name: one.kind for name, one in chosen.items()}
+    about = {name: one.about for name, one in chosen.items()}
+    if file is not None:
+        asked = of_file(file, format, encoding, given, kinds, about, _columns_of(keep))
+    else:
+        asked = of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, kinds, about)
     screen = output.console(as_json)
     for note in asked.notes:
         screen.print(note, style="dim", soft_wrap=True)
@@ -139,19 +144,13 @@ def predict(
         if not as_json:
             predict_display.show(screen, found, len(chosen), top_k)
     else:
-        named = {f"--{role}": name for role, name in given.items()}
-        said = {
-            **_input(texts, file),
-            "--format": format,
-            "--encoding": encoding,
-            **named,
-            **how,
-            resumable_output.SIZE: size,
-        }
+        adapters = [f"{name} {one.version} {one.sha256[:16]}" for name, one in chosen.items()]
+        command = {"adapters": adapters, **_input(texts, file, files), "--format": format, "--encoding": encoding}
+        command |= {f"--{role}": name for role, name in given.items()} | how | {resumable_output.SIZE: size}
         more = {"--weights": weights, "--keep": keep, "--raw-csv": raw_csv, "--skip-bad-rows": skip_bad_rows}
-        said |= {option: value for option, value in more.items() if value}
+        command |= {option: value for option, value in more.items() if value} | {"inlay": __version__}
         written = resumable_output.open_parts(
-            out, job.columns(), _command(chosen, said), resume=resume, overwrite=overwrite, raw=raw_csv
+            out, job.columns(), command, resume=resume, overwrite=overwrite, raw=raw_csv
         )
         if resume and not written.finished and written.summary is None:
             typer.echo("nothing to resume: starting from the beginning", err=True)
@@ -173,22 +172,16 @@ def _check_usage(texts: Sequence[str] | None, file: str | None, for_files: Mappi
         raise typer.BadParameter(f"{stray} needs --file")
 
 
-def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> None:
-    from inlay.cli import resumable_output
-
+def _check_out(out: Path, files: Sequence[str], resume: bool, from_stdin: bool) -> None:
     resumable_output.check_out(out)
     if resume and from_stdin:
         raise RunError("stdin cannot be resumed, since it may have changed; write the texts to a file and pass --file")
-    from inlay.data.folder import files_of
-
-    inputs = files_of(file) if file is not None else []
-    if out.exists() and any(os.path.exists(one) and out.samefile(one) for one in inputs):
+    if out.exists() and any(os.path.exists(one) and out.samefile(one) for one in files):
         raise RunError(f"--out {out} is the input; give it another name")
 
 
 def _check_scores(top_k: int | None, threshold: float | str | None, chosen: Mapping[str, NamedAdapter]) -> None:
     """Scores of labels are what top-k keeps: a question has one answer."""
-    from inlay.cli.predict_job import ANSWERS
     from inlay.engine.answer_options import AnswerOptions
 
     without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
@@ -208,50 +201,21 @@ def _columns_of(keep: str | None) -> list[str] | None:
     return [] if keep == "none" else options.listed(keep)
 
 
-def _texts(
-    texts: Sequence[str] | None,
-    pair: str | None,
-    file: str | None,
-    format: str | None,
-    encoding: str | None,
-    given: Mapping[str, str],
-    chosen: Mapping[str, NamedAdapter],
-    keep: Sequence[str] | None,
-) -> InputRows:
-    from inlay.cli.predict_input import of_arguments, of_file, of_lines, of_stdin
-
-    kinds = {name: one.kind for name, one in chosen.items()}
-    about = {name: one.about for name, one in chosen.items()}
-    if file is not None:
-        return of_file(file, format, encoding, given, kinds, about, keep)
-    return of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, kinds, about)
-
-
-def _input(texts: Sequence[str] | None, file: str | None) -> dict[str, Any]:
+def _input(texts: Sequence[str] | None, file: str | None, files: Sequence[str]) -> dict[str, Any]:
     """What tells that an input is still the same."""
     if texts:
         return {"input": "texts", "its texts": texts}
-    if file is None or file == "-":
+    if not files:
         return {"input": "stdin"}
-    from inlay.data.folder import files_of
-
-    found = [os.stat(one) for one in files_of(file)]
+    found = [os.stat(one) for one in files]
     size, time = sum(one.st_size for one in found), max(one.st_mtime_ns for one in found)
-    return {"input": os.path.abspath(file), "its bytes": size, "its time": time}
+    return {"input": os.path.abspath(str(file)), "its bytes": size, "its time": time}
 
 
-def _command(chosen: Mapping[str, NamedAdapter], options: Mapping[str, Any]) -> dict[str, Any]:
-    """All that decides what an output holds."""
-    adapters = [f"{name} {one.version} {one.sha256[:16]}" for name, one in chosen.items()]
-    return {"adapters": adapters, **options, "inlay": __version__}
-
-
-def _is_much(texts: Sequence[str] | None, file: str | None, out: Path | None) -> bool:
+def _is_much(texts: Sequence[str] | None, files: Sequence[str], out: Path | None) -> bool:
     """Whether there is enough to answer for the base to be made ready for it: a large file, or stdin into a file."""
-    if file is not None and file != "-":
-        from inlay.data.folder import files_of
-
-        return sum(os.path.getsize(one) for one in files_of(file) if os.path.isfile(one)) >= _MUCH
+    if files:
+        return sum(os.path.getsize(one) for one in files if os.path.isfile(one)) >= _MUCH
     return not texts and out is not None
 
 
@@ -269,8 +233,6 @@ def _host(
 
 
 def _all(host: Predictor, job: PredictJob) -> list[Answer]:
-    from inlay.cli.pipeline import answer_all
-
     found: list[Answer] = []
     with predict_display.progress() as advance:
 
@@ -297,8 +259,6 @@ def _to_file(store: OutputParts, load: Callable[[], Predictor], job: PredictJob)
 
 
 def _write(store: OutputParts, host: Predictor, job: PredictJob) -> dict[str, Any]:
-    from inlay.cli.pipeline import answer_all
-
     began, rows, new, parts = time.perf_counter(), 0, 0, 0
     table = store.out.suffix != ".jsonl"
     with predict_display.progress() as advance:

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from inlay import cluster
+from inlay.base.places import locate
 from inlay.cli import option_checks
 from inlay.cli.help import usage
 from inlay.errors import InlayError, RunError
@@ -53,8 +54,6 @@ def check_run(settings: Mapping[str, Any]) -> None:
 def check_base(name: str | None) -> None:
     """A base that can only be a folder is there."""
     if name is not None:
-        from inlay.base.places import locate
-
         locate(name)
 
 

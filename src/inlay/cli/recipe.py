@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import options, output, preflight, settings, train
+from inlay.cli.compare_display import CompareProgress, show_part
 from inlay.cli.help import DATA, METHOD, RUNNING, App
 from inlay.cli.many_runs import open_store, run_shown
 from inlay.cli.option_groups import expand_groups
+from inlay.cli.recipe_display import show_recipe, show_recipes, show_table_beside_paper
+from inlay.cli.train_display import show_done
 from inlay.screen import counted
 
 if TYPE_CHECKING:
@@ -34,7 +37,6 @@ def list_(as_json: output.AsJson = False) -> None:
         inlay recipe list
         inlay recipe list --json
     """
-    from inlay.cli.recipe_display import show_recipes
     from inlay.recipes import find, names
 
     found = sorted((find(name) for name in names()), key=lambda recipe: recipe.paper)
@@ -50,7 +52,6 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
         inlay recipe show houlsby-glue
         inlay recipe show my-table.toml --json
     """
-    from inlay.cli.recipe_display import show_recipe
     from inlay.recipes import find
 
     recipe = find(name)
@@ -103,8 +104,6 @@ def run(
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
         inlay recipe run he-glue-1k glue --tune lr --minutes 8 --against finetune
     """
-    from inlay.cli.compare_display import CompareProgress
-    from inlay.cli.recipe_display import show_table_beside_paper
     from inlay.library.library import Library
     from inlay.recipes import find
 
@@ -174,9 +173,6 @@ def _list(text: str | None) -> tuple[str, ...]:
 
 def _show_plan(screen: Console, chosen: Chosen, runner: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
-    from inlay.cli.compare_display import show_part
-    from inlay.cli.train_display import show_done
-
     for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)
     for one, part in zip(chosen.found, runner.parts, strict=False):  # the first group has every dataset

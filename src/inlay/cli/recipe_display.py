@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
+from inlay.cli.compare_display import blocks
 from inlay.cli.train_display import spent
 
 if TYPE_CHECKING:
@@ -176,8 +177,6 @@ def _chosen(line: Line) -> str:
 
 
 def _print(screen: Console, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    from inlay.cli.compare_display import blocks
-
     for block in blocks(columns, lines, screen.width):
         table = output.table(*(columns[i] for i in block), right=columns[1:], keep=columns)
         for line in lines:

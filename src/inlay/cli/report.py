@@ -11,6 +11,7 @@ from inlay.cli import eval_data, options, output
 from inlay.cli.help import DATA, OUTPUT
 from inlay.cli.named_adapters import host_with, open_library, versions_of
 from inlay.errors import DataError, InlayError
+from inlay.library.card_text import data_name, trained_on
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -108,7 +109,6 @@ def _own_rows(
 ) -> tuple[str, list[Example], bool]:
     """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
     from inlay.data.split import take
-    from inlay.library.card_text import data_name, trained_on
 
     config = dict(trained_on(entry.card))
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):

@@ -17,6 +17,7 @@ from inlay.cli.help import METHOD, OUTPUT, RARE, RUNNING, Command
 from inlay.cli.named_adapters import base_of, faster_weights, open_library
 from inlay.errors import InlayError, LibraryError
 from inlay.library import card_text
+from inlay.library.names import check_alias, split_ref
 
 if TYPE_CHECKING:
     import socket
@@ -181,7 +182,6 @@ def _check_management(opened: Keys, key_file: Path | None, engine: str) -> None:
 
 
 def _task_selection(tasks: str | None, alias: str | None) -> TaskSelection:
-    from inlay.library.names import check_alias, split_ref
     from inlay.serve.watch import TaskSelection
 
     if alias is not None:

@@ -12,6 +12,9 @@ from inlay.cli import option_checks, options, output, preflight, settings, train
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, TRAINING
 from inlay.cli.many_runs import ManyRuns, run_shown
 from inlay.cli.option_groups import expand_groups
+from inlay.cli.sweep_display import SweepProgress, show_plan, show_ranking
+from inlay.library.names import check_name
+from inlay.runs.run import data_name
 
 if TYPE_CHECKING:
     from inlay.sweeps.api import Plan
@@ -96,7 +99,6 @@ def sweep(
     extra = [*(["--name"] if name is not None else []), *(["--grid"] if grid else []), *named]
     preflight.check_source(data, manifest, extra)
     from inlay.library.library import Library
-    from inlay.library.names import check_name
 
     screen, kept, wrong = output.console(how.as_json), Library(how.library), preflight.Problems()
     values = preflight.read_grid(grid, wrong)
@@ -110,8 +112,6 @@ def sweep(
     wrong.stop()
     preflight.check_specs(given.get("method"), given.get("task"))
     plan, runs, problems = _plan(data, name, manifest, values, given, choices)
-    from inlay.cli.sweep_display import SweepProgress, show_plan, show_ranking
-    from inlay.runs.run import data_name
     from inlay.sweeps.api import SweepRunner
     from inlay.sweeps.ray import read_engine
 

@@ -17,7 +17,12 @@ import typer
 from inlay.cli import options, output, preflight, settings
 from inlay.cli.help import DATA, METHOD
 from inlay.cli.option_groups import expand_groups
+from inlay.cli.train_display import Progress, show_data, show_result, show_summary
 from inlay.errors import InlayError, RunError
+from inlay.runs.length import FEW_TO_VALIDATE
+from inlay.runs.manifest import read_manifest
+from inlay.runs.members import members_of
+from inlay.runs.run import Run, data_name, make_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     from inlay.library.library import Library
     from inlay.runs.prepare import Prepared
     from inlay.runs.result import Result
-    from inlay.runs.run import Run
     from inlay.tracking.logs import Log
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import Ranks
@@ -71,8 +75,6 @@ def train(
     """
     if ensemble is not None and manifest is not None:
         raise typer.BadParameter("--ensemble cannot be combined with --manifest")
-    from inlay.runs.members import members_of
-
     whole, folder = _runs(data, name, manifest, given)
     runs = whole if ensemble is None else members_of(whole[0], ensemble, whole[0].name)
     if resume and restart:
@@ -83,7 +85,6 @@ def train(
     preflight.check_base(base)
     preflight.check_logs(log)
     problems = _check(runs, store, many=manifest is not None)
-    from inlay.cli.train_display import show_result, show_summary
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import joined
 
@@ -125,9 +126,6 @@ def train(
 
 def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapping[str, Any]) -> tuple[list[Run], str]:
     """The runs that were asked for, and the name of their checkpoint."""
-    from inlay.runs.manifest import read_manifest
-    from inlay.runs.run import data_name, make_run
-
     others = [settings.option(key) for key in (*given, *([] if name is None else ["name"]))]
     preflight.check_source(data, manifest, others, ", under [defaults]")
     if manifest is not None:
@@ -192,8 +190,6 @@ def _prepare(
     runs: Sequence[Run], host: Host, store: Library, screen: Console, problems: dict[int, str], many: bool
 ) -> dict[int, Prepared]:
     """The runs that can be trained; what is wrong with the others goes to `problems`."""
-    from inlay.cli.train_display import show_data
-    from inlay.runs.length import FEW_TO_VALIDATE
     from inlay.runs.teacher import prepare_taught
     from inlay.tracking.progress import few_to_validate
 
@@ -237,7 +233,6 @@ def train_shown(
     ranks: Ranks,
 ) -> dict[int, Result]:
     """Train, and show how far it has come; Ctrl-C saves, and says how to go on."""
-    from inlay.cli.train_display import Progress
     from inlay.training.api import train_prepared
 
     deciding = {data.run.name: data.metric for data in prepared.values()}
