@@ -143,14 +143,7 @@ def _section(screen: Console, title: str) -> None:
 
 
 def _facts(screen: Console, facts: Sequence[tuple[str, str]]) -> None:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", min_width=_NAMES, no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        table.add_row(f"  {name}", one_line(value))
-    screen.print(table)
+    screen.print(output.grid(((f"  {name}", one_line(value)) for name, value in facts), _NAMES, "dim"))
 
 
 def show_diff(screen: Console, a: Entry, b: Entry, found: Diff) -> None:

