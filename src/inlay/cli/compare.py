@@ -10,7 +10,7 @@ import typer
 
 from inlay.cli import option_checks, options, output, preflight, settings, train
 from inlay.cli.compare_display import CompareProgress, show_comparison, show_plan
-from inlay.cli.help import DATA, METHOD, OUTPUT, RARE
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, argument
 from inlay.cli.many_runs import ManyRuns, run_shown
 from inlay.cli.option_groups import expand_groups
 from inlay.library.names import check_name
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 @expand_groups(how=ManyRuns, given=settings.Settings(without=("method", "teacher", "unlabelled")))
 def compare(
-    data: Annotated[
-        list[str] | None, typer.Argument(metavar="DATA...", help="Files, folders with splits, or hub datasets.")
-    ] = None,
+    data: Annotated[list[str] | None, argument("DATA...", "Files, folders with splits, or hub datasets.")] = None,
     manifest: Annotated[
         Path | None, DATA.option("FILE", "A TOML file that lists datasets, each with its own settings.")
     ] = None,

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from inlay.cli import options, output
-from inlay.cli.help import DATA
+from inlay.cli.help import DATA, argument
 from inlay.cli.named_adapters import document_of, open_library
 from inlay.errors import LibraryError
 
 
 def ensemble(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the ensemble.")],
+    name: Annotated[str, argument("NAME", "The name of the ensemble.")],
     of: Annotated[str, DATA.option("REF,REF...", "Its members: adapters of one base, task and set of labels.")],
     library: options.Library = None,
     as_json: output.AsJson = False,

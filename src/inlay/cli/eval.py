@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from inlay.cli import eval_data, options, output
-from inlay.cli.help import DATA
+from inlay.cli.help import DATA, argument
 from inlay.cli.named_adapters import host_with, open_library
 from inlay.cli.train_display import decimals, metric_table
 from inlay.errors import DataError
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     name: options.Adapter,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file or folder.")],
+    data: Annotated[str, argument("DATA", "A labelled file or folder.")],
     split: options.Split = None,
     per_language: Annotated[bool, DATA.flag("--per-language", "DATA is a folder with a file per language.")] = False,
     source_language: Annotated[str, DATA.option("CODE", "The language of the training data.")] = "en",

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from inlay.cli.help import argument
 from inlay.cli.named_adapters import base_of, kind_of
 from inlay.cli.predict_input import as_trained
 from inlay.errors import DataError
@@ -28,10 +27,7 @@ if TYPE_CHECKING:
     from inlay.tasks import Example
 
 _SAMPLE = 200
-Data = Annotated[
-    str | None,
-    typer.Argument(metavar="DATA", help="A labelled file or folder.  [default: the adapter's validation rows]"),
-]
+Data = Annotated[str | None, argument("DATA", "A labelled file or folder.  [default: the adapter's validation rows]")]
 
 
 def check(

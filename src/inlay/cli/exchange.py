@@ -12,10 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from inlay.cli import option_checks, options, output
-from inlay.cli.help import METHOD, OUTPUT
+from inlay.cli.help import METHOD, OUTPUT, argument
 from inlay.cli.named_adapters import base_of, document_of, open_library
 from inlay.errors import LibraryError
 from inlay.library.card_text import size
@@ -38,13 +36,13 @@ Dtype = Annotated[
         check=option_checks.one_of("dtype", ("float16", "float32")),
     ),
 ]
-Repo = Annotated[str, typer.Argument(metavar="REPO", help="A hub repository: owner/name.")]
+Repo = Annotated[str, argument("REPO", "A hub repository: owner/name.")]
 Revision = Annotated[str | None, OUTPUT.option("REVISION", "A branch, tag or commit.  [default: main]")]
 
 
 def export(
     ref: options.Adapter,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
+    folder: Annotated[Path, argument("FOLDER", "A new or empty folder.")],
     format: Annotated[
         str,
         OUTPUT.option(
@@ -107,9 +105,7 @@ def _fill_as(
 
 
 def import_(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A folder written by Inlay, peft or AdapterHub; or a file.")
-    ],
+    path: Annotated[Path, argument("PATH", "A folder written by Inlay, peft or AdapterHub; or a file.")],
     name: Name = None,
     base: Annotated[
         str | None, METHOD.option("BASE", f"{options.BASE}  [default: the one named in the folder]")

@@ -23,6 +23,11 @@ from inlay.errors import InlayError
 from inlay.untrusted import visible
 
 
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """A word of a command that no option names."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
 class Panel(str):
     """A heading in help; what stands below it is declared with its methods."""
 

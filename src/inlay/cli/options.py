@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from inlay.cli import option_checks
-from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, argument
 from inlay.library.names import check_alias, check_name
 
 
@@ -22,12 +20,8 @@ def listed(text: str) -> list[str]:
     return [part for part in map(str.strip, text.split(",")) if part]
 
 
-Adapter = Annotated[
-    str, typer.Argument(metavar="NAME", help="An adapter: sms (the newest version), sms@3 or sms@prod.")
-]
-Adapters = Annotated[
-    str, typer.Argument(metavar="NAME[,NAME...]", help="One or several adapters of one base: sms, or sms,tone@2.")
-]
+Adapter = Annotated[str, argument("NAME", "An adapter: sms (the newest version), sms@3 or sms@prod.")]
+Adapters = Annotated[str, argument("NAME[,NAME...]", "One or several adapters of one base: sms, or sms,tone@2.")]
 Method = Annotated[str, METHOD.option("SPEC", "The method, such as houlsby:size=64.", check=option_checks.method)]
 Text = Annotated[
     str | None, DATA.option("COLUMN", "The column with the text, words or question; subject,body joins two columns.")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import option_checks, options, output, predict_display, resumable_output
-from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, argument
 from inlay.cli.named_adapters import (
     HostPredictor,
     NamedAdapter,
@@ -48,10 +48,8 @@ _MUCH = 64 * 1024
 
 
 def predict(
-    names: Annotated[str, typer.Argument(metavar="NAMES", help="One or several adapters: sms, or sms,topic@2.")],
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="The texts.  [default: the lines of stdin]")
-    ] = None,
+    names: Annotated[str, argument("NAMES", "One or several adapters: sms, or sms,topic@2.")],
+    texts: Annotated[list[str] | None, argument("TEXT", "The texts.  [default: the lines of stdin]")] = None,
     file: Annotated[
         str | None, DATA.option("FILE", "A file of texts in any format; - reads lines or JSON lines from stdin.")
     ] = None,

@@ -11,7 +11,7 @@ import typer
 
 from inlay.cli import options, output, preflight, settings, train
 from inlay.cli.compare_display import CompareProgress, show_part
-from inlay.cli.help import DATA, METHOD, RUNNING, App
+from inlay.cli.help import DATA, METHOD, RUNNING, App, argument
 from inlay.cli.many_runs import open_store, run_shown
 from inlay.cli.option_groups import expand_groups
 from inlay.cli.recipe_display import show_recipe, show_recipes, show_table_beside_paper
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from inlay.recipes.recipe import Recipe
 
 app = App("Reproduce the papers' tables on your data, next to the published numbers.")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `inlay recipe list`, or your own TOML file.")]
+Name = Annotated[str, argument("NAME", "A name from `inlay recipe list`, or your own TOML file.")]
 
 
 @app.command("list")
@@ -63,7 +63,7 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
 @expand_groups(given=settings.Settings(only=("max_steps", "train_size")))
 def run(
     name: Name,
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with a folder or file per dataset.")],
+    folder: Annotated[str, argument("FOLDER", "A folder with a folder or file per dataset.")],
     only: Annotated[str | None, DATA.option("A,B", "Use only these datasets.  [default: all that are there]")] = None,
     lines: Annotated[str | None, DATA.option("A,B", "Run only these rows of the table.  [default: all]")] = None,
     against: Annotated[

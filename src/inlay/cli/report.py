@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import eval_data, options, output
-from inlay.cli.help import DATA, OUTPUT
+from inlay.cli.help import DATA, OUTPUT, argument
 from inlay.cli.named_adapters import host_with, open_library, versions_of
 from inlay.errors import DataError, InlayError
 from inlay.library.card_text import data_name, trained_on
@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 def report(
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME [DATA]",
-            help="An adapter (two with --compare), and a labelled file or folder to measure on.",
-        ),
+        argument("NAME [DATA]", "An adapter (two with --compare), and a labelled file or folder to measure on."),
     ],
     compare: Annotated[bool, DATA.flag("--compare", "Compare two adapters: A B [DATA].")] = False,
     split: options.Split = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from inlay.cli import options, output, preflight
-from inlay.cli.help import DATA, METHOD, OUTPUT
+from inlay.cli.help import DATA, METHOD, OUTPUT, argument
 from inlay.cli.option_groups import expand_groups
 from inlay.cli.train import open_host, open_logs, settle, train_shown
 from inlay.cli.train_display import decimals
@@ -40,8 +40,7 @@ class RetrainOptions(NamedTuple):
 @expand_groups(how=RetrainOptions)
 def retrain(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME...", help="The tasks to retrain: sms, or sms@prod for one version."),
+        list[str] | None, argument("NAME...", "The tasks to retrain: sms, or sms@prod for one version.")
     ] = None,
     every: Annotated[bool, DATA.flag("--all", "Retrain the newest version of every task.")] = False,
     skip: Annotated[bool, DATA.flag("--skip", "Skip tasks that cannot be retrained.")] = False,

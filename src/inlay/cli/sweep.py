@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import option_checks, options, output, preflight, settings, train
-from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, TRAINING
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, TRAINING, argument
 from inlay.cli.many_runs import ManyRuns, run_shown
 from inlay.cli.option_groups import expand_groups
 from inlay.cli.sweep_display import SweepProgress, show_plan, show_ranking
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 @expand_groups(how=ManyRuns, given=settings.Settings())
 def sweep(
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
-    ] = None,
+    data: Annotated[str | None, argument("DATA", "A file, a folder with splits, or a hub dataset.")] = None,
     manifest: Annotated[
         Path | None, DATA.option("FILE", "A TOML file that describes the sweep; replaces DATA and settings.")
     ] = None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import options, output, preflight, settings
-from inlay.cli.help import DATA, METHOD
+from inlay.cli.help import DATA, METHOD, argument
 from inlay.cli.option_groups import expand_groups
 from inlay.cli.train_display import Progress, show_data, show_result, show_summary
 from inlay.errors import InlayError, RunError
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 @expand_groups(given=settings.Settings())
 def train(
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
-    ] = None,
+    data: Annotated[str | None, argument("DATA", "A file, a folder with splits, or a hub dataset.")] = None,
     manifest: Annotated[
         Path | None, DATA.option("FILE", "A TOML file that lists many tasks; replaces DATA and settings.")
     ] = None,

@@ -18,7 +18,7 @@ import typer
 from inlay.cli import options, output
 from inlay.cli import sweep as sweeping
 from inlay.cli.analyze.show import Out, finish
-from inlay.cli.help import App
+from inlay.cli.help import App, argument
 from inlay.cli.option_groups import expand_groups
 from inlay.errors import LibraryError, RunError
 
@@ -38,11 +38,8 @@ _OURS = ("--name", "--manifest", "--store", "--library", "--json", "--csv", "--l
 MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Of a command that hands options on to `inlay sweep`."""
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A sweep, by name or file, or several separated by commas.")]
-Data = Annotated[
-    str | None,
-    typer.Argument(metavar="DATA", help="Run a sweep on this data first, with the options of `inlay sweep`."),
-]
+Name = Annotated[str, argument("NAME", "A sweep, by name or file, or several separated by commas.")]
+Data = Annotated[str | None, argument("DATA", "Run a sweep on this data first, with the options of `inlay sweep`.")]
 
 
 class SweepFigure(NamedTuple):
@@ -100,9 +97,7 @@ def train_size(context: typer.Context, name: Name, data: Data = None, *, figure:
 @expand_groups(figure=SweepFigure)
 def curves(
     context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Sweeps or adapters, by name or file, separated by commas.")
-    ],
+    name: Annotated[str, argument("NAME", "Sweeps or adapters, by name or file, separated by commas.")],
     data: Data = None,
     *,
     figure: SweepFigure,
@@ -118,7 +113,7 @@ def curves(
 
 @expand_groups(figure=SweepFigure)
 def tradeoff(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Sweeps, one per task, by name or file.")],
+    names: Annotated[list[str], argument("NAME...", "Sweeps, one per task, by name or file.")],
     *,
     figure: SweepFigure,
 ) -> None:

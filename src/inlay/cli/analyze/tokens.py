@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from inlay.cli import eval_data, options, output
 from inlay.cli.analyze.show import Figure, Sample
-from inlay.cli.help import DATA, METHOD, OUTPUT
+from inlay.cli.help import DATA, METHOD, OUTPUT, argument
 from inlay.cli.named_adapters import host_with, open_library, split_names
 from inlay.cli.option_groups import expand_groups
 from inlay.errors import RunError
@@ -23,9 +21,7 @@ def alpha(
     names: options.Adapters,
     data: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="DATA", help="One file or folder for all, or one for each.  [default: their validation rows]"
-        ),
+        argument("DATA", "One file or folder for all, or one for each.  [default: their validation rows]"),
     ] = None,
     *,
     sample: Sample,
