@@ -17,8 +17,6 @@ from inlay.cli.option_groups import expand_groups
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.bench.peers import Peer
     from inlay.bench.work import Settings
 
@@ -244,7 +242,7 @@ def _peers(common: Common) -> list[Peer]:
     return found
 
 
-def _show(screen: Console, found: Mapping[str, Any]) -> None:
+def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
     screen.print(f"{_title(found)}\n")
     table = output.table("", "ms", "quartiles", "ratio", "how", right=("ms", "quartiles", "ratio"))
     for name, one in found["parties"].items():

@@ -11,8 +11,6 @@ from inlay.cli.train_display import decimals, show_done, spent
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.comparison.plan import Part
     from inlay.comparison.runner import ComparisonRunner
     from inlay.comparison.table import Comparison
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 class CompareProgress(SweepProgress):
     """The live table of a sweep, with a metric for every dataset and a line for every baseline."""
 
-    def __init__(self, screen: Console, runner: ComparisonRunner):
+    def __init__(self, screen: output.Console, runner: ComparisonRunner):
         super().__init__(screen, runner)
         self._deciding = {trial.label: trial.data.metric for trial in runner.trials}
 
@@ -34,7 +32,7 @@ class CompareProgress(SweepProgress):
         self.screen.print(f"{event['run']}: {metric} {value}", style="dim", soft_wrap=True)
 
 
-def show_plan(screen: Console, runner: ComparisonRunner) -> None:
+def show_plan(screen: output.Console, runner: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
     for part in runner.parts:
         show_part(screen, part, part.about.name)
@@ -46,7 +44,7 @@ def show_plan(screen: Console, runner: ComparisonRunner) -> None:
     show_done(screen, runner.rows())
 
 
-def show_part(screen: Console, part: Part, name: str, metric: str | None = None) -> None:
+def show_part(screen: output.Console, part: Part, name: str, metric: str | None = None) -> None:
     """One dataset, and what people should know of it.
 
     Args:
@@ -64,7 +62,7 @@ def show_part(screen: Console, part: Part, name: str, metric: str | None = None)
 _VERBS = {"train": "train", "validation": "validate", "test": "test"}
 
 
-def show_comparison(screen: Console, found: Comparison) -> None:
+def show_comparison(screen: output.Console, found: Comparison) -> None:
     """The table, as wide as the screen allows, and sentences on it."""
     from inlay.comparison import significance
     from inlay.comparison.exports import COST, cells, header, total_name

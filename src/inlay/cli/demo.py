@@ -25,7 +25,6 @@ from inlay.cli.help import OUTPUT, RUNNING
 from inlay.errors import BaseError, DataError
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import Tensor
 
     from inlay.engine.host import Host
@@ -104,7 +103,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: Console) -> dict[str, Any]:
+def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: output.Console) -> dict[str, Any]:
     import torch
 
     from inlay.engine.host import Host
@@ -138,7 +137,7 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
 
 
 def _one_after_the_other(
-    host: Host, out: Path, quick: bool, screen: Console, library: Library
+    host: Host, out: Path, quick: bool, screen: output.Console, library: Library
 ) -> tuple[dict[str, Result], list[Tensor], dict[str, bool]]:
     """The adapters, the first one's logits before there were others, and whether each later task left them the same."""
     first = LESSONS[0].name
@@ -193,7 +192,7 @@ def _make_run(lesson: Lesson, out: Path, quick: bool, **changes: Any) -> Run:
     return Run(data=data, choose_by="score", label=lesson.label, metric=lesson.metric, epochs=epochs, **how)
 
 
-def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: Console) -> Result:
+def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: output.Console) -> Result:
     """The same rows, epochs and choice of the best epoch, with every weight trained; not kept."""
     name = f"{lesson.name}-full"
     run = _make_run(lesson, out, quick, name=name, method="finetune", lr=lesson.full_lr)
@@ -202,7 +201,7 @@ def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: Console) -
     return result
 
 
-def _train(host: Host, run: Run, screen: Console, library: Library | None = None) -> Result:
+def _train(host: Host, run: Run, screen: output.Console, library: Library | None = None) -> Result:
     from inlay.cli.train_display import Progress
     from inlay.training.api import train
 

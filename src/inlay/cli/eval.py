@@ -13,8 +13,6 @@ from inlay.errors import DataError
 from inlay.library.card_text import section
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.data.record import Bad
     from inlay.data.source import Source
     from inlay.engine.host import Host
@@ -78,7 +76,7 @@ def _sources(
 
 
 def _evaluate(
-    host: Host, name: str, entry: Entry, source: Source, given: Mapping[str, str], bad: Bad, screen: Console
+    host: Host, name: str, entry: Entry, source: Source, given: Mapping[str, str], bad: Bad, screen: output.Console
 ) -> dict[str, Any]:
     from inlay.comparison.baselines import majority
     from inlay.engine.evaluate import measure
@@ -94,7 +92,7 @@ def _evaluate(
     return {"rows": len(examples), "metrics": metrics, **baseline}
 
 
-def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
+def _was_trained_on(entry: Entry, source: Source, screen: output.Console) -> bool:
     """Whether these are the rows that it learned from, and a line that says so."""
     from inlay.data.digest import is_same
 
@@ -106,7 +104,7 @@ def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
 
 
 def _languages(
-    name: str, found: Mapping[str, dict[str, Any]], metric: str, source: str, screen: Console
+    name: str, found: Mapping[str, dict[str, Any]], metric: str, source: str, screen: output.Console
 ) -> dict[str, Any]:
     from inlay.data.languages import means, unknown
 
@@ -131,7 +129,7 @@ def _languages(
     return {"name": name, "metric": metric, "source_language": source, "languages": dict(found), "means": groups}
 
 
-def _show(screen: Console, document: Mapping[str, Any], metric: str) -> None:
+def _show(screen: output.Console, document: Mapping[str, Any], metric: str) -> None:
     guess = document.get("majority")
     columns = {"value": document["metrics"], **({"majority": guess["metrics"]} if guess else {})}
     screen.print(f"{document['name']} on {document['rows']:,} rows\n")

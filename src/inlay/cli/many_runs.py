@@ -15,8 +15,6 @@ from inlay.cli import options, output, preflight, train
 from inlay.cli.sweep_display import SweepProgress
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.comparison.runner import ComparisonRunner
     from inlay.comparison.table import Comparison
     from inlay.sweeps.api import SweepRunner
@@ -59,7 +57,7 @@ class ManyRuns(NamedTuple):
         with open_store(self.store or default, self.restart) as store, train.open_logs(self.log) as logs:
             yield store, logs
 
-    def finish(self, screen: Console, found: Sweep | Comparison) -> None:
+    def finish(self, screen: output.Console, found: Sweep | Comparison) -> None:
         """Write the files and the document."""
         for path, write in ((self.csv, found.to_csv), (self.latex, found.to_latex), (self.plot, found.plot)):
             if path is not None:
@@ -80,7 +78,7 @@ def open_store(path: Path, restart: bool) -> Iterator[Store]:
 
 
 def run_shown(
-    runner: SweepRunner | ComparisonRunner, progress: SweepProgress, screen: Console, run: Callable[[], T]
+    runner: SweepRunner | ComparisonRunner, progress: SweepProgress, screen: output.Console, run: Callable[[], T]
 ) -> T:
     """Run what has not been run, and show how far it has come; Ctrl-C says how to go on."""
     try:

@@ -25,7 +25,7 @@ from inlay.screen import GAP as GAP
 from inlay.screen import table as table
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console as Console
     from rich.table import Table
 
 AsJson = Annotated[

@@ -13,8 +13,6 @@ from inlay.heads import HEADS
 from inlay.registry import methods
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.bank.delta import Method
     from inlay.base.sites import Sites
 
@@ -121,7 +119,7 @@ def _head(kind: str, labels: int, sites: Sites) -> dict[str, Any]:
     return {"kind": kind, "labels": labels, "parameters": sum(p.numel for p in params_of([part]).values())}
 
 
-def _show(screen: Console, found: Sequence[Mapping[str, Any]], sites: Sites) -> None:
+def _show(screen: output.Console, found: Sequence[Mapping[str, Any]], sites: Sites) -> None:
     screen.print(f"{found[0]['shape']}: {sites.size:,} parameters, {sites.layers} layers of width {sites.hidden}\n")
     cells = [
         (output.fold(one["method"].split(","), 28, ","), f"{one['total']:,}", output.percent(one["share_of_base"]))

@@ -13,8 +13,6 @@ from inlay.cli.help import DATA, METHOD, RUNNING, TRAINING
 from inlay.library.card_text import size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.bank.delta import Method
     from inlay.base.sites import Sites
 
@@ -121,7 +119,7 @@ def _answer(found: Mapping[str, Any]) -> str:
     return f"nothing can be trained: a run takes {size(training['bytes_per_run'])}, too much for {where}"
 
 
-def _show(screen: Console, found: Mapping[str, Any]) -> None:
+def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
     screen.print(found["answer"])
     for way in found["would_fit"]:
         screen.print(f"  instead: {way}")

@@ -19,8 +19,6 @@ from inlay.cli.train_display import show_done
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.comparison.runner import ComparisonRunner
     from inlay.recipes.plan import Chosen
     from inlay.recipes.recipe import Recipe
@@ -171,7 +169,7 @@ def _list(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _show_plan(screen: Console, chosen: Chosen, runner: ComparisonRunner) -> None:
+def _show_plan(screen: output.Console, chosen: Chosen, runner: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
     for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)

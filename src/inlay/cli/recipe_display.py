@@ -10,8 +10,6 @@ from inlay.cli.compare_display import blocks
 from inlay.cli.train_display import spent
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.recipes.against import Against, Difference
     from inlay.recipes.recipe import Recipe
     from inlay.recipes.table_beside_paper import Line, TableBesidePaper
@@ -20,7 +18,7 @@ _NONE = "-"
 _COUNTS = ("rows", "columns", "runs")
 
 
-def show_recipes(screen: Console, recipes: Sequence[Recipe]) -> None:
+def show_recipes(screen: output.Console, recipes: Sequence[Recipe]) -> None:
     """A line for every recipe, paper by paper."""
     for paper in dict.fromkeys(recipe.paper for recipe in recipes):
         screen.print(paper, style="bold", soft_wrap=True)
@@ -33,7 +31,7 @@ def show_recipes(screen: Console, recipes: Sequence[Recipe]) -> None:
     screen.print("inlay recipe show NAME: settings and the paper's numbers", style="dim")
 
 
-def show_recipe(screen: Console, recipe: Recipe) -> None:
+def show_recipe(screen: output.Console, recipe: Recipe) -> None:
     """All of it."""
     screen.print(f"{recipe.name}: {recipe.paper}, {recipe.table}", style="bold", soft_wrap=True)
     screen.print(f"{recipe.title}", soft_wrap=True)
@@ -60,7 +58,7 @@ def show_recipe(screen: Console, recipe: Recipe) -> None:
     screen.print(f"\ninlay recipe run {recipe.name} FOLDER", style="dim")
 
 
-def _show_scores(screen: Console, recipe: Recipe, names: Sequence[str]) -> None:
+def _show_scores(screen: output.Console, recipe: Recipe, names: Sequence[str]) -> None:
     """The paper's table, without columns that are empty; nothing if it has no number at all."""
     mean = [] if recipe.averages or len(names) == 1 else ["mean"]
     columns = ["row", "trained", "in all", *(f"{column.name}\n{column.metric}" for column in recipe.columns)]
@@ -76,7 +74,7 @@ def _show_scores(screen: Console, recipe: Recipe, names: Sequence[str]) -> None:
         _print(screen, [columns[i] for i in (0, *filled)], [[line[i] for i in (0, *filled)] for line in lines])
 
 
-def _show_settings(screen: Console, recipe: Recipe) -> None:
+def _show_settings(screen: output.Console, recipe: Recipe) -> None:
     """What every row and dataset is run with; and where the datasets are looked for."""
     screen.print(f"all: {_told({**_ones(recipe.settings), **recipe.grid})}", soft_wrap=True)
     screen.print("rows, by the names that --lines takes:")
@@ -99,7 +97,7 @@ def _show_settings(screen: Console, recipe: Recipe) -> None:
     screen.print(f"a folder holds {how}; formats are those of inlay train\n", soft_wrap=True)
 
 
-def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
+def show_table_beside_paper(screen: output.Console, found: TableBesidePaper) -> None:
     """The table, what was chosen, and what is not as the paper has it."""
     recipe, digits = found.recipe, found.recipe.digits
     groups = list(dict.fromkeys(name for line in found.lines for name in line.averages))
@@ -143,7 +141,7 @@ def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
         screen.print(f"- {text}", style="dim", soft_wrap=True)
 
 
-def _show_against(screen: Console, found: TableBesidePaper, against: Against) -> None:
+def _show_against(screen: output.Console, found: TableBesidePaper, against: Against) -> None:
     labels = {line.row.name: line.row.label for line in found.lines}
     lines = []
     for row, own in against.differences.items():
@@ -176,7 +174,7 @@ def _chosen(line: Line) -> str:
     return ", ".join(f"{name} {text}" for name, text in found.items())
 
 
-def _print(screen: Console, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+def _print(screen: output.Console, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     for block in blocks(columns, lines, screen.width):
         table = output.table(*(columns[i] for i in block), right=columns[1:], keep=columns)
         for line in lines:

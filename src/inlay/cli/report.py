@@ -14,8 +14,6 @@ from inlay.errors import DataError, InlayError
 from inlay.library.card_text import data_name, trained_on
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.analysis.report.report import Report, Rows
     from inlay.engine.host import Host
     from inlay.library.library import Entry
@@ -84,7 +82,7 @@ def _base(entry: Entry) -> str:
 
 
 def _rows(
-    host: Host, name: str, entry: Entry, data: str | None, screen: Console, which: Any
+    host: Host, name: str, entry: Entry, data: str | None, screen: output.Console, which: Any
 ) -> tuple[Rows | None, str]:
     """What to measure on: DATA, else what the adapter was tested or validated on; or why there is nothing."""
     from inlay.analysis.report.report import Rows
@@ -120,7 +118,7 @@ def _own_rows(
     return f"the {chosen} rows of {file}", examples, chosen == "validation"
 
 
-def _tell(made: Report, path: Path, screen: Console) -> None:
+def _tell(made: Report, path: Path, screen: output.Console) -> None:
     numbers = made.numbers
     if verdict := numbers.get("verdict"):
         screen.print(verdict, soft_wrap=True)

@@ -15,8 +15,6 @@ from inlay.cli.train_display import decimals
 from inlay.errors import RunError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.library.cards import Entry
     from inlay.library.library import Library
     from inlay.runs.prepare import Prepared
@@ -136,7 +134,7 @@ def _train(
     base: str,
     skip: bool,
     how: RetrainOptions,
-    screen: Console,
+    screen: output.Console,
 ) -> tuple[list[Change], list[Entry]]:
     """Every task before and after, and those that are on the new base already."""
     from inlay.training.checkpoint import Checkpoint
@@ -171,7 +169,7 @@ def _train(
 
 
 def _show_plan(
-    screen: Console,
+    screen: output.Console,
     here: Sequence[Entry],
     done: Mapping[str, Entry],
     work: Sequence[tuple[Old, Prepared]],
@@ -188,7 +186,7 @@ def _show_plan(
         screen.print(f"{name}: cannot be retrained: {problem}", style="red", soft_wrap=True)
 
 
-def _show(screen: Console, changes: Sequence[Change], store: Library, candidates: Library) -> None:
+def _show(screen: output.Console, changes: Sequence[Change], store: Library, candidates: Library) -> None:
     from inlay.training.retrain import parameters
 
     if not changes:
@@ -234,7 +232,7 @@ def _staying(store: Library, change: Change) -> list[str]:
     return sorted(alias for alias, version in there.items() if version != change.switched.version)
 
 
-def _undo(store: Library, names: Sequence[str] | None, screen: Console, as_json: bool) -> None:
+def _undo(store: Library, names: Sequence[str] | None, screen: output.Console, as_json: bool) -> None:
     from inlay.training.retrain import undoable
 
     found, problems = undoable(store, names)

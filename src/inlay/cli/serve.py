@@ -22,8 +22,6 @@ from inlay.library.names import check_alias, split_ref
 if TYPE_CHECKING:
     import socket
 
-    from rich.console import Console
-
     from inlay.cluster import Share
     from inlay.library.library import Entry, Library
     from inlay.serve.keys import Keys
@@ -229,7 +227,7 @@ def _tell(
     *,
     host: str,
     keys: Keys,
-    screen: Console,
+    screen: output.Console,
     as_json: bool,
     **more: Any,
 ) -> None:

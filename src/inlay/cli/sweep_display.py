@@ -11,8 +11,6 @@ from inlay.cli.train_display import Progress, clock, decimals, show_done, spent
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.comparison.runner import ComparisonRunner
     from inlay.sweeps.api import SweepRunner
     from inlay.sweeps.table import Sweep
@@ -24,7 +22,7 @@ _ROWS = 30
 class SweepProgress(Progress):
     """A live table of slots; where there is no terminal, a line for every run that ends."""
 
-    def __init__(self, screen: Console, runner: SweepRunner | ComparisonRunner):
+    def __init__(self, screen: output.Console, runner: SweepRunner | ComparisonRunner):
         super().__init__(screen, runner.runs)
         ended = [row for row in runner.result().rows if row.state in ("done", "pruned", "failed")]
         self.ended, self.failed = len(ended), sum(row.state == "failed" for row in ended)
@@ -106,7 +104,7 @@ class SweepProgress(Progress):
         return (now - self._since) / self._taken * steps
 
 
-def show_plan(screen: Console, runner: SweepRunner) -> None:
+def show_plan(screen: output.Console, runner: SweepRunner) -> None:
     """What will be run, and what is done already."""
     assert runner.data is not None
     data = runner.data
@@ -131,7 +129,7 @@ def show_plan(screen: Console, runner: SweepRunner) -> None:
     show_done(screen, runner.result().rows)
 
 
-def show_ranking(screen: Console, found: Sweep) -> None:
+def show_ranking(screen: output.Console, found: Sweep) -> None:
     """The ranked table, and what became of the winner."""
     from inlay.sweeps.exports import cells, header
 
@@ -158,7 +156,7 @@ def show_ranking(screen: Console, found: Sweep) -> None:
         screen.print("--best saves it to the library", style="dim")
 
 
-def _show_winner(screen: Console, found: Sweep) -> None:
+def _show_winner(screen: output.Console, found: Sweep) -> None:
     if found.verdict is not None and found.verdict.why:
         screen.print(found.verdict.why)
     if found.verdict is not None:

@@ -25,8 +25,6 @@ from inlay.runs.members import members_of
 from inlay.runs.run import Run, data_name, make_run
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.engine.host import Host
     from inlay.library.library import Library
     from inlay.runs.prepare import Prepared
@@ -152,7 +150,7 @@ def _check(runs: Sequence[Run], store: Library, many: bool) -> dict[int, str]:
     return problems
 
 
-def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: Console) -> None:
+def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: output.Console) -> None:
     """What becomes of a training that was stopped before its end."""
     if restart:
         checkpoint.remove()
@@ -173,7 +171,7 @@ def open_logs(specs: Sequence[str] | None) -> Iterator[list[Log]]:
         yield [stack.enter_context(contextlib.closing(make(spec))) for spec in specs or ()]
 
 
-def open_host(base: str | None, compile: bool | None, weights: str | None, screen: Console) -> Host:
+def open_host(base: str | None, compile: bool | None, weights: str | None, screen: output.Console) -> Host:
     """The base, with a line on what it is."""
     from inlay.engine.host import Host
 
@@ -185,7 +183,7 @@ def open_host(base: str | None, compile: bool | None, weights: str | None, scree
 
 
 def _prepare(
-    runs: Sequence[Run], host: Host, store: Library, screen: Console, problems: dict[int, str], many: bool
+    runs: Sequence[Run], host: Host, store: Library, screen: output.Console, problems: dict[int, str], many: bool
 ) -> dict[int, Prepared]:
     """The runs that can be trained; what is wrong with the others goes to `problems`."""
     from inlay.runs.teacher import prepare_taught
@@ -227,7 +225,7 @@ def train_shown(
     resume: bool,
     save_every: float,
     logs: Sequence[Log],
-    screen: Console,
+    screen: output.Console,
     ranks: Ranks,
 ) -> dict[int, Result]:
     """Train, and show how far it has come; Ctrl-C saves, and says how to go on."""

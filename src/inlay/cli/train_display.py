@@ -14,7 +14,6 @@ from inlay.tracking.progress import decimals as decimals
 from inlay.tracking.progress import show_data as show_data
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from inlay.runs.prepare import Prepared
@@ -40,13 +39,13 @@ def spent(rows: Sequence[Row], store: object) -> str:
     return f"{clock(seconds)} and {tokens:,} tokens of training; {store}"
 
 
-def show_done(screen: Console, rows: Sequence[Row]) -> None:
+def show_done(screen: output.Console, rows: Sequence[Row]) -> None:
     """How many runs need not be run."""
     if done := sum(row.state in ("done", "pruned", "failed") for row in rows):
         screen.print(f"{done} of them are already done and are not repeated", style="yellow")
 
 
-def show_result(screen: Console, result: Result, data: Prepared) -> None:
+def show_result(screen: output.Console, result: Result, data: Prepared) -> None:
     """How good a single run is, and how to use it."""
     always, guess = majority(data)
     columns = {**result.metrics, **({"majority": guess} if guess else {})}
@@ -66,7 +65,9 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
         screen.print(f"Try: inlay predict {result.name} {text}{other}", style="dim", soft_wrap=True)
 
 
-def show_summary(screen: Console, results: Sequence[Result], library: str, prepared: Mapping[int, Prepared]) -> None:
+def show_summary(
+    screen: output.Console, results: Sequence[Result], library: str, prepared: Mapping[int, Prepared]
+) -> None:
     """How good the runs of a manifest are, and why some failed."""
     tested = any("test" in result.metrics for result in results)
     heads = ("validation", *(["test"] if tested else []), "majority", "f1_macro")
