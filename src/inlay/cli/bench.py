@@ -162,15 +162,9 @@ def host(
 
     screen = output.console(as_json)
     found = {"predict": predict_costs(batch_size, task_count), "step": step_costs(run_count)}
-    titles = {
-        "predict": (
-            f"a batch of {batch_size} rows of {counted(task_count, 'task')}, from texts to answers",
-            "µs a row",
-        ),
-        "step": (f"a step of {counted(run_count, 'run')}, planned for CUDA", "µs a run"),
-    }
-    for name, costs in found.items():
-        title, unit = titles[name]
+    batch = f"a batch of {batch_size} rows of {counted(task_count, 'task')}, from texts to answers"
+    step = f"a step of {counted(run_count, 'run')}, planned for CUDA"
+    for title, unit, costs in ((batch, "µs a row", found["predict"]), (step, "µs a run", found["step"])):
         screen.print(f"{title}, without the model's own forward pass\n")
         table = output.table("stage", unit, "Python calls", right=(unit, "Python calls"))
         for one in costs:

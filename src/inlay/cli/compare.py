@@ -14,7 +14,6 @@ from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, argument
 from inlay.cli.many_runs import ManyRuns, run_shown
 from inlay.cli.option_groups import expand_groups
 from inlay.library.names import check_name
-from inlay.runs.manifest import read_manifest
 from inlay.runs.run import data_name, make_run
 
 if TYPE_CHECKING:
@@ -103,6 +102,7 @@ def _runs(
 ) -> list[Run]:
     """A run for every dataset."""
     from inlay.runs.inputs import check
+    from inlay.runs.manifest import read_manifest
 
     preflight.check_source(data, manifest, [settings.option(key) for key in given], ", under [defaults]")
     for key in ("val", "test"):

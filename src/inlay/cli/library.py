@@ -1,22 +1,24 @@
 """`inlay library`: what is there, what it costs, which one is used, and what goes.
 
-Everything here but `verify` and `diff` reads cards alone and never imports torch, so that a thousand adapters are
-listed in a second. Moving adapters in and out is in `cli/exchange.py`.
+Everything here but `verify`, `diff` and `ensemble` reads cards alone and never imports torch, so that a thousand
+adapters are listed in a second. Moving adapters in and out is in `cli/exchange.py`.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import ensemble, exchange, options, output
+from inlay.cli import exchange, options, output
 from inlay.cli.help import DATA, App, argument
 from inlay.cli.named_adapters import document_of, open_library, versions_of
 from inlay.errors import LibraryError
 from inlay.library.card_text import in_library, size
+from inlay.library.names import check_name
 from inlay.screen import counted
 
 if TYPE_CHECKING:
@@ -246,7 +248,42 @@ def _amount(freed: Freed) -> str:
     return f"{counted(freed.files, 'file')} ({size(freed.bytes)})"
 
 
-app.command("ensemble")(ensemble.ensemble)
+@app.command()
+def ensemble(
+    name: Annotated[str, argument("NAME", "The name of the ensemble.")],
+    of: Annotated[str, DATA.option("REF,REF...", "Its members: adapters of one base, task and set of labels.")],
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Let several adapters answer as one: their probabilities are averaged, and their disagreement is reported.
+
+    A member that is named twice counts twice. The members stay where they are, and share their files with the ensemble.
+
+    Examples:
+        inlay library ensemble tickets-3 --of tickets@1,tickets@2,tickets@3
+        inlay library ensemble tone --of tone-lora,tone-houlsby,tone-houlsby
+    """
+    store, refs = open_library(library), options.listed(of)
+    check_name(name)
+    if not refs:
+        raise LibraryError("--of names no adapter")
+    entries = [store.find(ref) for ref in refs]
+    for entry in entries:
+        if entry.members:
+            raise LibraryError(f"{entry.ref} is an ensemble itself; name its members instead")
+    counts, distinct = Counter(entry.ref for entry in entries), list({entry.ref: entry for entry in entries}.values())
+    from inlay.library.ensemble import Ensemble
+
+    members = tuple(store.read_adapter(entry) for entry in distinct)
+    made = Ensemble(members, tuple(counts.values()), name, Ensemble.shared(members), tuple(counts))
+    card = distinct[0].card
+    facts = {key: card[key] for key in ("base_name", "base_parameters") if card.get(key)}
+    entry = store.put(made, name, parameters=Ensemble.parameters([one.card for one in distinct]), **facts)
+    screen = output.console(as_json)
+    screen.print(f"{entry.ref}: an ensemble of {', '.join(counts)}", soft_wrap=True)
+    output.document(document_of(entry), as_json)
+
+
 app.command("export")(exchange.export)
 app.command("import")(exchange.import_)
 app.command("push")(exchange.push)

@@ -34,7 +34,6 @@ from inlay.cli.named_adapters import (
 from inlay.cli.pipeline import answer_all
 from inlay.cli.predict_input import InputRow, of_arguments, of_file, of_lines, of_stdin
 from inlay.cli.predict_job import ANSWERS, PredictJob
-from inlay.data.folder import files_of
 from inlay.errors import InlayError, RunError
 from inlay.version import __version__
 
@@ -108,7 +107,7 @@ def predict(
         )
     if out is None and (resume or overwrite or raw_csv):
         raise typer.BadParameter("--resume, --overwrite and --raw-csv need --out")
-    files = [] if file in (None, "-") else files_of(str(file))
+    files = _files(file)
     if out is not None:
         _check_out(out, files, resume, from_stdin=not texts and not files)
     limit = float(threshold) if threshold is not None and "=" not in threshold else threshold
@@ -168,6 +167,15 @@ def _check_usage(texts: Sequence[str] | None, file: str | None, for_files: Mappi
     stray = next((option for option, value in for_files.items() if value is not None), None)
     if file is None and stray:
         raise typer.BadParameter(f"{stray} needs --file")
+
+
+def _files(file: str | None) -> list[str]:
+    """The files of `--file`; none for stdin."""
+    if file is None or file == "-":
+        return []
+    from inlay.data.folder import files_of
+
+    return files_of(file)
 
 
 def _check_out(out: Path, files: Sequence[str], resume: bool, from_stdin: bool) -> None:

@@ -107,9 +107,7 @@ def show_table_beside_paper(screen: output.Console, found: TableBesidePaper) -> 
     lines = []
     for line in found.lines:
         values = [line.row.label, _trained(line)]
-        values += (
-            [f"{line.row.total or _NONE} | {_NONE if line.total is None else _times(line.total)}"] if total else []
-        )
+        values += [f"{line.row.total or _NONE} | {_times(line.total)}"] if total else []
         for cell in (line.cells[one.name] for one in found.columns):
             paper = _with_spread(cell.paper, cell.paper_spread, digits)
             values.append(f"{paper} | {_with_spread(cell.ours, cell.spread, digits)}")

@@ -20,7 +20,6 @@ from inlay.cli.option_groups import expand_groups
 from inlay.cli.train_display import Progress, show_data, show_result, show_summary
 from inlay.errors import InlayError, RunError
 from inlay.runs.length import FEW_TO_VALIDATE
-from inlay.runs.manifest import read_manifest
 from inlay.runs.members import members_of
 from inlay.runs.run import Run, data_name, make_run
 
@@ -125,6 +124,8 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
     others = [settings.option(key) for key in (*given, *([] if name is None else ["name"]))]
     preflight.check_source(data, manifest, others, ", under [defaults]")
     if manifest is not None:
+        from inlay.runs.manifest import read_manifest
+
         # two manifests of one name are two trainings
         return read_manifest(manifest), f"{manifest.stem}-{sha256(bytes(manifest.resolve())).hexdigest()[:8]}"
     name = name or data_name(str(data))
