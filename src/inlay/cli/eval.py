@@ -43,10 +43,14 @@ def evaluate(
         inlay eval tickets xnli --per-language --json
     """
     from inlay.data.record import Skipped, stop_or_skip
+    from inlay.data.source import open_per_language
 
     screen, store = output.console(as_json), open_library(library)
     entry = eval_data.check(store, [name], base, needs_rows=False)[name]
-    sources = _sources(data, per_language, split, format, encoding)
+    if per_language:
+        sources = open_per_language(data, format=format, encoding=encoding)
+    else:
+        sources = dict([eval_data.labelled_source(data, split, format, encoding)])
     given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
     for source in sources.values():
         eval_data.check_columns(entry, source, given)
@@ -63,16 +67,6 @@ def evaluate(
         document = {"name": name, **next(iter(found.values())), **({"trained_on": True} if trained_on else {})}
         _show(screen, document, metric)
     output.document(document, as_json)
-
-
-def _sources(
-    data: str, per_language: bool, split: str | None, format: str | None, encoding: str | None
-) -> Mapping[str, Source]:
-    from inlay.data.source import open_per_language
-
-    if per_language:
-        return open_per_language(data, format=format, encoding=encoding)
-    return dict([eval_data.labelled_source(data, split, format, encoding)])
 
 
 def _evaluate(

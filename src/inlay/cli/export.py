@@ -14,6 +14,7 @@ from inlay.cli import options, output
 from inlay.cli.help import METHOD, OUTPUT, App
 from inlay.cli.named_adapters import base_of, host_with, open_library, split_names
 from inlay.library.card_text import size
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
@@ -58,11 +59,8 @@ def onnx(
     for task in done.tasks:
         table.add_row(str(task["id"]), task["name"], task["output"], _few(task["labels"]))
     screen.print(table)
-    screen.print(
-        f"\n{out}: {size(done.bytes)} (base {size(done.base_bytes)}, "
-        f"{len(names)} task{'s' * (len(names) > 1)} {size(done.adapter_bytes)})",
-        soft_wrap=True,
-    )
+    parts = f"base {size(done.base_bytes)}, {counted(len(names), 'task')} {size(done.adapter_bytes)}"
+    screen.print(f"\n{out}: {size(done.bytes)} ({parts})", soft_wrap=True)
     if done.files[1:]:
         screen.print(f"also written: {', '.join(done.files[1:])}", style="dim", soft_wrap=True)
     screen.print(f"largest difference from the host in ONNX Runtime: {done.difference:.1e}")

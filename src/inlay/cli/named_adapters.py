@@ -102,28 +102,23 @@ class HostPredictor:
             how: the options of `Host.predict`.
         """
         from inlay.base.load import load_tokenizer
+        from inlay.engine import predict
         from inlay.engine.answer_options import AnswerOptions
 
-        self.names, self._host, self._options = host.names, host, AnswerOptions(**how)
+        self.names, self._host, self._options, self._steps = host.names, host, AnswerOptions(**how), predict
         self._tokenizer = copy.deepcopy(load_tokenizer(host.base))  # truncation is a state in it: one for this thread
 
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
         """Rows of token ids."""
-        from inlay.engine.predict import encode
-
-        return encode(self._host, requests, self._tokenizer)
+        return self._steps.encode(self._host, requests, self._tokenizer)
 
     def run(self, encoded: Any) -> Any:
         """Logits."""
-        from inlay.engine.predict import run
-
-        return run(self._host, encoded)
+        return self._steps.run(self._host, encoded)
 
     def decode(self, encoded: Any, ran: Any) -> Sequence[Answer]:
         """Answers."""
-        from inlay.engine.predict import decode
-
-        return decode(self._host, encoded, ran, self._options)
+        return self._steps.decode(self._host, encoded, ran, self._options)
 
 
 def find_in_library(library: Library, names: str, before: Sequence[str]) -> dict[str, NamedAdapter]:

@@ -67,14 +67,8 @@ def plan(
     speeds = figures.known(name, made.spec)
     if measure:
         say = output.console(as_json=True)
-        speeds = figures.measure(
-            base or figures.default_base(),
-            shape,
-            sites,
-            made.spec,
-            task_count,
-            lambda line: say.print(line, style="dim"),
-        )
+        where = (base or figures.default_base(), shape, sites)
+        speeds = figures.measure(*where, made.spec, task_count, lambda line: say.print(line, style="dim"))
         if figures.keep(speeds) is None:
             say.print("not saved for later plans: the cache is off or cannot be written", style="dim")
     found = answer(question, name, sites, speeds)

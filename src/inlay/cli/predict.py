@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import option_checks, options, output, predict_display, resumable_output
+from inlay.cli import option_checks, options, output, predict_display, preflight, resumable_output
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, argument
 from inlay.cli.named_adapters import (
     HostPredictor,
@@ -100,13 +100,18 @@ def predict(
         inlay predict tickets --file new.csv --text message --out answers.csv
     """
     given = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name is not None}
-    _check_usage(texts, file, {"--format": format, "--text": text, "--label": label, "--keep": keep})
-    if url is not None and any(one is not None for one in (base, weights, library)):
-        raise typer.BadParameter(
-            "--base, --weights and --library cannot be combined with --url: the service has its own"
-        )
-    if out is None and (resume or overwrite or raw_csv):
-        raise typer.BadParameter("--resume, --overwrite and --raw-csv need --out")
+    for_files = {"--format": format, "--text": text, "--label": label, "--keep": keep}
+    stray = next((option for option, value in for_files.items() if value is not None), None)
+    no_stdin = not texts and file is None and (sys.stdin is None or sys.stdin.isatty())
+    own = "--base, --weights and --library cannot be combined with --url: the service has its own"
+    wrong = {
+        "give texts or --file, not both": texts and file is not None,
+        "no text: give one, pass --file, or pipe lines to stdin": no_stdin,
+        f"{stray} needs --file": file is None and stray,
+        own: url is not None and any(one is not None for one in (base, weights, library)),
+        "--resume, --overwrite and --raw-csv need --out": out is None and (resume or overwrite or raw_csv),
+    }
+    preflight.refuse(wrong)
     files = _files(file)
     if out is not None:
         _check_out(out, files, resume, from_stdin=not texts and not files)
@@ -157,16 +162,6 @@ def predict(
     output.document(found, as_json)
     if job.bad.count and not job.answered:
         raise typer.Exit(1)
-
-
-def _check_usage(texts: Sequence[str] | None, file: str | None, for_files: Mapping[str, str | None]) -> None:
-    if texts and file is not None:
-        raise typer.BadParameter("give texts or --file, not both")
-    if not texts and file is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise typer.BadParameter("no text: give one, pass --file, or pipe lines to stdin")
-    stray = next((option for option, value in for_files.items() if value is not None), None)
-    if file is None and stray:
-        raise typer.BadParameter(f"{stray} needs --file")
 
 
 def _files(file: str | None) -> list[str]:

@@ -35,6 +35,13 @@ class Problems(list[str]):
             raise RunError("; ".join(dict.fromkeys(self)))
 
 
+def refuse(wrong: Mapping[str, object]) -> None:
+    """Wrong usage: the first of these messages that holds."""
+    for message, holds in wrong.items():
+        if holds:
+            raise typer.BadParameter(message)
+
+
 def check_source(data: object, manifest: Path | None, others: Sequence[str], there: str = "") -> None:
     """DATA or a manifest, and with a manifest none of the other words."""
     if manifest is None and not data:

@@ -68,9 +68,17 @@ def retrain(
         inlay retrain --all --base BAAI/bge-small-en-v1.5
         inlay retrain sms --base BAAI/bge-small-en-v1.5 --switch-better --tolerance 0.01 --alias prod
     """
-    _check_usage(names, every, base, switch, switch_better, tolerance, alias, undo)
-    if how.resume and how.restart:
-        raise typer.BadParameter("--resume and --restart cannot be combined")
+    switches = switch or switch_better
+    wrong = {
+        "give NAMEs, or --all" + (", not both" if every else ""): bool(names) == every,
+        "--undo can only be combined with NAMEs or --all": undo and (base or switches),
+        "--base is missing: give the base to train on": not undo and base is None,
+        "--switch and --switch-better cannot be combined": switch and switch_better,
+        "--tolerance needs --switch-better": tolerance is not None and not switch_better,
+        "--alias needs --switch or --switch-better": alias and not switches,
+        "--resume and --restart cannot be combined": how.resume and how.restart,
+    }
+    preflight.refuse(wrong)
     from inlay.library.library import Library
 
     screen, store = output.console(how.as_json), Library(how.library)
@@ -101,30 +109,6 @@ def retrain(
     output.document({**there, "tasks": tasks, "left_out": left_out}, how.as_json)
     if any(change.new is None for change in changes):
         raise typer.Exit(1)
-
-
-def _check_usage(
-    names: Sequence[str] | None,
-    every: bool,
-    base: str | None,
-    switch: bool,
-    switch_better: bool,
-    tolerance: float | None,
-    alias: Sequence[str] | None,
-    undo: bool,
-) -> None:
-    if bool(names) == every:
-        raise typer.BadParameter("give NAMEs, or --all" + (", not both" if every else ""))
-    if undo and (base or switch or switch_better):
-        raise typer.BadParameter("--undo can only be combined with NAMEs or --all")
-    if not undo and base is None:
-        raise typer.BadParameter("--base is missing: give the base to train on")
-    if switch and switch_better:
-        raise typer.BadParameter("--switch and --switch-better cannot be combined")
-    if tolerance is not None and not switch_better:
-        raise typer.BadParameter("--tolerance needs --switch-better")
-    if alias and not (switch or switch_better):
-        raise typer.BadParameter("--alias needs --switch or --switch-better")
 
 
 def _train(

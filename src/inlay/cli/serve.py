@@ -17,7 +17,8 @@ from inlay.cli.help import METHOD, OUTPUT, RARE, RUNNING, Command
 from inlay.cli.named_adapters import base_of, faster_weights, open_library
 from inlay.errors import InlayError, LibraryError
 from inlay.library import card_text
-from inlay.library.names import check_alias, split_ref
+from inlay.library.names import split_ref
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     import socket
@@ -114,7 +115,8 @@ def serve(
     _check_management(opened, key_file, engine)
     keys = opened if key_file is None else read_keys(key_file)
     store, selection = open_library(library), _task_selection(tasks, alias)
-    entries = _entries(store, selection)
+    refs = selection.only
+    entries = store.list(damaged=[]) if refs is None else [store.find(ref) for ref in refs.values()]
     named = _base(store, entries, base)
     from inlay.serve.engine_types import Settings
     from inlay.serve.limits import Limits
@@ -159,15 +161,11 @@ def _serve_on_ray(config: ServiceConfig, place: Place, url: str, tell: Callable[
     from inlay.serve.ray import run
 
     def started(refs: list[str], share: Share) -> None:
-        replicas = f"{share.workers} {'replica' if share.workers == 1 else 'replicas'} on Ray"
-        tell(url, refs, place.choices, replicas, replicas=share.workers)
+        tell(url, refs, place.choices, f"{counted(share.workers, 'replica')} on Ray", replicas=share.workers)
 
     library, base = (os.path.abspath(p) if p and os.path.isdir(p) else p for p in (config.library, config.base))
-    run(
-        replace(config, library=library or config.library, base=base, watch=config.watch or float(_EVERY)),
-        place,
-        started,
-    )
+    watch = config.watch or float(_EVERY)
+    run(replace(config, library=library or config.library, base=base, watch=watch), place, started)
 
 
 def _check_management(opened: Keys, key_file: Path | None, engine: str) -> None:
@@ -182,8 +180,6 @@ def _check_management(opened: Keys, key_file: Path | None, engine: str) -> None:
 def _task_selection(tasks: str | None, alias: str | None) -> TaskSelection:
     from inlay.serve.watch import TaskSelection
 
-    if alias is not None:
-        check_alias(alias)
     if tasks is None:
         return TaskSelection(None, alias)
     only: dict[str, str] = {}
@@ -196,11 +192,6 @@ def _task_selection(tasks: str | None, alias: str | None) -> TaskSelection:
     if not only:
         raise LibraryError(f"--tasks {tasks!r} names no adapter; expected some such as sms,topic@2")
     return TaskSelection(only, alias)
-
-
-def _entries(store: Library, selection: TaskSelection) -> list[Entry]:
-    """What is to be served, as far as the library has it now."""
-    return store.list(damaged=[]) if selection.only is None else [store.find(ref) for ref in selection.only.values()]
 
 
 def _form(weights: str | None, engine: str, entries: Sequence[Entry]) -> str | None:
@@ -233,9 +224,8 @@ def _tell(
 ) -> None:
     """Say where it listens, what it serves, and what that takes; called when it is ready."""
     shown = refs[:_SHOWN] + ([f"and {len(refs) - _SHOWN:,} more"] if len(refs) > _SHOWN else [])
-    count = "1 task" if len(refs) == 1 else f"{len(refs):,} tasks"
     memory = ", ".join(f"{card_text.size(number)} on {where}" for where, number in more.get("memory", {}).items())
-    screen.print(f"{url} serves {count} ({by or memory})", style="bold", soft_wrap=True)
+    screen.print(f"{url} serves {counted(len(refs), 'task')} ({by or memory})", style="bold", soft_wrap=True)
     if shown:
         screen.print(output.fold(shown, screen.width), soft_wrap=True)
     if keys.open:

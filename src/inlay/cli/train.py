@@ -68,12 +68,13 @@ def train(
         inlay train tickets.csv --name tickets --method houlsby:size=64 --ensemble 5
         inlay train --manifest tasks.toml --json
     """
-    if ensemble is not None and manifest is not None:
-        raise typer.BadParameter("--ensemble cannot be combined with --manifest")
+    wrong = {
+        "--ensemble cannot be combined with --manifest": ensemble is not None and manifest is not None,
+        "--resume and --restart cannot be combined": resume and restart,
+    }
+    preflight.refuse(wrong)
     whole, folder = _runs(data, name, manifest, given)
     runs = whole if ensemble is None else members_of(whole[0], ensemble, whole[0].name)
-    if resume and restart:
-        raise typer.BadParameter("--resume and --restart cannot be combined")
     from inlay.library.library import Library
 
     store = Library(library)

@@ -127,11 +127,7 @@ def shift(
 
 
 @expand_groups(figure=Figure)
-def sparsity(
-    names: options.Adapters,
-    *,
-    figure: Figure,
-) -> None:
+def sparsity(names: options.Adapters, *, figure: Figure) -> None:
     """Show how many of alpha's weights are left in each layer after training with adapterbias:l0=...
 
     Examples:
