@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
@@ -70,13 +70,8 @@ def show_comparison(screen: output.Console, found: Comparison) -> None:
     columns = header(found)
     lines = [cells(found, line) for line in found.lines]
     right = [*COST, total_name(found)]
-    for block in blocks(columns, lines, screen.width):
-        table = output.table(*(columns[i] for i in block), right=right, keep=columns)
-        for line, row in zip(found.lines, lines, strict=True):
-            table.add_row(*(row[i] for i in block), style="bold" if line.is_best else None)
-        screen.print()
-        screen.print(table)
     screen.print()
+    show_blocks(screen, columns, lines, right, [i for i, line in enumerate(found.lines) if line.is_best])
     for note in found.notes:
         screen.print(note, style="red" if " failed: " in note else "yellow", soft_wrap=True)
     told = f"± over {len(found.seeds)} seeds" if len(found.seeds) > 1 else "one seed"
@@ -92,6 +87,22 @@ def show_comparison(screen: output.Console, found: Comparison) -> None:
     screen.print()
     for sentence in found.says:
         screen.print(f"{sentence}.", soft_wrap=True)
+
+
+def show_blocks(
+    screen: output.Console,
+    columns: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    right: Sequence[str],
+    bold: Collection[int] = (),
+) -> None:
+    """Tables that the screen has room for; the lines with these numbers are bold."""
+    for block in blocks(columns, lines, screen.width):
+        table = output.table(*(columns[i] for i in block), right=right, keep=columns)
+        for number, line in enumerate(lines):
+            table.add_row(*(line[i] for i in block), style="bold" if number in bold else None)
+        screen.print(table)
+        screen.print()
 
 
 def blocks(columns: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[list[int]]:

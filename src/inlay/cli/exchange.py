@@ -6,6 +6,7 @@ only its shape says where their tensors belong.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable
@@ -19,7 +20,6 @@ from inlay.errors import LibraryError
 from inlay.library.card_text import size
 
 if TYPE_CHECKING:
-    from inlay.base.load import Base
     from inlay.library.cards import Entry
     from inlay.library.library import Library
 
@@ -91,9 +91,10 @@ def _fill_as(
     from inlay.library.model_card import render_model_card
 
     named = base_of(base, [entry])
+    from inlay.base.load import load
     from inlay.interop.exchange import without_head
 
-    adapter, loaded = store.read_adapter(entry, "exported"), _load(named)
+    adapter, loaded = store.read_adapter(entry, "exported"), load(named, device="cpu")
     adapter = adapter if dtype is None else adapter.to(dtype)
     adapter = without_head(adapter) if headless else adapter
 
@@ -147,19 +148,16 @@ def _from_peer(store: Library, folder: Path, name: str, base: str | None) -> Ent
     named = base or _named_base(folder)
     if named is None:
         raise LibraryError(f"{folder} does not say for which base it is; pass --base")
-    loaded = _load(named)
+    from inlay.base.load import load
+
+    loaded = load(named, device="cpu")
     adapter = _peer(format).read(folder, loaded)
     head = sum(tensor.numel() for key, tensor in adapter.tensors.items() if key.startswith("head."))
     count = sum(tensor.numel() for tensor in adapter.tensors.values()) - head
     whole = loaded.sites.size
     parameters = {"adapter": count, "head": head, "share_of_base": count / whole}
-    about: dict[str, Any] = {
-        "base_name": str(loaded.name),
-        "base_parameters": whole,
-        "parameters": parameters,
-        "source": format,
-    }
-    return store.put(adapter, name, **about)
+    base_name = str(loaded.name)
+    return store.put(adapter, name, base_name=base_name, base_parameters=whole, parameters=parameters, source=format)
 
 
 def _named_base(folder: Path) -> str | None:
@@ -178,15 +176,7 @@ def _name_of(path: Path) -> str:
 
 
 def _peer(format: str) -> Any:
-    import importlib
-
     return importlib.import_module(f"inlay.interop.{format}")
-
-
-def _load(name: str | None) -> Base:
-    from inlay.base.load import load
-
-    return load(name, device="cpu")
 
 
 def _kept(entry: Entry, store: Library, as_json: bool) -> None:

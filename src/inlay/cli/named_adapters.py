@@ -79,10 +79,6 @@ def kind_of(spec: str) -> str:
 class Predictor(Protocol):
     """What answers, in three steps that different threads may take: a host, or a service."""
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The adapters that can be asked."""
-
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
         """What `run` takes."""
 
@@ -105,7 +101,7 @@ class HostPredictor:
         from inlay.engine import predict
         from inlay.engine.answer_options import AnswerOptions
 
-        self.names, self._host, self._options, self._steps = host.names, host, AnswerOptions(**how), predict
+        self._host, self._options, self._steps = host, AnswerOptions(**how), predict
         self._tokenizer = copy.deepcopy(load_tokenizer(host.base))  # truncation is a state in it: one for this thread
 
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
@@ -218,11 +214,6 @@ class _ServicePredictor:
     kinds: Mapping[str, str]
     """Adapter -> the kind of its task."""
     how: Mapping[str, Any]
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The adapters that can be asked."""
-        return tuple(self.kinds)
 
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
         """A service does that."""

@@ -274,7 +274,7 @@ def _write(store: OutputParts, host: Predictor, job: PredictJob) -> dict[str, An
 
         answer_all(host, job, finish, store.has)
     seconds = time.perf_counter() - began
-    found: dict[str, Any] = {"out": str(store.out), "rows": rows, "answers": rows * len(host.names)}
+    found: dict[str, Any] = {"out": str(store.out), "rows": rows, "answers": rows * len(job.chosen)}
     bad = job.bad.count
     found |= {"skipped": bad if job.skip else 0, "errors": 0 if job.skip else bad}
     found |= {"seconds": seconds, "rows_per_second": new / seconds}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.compare_display import blocks
+from inlay.cli.compare_display import show_blocks
 from inlay.cli.train_display import spent
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def _show_scores(screen: output.Console, recipe: Recipe, names: Sequence[str]) -
         lines.append([row.label, row.trained or "", row.total or "", *cells, *told])
     filled = [i for i in range(1, len(columns)) if any(line[i].strip(_NONE) for line in lines)]
     if filled:
-        _print(screen, [columns[i] for i in (0, *filled)], [[line[i] for i in (0, *filled)] for line in lines])
+        lines = [[line[i] for i in (0, *filled)] for line in lines]
+        show_blocks(screen, [columns[i] for i in (0, *filled)], lines, right=[columns[i] for i in filled])
 
 
 def _show_settings(screen: output.Console, recipe: Recipe) -> None:
@@ -118,7 +119,7 @@ def show_table_beside_paper(screen: output.Console, found: TableBesidePaper) -> 
             )
         lines.append(values)
     screen.print()
-    _print(screen, columns, lines)
+    show_blocks(screen, columns, lines, right=columns[1:])
     if found.against is not None:
         _show_against(screen, found, found.against)
     for line in found.lines:
@@ -145,7 +146,7 @@ def _show_against(screen: output.Console, found: TableBesidePaper, against: Agai
     for row, own in against.differences.items():
         shown = {name: _with_interval(one, found.recipe.digits) for name, one in own.items()}
         lines.append([labels[row], *(shown.get(name, _NONE) for name in against.names)])
-    _print(screen, [f"minus {labels[against.row]}", *against.names], lines)
+    show_blocks(screen, [f"minus {labels[against.row]}", *against.names], lines, right=against.names)
     about = "means over seeds of the best setting, paired by seed, with 95 % intervals"
     screen.print(f"minus {labels[against.row]}: {about}", style="dim", soft_wrap=True)
 
@@ -170,15 +171,6 @@ def _chosen(line: Line) -> str:
     if len(found) == len(line.cells) > 1 and len(set(found.values())) == 1:
         return f"{next(iter(found.values()))} everywhere"
     return ", ".join(f"{name} {text}" for name, text in found.items())
-
-
-def _print(screen: output.Console, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    for block in blocks(columns, lines, screen.width):
-        table = output.table(*(columns[i] for i in block), right=columns[1:], keep=columns)
-        for line in lines:
-            table.add_row(*(line[i] for i in block))
-        screen.print(table)
-        screen.print()
 
 
 def _trained(line: Line) -> str:
