@@ -33,7 +33,7 @@ from inlay.cli import predict_display as showing
 from inlay.cli import predict_input as reading
 from inlay.cli import resumable_output
 from inlay.cli.help import Commands
-from inlay.cli.named_adapters import HostPredictor, host_with
+from inlay.cli.named_adapters import HostPredictor, NamedAdapter, host_with
 from inlay.cli.predict_input import of_lines
 from inlay.cli.resumable_output import OutputParts
 from inlay.engine import predict as predicting
@@ -215,16 +215,17 @@ def test_a_pair_on_the_command_line(place: Place):
 
 
 def test_a_pair_goes_to_those_that_were_trained_on_pairs():
-    kinds = dict.fromkeys(("similar", "sms", "older"), "classification")
     about = {"similar": {"columns": {"text": "a", "pair": "b"}}, "sms": {"columns": {"text": "a"}}, "older": {}}
-    found = next(of_lines([("text 1", "hi", "")], "there", kinds, about).rows({}))
+    task = "classification"
+    adapters = {name: NamedAdapter(1, "", task, task, (), one) for name, one in about.items()}
+    found = next(of_lines([("text 1", "hi", "")], "there", adapters).rows({}))
     assert {name: example.pair for name, example in found.asked.items()} == {
         "similar": "there",
         "sms": None,
         "older": "there",
     }
     with pytest.raises(DataError, match="answers for one text, not for a pair"):
-        of_lines([("text 1", "hi", "")], "there", {"sms": "classification"}, about)
+        of_lines([("text 1", "hi", "")], "there", {"sms": adapters["sms"]})
 
 
 def test_fewer_scores_abstaining_and_no_calibration(place: Place):

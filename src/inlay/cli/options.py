@@ -1,4 +1,4 @@
-"""Options that several commands have, each with one name, one metavar and one meaning."""
+"""Options that several commands have, each with one metavar and one meaning; a parameter is called as its option is."""
 
 from __future__ import annotations
 

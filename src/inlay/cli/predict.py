@@ -129,12 +129,10 @@ def predict(
     else:
         chosen, load = find_in_service(url, names, begun, how)
     _check_scores(top_k, limit, chosen)
-    kinds = {name: one.kind for name, one in chosen.items()}
-    about = {name: one.about for name, one in chosen.items()}
     if file is not None:
-        asked = of_file(file, format, encoding, given, kinds, about, _columns_of(keep))
+        asked = of_file(file, format, encoding, given, chosen, _columns_of(keep))
     else:
-        asked = of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, kinds, about)
+        asked = of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, chosen)
     screen = output.console(as_json)
     for note in asked.notes:
         screen.print(note, style="dim", soft_wrap=True)
