@@ -30,7 +30,6 @@ class SweepProgress(Progress):
         """Runs that have ended; one whose adapter is gone may be trained again, and counts once."""
         self.metric = runner.metric
         self.pruned = sum(row.state == "pruned" for row in ended)
-        self._first = self.ended
         self._taken = 0
         """Steps taken here."""
         self._since = self.began
@@ -43,7 +42,6 @@ class SweepProgress(Progress):
         if event["run"] in self._over:
             self._over.remove(event["run"])
             self.ended -= 1
-        self.deciding = {**self.deciding, event["run"]: self._metric(event["run"])}
         self._lengths.append(event["steps"])
 
     def _step(self, event: dict[str, Any]) -> None:
