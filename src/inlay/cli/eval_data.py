@@ -9,8 +9,9 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from inlay.cli import options
 from inlay.cli.help import argument
 from inlay.cli.named_adapters import base_of, kind_of
 from inlay.cli.predict_input import as_trained
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 _SAMPLE = 200
 Data = Annotated[str | None, argument("DATA", "A labelled file or folder.  [default: the adapter's validation rows]")]
+
+
+class Sample(NamedTuple):
+    """Which rows of the data: options of what measures."""
+
+    split: options.Split = None
+    rows: options.Rows = None
+    seed: options.Seed = 0
 
 
 def check(
@@ -115,24 +124,21 @@ def read_labelled(
     entry: Entry,
     data: str | None,
     screen: Console,
-    *,
-    split: str | None = None,
-    rows: int | None = None,
-    seed: int = 0,
+    sample: Sample,
     labelled: bool = True,
 ) -> tuple[str, list[Example]]:
     """Where rows to measure an adapter on come from, for people, and the rows.
 
     Args:
         data: a file or folder; None for what the adapter was validated on.
-        rows: so many of them at most, drawn with `seed`, classes in proportion.
+        sample: which of its rows; so many at most, drawn with a seed, classes in proportion.
         labelled: False for texts alone.
     """
     from inlay.data.record import stop
 
     host.task(name)  # without a task there is nothing to read
     how = {} if data else _read_as(entry)
-    data, split = (data, split) if data else _own(entry, split)
+    data, split = (data, sample.split) if data else _own(entry, sample.split)
     if data is None:
         examples = part_of(entry, own_parts(host, entry), split or "validation")
         done = "trained on" if split == "train" else "held out"
@@ -141,7 +147,7 @@ def read_labelled(
         _, source = labelled_source(data, split, **how)
         where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
         examples = examples_of(host, name, entry, source, {}, stop, screen, labelled)
-    return where, _some(examples, rows, seed)
+    return where, _some(examples, sample.rows, sample.seed)
 
 
 def _read_as(entry: Entry) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -52,8 +52,8 @@ def report(
     name, entry = names[0], entries[names[0]]
     here = {one: other for one, other in entries.items() if _base(other) == _base(entry)}
     host = host_with(base, weights, store, here)
-    which = {"split": split, "rows": rows, "seed": seed}
-    measured, reason = _rows(host, name, entry, data, screen, which)
+    sample = eval_data.Sample(split, rows, seed)
+    measured, reason = _rows(host, name, entry, data, screen, sample)
     if compare:
         if measured is None:
             raise InlayError(f"a comparison needs labelled rows: {reason}")
@@ -82,7 +82,7 @@ def _base(entry: Entry) -> str:
 
 
 def _rows(
-    host: Host, name: str, entry: Entry, data: str | None, screen: output.Console, which: Any
+    host: Host, name: str, entry: Entry, data: str | None, screen: output.Console, sample: eval_data.Sample
 ) -> tuple[Rows | None, str]:
     """What to measure on: DATA, else what the adapter was tested or validated on; or why there is nothing."""
     from inlay.analysis.report.report import Rows
@@ -90,18 +90,16 @@ def _rows(
     if entry.card["head"] is None:
         return None, f"{name} has no head, so it has no answers"
     if data is not None:
-        where, examples = eval_data.read_labelled(host, name, entry, data, screen, **which)
+        where, examples = eval_data.read_labelled(host, name, entry, data, screen, sample)
         return Rows(where, examples), ""
     try:
-        where, examples, chosen_by = _own_rows(host, entry, **which)
+        where, examples, chosen_by = _own_rows(host, entry, sample)
     except InlayError as error:
         return None, str(error)
     return Rows(where, examples, chosen_by), ""
 
 
-def _own_rows(
-    host: Host, entry: Entry, split: str | None, rows: int | None, seed: int
-) -> tuple[str, list[Example], bool]:
+def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, list[Example], bool]:
     """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
     from inlay.data.split import take
 
@@ -109,10 +107,10 @@ def _own_rows(
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         raise DataError(f"the card of {entry.name} names no file of rows; pass DATA")
     parts = eval_data.own_parts(host, entry)
-    chosen = split or ("test" if "test" in parts else "validation")
+    chosen = sample.split or ("test" if "test" in parts else "validation")
     examples = eval_data.part_of(entry, parts, chosen)
-    if rows is not None and rows < len(examples):
-        examples = [examples[i] for i in take(len(examples), rows, seed)]
+    if sample.rows is not None and sample.rows < len(examples):
+        examples = [examples[i] for i in take(len(examples), sample.rows, sample.seed)]
     own = {"validation": config.get("val"), "test": config.get("test")}.get(chosen)
     file = data_name({"config": {"data": own}}) if own else data_name(entry.card)
     return f"the {chosen} rows of {file}", examples, chosen == "validation"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from inlay.cli import eval_data, option_checks, options
-from inlay.cli.analyze.show import Figure, Sample
+from inlay.cli import option_checks, options
+from inlay.cli.analyze.show import Figure
+from inlay.cli.eval_data import Data, Sample
 from inlay.cli.help import DATA, METHOD
 from inlay.cli.named_adapters import split_names
 from inlay.cli.option_groups import expand_groups
@@ -19,7 +20,7 @@ Metric = Annotated[
 @expand_groups(sample=Sample, figure=Figure)
 def ablate(
     name: options.Adapter,
-    data: eval_data.Data = None,
+    data: Data = None,
     metric: Metric = None,
     with_norms: Annotated[bool, METHOD.flag("--with-norms", "Remove trained norms too.")] = False,
     *,
@@ -41,7 +42,7 @@ def ablate(
 @expand_groups(sample=Sample, figure=Figure)
 def walk(
     names: options.Adapters,
-    data: eval_data.Data = None,
+    data: Data = None,
     points: Annotated[int, METHOD.option("N", "Points on the line.", min=2)] = 20,
     metric: Metric = None,
     *,
@@ -64,7 +65,7 @@ def walk(
 @expand_groups(sample=Sample, figure=Figure)
 def compare(
     names: options.Adapters,
-    data: eval_data.Data = None,
+    data: Data = None,
     tokens: Annotated[int, DATA.option("N", "Use N tokens, drawn at random.", min=10)] = 5000,
     *,
     sample: Sample,

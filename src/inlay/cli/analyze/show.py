@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 Out = Annotated[Path | None, OUTPUT.option("STEM", "Write STEM.png, STEM.svg and STEM.csv.  [default: NAME-KIND]")]
 
 
-class Sample(NamedTuple):
-    """Which rows of the data."""
-
-    split: options.Split = None
-    rows: options.Rows = None
-    seed: options.Seed = 0
-
-
 class Figure(NamedTuple):
     """Where the adapters are, and where the figure goes."""
 
@@ -35,14 +27,14 @@ class Figure(NamedTuple):
     as_json: output.AsJson = False
 
     def read(
-        self, names: Sequence[str], data: str | None, sample: Sample, labelled: bool = True
+        self, names: Sequence[str], data: str | None, sample: eval_data.Sample, labelled: bool = True
     ) -> tuple[Host, str, list[Example]]:
         """The adapters on their base, where the rows of the first one come from, and these rows."""
         store = open_library(self.library)
         entries = eval_data.check(store, names, self.base, data, sample.split, labelled=labelled)
         host, screen = host_with(self.base, None, store, entries), output.console(self.as_json)
         first = (names[0], entries[names[0]])
-        where, rows = eval_data.read_labelled(host, *first, data, screen, **sample._asdict(), labelled=labelled)
+        where, rows = eval_data.read_labelled(host, *first, data, screen, sample, labelled)
         return host, where, rows
 
     def finish(self, found: Finding, *names: str) -> None:

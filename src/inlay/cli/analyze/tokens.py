@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from inlay.cli import eval_data, options, output
-from inlay.cli.analyze.show import Figure, Sample
+from inlay.cli.analyze.show import Figure
+from inlay.cli.eval_data import Data, Sample
 from inlay.cli.help import DATA, METHOD, OUTPUT, argument
 from inlay.cli.named_adapters import host_with, open_library, split_names
 from inlay.cli.option_groups import expand_groups
@@ -41,9 +42,9 @@ def alpha(
     entries: dict[str, Entry] = {}
     for name, file in own.items():
         entries |= eval_data.check(store, [name], figure.base, file, sample.split, labelled=False)
-    host, screen, how = host_with(figure.base, None, store, entries), output.console(figure.as_json), sample._asdict()
+    host, screen = host_with(figure.base, None, store, entries), output.console(figure.as_json)
     examples = {
-        name: eval_data.read_labelled(host, name, entry, own[name], screen, **how, labelled=False)[1]
+        name: eval_data.read_labelled(host, name, entry, own[name], screen, sample, labelled=False)[1]
         for name, entry in entries.items()
     }
     from inlay.analysis.alpha import alpha as analysis
@@ -54,7 +55,7 @@ def alpha(
 @expand_groups(sample=Sample, figure=Figure)
 def words(
     name: options.Adapter,
-    data: eval_data.Data = None,
+    data: Data = None,
     layers: Annotated[
         Literal["all", "lower", "upper", "each"] | None,
         METHOD.option(
@@ -105,7 +106,7 @@ def words(
 @expand_groups(figure=Figure)
 def shift(
     names: options.Adapters,
-    data: eval_data.Data = None,
+    data: Data = None,
     bare: Annotated[bool, METHOD.flag("--bare", "Also show the base without an adapter.")] = False,
     split: options.Split = None,
     rows: Annotated[int, DATA.option("N", "Show N texts, alternating between labels.", name="--texts", min=2)] = 6,
