@@ -49,7 +49,7 @@ def stages(root: Path, file: Path, library: Library, base: str | None) -> dict[s
     entry = chosen["a"].entry
     assert entry is not None
     host = host_with(base, None, library, {"a": entry})
-    asked = of_file(str(file), None, None, {}, {"a": "classification"}, {"a": chosen["a"].about})
+    asked = of_file(str(file), None, None, {}, chosen)
     asking = PredictJob(asked, chosen, 4096, False)
     store = open_parts(root / "stages.jsonl", asking.columns(), {})
     spent: Counter[str] = Counter()

@@ -41,7 +41,11 @@ STAGES = {
     "rows of the store": ["inlay.sweeps.store:Store.set", "inlay.sweeps.store:Store.add"],
     "adapters worth keeping": ["inlay.sweeps.local:Local._keep", "inlay.training.checkpoint:Checkpoint.remove"],
     "winner to the library": ["inlay.sweeps.api:SweepRunner.put"],
-    "table": ["inlay.cli.sweep:_finish", "inlay.sweeps.api:SweepRunner.result"],
+    "table": [
+        "inlay.cli.sweep_display:show_ranking",
+        "inlay.cli.many_runs:ManyRuns.finish",
+        "inlay.sweeps.api:SweepRunner.result",
+    ],
     "screen": ["inlay.cli.train_display:Progress.__call__"],
 }
 """Stage -> the functions whose time it is, less that of stages inside."""

@@ -141,4 +141,4 @@ def test_what_is_refused(place: Place, tmp_path: Path) -> None:
     few = tmp_path / "few.jsonl"
     few.write_text('{"text": "the film"}\n')
     assert "2 tokens, which is too few" in place.fails("rsa", "small", few)
-    assert "expected the name of an adapter" in place.fails("rsa", ",", few)
+    assert "',' names no adapter" in place.fails("rsa", ",", few)

@@ -132,7 +132,7 @@ def test_refused(place: Place, here: Path):
     assert "biased was trained without L0" in place.fails("sparsity", "biased")
     assert "stars is for regression" in place.fails("shift", "stars")
     assert "has the label pos; shift compares labels" in place.fails("shift", "biased", same)
-    assert "'biased,biased' is not a list of different adapters" in place.fails("alpha", "biased,biased")
+    assert "biased is named twice" in place.fails("alpha", "biased,biased")
     assert "nobody" in place.fails("words", "nobody")
     assert not list(here.iterdir()), "nothing is written by what fails"
 

@@ -204,7 +204,7 @@ def test_without_json_people_read_stdout():
 
 
 def test_numbers_that_json_does_not_have_become_null(capsys: pytest.CaptureFixture[str]):
-    output.document({"loss": float("nan"), "runs": [{"best": float("-inf")}, 0.5]})
+    output.document({"loss": float("nan"), "runs": [{"best": float("-inf")}, 0.5]}, as_json=True)
     assert json.loads(capsys.readouterr().out) == {"loss": None, "runs": [{"best": None}, 0.5]}
 
 

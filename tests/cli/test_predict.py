@@ -33,11 +33,11 @@ from inlay.cli import predict_display as showing
 from inlay.cli import predict_input as reading
 from inlay.cli import resumable_output
 from inlay.cli.help import Commands
-from inlay.cli.named_adapters import HostPredictor
+from inlay.cli.named_adapters import HostPredictor, NamedAdapter, host_with
 from inlay.cli.predict_input import of_lines
 from inlay.cli.resumable_output import OutputParts
 from inlay.engine import predict as predicting
-from inlay.errors import DataError, InlayError
+from inlay.errors import AdapterError, DataError, InlayError
 from inlay.library.library import Library
 from inlay.tasks import Task
 from inlay.tasks._text import TextTask
@@ -215,16 +215,17 @@ def test_a_pair_on_the_command_line(place: Place):
 
 
 def test_a_pair_goes_to_those_that_were_trained_on_pairs():
-    kinds = dict.fromkeys(("similar", "sms", "older"), "classification")
     about = {"similar": {"columns": {"text": "a", "pair": "b"}}, "sms": {"columns": {"text": "a"}}, "older": {}}
-    found = next(of_lines([("text 1", "hi", "")], "there", kinds, about).rows({}))
+    task = "classification"
+    adapters = {name: NamedAdapter(1, "", task, task, (), one) for name, one in about.items()}
+    found = next(of_lines([("text 1", "hi", "")], "there", adapters).rows({}))
     assert {name: example.pair for name, example in found.asked.items()} == {
         "similar": "there",
         "sms": None,
         "older": "there",
     }
     with pytest.raises(DataError, match="answers for one text, not for a pair"):
-        of_lines([("text 1", "hi", "")], "there", {"sms": "classification"}, about)
+        of_lines([("text 1", "hi", "")], "there", {"sms": adapters["sms"]})
 
 
 def test_fewer_scores_abstaining_and_no_calibration(place: Place):
@@ -1010,6 +1011,8 @@ def test_adapters_that_cannot_be_asked(place: Place, tmp_path: Path):
     assert "bare cannot predict" in fails(own, "bare", "hi")
     assert "words cannot predict" in fails(own, "words", "hi")
     assert "sms and far belong to different bases" in fails(own, "sms,far", "hi")
+    with pytest.raises(AdapterError, match="sms and far belong to different bases"):  # as export and analyze ask
+        host_with(None, None, library, {name: library.find(name) for name in ("sms", "far")})
     assert "name that with --base" in fails(own, "far", "hi")
 
 

@@ -13,12 +13,10 @@ import typer
 
 from inlay.cli import option_checks, options, output, preflight
 from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, App
-from inlay.cli.option_groups import NamedTupleOptions, expand_groups
+from inlay.cli.option_groups import expand_groups
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.bench.peers import Peer
     from inlay.bench.work import Settings
 
@@ -37,82 +35,68 @@ class Common(NamedTuple):
 
     shape: Annotated[
         str,
-        options.option(
-            *(METHOD, "--shape", "SHAPE"),
+        METHOD.option(
+            "SHAPE",
             f"minilm (the default base), or random weights of another shape: {options.either(option_checks.SHAPES)}.",
             check=option_checks.one_of("shape", ("minilm", *option_checks.SHAPES)),
         ),
     ] = "minilm"
     base: Annotated[
-        str | None,
-        options.option(METHOD, "--base", "BASE", "The pretrained model, instead of a shape: a hub name or a folder."),
+        str | None, METHOD.option("BASE", "The pretrained model, instead of a shape: a hub name or a folder.")
     ] = None
     lengths: Annotated[
         str,
-        options.option(
-            *(DATA, "--lengths", "KIND"),
+        DATA.option(
+            "KIND",
             "Lengths of rows: glue (5 to 128 tokens, 31 on average) or short (5 to 16).",
             check=option_checks.one_of("kind of lengths", ("glue", "short")),
         ),
     ] = "glue"
-    data: Annotated[
-        str | None, options.option(DATA, "--data", "FILE", "Take the lengths from the texts of this file.")
-    ] = None
+    data: Annotated[str | None, DATA.option("FILE", "Take the lengths from the texts of this file.")] = None
     text: options.Text = None
     seed: options.Seed = 0
-    repeats: Annotated[int, options.option(RUNNING, "--repeats", "N", "Time N blocks of each library.", min=1)] = 7
-    steps: Annotated[int, options.option(RUNNING, "--steps", "N", "Steps or batches per block.", min=1)] = 10
-    warmup_steps: Annotated[
-        int, options.option(RUNNING, "--warmup-steps", "N", "Steps or batches before the first block.", min=1)
-    ] = 5
-    device: Annotated[
-        str | None, options.option(RUNNING, "--device", "DEVICE", "cpu or cuda.  [default: cuda if there is one]")
-    ] = None
+    repeats: Annotated[int, RUNNING.option("N", "Time N blocks of each library.", min=1)] = 7
+    steps: Annotated[int, RUNNING.option("N", "Steps or batches per block.", min=1)] = 10
+    warmup_steps: Annotated[int, RUNNING.option("N", "Steps or batches before the first block.", min=1)] = 5
+    device: Annotated[str | None, RUNNING.option("DEVICE", "cpu or cuda.  [default: cuda if there is one]")] = None
     threads: Annotated[
         int | None,
-        options.option(RUNNING, "--threads", "N", "CPU threads for every library.  [default: torch's]", min=1),
+        RUNNING.option("N", "CPU threads for every library.  [default: torch's]", min=1),
     ] = None
     weights: options.Weights = None
-    peft_python: Annotated[
-        str | None, options.option(RARE, "--peft-python", "PYTHON", "A Python interpreter with peft installed.")
-    ] = None
-    peft_path: Annotated[
-        str | None, options.option(RARE, "--peft-path", "FOLDER", "Its PYTHONPATH, if it needs one.")
-    ] = None
+    peft_python: Annotated[str | None, RARE.option("PYTHON", "A Python interpreter with peft installed.")] = None
+    peft_path: Annotated[str | None, RARE.option("FOLDER", "Its PYTHONPATH, if it needs one.")] = None
     adapters_python: Annotated[
-        str | None, options.option(RARE, "--adapters-python", "PYTHON", "A Python interpreter with adapters installed.")
+        str | None,
+        RARE.option("PYTHON", "A Python interpreter with adapters installed."),
     ] = None
-    adapters_path: Annotated[
-        str | None, options.option(RARE, "--adapters-path", "FOLDER", "Its PYTHONPATH, if it needs one.")
-    ] = None
+    adapters_path: Annotated[str | None, RARE.option("FOLDER", "Its PYTHONPATH, if it needs one.")] = None
     peer_settings: Annotated[
         str,
-        options.option(
-            *(RARE, "--peer-settings", "SETTINGS"),
+        RARE.option(
+            "SETTINGS",
             f"best (try all, count the fastest), plain, or some of {','.join(_PEER_SETTINGS)}.",
             check=_check_peer_settings,
         ),
     ] = "best"
     peer_scripts: Annotated[
-        str | None,
-        options.option(RARE, "--peer-scripts", "FOLDER", "The folder with the peers' scripts.  [default: bench/peers]"),
+        str | None, RARE.option("FOLDER", "The folder with the peers' scripts.  [default: bench/peers]")
     ] = None
     out: Annotated[
-        Path | None,
-        options.option(OUTPUT, "--out", "FILE", "Also write the results to this JSON file, after each measurement."),
+        Path | None, OUTPUT.option("FILE", "Also write the results to this JSON file, after each measurement.")
     ] = None
     as_json: output.AsJson = False
 
 
-BatchSize = Annotated[str, options.option(DATA, "--batch-size", "N", "Rows per batch, or several sizes: 1,64.")]
+BatchSize = Annotated[str, DATA.option("N", "Rows per batch, or several sizes: 1,64.")]
 
 
 @app.command()
-@expand_groups(common=NamedTupleOptions(Common))
+@expand_groups(common=Common)
 def train(
     method: options.Method = "houlsby:size=64",
-    runs: Annotated[str, options.option(DATA, "--runs", "N", "Runs side by side, or several numbers: 1,16,64.")] = "1",
-    batch_size: Annotated[str, options.option(DATA, "--batch-size", "N", "Rows per step of each run.")] = "32",
+    runs: Annotated[str, DATA.option("N", "Runs side by side, or several numbers: 1,16,64.")] = "1",
+    batch_size: Annotated[str, DATA.option("N", "Rows per step of each run.")] = "32",
     *,
     common: Common,
 ) -> None:
@@ -127,7 +111,7 @@ def train(
 
 
 @app.command()
-@expand_groups(common=NamedTupleOptions(Common))
+@expand_groups(common=Common)
 def serve(method: options.Method = "houlsby:size=64", batch_size: BatchSize = "32", *, common: Common) -> None:
     """Time batches of one task, from token ids to logits.
 
@@ -139,16 +123,13 @@ def serve(method: options.Method = "houlsby:size=64", batch_size: BatchSize = "3
 
 
 @app.command()
-@expand_groups(common=NamedTupleOptions(Common))
+@expand_groups(common=Common)
 def mixed(
     method: options.Method = "lora",
     batch_size: BatchSize = "64",
-    task_count: Annotated[
-        str, options.option(DATA, "--task-count", "N", "Tasks in a batch, or several numbers: 1,32.")
-    ] = "32",
+    task_count: Annotated[str, DATA.option("N", "Tasks in a batch, or several numbers: 1,32.")] = "32",
     loaded: Annotated[
-        str | None,
-        options.option(DATA, "--loaded", "N", "Tasks loaded, or several numbers: 1,1000.  [default: as --task-count]"),
+        str | None, DATA.option("N", "Tasks loaded, or several numbers: 1,1000.  [default: as --task-count]")
     ] = None,
     *,
     common: Common,
@@ -166,9 +147,9 @@ def mixed(
 
 @app.command()
 def host(
-    batch_size: Annotated[int, options.option(DATA, "--batch-size", "N", "Rows of a batch to answer.", min=1)] = 64,
-    task_count: Annotated[int, options.option(DATA, "--task-count", "N", "Tasks in that batch.", min=1)] = 50,
-    run_count: Annotated[int, options.option(DATA, "--run-count", "N", "Runs of a step, of 32 rows each.", min=1)] = 64,
+    batch_size: Annotated[int, DATA.option("N", "Rows of a batch to answer.", min=1)] = 64,
+    task_count: Annotated[int, DATA.option("N", "Tasks in that batch.", min=1)] = 50,
+    run_count: Annotated[int, DATA.option("N", "Runs of a step, of 32 rows each.", min=1)] = 64,
     as_json: output.AsJson = False,
 ) -> None:
     """Time what the host does beside the model, stage by stage: answering a batch, and planning a training step.
@@ -181,23 +162,16 @@ def host(
 
     screen = output.console(as_json)
     found = {"predict": predict_costs(batch_size, task_count), "step": step_costs(run_count)}
-    titles = {
-        "predict": (
-            f"a batch of {batch_size} rows of {counted(task_count, 'task')}, from texts to answers",
-            "µs a row",
-        ),
-        "step": (f"a step of {counted(run_count, 'run')}, planned for CUDA", "µs a run"),
-    }
-    for name, costs in found.items():
-        title, unit = titles[name]
+    batch = f"a batch of {batch_size} rows of {counted(task_count, 'task')}, from texts to answers"
+    step = f"a step of {counted(run_count, 'run')}, planned for CUDA"
+    for title, unit, costs in ((batch, "µs a row", found["predict"]), (step, "µs a run", found["step"])):
         screen.print(f"{title}, without the model's own forward pass\n")
         table = output.table("stage", unit, "Python calls", right=(unit, "Python calls"))
         for one in costs:
             table.add_row(one.stage, f"{one.microseconds:.1f}", f"{one.calls:,}")
         screen.print(table)
         screen.print("")
-    if as_json:
-        output.document({name: [dataclasses.asdict(one) for one in costs] for name, costs in found.items()})
+    output.document({name: [dataclasses.asdict(one) for one in costs] for name, costs in found.items()}, as_json)
 
 
 def _numbers(text: str, option: str) -> list[int]:
@@ -238,17 +212,14 @@ def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common:
             common.out.write_text(json.dumps(results, indent=1) + "\n")
     if common.out is not None:
         screen.print(f"written: {common.out}", style="dim", soft_wrap=True)
-    if common.as_json:
-        output.document(results)
+    output.document(results, common.as_json)
 
 
 def _settings(work: str, method: str, sizes: dict[str, int], common: Common) -> Settings:
-    from dataclasses import fields
-
     from inlay.bench.work import Settings
 
     told = {**common._asdict(), "warmup": common.warmup_steps}
-    named = {field.name: told[field.name] for field in fields(Settings) if told.get(field.name) is not None}
+    named = {field.name: told[field.name] for field in dataclasses.fields(Settings) if told.get(field.name) is not None}
     sizes = {"loaded": sizes["tasks"], **sizes} if "tasks" in sizes else sizes
     return Settings(**{**named, **sizes, "work": work, "method": method}).settled()
 
@@ -265,7 +236,7 @@ def _peers(common: Common) -> list[Peer]:
     return found
 
 
-def _show(screen: Console, found: Mapping[str, Any]) -> None:
+def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
     screen.print(f"{_title(found)}\n")
     table = output.table("", "ms", "quartiles", "ratio", "how", right=("ms", "quartiles", "ratio"))
     for name, one in found["parties"].items():

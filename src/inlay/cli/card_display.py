@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.train_display import decimals
+from inlay.cli.train_display import decimals, metric_table
 from inlay.library import card_facts, card_text
 from inlay.library.card_text import one_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.library.card_text import Card
     from inlay.library.cards import Entry
     from inlay.library.diff import Diff, Place
@@ -29,7 +27,7 @@ _UNKNOWN = "-"
 
 
 def show_list(
-    screen: Console,
+    screen: output.Console,
     entries: Sequence[Entry],
     newest: Sequence[Entry],
     named: Mapping[str, Mapping[str, int]],
@@ -100,7 +98,7 @@ def _deciding(card: Card) -> str:
     return f"{one_line(found[0])} {decimals(found[2])}" if found else _UNKNOWN
 
 
-def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str]], library: str | None) -> None:
+def show_card(screen: output.Console, entry: Entry, versions: Mapping[int, Sequence[str]], library: str | None) -> None:
     """A page about one adapter.
 
     Args:
@@ -130,34 +128,23 @@ def show_card(screen: Console, entry: Entry, versions: Mapping[int, Sequence[str
         screen.print(f"  {one_line(line)}", soft_wrap=True, style="dim")
 
 
-def _metrics(screen: Console, card: Card, found: dict[str, dict[str, float]]) -> None:
+def _metrics(screen: output.Console, card: Card, found: dict[str, dict[str, float]]) -> None:
     _section(screen, "Metrics")
-    splits = [one_line(split) for split in found]
-    table = output.table("", *splits, right=splits)
-    for name in dict.fromkeys(name for one in found.values() for name in one):
-        marked = f"  {one_line(name)} *" if name == card.get("metric") else f"  {one_line(name)}"
-        table.add_row(marked, *(decimals(one[name]) if name in one else "" for one in found.values()))
-    screen.print(table)
+    columns = {one_line(split): metrics for split, metrics in found.items()}
+    screen.print(metric_table(columns, card.get("metric"), indent="  "))
     if card_text.deciding(card):
         screen.print(f"  * {card_text.scored(card)}", style="dim", soft_wrap=True)
 
 
-def _section(screen: Console, title: str) -> None:
+def _section(screen: output.Console, title: str) -> None:
     screen.print(f"\n{title}", style="bold")
 
 
-def _facts(screen: Console, facts: Sequence[tuple[str, str]]) -> None:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", min_width=_NAMES, no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        table.add_row(f"  {name}", one_line(value))
-    screen.print(table)
+def _facts(screen: output.Console, facts: Sequence[tuple[str, str]]) -> None:
+    screen.print(output.grid(((f"  {name}", one_line(value)) for name, value in facts), _NAMES, "dim"))
 
 
-def show_diff(screen: Console, a: Entry, b: Entry, found: Diff) -> None:
+def show_diff(screen: output.Console, a: Entry, b: Entry, found: Diff) -> None:
     """The fields of the cards that differ, then the weights."""
     _section(screen, "Cards")
     if found.fields:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
 from inlay.cli.sweep_display import SweepProgress
-from inlay.cli.train_display import clock, decimals
+from inlay.cli.train_display import decimals, show_done, spent
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.comparison.plan import Part
     from inlay.comparison.runner import ComparisonRunner
     from inlay.comparison.table import Comparison
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 class CompareProgress(SweepProgress):
     """The live table of a sweep, with a metric for every dataset and a line for every baseline."""
 
-    def __init__(self, screen: Console, runner: ComparisonRunner):
+    def __init__(self, screen: output.Console, runner: ComparisonRunner):
         super().__init__(screen, runner)
         self._deciding = {trial.label: trial.data.metric for trial in runner.trials}
 
@@ -34,7 +32,7 @@ class CompareProgress(SweepProgress):
         self.screen.print(f"{event['run']}: {metric} {value}", style="dim", soft_wrap=True)
 
 
-def show_plan(screen: Console, runner: ComparisonRunner) -> None:
+def show_plan(screen: output.Console, runner: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
     for part in runner.parts:
         show_part(screen, part, part.about.name)
@@ -43,10 +41,10 @@ def show_plan(screen: Console, runner: ComparisonRunner) -> None:
     counts = [(methods, "method"), (settings, "setting"), (runner.plan.seeds, "seed"), (len(runner.parts), "dataset")]
     told = ", ".join(counted(count, what) for count, what in counts)
     screen.print(f"comparison: {counted(runner.runs, 'run')}: {told}", soft_wrap=True)
-    show_done(screen, runner)
+    show_done(screen, runner.rows())
 
 
-def show_part(screen: Console, part: Part, name: str, metric: str | None = None) -> None:
+def show_part(screen: output.Console, part: Part, name: str, metric: str | None = None) -> None:
     """One dataset, and what people should know of it.
 
     Args:
@@ -61,17 +59,10 @@ def show_part(screen: Console, part: Part, name: str, metric: str | None = None)
         screen.print(f"  {note}", style="dim", soft_wrap=True)
 
 
-def show_done(screen: Console, runner: ComparisonRunner) -> None:
-    """What need not be run."""
-    done = sum(row.state in ("done", "failed") for row in runner.rows())
-    if done:
-        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
-
-
 _VERBS = {"train": "train", "validation": "validate", "test": "test"}
 
 
-def show_comparison(screen: Console, found: Comparison) -> None:
+def show_comparison(screen: output.Console, found: Comparison) -> None:
     """The table, as wide as the screen allows, and sentences on it."""
     from inlay.comparison import significance
     from inlay.comparison.exports import COST, cells, header, total_name
@@ -79,13 +70,8 @@ def show_comparison(screen: Console, found: Comparison) -> None:
     columns = header(found)
     lines = [cells(found, line) for line in found.lines]
     right = [*COST, total_name(found)]
-    for block in blocks(columns, lines, screen.width):
-        table = output.table(*(columns[i] for i in block), right=right, keep=columns)
-        for line, row in zip(found.lines, lines, strict=True):
-            table.add_row(*(row[i] for i in block), style="bold" if line.is_best else None)
-        screen.print()
-        screen.print(table)
     screen.print()
+    show_blocks(screen, columns, lines, right, [i for i, line in enumerate(found.lines) if line.is_best])
     for note in found.notes:
         screen.print(note, style="red" if " failed: " in note else "yellow", soft_wrap=True)
     told = f"± over {len(found.seeds)} seeds" if len(found.seeds) > 1 else "one seed"
@@ -97,12 +83,26 @@ def show_comparison(screen: Console, found: Comparison) -> None:
             f"no test rows ({names}): validation rows also picked the settings, so scores are slightly optimistic",
             style="dim",
         )
-    seconds = sum(row.seconds for row in found.rows)
-    tokens = sum(row.tokens for row in found.rows)
-    screen.print(f"{clock(seconds)} and {tokens:,} tokens of training; {found.store}", style="dim", soft_wrap=True)
+    screen.print(spent(found.rows, found.store), style="dim", soft_wrap=True)
     screen.print()
     for sentence in found.says:
         screen.print(f"{sentence}.", soft_wrap=True)
+
+
+def show_blocks(
+    screen: output.Console,
+    columns: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    right: Sequence[str],
+    bold: Collection[int] = (),
+) -> None:
+    """Tables that the screen has room for; the lines with these numbers are bold."""
+    for block in blocks(columns, lines, screen.width):
+        table = output.table(*(columns[i] for i in block), right=right, keep=columns)
+        for number, line in enumerate(lines):
+            table.add_row(*(line[i] for i in block), style="bold" if number in bold else None)
+        screen.print(table)
+        screen.print()
 
 
 def blocks(columns: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[list[int]]:

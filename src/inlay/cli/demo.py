@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import demo_page, options, output
+from inlay import metrics
+from inlay.cli import demo_page, info, output
 from inlay.cli.help import OUTPUT, RUNNING
 from inlay.errors import BaseError, DataError
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import Tensor
 
     from inlay.engine.host import Host
@@ -73,12 +73,10 @@ TOLERANCE = 1e-5
 
 
 def demo(
-    out: Annotated[
-        Path, options.option(OUTPUT, "--out", "FOLDER", "The folder for the report, the adapters and the data.")
-    ] = Path("inlay-demo"),
-    quick: Annotated[
-        bool, options.option(RUNNING, "--quick", None, "Train one epoch per task: faster, with lower scores.")
-    ] = False,
+    out: Annotated[Path, OUTPUT.option("FOLDER", "The folder for the report, the adapters and the data.")] = Path(
+        "inlay-demo"
+    ),
+    quick: Annotated[bool, RUNNING.flag("--quick", "Train one epoch per task: faster, with lower scores.")] = False,
     as_json: output.AsJson = False,
 ) -> None:
     """Train three tasks on one base, compare them with full fine-tuning, and write a report.
@@ -100,13 +98,12 @@ def demo(
     found |= {"seconds": round(time.perf_counter() - began, 1), "report": str(out / "report.html")}
     demo_page.write(out / "report.html", found, CHECKS)
     demo_page.show(screen, found, CHECKS)
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
     if not all(found["checks"].values()):
         raise typer.Exit(1)
 
 
-def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: Console) -> dict[str, Any]:
+def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: output.Console) -> dict[str, Any]:
     import torch
 
     from inlay.engine.host import Host
@@ -135,12 +132,12 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
         "mixed": mixed,
         "library": kept,
         "try": f'{_program()} predict {LESSONS[0].name} "where is my parcel" --library {shlex.quote(kept)}',
-        "versions": _versions(),
+        "versions": info.versions("torch", "transformers"),
     }
 
 
 def _one_after_the_other(
-    host: Host, out: Path, quick: bool, screen: Console, library: Library
+    host: Host, out: Path, quick: bool, screen: output.Console, library: Library
 ) -> tuple[dict[str, Result], list[Tensor], dict[str, bool]]:
     """The adapters, the first one's logits before there were others, and whether each later task left them the same."""
     first = LESSONS[0].name
@@ -195,7 +192,7 @@ def _make_run(lesson: Lesson, out: Path, quick: bool, **changes: Any) -> Run:
     return Run(data=data, choose_by="score", label=lesson.label, metric=lesson.metric, epochs=epochs, **how)
 
 
-def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: Console) -> Result:
+def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: output.Console) -> Result:
     """The same rows, epochs and choice of the best epoch, with every weight trained; not kept."""
     name = f"{lesson.name}-full"
     run = _make_run(lesson, out, quick, name=name, method="finetune", lr=lesson.full_lr)
@@ -204,7 +201,7 @@ def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: Console) -
     return result
 
 
-def _train(host: Host, run: Run, screen: Console, library: Library | None = None) -> Result:
+def _train(host: Host, run: Run, screen: output.Console, library: Library | None = None) -> Result:
     from inlay.cli.train_display import Progress
     from inlay.training.api import train
 
@@ -264,7 +261,6 @@ def _task(lesson: Lesson, rows: Mapping[str, int], out: Path, adapter: Result, f
 
 def _entities(file: Path) -> int:
     """How many entities the rows have."""
-    from inlay import metrics
     from inlay.data.source import open_source
 
     return sum(len(metrics.entities(record.fields["tags"])) for record in open_source(file).records())
@@ -296,13 +292,3 @@ def _program() -> str:
     """What to type to run this program: its path, where PATH lacks it because no environment is activated."""
     called = sys.argv[0]
     return "inlay" if shutil.which("inlay") or Path(called).stem != "inlay" else shlex.quote(called)
-
-
-def _versions() -> dict[str, str]:
-    import platform
-    from importlib.metadata import version
-
-    from inlay.version import __version__
-
-    others = {name: version(name) for name in ("torch", "transformers")}
-    return {"inlay": __version__, "python": platform.python_version(), **others}

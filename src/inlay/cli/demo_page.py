@@ -16,7 +16,6 @@ from inlay.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console
 
 SIDES = {"adapter": "adapter", "full": "full fine-tuning"}
 _WIDTH, _HEIGHT = 300, 190
@@ -94,7 +93,7 @@ def page(found: Mapping[str, Any], checks: Mapping[str, str]) -> str:
     return f"<!doctype html>\n<html lang='en'>\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n"
 
 
-def show(screen: Console, found: Mapping[str, Any], checks: Mapping[str, str]) -> None:
+def show(screen: output.Console, found: Mapping[str, Any], checks: Mapping[str, str]) -> None:
     """A summary on the terminal."""
     tasks, mixed = found["tasks"], found["mixed"]
     screen.print(f"\nOne batch: {len(mixed) // len(tasks)} sentences, each sent to all {len(tasks)} tasks\n")

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from inlay.cli import eval_data, options, output
-from inlay.cli.help import DATA
-from inlay.cli.named_adapters import open_library
-from inlay.cli.train_display import decimals
+from inlay.cli.help import DATA, argument
+from inlay.cli.named_adapters import host_with, open_library
+from inlay.cli.train_display import decimals, metric_table
 from inlay.errors import DataError
+from inlay.library.card_text import section
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.data.record import Bad
     from inlay.data.source import Source
     from inlay.engine.host import Host
@@ -24,14 +21,10 @@ if TYPE_CHECKING:
 
 def evaluate(
     name: options.Adapter,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file or folder.")],
+    data: Annotated[str, argument("DATA", "A labelled file or folder.")],
     split: options.Split = None,
-    per_language: Annotated[
-        bool, options.option(DATA, "--per-language", None, "DATA is a folder with a file per language.")
-    ] = False,
-    source_language: Annotated[
-        str, options.option(DATA, "--source-language", "CODE", "The language of the training data.")
-    ] = "en",
+    per_language: Annotated[bool, DATA.flag("--per-language", "DATA is a folder with a file per language.")] = False,
+    source_language: Annotated[str, DATA.option("CODE", "The language of the training data.")] = "en",
     text: options.Text = None,
     pair: options.Pair = None,
     label: options.Label = None,
@@ -50,17 +43,20 @@ def evaluate(
         inlay eval tickets xnli --per-language --json
     """
     from inlay.data.record import Skipped, stop_or_skip
+    from inlay.data.source import open_per_language
 
-    screen = output.console(as_json)
-    eval_data.check([name], library, base, needs_rows=False)
-    sources = _sources(data, per_language, split, format, encoding)
+    screen, store = output.console(as_json), open_library(library)
+    entry = eval_data.check(store, [name], base, needs_rows=False)[name]
+    if per_language:
+        sources = open_per_language(data, format=format, encoding=encoding)
+    else:
+        sources = dict([eval_data.labelled_source(data, split, format, encoding)])
     given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
-    known = open_library(library).find(name)
     for source in sources.values():
-        eval_data.check_columns(known, source, given)
-    host, adapter, entry = eval_data.open_adapter(name, library, base, weights)
+        eval_data.check_columns(entry, source, given)
+    host = host_with(base, weights, store, {name: entry})
     bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
-    found = {key: _evaluate(host, name, adapter.about, source, given, bad, screen) for key, source in sources.items()}
+    found = {key: _evaluate(host, name, entry, source, given, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.note:
         screen.print(bad.note, style="dim", soft_wrap=True)
     trained_on = [key for key, source in sources.items() if _was_trained_on(entry, source, screen)]
@@ -70,27 +66,16 @@ def evaluate(
     else:
         document = {"name": name, **next(iter(found.values())), **({"trained_on": True} if trained_on else {})}
         _show(screen, document, metric)
-    if as_json:
-        output.document(document)
-
-
-def _sources(
-    data: str, per_language: bool, split: str | None, format: str | None, encoding: str | None
-) -> Mapping[str, Source]:
-    from inlay.data.source import open_per_language
-
-    if per_language:
-        return open_per_language(data, format=format, encoding=encoding)
-    return dict([eval_data.labelled_source(data, split, format, encoding)])
+    output.document(document, as_json)
 
 
 def _evaluate(
-    host: Host, name: str, about: Mapping[str, Any], source: Source, given: Mapping[str, str], bad: Bad, screen: Console
+    host: Host, name: str, entry: Entry, source: Source, given: Mapping[str, str], bad: Bad, screen: output.Console
 ) -> dict[str, Any]:
     from inlay.comparison.baselines import majority
     from inlay.engine.evaluate import measure
 
-    examples = eval_data.examples_of(host, name, about, source, given, bad, screen)
+    examples = eval_data.examples_of(host, name, entry, source, given, bad, screen)
     metrics, unknown = measure(host, name, examples)
     if unknown:
         labels = ", ".join(sorted(unknown)[:5])
@@ -101,10 +86,9 @@ def _evaluate(
     return {"rows": len(examples), "metrics": metrics, **baseline}
 
 
-def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
+def _was_trained_on(entry: Entry, source: Source, screen: output.Console) -> bool:
     """Whether these are the rows that it learned from, and a line that says so."""
     from inlay.data.digest import is_same
-    from inlay.library.card_text import section
 
     seen = is_same(source.name, section(entry.card, "files").get("train"))
     if seen:
@@ -114,7 +98,7 @@ def _was_trained_on(entry: Entry, source: Source, screen: Console) -> bool:
 
 
 def _languages(
-    name: str, found: Mapping[str, dict[str, Any]], metric: str, source: str, screen: Console
+    name: str, found: Mapping[str, dict[str, Any]], metric: str, source: str, screen: output.Console
 ) -> dict[str, Any]:
     from inlay.data.languages import means, unknown
 
@@ -139,15 +123,11 @@ def _languages(
     return {"name": name, "metric": metric, "source_language": source, "languages": dict(found), "means": groups}
 
 
-def _show(screen: Console, document: Mapping[str, Any], metric: str) -> None:
+def _show(screen: output.Console, document: Mapping[str, Any], metric: str) -> None:
     guess = document.get("majority")
-    heads = ("value", *(["majority"] if guess else []))
-    table = output.table("", *heads, right=heads)
-    for key, value in document["metrics"].items():
-        always = [decimals(guess["metrics"].get(key, 0.0))] if guess else []
-        table.add_row(f"{key} *" if key == metric else key, decimals(value), *always)
+    columns = {"value": document["metrics"], **({"majority": guess["metrics"]} if guess else {})}
     screen.print(f"{document['name']} on {document['rows']:,} rows\n")
-    screen.print(table)
+    screen.print(metric_table(columns, metric))
     if guess:
         from inlay.comparison.baselines import in_words
 

@@ -1,4 +1,4 @@
-"""An adapter on its base, and the rows it is measured on: what `eval`, `analyze` and reports begin with.
+"""An adapter, and the rows it is measured on: what `eval`, `analyze` and reports begin with.
 
 Without DATA the rows are those that the adapter was validated on, if they are still where its card says.
 """
@@ -9,13 +9,14 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
-from inlay.cli.named_adapters import base_of, kind_of, open_library
+from inlay.cli import options
+from inlay.cli.help import argument
+from inlay.cli.named_adapters import base_of, kind_of
 from inlay.cli.predict_input import as_trained
-from inlay.errors import AdapterError, DataError
+from inlay.errors import DataError
+from inlay.library.card_text import data_name, section, trained_on
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,68 +24,45 @@ if TYPE_CHECKING:
     from inlay.data.record import Bad
     from inlay.data.source import Source
     from inlay.engine.host import Host
-    from inlay.library.adapter import Adapter
-    from inlay.library.ensemble import Ensemble
-    from inlay.library.library import Entry
+    from inlay.library.library import Entry, Library
     from inlay.tasks import Example
 
 _SAMPLE = 200
-Data = Annotated[
-    str | None,
-    typer.Argument(metavar="DATA", help="A labelled file or folder.  [default: the adapter's validation rows]"),
-]
+Data = Annotated[str | None, argument("DATA", "A labelled file or folder.  [default: the adapter's validation rows]")]
 
 
-def open_adapter(
-    name: str,
-    library: str | None = None,
-    base: str | None = None,
-    weights: str | None = None,
-    host: Host | None = None,
-) -> tuple[Host, Adapter | Ensemble, Entry]:
-    """An adapter of the library, loaded under the name it was asked for.
+class Sample(NamedTuple):
+    """Which rows of the data: options of what measures."""
 
-    Args:
-        base: another place of its base; as its card says by default.
-        host: load it here, beside others, and not on a host of its own.
-    """
-    store = open_library(library)
-    entry = store.find(name)
-    place = base_of(base, [entry]) if host is None else None
-    adapter = store.read(entry)
-    from inlay.engine.host import Host
-
-    host = host or Host(place, weights=weights)
-    try:
-        host.load(adapter, name)
-    except AdapterError as error:
-        raise AdapterError(f"{name} was trained on {entry.card.get('base_name', 'another base')}: {error}") from None
-    return host, adapter, entry
+    split: options.Split = None
+    rows: options.Rows = None
+    seed: options.Seed = 0
 
 
 def check(
+    store: Library,
     names: Sequence[str],
-    library: str | None = None,
-    base: str | None = None,
+    base: str | None,
     data: str | None = None,
     split: str | None = None,
     *,
     labelled: bool = True,
     needs_rows: bool = True,
-) -> None:
-    """Refuse adapters, bases, files and columns that are not there, before torch is imported.
+) -> dict[str, Entry]:
+    """The adapters by their names; refuses those, bases, files and columns that are not there, without torch.
 
     Args:
         data: as `read_labelled` takes it, for the first of the adapters.
         needs_rows: that there are none is an error.
     """
-    store = open_library(library)
-    entries = [store.find(name) for name in names]
-    base_of(base, entries)
+    entries = {name: store.find(name) for name in names}
+    first = entries[names[0]]
+    base_of(base, list(entries.values()))
     if data is not None:
-        check_columns(entries[0], labelled_source(data, split)[1], {}, labelled)
+        check_columns(first, labelled_source(data, split)[1], {}, labelled)
     elif needs_rows:
-        _own(entries[0], split, _read_as(entries[0]))
+        _own(first, split)
+    return entries
 
 
 def check_columns(entry: Entry, source: Source, given: Mapping[str, str], labelled: bool = True) -> None:
@@ -118,7 +96,7 @@ def labelled_source(
 def examples_of(
     host: Host,
     name: str,
-    about: Mapping[str, Any],
+    entry: Entry,
     source: Source,
     given: Mapping[str, str],
     bad: Bad,
@@ -128,14 +106,13 @@ def examples_of(
     """A file's rows as an adapter's task reads them.
 
     Args:
-        about: how the adapter came to be.
         given: the columns that the user named: text, pair, label.
     """
     from inlay.data.columns import in_pairs
     from inlay.runs.prepare import read_examples
 
-    columns = as_trained(about, source.columns, given)
-    examples, note = read_examples(source, host.task(name), columns, bad, labelled, in_pairs(about.get("columns")))
+    columns, pairs = as_trained(entry.card, source.columns, given), in_pairs(entry.card.get("columns"))
+    examples, note = read_examples(source, host.task(name), columns, bad, labelled, pairs)
     if note:
         screen.print(note, style="dim", soft_wrap=True)
     return examples
@@ -147,51 +124,47 @@ def read_labelled(
     entry: Entry,
     data: str | None,
     screen: Console,
-    *,
-    split: str | None = None,
-    rows: int | None = None,
-    seed: int = 0,
+    sample: Sample,
     labelled: bool = True,
 ) -> tuple[str, list[Example]]:
     """Where rows to measure an adapter on come from, for people, and the rows.
 
     Args:
         data: a file or folder; None for what the adapter was validated on.
-        rows: so many of them at most, drawn with `seed`, classes in proportion.
+        sample: which of its rows; so many at most, drawn with a seed, classes in proportion.
         labelled: False for texts alone.
     """
     from inlay.data.record import stop
 
     host.task(name)  # without a task there is nothing to read
-    how = dict.fromkeys(("format", "encoding")) if data else _read_as(entry)
-    data, split = (data, split) if data else _own(entry, split, how)
+    how = {} if data else _read_as(entry)
+    data, split = (data, sample.split) if data else _own(entry, sample.split)
     if data is None:
-        where, examples = _held_out(host, entry, split)
+        examples = part_of(entry, own_parts(host, entry), split or "validation")
+        done = "trained on" if split == "train" else "held out"
+        where = f"rows of {data_name(entry.card)} that were {done}"
     else:
         _, source = labelled_source(data, split, **how)
         where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
-        examples = examples_of(host, name, entry.card, source, {}, stop, screen, labelled)
-    return where, _some(examples, rows, seed)
+        examples = examples_of(host, name, entry, source, {}, stop, screen, labelled)
+    return where, _some(examples, sample.rows, sample.seed)
 
 
 def _read_as(entry: Entry) -> dict[str, Any]:
     """How an adapter's own files are read."""
-    from inlay.library.card_text import section
-
     return {key: section(entry.card, "config").get(key) for key in ("format", "encoding")}
 
 
-def _own(entry: Entry, split: str | None, how: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def _own(entry: Entry, split: str | None) -> tuple[str | None, str | None]:
     """The file or folder of an adapter's own rows, and their split in it; None if they were held out of a file."""
     from inlay.data.source import open_splits
-    from inlay.library.card_text import section
 
     config = section(entry.card, "config")
     wanted = split or "validation"
     if file := {"validation": config.get("val"), "test": config.get("test")}.get(wanted):
         return _there(entry, str(file)), None
     data = _there(entry, str(config.get("data") or ""))
-    return (data, wanted) if wanted in open_splits(data, **how) and os.path.isdir(data) else (None, wanted)
+    return (data, wanted) if wanted in open_splits(data, **_read_as(entry)) and os.path.isdir(data) else (None, wanted)
 
 
 def _there(entry: Entry, data: str) -> str:
@@ -203,20 +176,11 @@ def _there(entry: Entry, data: str) -> str:
     return data
 
 
-def _held_out(host: Host, entry: Entry, split: str | None) -> tuple[str, list[Example]]:
-    """The rows that training held out of a file."""
-    from inlay.library.card_text import data_name
-
-    examples = part_of(entry, own_parts(host, entry), split or "validation")
-    return f"rows of {data_name(entry.card)} that were {'trained on' if split == 'train' else 'held out'}", examples
-
-
 def own_parts(host: Host, entry: Entry) -> dict[str, list[Example]]:
     """Split -> the rows of a training, drawn again, since all follows from the settings and the seed.
 
     There are no validation rows where an adapter, or its members, learned from all rows.
     """
-    from inlay.library.card_text import data_name, section, trained_on
     from inlay.runs.prepare import prepare
     from inlay.runs.run import from_config
 
@@ -234,8 +198,6 @@ def own_parts(host: Host, entry: Entry) -> dict[str, list[Example]]:
 
 def part_of(entry: Entry, parts: Mapping[str, list[Example]], split: str) -> list[Example]:
     """One of them; an error if it is not there."""
-    from inlay.library.card_text import data_name
-
     if split in parts:
         return parts[split]
     if split == "validation":

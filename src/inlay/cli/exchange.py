@@ -6,21 +6,20 @@ only its shape says where their tensors belong.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from inlay.cli import option_checks, options, output
-from inlay.cli.help import METHOD, OUTPUT
-from inlay.cli.named_adapters import base_of, open_library
+from inlay.cli.help import METHOD, OUTPUT, argument
+from inlay.cli.named_adapters import base_of, document_of, open_library
 from inlay.errors import LibraryError
+from inlay.library.card_text import size
 
 if TYPE_CHECKING:
-    from inlay.base.load import Base
     from inlay.library.cards import Entry
     from inlay.library.library import Library
 
@@ -31,26 +30,25 @@ _BASES = ("base_model_name_or_path", "model_name")
 Name = Annotated[str | None, options.name("The name to save it under.  [default: the name it comes with]")]
 Dtype = Annotated[
     str | None,
-    options.option(
-        *(OUTPUT, "--dtype", "DTYPE"),
+    OUTPUT.option(
+        "DTYPE",
         "float16 (half the size) or float32.  [default: unchanged]",
         check=option_checks.one_of("dtype", ("float16", "float32")),
     ),
 ]
-Repo = Annotated[str, typer.Argument(metavar="REPO", help="A hub repository: owner/name.")]
-Revision = Annotated[
-    str | None, options.option(OUTPUT, "--revision", "REVISION", "A branch, tag or commit.  [default: main]")
-]
+Repo = Annotated[str, argument("REPO", "A hub repository: owner/name.")]
+Revision = Annotated[str | None, OUTPUT.option("REVISION", "A branch, tag or commit.  [default: main]")]
 
 
 def export(
     ref: options.Adapter,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
+    folder: Annotated[Path, argument("FOLDER", "A new or empty folder.")],
     format: Annotated[
         str,
-        options.option(
-            *(OUTPUT, "--as", "KIND"),
+        OUTPUT.option(
+            "KIND",
             f"Who will load it: {options.either(FORMATS)}.",
+            name="--as",
             check=option_checks.one_of("format", FORMATS),
         ),
     ] = "inlay",
@@ -68,7 +66,6 @@ def export(
         inlay library export tickets@prod for-peft --as peft
     """
     from inlay.interop import exported
-    from inlay.library.card_text import size
 
     screen, store = output.console(as_json), open_library(library)
     entry = store.find(ref)
@@ -84,8 +81,7 @@ def export(
     sizes = {name: (folder / name).stat().st_size for name in names}
     shown = ", ".join(f"{name} ({size(number)})" for name, number in sizes.items())
     screen.print(f"{entry.ref} exported to {folder}: {shown}", soft_wrap=True)
-    if as_json:
-        output.document({"ref": entry.ref, "folder": str(folder), "format": format, "files": sizes})
+    output.document({"ref": entry.ref, "folder": str(folder), "format": format, "files": sizes}, as_json)
 
 
 def _fill_as(
@@ -95,9 +91,10 @@ def _fill_as(
     from inlay.library.model_card import render_model_card
 
     named = base_of(base, [entry])
+    from inlay.base.load import load
     from inlay.interop.exchange import without_head
 
-    adapter, loaded = store.read_adapter(entry, "exported"), _load(named)
+    adapter, loaded = store.read_adapter(entry, "exported"), load(named, device="cpu")
     adapter = adapter if dtype is None else adapter.to(dtype)
     adapter = without_head(adapter) if headless else adapter
 
@@ -109,12 +106,10 @@ def _fill_as(
 
 
 def import_(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A folder written by Inlay, peft or AdapterHub; or a file.")
-    ],
+    path: Annotated[Path, argument("PATH", "A folder written by Inlay, peft or AdapterHub; or a file.")],
     name: Name = None,
     base: Annotated[
-        str | None, options.option(METHOD, "--base", "BASE", f"{options.BASE}  [default: the one named in the folder]")
+        str | None, METHOD.option("BASE", f"{options.BASE}  [default: the one named in the folder]")
     ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
@@ -153,19 +148,16 @@ def _from_peer(store: Library, folder: Path, name: str, base: str | None) -> Ent
     named = base or _named_base(folder)
     if named is None:
         raise LibraryError(f"{folder} does not say for which base it is; pass --base")
-    loaded = _load(named)
+    from inlay.base.load import load
+
+    loaded = load(named, device="cpu")
     adapter = _peer(format).read(folder, loaded)
     head = sum(tensor.numel() for key, tensor in adapter.tensors.items() if key.startswith("head."))
     count = sum(tensor.numel() for tensor in adapter.tensors.values()) - head
     whole = loaded.sites.size
     parameters = {"adapter": count, "head": head, "share_of_base": count / whole}
-    about: dict[str, Any] = {
-        "base_name": str(loaded.name),
-        "base_parameters": whole,
-        "parameters": parameters,
-        "source": format,
-    }
-    return store.put(adapter, name, **about)
+    base_name = str(loaded.name)
+    return store.put(adapter, name, base_name=base_name, base_parameters=whole, parameters=parameters, source=format)
 
 
 def _named_base(folder: Path) -> str | None:
@@ -184,32 +176,19 @@ def _name_of(path: Path) -> str:
 
 
 def _peer(format: str) -> Any:
-    import importlib
-
     return importlib.import_module(f"inlay.interop.{format}")
 
 
-def _load(name: str | None) -> Base:
-    from inlay.base.load import load
-
-    return load(name, device="cpu")
-
-
 def _kept(entry: Entry, store: Library, as_json: bool) -> None:
-    from inlay.library.card_text import size
-
     screen = output.console(as_json)
     screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) saved to {store.root}", soft_wrap=True)
-    if as_json:
-        output.document({**entry.card, "aliases": list(entry.aliases)})
+    output.document(document_of(entry), as_json)
 
 
 def push(
     ref: options.Adapter,
     repo: Repo,
-    private: Annotated[
-        bool, options.option(OUTPUT, "--private", None, "Make the repository private if it is new.")
-    ] = False,
+    private: Annotated[bool, OUTPUT.flag("--private", "Make the repository private if it is new.")] = False,
     revision: Revision = None,
     dtype: Dtype = None,
     library: options.Library = None,
@@ -230,8 +209,7 @@ def push(
     place = hub.push(files, repo, private=private, revision=revision, message=message)
     screen.print(f"{entry.ref} pushed to {place.url} (commit {place.commit[:12]})", soft_wrap=True)
     screen.print(f"to download it: inlay library pull {repo}", style="dim", soft_wrap=True)
-    if as_json:
-        output.document({"ref": entry.ref, "repo": repo, "commit": place.commit, "url": place.url})
+    output.document({"ref": entry.ref, "repo": repo, "commit": place.commit, "url": place.url}, as_json)
 
 
 def pull(

@@ -12,7 +12,9 @@ import typer
 
 from inlay.cli import options, output
 from inlay.cli.help import METHOD, OUTPUT, App
-from inlay.errors import AdapterError
+from inlay.cli.named_adapters import base_of, host_with, open_library, split_names
+from inlay.library.card_text import size
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     from inlay.engine.host import Host
@@ -21,24 +23,17 @@ app = App("Export adapters for other programs: as ONNX, or as a plain Hugging Fa
 
 Tokenizer = Annotated[
     bool,
-    options.option(
-        OUTPUT,
-        "--tokenizer/--no-tokenizer",
-        None,
-        "Write the base's tokenizer too.  [default: yes]",
-        show_default=False,
-    ),
+    OUTPUT.flag("--tokenizer/--no-tokenizer", "Write the base's tokenizer too.  [default: yes]", show_default=False),
 ]
 
 
 @app.command()
 def onnx(
-    tasks: Annotated[str, options.option(METHOD, "--tasks", "NAMES", "The adapters, in task_id order: sms,topic@2.")],
-    out: Annotated[Path, options.option(OUTPUT, "--out", "FILE", "The graph: FILE.onnx.")],
-    opset: Annotated[int, options.option(OUTPUT, "--opset", "N", "The version of ONNX's operators.", min=18)] = 18,
+    tasks: Annotated[str, METHOD.option("NAMES", "The adapters, in task_id order: sms,topic@2.")],
+    out: Annotated[Path, OUTPUT.option("FILE", "The graph: FILE.onnx.")],
+    opset: Annotated[int, OUTPUT.option("N", "The version of ONNX's operators.", min=18)] = 18,
     external_data: Annotated[
-        bool,
-        options.option(OUTPUT, "--external-data", None, "Put the weights in a separate file; always done above 2 GB."),
+        bool, OUTPUT.flag("--external-data", "Put the weights in a separate file; always done above 2 GB.")
     ] = False,
     tokenizer: Tokenizer = True,
     overwrite: options.Overwrite = False,
@@ -52,13 +47,11 @@ def onnx(
         inlay export onnx --tasks tickets,tone --out tasks.onnx
         inlay export onnx --tasks tickets@prod --out tickets.onnx --no-tokenizer --overwrite
     """
-    names = [name for name in (part.strip() for part in tasks.split(",")) if name]
-    if not names:
+    if not options.listed(tasks):
         raise typer.BadParameter("--tasks names no adapter; expected one or several, such as sms or sms,topic@2")
-    screen = output.console(as_json)
+    screen, names = output.console(as_json), split_names(tasks)
     host = _host(names, base, library)
     from inlay.interop.onnx import export
-    from inlay.library.card_text import size
 
     screen.print(f"tracing {host.base.name}; this takes a while", style="dim", soft_wrap=True)
     done = export(host, names, out, opset=opset, tokenizer=tokenizer, external_data=external_data, overwrite=overwrite)
@@ -66,24 +59,20 @@ def onnx(
     for task in done.tasks:
         table.add_row(str(task["id"]), task["name"], task["output"], _few(task["labels"]))
     screen.print(table)
-    screen.print(
-        f"\n{out}: {size(done.bytes)} (base {size(done.base_bytes)}, "
-        f"{len(names)} task{'s' * (len(names) > 1)} {size(done.adapter_bytes)})",
-        soft_wrap=True,
-    )
+    parts = f"base {size(done.base_bytes)}, {counted(len(names), 'task')} {size(done.adapter_bytes)}"
+    screen.print(f"\n{out}: {size(done.bytes)} ({parts})", soft_wrap=True)
     if done.files[1:]:
         screen.print(f"also written: {', '.join(done.files[1:])}", style="dim", soft_wrap=True)
     screen.print(f"largest difference from the host in ONNX Runtime: {done.difference:.1e}")
-    if as_json:
-        sizes = {"bytes": done.bytes, "base_bytes": done.base_bytes, "adapter_bytes": done.adapter_bytes}
-        found = {"out": str(out), "files": done.files, **sizes, "opset": opset, "difference": done.difference}
-        output.document({**found, "tasks": done.tasks})
+    sizes = {"bytes": done.bytes, "base_bytes": done.base_bytes, "adapter_bytes": done.adapter_bytes}
+    found = {"out": str(out), "files": done.files, **sizes, "opset": opset, "difference": done.difference}
+    output.document({**found, "tasks": done.tasks}, as_json)
 
 
 @app.command()
 def merged(
     name: options.Adapter,
-    out: Annotated[Path, options.option(OUTPUT, "--out", "FOLDER", "A new folder.")],
+    out: Annotated[Path, OUTPUT.option("FOLDER", "A new folder.")],
     without_head: options.WithoutHead = False,
     tokenizer: Tokenizer = True,
     base: options.TrainedBase = None,
@@ -100,24 +89,17 @@ def merged(
     """
     host = _host([name], base, library)
     from inlay.interop.merge import merge
-    from inlay.library.card_text import size
 
     done = merge(host, name, out, without_head=without_head, tokenizer=tokenizer)
     screen = output.console(as_json)
     screen.print(f"{out}: {done.model}, {size(done.bytes)}", soft_wrap=True)
     screen.print(f"largest difference from the host in transformers: {done.difference:.1e}")
-    if as_json:
-        found = {"out": str(out), "model": done.model, "bytes": done.bytes, "difference": done.difference}
-        output.document({"name": name, **found})
+    found = {"out": str(out), "model": done.model, "bytes": done.bytes, "difference": done.difference}
+    output.document({"name": name, **found}, as_json)
 
 
 def _host(names: list[str], base: str | None, library: str | None) -> Host:
     """The base in fp32 on the CPU, with these adapters under the names they were asked by."""
-    from inlay.cli.named_adapters import base_of, host_with, open_library
-
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise AdapterError(f"{twice} is named twice")
     store = open_library(library)
     entries = {name: store.find(name) for name in names}
     for entry in entries.values():

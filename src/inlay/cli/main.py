@@ -7,6 +7,7 @@ Each command is a function in a file of its own. Modules here import neither tor
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib
 import os
 import signal
@@ -43,35 +44,31 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Command -> where it is, and a line on it; imported when it is asked for."""
 
 
-class _Lazy(dict[str, Any]):
+@functools.cache
+def _command(name: str) -> Any:
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    imported = importlib.import_module(f"inlay.cli.{module}")
+    found = getattr(imported, attribute)
+    if not isinstance(found, App):
+        alone = App()
+        alone.command(name, cls=getattr(imported, "COMMAND", Command))(found)
+        found = alone
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+class _Lazy(Mapping[str, Any]):
     """The commands, each made when somebody looks at it."""
 
-    def __missing__(self, name: str) -> Any:
-        module, _, attribute = COMMANDS[name][0].partition(":")
-        imported = importlib.import_module(f"inlay.cli.{module}")
-        found = getattr(imported, attribute)
-        if not isinstance(found, App):
-            alone = App()
-            alone.command(name, cls=getattr(imported, "COMMAND", Command))(found)
-            found = alone
-        self[name] = typer.main.get_command(found)
-        self[name].name = name
-        return self[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in COMMANDS else default
+    def __getitem__(self, name: str) -> Any:
+        return _command(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
 
-    def keys(self) -> Any:
-        return COMMANDS.keys()
-
-    def items(self) -> Any:
-        return [(name, self[name]) for name in COMMANDS]
-
-    def values(self) -> Any:
-        return [self[name] for name in COMMANDS]
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 class _Root(Commands):

@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from inlay import registry
+from inlay.base.places import locate
+from inlay.cli.options import listed
+from inlay.config import split_spec
 from inlay.errors import AdapterError, InlayError, LibraryError
 
 if TYPE_CHECKING:
@@ -52,11 +56,19 @@ def open_library(root: str | None) -> Library:
     return store
 
 
+def versions_of(library: Library, name: str) -> dict[int, list[str]]:
+    """The versions of a name, ascending, with their aliases."""
+    named = library.aliases(name, skip_damaged=True)
+    return {v: [alias for alias in sorted(named) if named[alias] == v] for v in library.versions(name)}
+
+
+def document_of(entry: Entry) -> dict[str, Any]:
+    """An adapter as JSON: its card, and its aliases."""
+    return {**entry.card, "aliases": list(entry.aliases)}
+
+
 def kind_of(spec: str) -> str:
     """The kind of a task; imports torch only for a task from another package."""
-    from inlay import registry
-    from inlay.config import split_spec
-
     name = split_spec(spec)[0]
     if name in registry.tasks.own_names():
         return name
@@ -66,10 +78,6 @@ def kind_of(spec: str) -> str:
 
 class Predictor(Protocol):
     """What answers, in three steps that different threads may take: a host, or a service."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The adapters that can be asked."""
 
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
         """What `run` takes."""
@@ -90,28 +98,23 @@ class HostPredictor:
             how: the options of `Host.predict`.
         """
         from inlay.base.load import load_tokenizer
+        from inlay.engine import predict
         from inlay.engine.answer_options import AnswerOptions
 
-        self.names, self._host, self._options = host.names, host, AnswerOptions(**how)
+        self._host, self._options, self._steps = host, AnswerOptions(**how), predict
         self._tokenizer = copy.deepcopy(load_tokenizer(host.base))  # truncation is a state in it: one for this thread
 
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
         """Rows of token ids."""
-        from inlay.engine.predict import encode
-
-        return encode(self._host, requests, self._tokenizer)
+        return self._steps.encode(self._host, requests, self._tokenizer)
 
     def run(self, encoded: Any) -> Any:
         """Logits."""
-        from inlay.engine.predict import run
-
-        return run(self._host, encoded)
+        return self._steps.run(self._host, encoded)
 
     def decode(self, encoded: Any, ran: Any) -> Sequence[Answer]:
         """Answers."""
-        from inlay.engine.predict import decode
-
-        return decode(self._host, encoded, ran, self._options)
+        return self._steps.decode(self._host, encoded, ran, self._options)
 
 
 def find_in_library(library: Library, names: str, before: Sequence[str]) -> dict[str, NamedAdapter]:
@@ -124,20 +127,22 @@ def find_in_library(library: Library, names: str, before: Sequence[str]) -> dict
         if card["head"] is None or kind in ("", "mlm"):
             raise AdapterError(f"{name} cannot predict: it has no head that gives answers")
         chosen[name] = NamedAdapter(entry.version, entry.sha256, card["task"], kind, card["labels"], card, entry)
-    bases = {one.about["base"].partition("+")[0]: name for name, one in chosen.items()}
+    _check_one_base({name: one.about for name, one in chosen.items()})
+    return chosen
+
+
+def _check_one_base(cards: Mapping[str, Mapping[str, Any]]) -> None:
+    bases = {card["base"].partition("+")[0]: name for name, card in cards.items()}
     if len(bases) > 1:
         both = list(bases.items())[:2]
-        called = ", ".join(f"{chosen[name].about.get('base_name', '')} {base}".strip() for base, name in both)
+        called = ", ".join(f"{cards[name].get('base_name', '')} {base}".strip() for base, name in both)
         raise AdapterError(
             f"{both[0][1]} and {both[1][1]} belong to different bases ({called}); run them one at a time"
         )
-    return chosen
 
 
 def base_of(base: str | None, entries: Sequence[Entry]) -> str | None:
     """The base that is named, else the one that a card names; a folder must be there."""
-    from inlay.base.places import locate
-
     found = base or next((str(one.card["base_name"]) for one in entries if one.card.get("base_name")), None)
     if found is not None:
         locate(found)
@@ -163,6 +168,7 @@ def faster_weights(entries: Sequence[Entry]) -> str | None:
 
 def host_with(base: str | None, weights: str | None, library: Library, chosen: Mapping[str, Entry], **how: Any) -> Host:
     """The base with the adapters on it, each under the name it was asked by."""
+    _check_one_base({name: entry.card for name, entry in chosen.items()})
     adapters = {name: library.read(entry) for name, entry in chosen.items()}
     from inlay.engine.host import Host
 
@@ -209,11 +215,6 @@ class _ServicePredictor:
     """Adapter -> the kind of its task."""
     how: Mapping[str, Any]
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The adapters that can be asked."""
-        return tuple(self.kinds)
-
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
         """A service does that."""
         return requests
@@ -252,11 +253,16 @@ def _given(example: Example) -> dict[str, Any]:
 def _refs(names: str, before: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Every name that is asked for, and with the version that a command began with, if it did."""
     versions = {name: version for name, version, _ in (line.split() for line in before)}
-    seen = set()
-    for name in filter(None, (part.strip() for part in names.split(","))):
-        if name in seen:
-            raise AdapterError(f"{name} is named twice")
-        seen.add(name)
+    for name in split_names(names):
         yield name, f"{name}@{versions[name]}" if name in versions and "@" not in name else name
-    if not seen:
-        raise AdapterError(f"{names!r} names no adapter; expected one or several, such as sms or sms,topic@2")
+
+
+def split_names(text: str) -> list[str]:
+    """The adapters that are asked for, none of them twice."""
+    names = listed(text)
+    if not names:
+        raise AdapterError(f"{text!r} names no adapter; expected one or several, such as sms or sms,topic@2")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise AdapterError(f"{twice} is named twice")
+    return names

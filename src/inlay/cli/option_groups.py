@@ -1,7 +1,8 @@
 """Options that several commands have in common, handed to a command as one argument.
 
 A group is declared once; `@expand_groups(how=GROUP)` puts its options in the place of the command's parameter `how`,
-and calls the command with what the group makes of their values.
+and calls the command with what the group makes of their values. A NamedTuple whose fields are declared as options is a
+group, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class OptionGroup(Protocol):
         """What the command gets for their values."""
 
 
-class NamedTupleOptions:
+class _Fields:
     """The fields of a NamedTuple as options; the command gets the tuple."""
 
     def __init__(self, kind: Any):
@@ -44,8 +45,11 @@ def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-def expand_groups(**groups: OptionGroup) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def expand_groups(**kinds: OptionGroup | type[tuple[Any, ...]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameters named here by the options of their groups."""
+    groups: dict[str, OptionGroup] = {
+        key: _Fields(kind) if isinstance(kind, type) else kind for key, kind in kinds.items()
+    }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name not in groups]

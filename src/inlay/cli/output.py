@@ -12,7 +12,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,8 @@ from inlay.screen import GAP as GAP
 from inlay.screen import table as table
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console as Console
+    from rich.table import Table
 
 AsJson = Annotated[
     bool,
@@ -68,8 +69,10 @@ def console(as_json: bool = False, quiet: bool = False) -> Console:
     return screen.console(stderr=as_json, quiet=quiet)
 
 
-def document(value: object) -> None:
-    """Write the JSON document; what JSON leaves as it is and a terminal would obey is escaped as well."""
+def document(value: object, as_json: bool) -> None:
+    """Write the JSON document, if it was asked for; what JSON leaves as it is and a terminal would obey is escaped."""
+    if not as_json:
+        return
     text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
     typer.echo(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
@@ -81,6 +84,18 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def grid(rows: Iterable[tuple[str, str]], width: int = 0, style: str = "") -> Table:
+    """Two columns without lines; the first is never folded."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2))
+    made.add_column(no_wrap=True, min_width=width, style=style)
+    made.add_column(overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def fold(items: Sequence[str], width: int, comma: str = ", ") -> str:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from inlay.cli import option_checks, options, output
 from inlay.cli.help import METHOD, usage
+from inlay.config import split_list, split_spec
 from inlay.errors import InlayError, SpecError
 from inlay.heads import HEADS
+from inlay.registry import methods
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.bank.delta import Method
     from inlay.base.sites import Sites
 
@@ -22,29 +22,24 @@ TASKS = 100
 def params(
     shape: Annotated[
         str,
-        options.option(
-            *(METHOD, "--shape", "SHAPE"),
+        METHOD.option(
+            "SHAPE",
             f"{options.either(option_checks.SHAPES)}; or a folder with a config.json.",
             check=option_checks.shape,
         ),
     ] = "bert-base",
     method: Annotated[
         list[str] | None,
-        options.option(
-            *(METHOD, "--method", "SPEC"),
+        METHOD.option(
+            "SPEC",
             "A method such as houlsby:size=64, or several separated by commas. Repeatable.  [default: every method]",
             check=option_checks.methods,
         ),
     ] = None,
     head: Annotated[
-        str | None,
-        options.option(
-            METHOD, "--head", "HEAD", f"Count a head too: {options.either(HEADS)}.", check=option_checks.head
-        ),
+        str | None, METHOD.option("HEAD", f"Count a head too: {options.either(HEADS)}.", check=option_checks.head)
     ] = None,
-    labels: Annotated[
-        int | None, options.option(METHOD, "--labels", "N", "The number of labels.  [default: 2]", min=1)
-    ] = None,
+    labels: Annotated[int | None, METHOD.option("N", "The number of labels.  [default: 2]", min=1)] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Count the parameters that methods train. Needs no weights.
@@ -67,13 +62,10 @@ def params(
         _show(screen, found, sites)
     for note in notes:
         screen.print(note, style="dim")
-    if as_json:
-        output.document(found[0] if method and len(found) == 1 else found)
+    output.document(found[0] if method and len(found) == 1 else found, as_json)
 
 
 def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:
-    from inlay.config import split_list, split_spec
-    from inlay.registry import methods
 
     if not specs:
         return methods.names()
@@ -127,7 +119,7 @@ def _head(kind: str, labels: int, sites: Sites) -> dict[str, Any]:
     return {"kind": kind, "labels": labels, "parameters": sum(p.numel for p in params_of([part]).values())}
 
 
-def _show(screen: Console, found: Sequence[Mapping[str, Any]], sites: Sites) -> None:
+def _show(screen: output.Console, found: Sequence[Mapping[str, Any]], sites: Sites) -> None:
     screen.print(f"{found[0]['shape']}: {sites.size:,} parameters, {sites.layers} layers of width {sites.hidden}\n")
     cells = [
         (output.fold(one["method"].split(","), 28, ","), f"{one['total']:,}", output.percent(one["share_of_base"]))

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from inlay.base.places import locate
 from inlay.cli import option_checks, options, output, preflight
 from inlay.cli.help import DATA, METHOD, RUNNING, TRAINING
 from inlay.library.card_text import size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.bank.delta import Method
     from inlay.base.sites import Sites
 
@@ -21,27 +20,24 @@ GB = 10**9
 
 
 def plan(
-    task_count: Annotated[int, options.option(DATA, "--task-count", "N", "How many tasks.", min=1)],
-    rows: Annotated[int, options.option(DATA, "--rows-per-task", "N", "Training rows per task.", min=1)] = 5000,
-    tokens: Annotated[int, options.option(DATA, "--tokens-per-row", "N", "Average tokens per row.", min=1)] = 32,
-    epochs: Annotated[int, options.option(TRAINING, "--epochs", "N", "Passes over the data.", min=1)] = 5,
-    labels: Annotated[int, options.option(METHOD, "--labels", "N", "The number of labels.", min=1)] = 2,
+    task_count: Annotated[int, DATA.option("N", "How many tasks.", min=1)],
+    rows: Annotated[int, DATA.option("N", "Training rows per task.", name="--rows-per-task", min=1)] = 5000,
+    tokens: Annotated[int, DATA.option("N", "Average tokens per row.", name="--tokens-per-row", min=1)] = 32,
+    epochs: Annotated[int, TRAINING.option("N", "Passes over the data.", min=1)] = 5,
+    labels: Annotated[int, METHOD.option("N", "The number of labels.", min=1)] = 2,
     base: options.Base = None,
     shape: Annotated[
         str | None,
-        options.option(
-            *(METHOD, "--shape", "SHAPE"),
-            f"A shape instead of a base: {options.either(option_checks.SHAPES)}.",
-            check=option_checks.shape,
+        METHOD.option(
+            "SHAPE", f"A shape instead of a base: {options.either(option_checks.SHAPES)}.", check=option_checks.shape
         ),
     ] = None,
     method: options.Method = "houlsby",
     device_memory: Annotated[
-        float | None,
-        options.option(*(RUNNING, "--device-memory", "GB"), "Device memory.  [default: the measured machine's]"),
+        float | None, RUNNING.option("GB", "Device memory.  [default: the measured machine's]")
     ] = None,
     measure: Annotated[
-        bool, options.option(RUNNING, "--measure", None, "Measure this machine first; later plans reuse the result.")
+        bool, RUNNING.flag("--measure", "Measure this machine first; later plans reuse the result.")
     ] = False,
     as_json: output.AsJson = False,
 ) -> None:
@@ -71,14 +67,8 @@ def plan(
     speeds = figures.known(name, made.spec)
     if measure:
         say = output.console(as_json=True)
-        speeds = figures.measure(
-            base or figures.default_base(),
-            shape,
-            sites,
-            made.spec,
-            task_count,
-            lambda line: say.print(line, style="dim"),
-        )
+        where = (base or figures.default_base(), shape, sites)
+        speeds = figures.measure(*where, made.spec, task_count, lambda line: say.print(line, style="dim"))
         if figures.keep(speeds) is None:
             say.print("not saved for later plans: the cache is off or cannot be written", style="dim")
     found = answer(question, name, sites, speeds)
@@ -87,8 +77,7 @@ def plan(
         other = f"these are speeds of an {speeds.machine} ({speeds.source}), not of this machine; --measure gets those"
         screen.print(other, style="yellow", soft_wrap=True)
     _show(screen, found)
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
     if not found["fits"]:
         raise typer.Exit(1)
 
@@ -96,7 +85,6 @@ def plan(
 def _settle(base: str | None, shape: str | None, spec: str) -> tuple[str, Sites, Method]:
     """The base's name and shape, and the method."""
     from inlay.bank.delta import parse
-    from inlay.base.places import locate
     from inlay.base.shapes import sites_of, sites_of_base
     from inlay.bench.figures import default_base
 
@@ -125,7 +113,7 @@ def _answer(found: Mapping[str, Any]) -> str:
     return f"nothing can be trained: a run takes {size(training['bytes_per_run'])}, too much for {where}"
 
 
-def _show(screen: Console, found: Mapping[str, Any]) -> None:
+def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
     screen.print(found["answer"])
     for way in found["would_fit"]:
         screen.print(f"  instead: {way}")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import option_checks, options, output, predict_display
-from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING
+from inlay.cli import option_checks, options, output, predict_display, preflight, resumable_output
+from inlay.cli.help import DATA, METHOD, OUTPUT, RARE, RUNNING, argument
 from inlay.cli.named_adapters import (
     HostPredictor,
     NamedAdapter,
@@ -31,12 +31,13 @@ from inlay.cli.named_adapters import (
     host_with,
     open_library,
 )
+from inlay.cli.pipeline import answer_all
+from inlay.cli.predict_input import InputRow, of_arguments, of_file, of_lines, of_stdin
+from inlay.cli.predict_job import ANSWERS, PredictJob
 from inlay.errors import InlayError, RunError
 from inlay.version import __version__
 
 if TYPE_CHECKING:
-    from inlay.cli.predict_input import InputRow, InputRows
-    from inlay.cli.predict_job import PredictJob
     from inlay.cli.resumable_output import OutputParts
     from inlay.library.library import Entry, Library
     from inlay.tasks import Answer
@@ -46,68 +47,48 @@ _MUCH = 64 * 1024
 
 
 def predict(
-    names: Annotated[str, typer.Argument(metavar="NAMES", help="One or several adapters: sms, or sms,topic@2.")],
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="The texts.  [default: the lines of stdin]")
-    ] = None,
+    names: Annotated[str, argument("NAMES", "One or several adapters: sms, or sms,topic@2.")],
+    texts: Annotated[list[str] | None, argument("TEXT", "The texts.  [default: the lines of stdin]")] = None,
     file: Annotated[
-        str | None,
-        options.option(
-            DATA, "--file", "FILE", "A file of texts in any format; - reads lines or JSON lines from stdin."
-        ),
+        str | None, DATA.option("FILE", "A file of texts in any format; - reads lines or JSON lines from stdin.")
     ] = None,
     text: options.Text = None,
     pair: Annotated[
         str | None,
-        options.option(
-            *(DATA, "--pair", "TEXT|COLUMN"),
-            "The second text, or the context of a question; with --file, its column.",
-        ),
+        DATA.option("TEXT|COLUMN", "The second text, or the context of a question; with --file, its column."),
     ] = None,
     label: Annotated[
-        str | None,
-        options.option(
-            DATA, "--label", "COLUMN", "The column with the labels, so that it is not mistaken for the text."
-        ),
+        str | None, DATA.option("COLUMN", "The column with the labels, so that it is not mistaken for the text.")
     ] = None,
     keep: Annotated[
-        str | None,
-        options.option(
-            DATA, "--keep", "COLUMNS", "Columns of --file to copy to the output: a,b or none.  [default: all]"
-        ),
+        str | None, DATA.option("COLUMNS", "Columns of --file to copy to the output: a,b or none.  [default: all]")
     ] = None,
     format: options.Format = None,
     encoding: options.Encoding = None,
     skip_bad_rows: options.SkipBadRows = False,
     base: options.TrainedBase = None,
-    top_k: Annotated[int | None, options.option(METHOD, "--top-k", "N", "Keep the N best scores.", min=1)] = None,
+    top_k: Annotated[int | None, METHOD.option("N", "Keep the N best scores.", min=1)] = None,
     threshold: Annotated[
         str | None,
-        options.option(
-            *(METHOD, "--threshold", "P"),
+        METHOD.option(
+            "P",
             "Give no label below this score (abstain); uncertainty=P: where the members of an ensemble disagree more.",
             check=option_checks.threshold,
         ),
     ] = None,
-    raw: Annotated[bool, options.option(METHOD, "--raw", None, "Give uncalibrated scores.")] = False,
+    raw: Annotated[bool, METHOD.flag("--raw", "Give uncalibrated scores.")] = False,
     url: Annotated[
         str | None,
-        options.option(
-            RUNNING, "--url", "URL", "Send the texts to a running service. INLAY_KEY holds its key, if it needs one."
-        ),
+        RUNNING.option("URL", "Send the texts to a running service. INLAY_KEY holds its key, if it needs one."),
     ] = None,
     weights: options.Weights = None,
-    resume: Annotated[bool, options.option(RUNNING, "--resume", None, "Continue an unfinished --out.")] = False,
+    resume: Annotated[bool, RUNNING.flag("--resume", "Continue an unfinished --out.")] = False,
     out: Annotated[
-        Path | None,
-        options.option(OUTPUT, "--out", "FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet."),
+        Path | None, OUTPUT.option("FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet.")
     ] = None,
     overwrite: options.Overwrite = False,
     raw_csv: Annotated[
-        bool,
-        options.option(
-            RARE, "--raw-csv", None, "Write CSV cells unchanged, even if a spreadsheet would run them as formulas."
-        ),
+        bool, RARE.flag("--raw-csv", "Write CSV cells unchanged, even if a spreadsheet would run them as formulas.")
     ] = False,
     library: options.Library = None,
     as_json: output.AsJson = False,
@@ -119,18 +100,21 @@ def predict(
         inlay predict tickets --file new.csv --text message --out answers.csv
     """
     given = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name is not None}
-    _check_usage(texts, file, {"--format": format, "--text": text, "--label": label, "--keep": keep})
-    if url is not None and any(one is not None for one in (base, weights, library)):
-        raise typer.BadParameter(
-            "--base, --weights and --library cannot be combined with --url: the service has its own"
-        )
-    if out is None and (resume or overwrite or raw_csv):
-        raise typer.BadParameter("--resume, --overwrite and --raw-csv need --out")
-    from inlay.cli import resumable_output
-    from inlay.cli.predict_job import PredictJob
-
+    for_files = {"--format": format, "--text": text, "--label": label, "--keep": keep}
+    stray = next((option for option, value in for_files.items() if value is not None), None)
+    no_stdin = not texts and file is None and (sys.stdin is None or sys.stdin.isatty())
+    own = "--base, --weights and --library cannot be combined with --url: the service has its own"
+    wrong = {
+        "give texts or --file, not both": texts and file is not None,
+        "no text: give one, pass --file, or pipe lines to stdin": no_stdin,
+        f"{stray} needs --file": file is None and stray,
+        own: url is not None and any(one is not None for one in (base, weights, library)),
+        "--resume, --overwrite and --raw-csv need --out": out is None and (resume or overwrite or raw_csv),
+    }
+    preflight.refuse(wrong)
+    files = _files(file)
     if out is not None:
-        _check_out(out, file, resume, from_stdin=not texts and file in (None, "-"))
+        _check_out(out, files, resume, from_stdin=not texts and not files)
     limit = float(threshold) if threshold is not None and "=" not in threshold else threshold
     how = {"top_k": top_k, "threshold": limit, "raw": raw}
     before = (resumable_output.begun(out) if out is not None else None) or {}
@@ -141,11 +125,14 @@ def predict(
         chosen = find_in_library(store, names, begun)
         entries = {name: one.entry for name, one in chosen.items() if one.entry is not None}
         base_of(base, list(entries.values()))
-        load = functools.partial(_host, base, weights, store, entries, how, _is_much(texts, file, out))
+        load = functools.partial(_host, base, weights, store, entries, how, _is_much(texts, files, out))
     else:
         chosen, load = find_in_service(url, names, begun, how)
     _check_scores(top_k, limit, chosen)
-    asked = _texts(texts, pair, file, format, encoding, given, chosen, _columns_of(keep))
+    if file is not None:
+        asked = of_file(file, format, encoding, given, chosen, _columns_of(keep))
+    else:
+        asked = of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, chosen)
     screen = output.console(as_json)
     for note in asked.notes:
         screen.print(note, style="dim", soft_wrap=True)
@@ -157,57 +144,43 @@ def predict(
         if not as_json:
             predict_display.show(screen, found, len(chosen), top_k)
     else:
-        named = {f"--{role}": name for role, name in given.items()}
-        said = {
-            **_input(texts, file),
-            "--format": format,
-            "--encoding": encoding,
-            **named,
-            **how,
-            resumable_output.SIZE: size,
-        }
+        adapters = [f"{name} {one.version} {one.sha256[:16]}" for name, one in chosen.items()]
+        command = {"adapters": adapters, **_input(texts, file, files), "--format": format, "--encoding": encoding}
+        command |= {f"--{role}": name for role, name in given.items()} | how | {resumable_output.SIZE: size}
         more = {"--weights": weights, "--keep": keep, "--raw-csv": raw_csv, "--skip-bad-rows": skip_bad_rows}
-        said |= {option: value for option, value in more.items() if value}
+        command |= {option: value for option, value in more.items() if value} | {"inlay": __version__}
         written = resumable_output.open_parts(
-            out, job.columns(), _command(chosen, said), resume=resume, overwrite=overwrite, raw=raw_csv
+            out, job.columns(), command, resume=resume, overwrite=overwrite, raw=raw_csv
         )
         if resume and not written.finished and written.summary is None:
             typer.echo("nothing to resume: starting from the beginning", err=True)
         found = _to_file(written, load, job)
         predict_display.tell(screen, found)
     predict_display.tell_bad(screen, job.bad, skip_bad_rows)
-    if as_json:
-        output.document(found)
+    output.document(found, as_json)
     if job.bad.count and not job.answered:
         raise typer.Exit(1)
 
 
-def _check_usage(texts: Sequence[str] | None, file: str | None, for_files: Mapping[str, str | None]) -> None:
-    if texts and file is not None:
-        raise typer.BadParameter("give texts or --file, not both")
-    if not texts and file is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise typer.BadParameter("no text: give one, pass --file, or pipe lines to stdin")
-    stray = next((option for option, value in for_files.items() if value is not None), None)
-    if file is None and stray:
-        raise typer.BadParameter(f"{stray} needs --file")
+def _files(file: str | None) -> list[str]:
+    """The files of `--file`; none for stdin."""
+    if file is None or file == "-":
+        return []
+    from inlay.data.folder import files_of
+
+    return files_of(file)
 
 
-def _check_out(out: Path, file: str | None, resume: bool, from_stdin: bool) -> None:
-    from inlay.cli import resumable_output
-
+def _check_out(out: Path, files: Sequence[str], resume: bool, from_stdin: bool) -> None:
     resumable_output.check_out(out)
     if resume and from_stdin:
         raise RunError("stdin cannot be resumed, since it may have changed; write the texts to a file and pass --file")
-    from inlay.data.folder import files_of
-
-    inputs = files_of(file) if file is not None else []
-    if out.exists() and any(os.path.exists(one) and out.samefile(one) for one in inputs):
+    if out.exists() and any(os.path.exists(one) and out.samefile(one) for one in files):
         raise RunError(f"--out {out} is the input; give it another name")
 
 
 def _check_scores(top_k: int | None, threshold: float | str | None, chosen: Mapping[str, NamedAdapter]) -> None:
     """Scores of labels are what top-k keeps: a question has one answer."""
-    from inlay.cli.predict_job import ANSWERS
     from inlay.engine.answer_options import AnswerOptions
 
     without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
@@ -224,53 +197,24 @@ def _columns_of(keep: str | None) -> list[str] | None:
     """The columns to keep; None for all of them."""
     if keep is None or keep == "all":
         return None
-    return [] if keep == "none" else [name for name in (part.strip() for part in keep.split(",")) if name]
+    return [] if keep == "none" else options.listed(keep)
 
 
-def _texts(
-    texts: Sequence[str] | None,
-    pair: str | None,
-    file: str | None,
-    format: str | None,
-    encoding: str | None,
-    given: Mapping[str, str],
-    chosen: Mapping[str, NamedAdapter],
-    keep: Sequence[str] | None,
-) -> InputRows:
-    from inlay.cli.predict_input import of_arguments, of_file, of_lines, of_stdin
-
-    kinds = {name: one.kind for name, one in chosen.items()}
-    about = {name: one.about for name, one in chosen.items()}
-    if file is not None:
-        return of_file(file, format, encoding, given, kinds, about, keep)
-    return of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, kinds, about)
-
-
-def _input(texts: Sequence[str] | None, file: str | None) -> dict[str, Any]:
+def _input(texts: Sequence[str] | None, file: str | None, files: Sequence[str]) -> dict[str, Any]:
     """What tells that an input is still the same."""
     if texts:
         return {"input": "texts", "its texts": texts}
-    if file is None or file == "-":
+    if not files:
         return {"input": "stdin"}
-    from inlay.data.folder import files_of
-
-    found = [os.stat(one) for one in files_of(file)]
+    found = [os.stat(one) for one in files]
     size, time = sum(one.st_size for one in found), max(one.st_mtime_ns for one in found)
-    return {"input": os.path.abspath(file), "its bytes": size, "its time": time}
+    return {"input": os.path.abspath(str(file)), "its bytes": size, "its time": time}
 
 
-def _command(chosen: Mapping[str, NamedAdapter], options: Mapping[str, Any]) -> dict[str, Any]:
-    """All that decides what an output holds."""
-    adapters = [f"{name} {one.version} {one.sha256[:16]}" for name, one in chosen.items()]
-    return {"adapters": adapters, **options, "inlay": __version__}
-
-
-def _is_much(texts: Sequence[str] | None, file: str | None, out: Path | None) -> bool:
+def _is_much(texts: Sequence[str] | None, files: Sequence[str], out: Path | None) -> bool:
     """Whether there is enough to answer for the base to be made ready for it: a large file, or stdin into a file."""
-    if file is not None and file != "-":
-        from inlay.data.folder import files_of
-
-        return sum(os.path.getsize(one) for one in files_of(file) if os.path.isfile(one)) >= _MUCH
+    if files:
+        return sum(os.path.getsize(one) for one in files if os.path.isfile(one)) >= _MUCH
     return not texts and out is not None
 
 
@@ -288,8 +232,6 @@ def _host(
 
 
 def _all(host: Predictor, job: PredictJob) -> list[Answer]:
-    from inlay.cli.pipeline import answer_all
-
     found: list[Answer] = []
     with predict_display.progress() as advance:
 
@@ -316,8 +258,6 @@ def _to_file(store: OutputParts, load: Callable[[], Predictor], job: PredictJob)
 
 
 def _write(store: OutputParts, host: Predictor, job: PredictJob) -> dict[str, Any]:
-    from inlay.cli.pipeline import answer_all
-
     began, rows, new, parts = time.perf_counter(), 0, 0, 0
     table = store.out.suffix != ".jsonl"
     with predict_display.progress() as advance:
@@ -332,7 +272,7 @@ def _write(store: OutputParts, host: Predictor, job: PredictJob) -> dict[str, An
 
         answer_all(host, job, finish, store.has)
     seconds = time.perf_counter() - began
-    found: dict[str, Any] = {"out": str(store.out), "rows": rows, "answers": rows * len(host.names)}
+    found: dict[str, Any] = {"out": str(store.out), "rows": rows, "answers": rows * len(job.chosen)}
     bad = job.bad.count
     found |= {"skipped": bad if job.skip else 0, "errors": 0 if job.skip else bad}
     found |= {"seconds": seconds, "rows_per_second": new / seconds}

@@ -12,8 +12,6 @@ from inlay.screen import counted
 from inlay.untrusted import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.data.record import Skipped
     from inlay.tasks import Answer
 
@@ -21,14 +19,14 @@ _LEAST = 24
 """Characters of a text that are shown however narrow the console is."""
 
 
-def tell(screen: Console, found: Mapping[str, Any]) -> None:
+def tell(screen: output.Console, found: Mapping[str, Any]) -> None:
     """Say how much was written, and how fast."""
     rate = f"{found['rows_per_second']:,.0f} rows/s"
     much = f"{counted(found['answers'], 'answer')} for {counted(found['rows'], 'row')}"
     screen.print(f"{much} in {found['out']} ({rate})", soft_wrap=True)
 
 
-def tell_bad(screen: Console, bad: Skipped, left_out: bool) -> None:
+def tell_bad(screen: output.Console, bad: Skipped, left_out: bool) -> None:
     """Say how many rows an adapter could not use, and what was wrong with the first."""
     if bad.count:
         said = "rows left out" if left_out else "rows with an error"
@@ -56,7 +54,7 @@ def progress() -> Iterator[Callable[[int], None]]:
         yield advance
 
 
-def show(screen: Console, answers: Sequence[Answer], tasks: int, top_k: int | None) -> None:
+def show(screen: output.Console, answers: Sequence[Answer], tasks: int, top_k: int | None) -> None:
     """A row per answer; a text, with its pair, is shown once for all its answers, in the room that they leave."""
     unsure = ["uncertainty"] if any("uncertainty" in answer for answer in answers) else []
     columns = ["text", *(["task"] if tasks > 1 else []), "answer", "score", *unsure, *(["scores"] if top_k else [])]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from inlay.errors import DataError, suggest
 
 if TYPE_CHECKING:
+    from inlay.cli.named_adapters import NamedAdapter
     from inlay.data.columns import Columns
     from inlay.data.record import Bad, Record
     from inlay.data.source import Source
@@ -65,14 +66,14 @@ Line = tuple[str, str | None, str]
 """Place, text, and what is wrong with it if something is."""
 
 
-def of_lines(
-    lines: Iterable[Line], pair: str | None, kinds: Mapping[str, str], about: Mapping[str, Mapping[str, Any]]
-) -> InputRows:
+def of_lines(lines: Iterable[Line], pair: str | None, adapters: Mapping[str, NamedAdapter]) -> InputRows:
     """Texts as they are, all with the same second text if there is one, for adapters that take one."""
+    kinds = {name: one.kind for name, one in adapters.items()}
     asking = next((name for name, kind in kinds.items() if kind == "qa"), None)
     if asking is not None and pair is None:
         raise DataError(f"{asking} answers questions about a text: pass that text with --pair")
-    trained = {name: about[name].get("columns") or {"pair": ""} for name in kinds}  # of others nothing is known
+    # of those that name no columns nothing is known
+    trained = {name: one.about.get("columns") or {"pair": ""} for name, one in adapters.items()}
     takes_pair = {name: kind not in ("tagging", "mlm") and "pair" in trained[name] for name, kind in kinds.items()}
     if pair is not None and not any(takes_pair.values()):
         raise DataError(f"--pair {_cut(pair)!r}: {', '.join(kinds)} answers for one text, not for a pair")
@@ -152,15 +153,13 @@ def of_file(
     format: str | None,
     encoding: str | None,
     given: Mapping[str, str],
-    kinds: Mapping[str, str],
-    about: Mapping[str, Mapping[str, Any]],
+    adapters: Mapping[str, NamedAdapter],
     keep: Sequence[str] | None = None,
 ) -> InputRows:
     """The rows of a file, or of stdin for `-`.
 
     Args:
         given: the columns that the user named: text, pair, label.
-        about: how each adapter came to be.
         keep: the columns to keep; None for all.
     """
     from inlay.data.record import Skipped
@@ -176,10 +175,11 @@ def of_file(
     unknown = next((name for name in keep or () if name not in source.columns), None)
     if unknown is not None:
         raise DataError(f"{path}: no column {unknown!r} (--keep). {suggest(unknown, source.columns)}")
+    kinds = {one.kind for one in adapters.values()}
     chosen: dict[str, tuple[Columns, str]] = {}
-    for name, kind in kinds.items():
-        known = as_trained(about[name], source.columns, _used(given, kinds, kind))
-        chosen[name] = _columns(kind, source, sample, known, about[name].get("columns"))
+    for name, one in adapters.items():
+        known = as_trained(one.about, source.columns, _used(given, kinds, one.kind))
+        chosen[name] = _columns(one.kind, source, sample, known, one.about.get("columns"))
     kept = source.columns if keep is None else tuple(keep)
 
     def rows(tasks: Mapping[str, Task]) -> Iterator[InputRow]:
@@ -189,20 +189,20 @@ def of_file(
         columns = {name: one for name, (one, _) in chosen.items()}
         for record in source.records(lambda place, problem: unread.append((place, problem))):
             if unread:
-                yield from _unread(unread, kinds)
+                yield from _unread(unread, adapters)
             yield _row(record, tasks, columns, Unusable)
-        yield from _unread(unread, kinds)
+        yield from _unread(unread, adapters)
 
     notes = dict.fromkeys([*source.notes, *(note for _, note in chosen.values() if note)])
     paired = any(columns.pair for columns, _ in chosen.values())
     return InputRows(paired, tuple(notes), rows, kept, _shown([columns for columns, _ in chosen.values()]), path == "-")
 
 
-def _unread(unread: list[tuple[str, str]], kinds: Mapping[str, str]) -> Iterator[InputRow]:
+def _unread(unread: list[tuple[str, str]], names: Iterable[str]) -> Iterator[InputRow]:
     """The rows that the reader could make nothing of, since the last that it could."""
     while unread:
         place, problem = unread.pop(0)
-        yield InputRow(place, {}, dict.fromkeys(kinds, problem), None, {})
+        yield InputRow(place, {}, dict.fromkeys(names, problem), None, {})
 
 
 def _row(
@@ -237,18 +237,14 @@ def _shown(columns: Sequence[Columns]) -> set[str]:
     return {name for name in ("text", "pair", "context") if all(shows(one, name) for one in columns)}
 
 
-def _used(given: Mapping[str, str], kinds: Mapping[str, str], kind: str) -> Mapping[str, str]:
+def _used(given: Mapping[str, str], kinds: Iterable[str], kind: str) -> Mapping[str, str]:
     """What is given, less what only other tasks have: a pair is for those that take one."""
     from inlay.data.columns import FIELDS
 
     def has(one: str, role: str) -> bool:
         return f"--{role}" in FIELDS[one].values()
 
-    return {
-        role: name
-        for role, name in given.items()
-        if has(kind, role) or not any(has(one, role) for one in kinds.values())
-    }
+    return {role: name for role, name in given.items() if has(kind, role) or not any(has(one, role) for one in kinds)}
 
 
 def _columns(

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import typer
+
 from inlay import cluster
+from inlay.base.places import locate
 from inlay.cli import option_checks
 from inlay.cli.help import usage
 from inlay.errors import InlayError, RunError
@@ -31,6 +35,21 @@ class Problems(list[str]):
             raise RunError("; ".join(dict.fromkeys(self)))
 
 
+def refuse(wrong: Mapping[str, object]) -> None:
+    """Wrong usage: the first of these messages that holds."""
+    for message, holds in wrong.items():
+        if holds:
+            raise typer.BadParameter(message)
+
+
+def check_source(data: object, manifest: Path | None, others: Sequence[str], there: str = "") -> None:
+    """DATA or a manifest, and with a manifest none of the other words."""
+    if manifest is None and not data:
+        raise typer.BadParameter("give DATA or --manifest")
+    if manifest is not None and (extra := [*(["DATA"] if data else []), *others]):
+        raise typer.BadParameter(f"{extra[0]} cannot be combined with --manifest; set it there{there}")
+
+
 def check_run(settings: Mapping[str, Any]) -> None:
     """The names, files and columns of a run."""
     from inlay.runs.inputs import check
@@ -42,8 +61,6 @@ def check_run(settings: Mapping[str, Any]) -> None:
 def check_base(name: str | None) -> None:
     """A base that can only be a folder is there."""
     if name is not None:
-        from inlay.base.places import locate
-
         locate(name)
 
 
@@ -63,9 +80,9 @@ def check_writable(*files: str | os.PathLike[str] | None) -> None:
             raise RunError(f"{file} cannot be written: there is no folder {folder}")
 
 
-def check_engine(engine: str, address: str | None, workers: int | None) -> None:
+def check_engine(engine: str, address: str | None, others: Mapping[str, object]) -> None:
     """Ray is there, and its options are given with it alone."""
-    given = {"--address": address, "--workers": workers}
+    given = {"--address": address, **others}
     extra = [name for name, value in given.items() if value is not None and engine != "ray"]
     wrong = [f"{name} needs --engine ray" for name in extra] + (cluster.problems(address) if engine == "ray" else [])
     if wrong:

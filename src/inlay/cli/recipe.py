@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inlay.cli import compare, options, output, preflight, settings, train
-from inlay.cli.help import DATA, METHOD, RUNNING, App
+from inlay.cli import options, output, preflight, settings, train
+from inlay.cli.compare_display import CompareProgress, show_part
+from inlay.cli.help import DATA, METHOD, RUNNING, App, argument
+from inlay.cli.many_runs import open_store, run_shown
 from inlay.cli.option_groups import expand_groups
+from inlay.cli.recipe_display import show_recipe, show_recipes, show_table_beside_paper
+from inlay.cli.train_display import show_done
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.comparison.runner import ComparisonRunner
     from inlay.recipes.plan import Chosen
     from inlay.recipes.recipe import Recipe
 
 app = App("Reproduce the papers' tables on your data, next to the published numbers.")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `inlay recipe list`, or your own TOML file.")]
+Name = Annotated[str, argument("NAME", "A name from `inlay recipe list`, or your own TOML file.")]
 
 
 @app.command("list")
@@ -33,13 +35,11 @@ def list_(as_json: output.AsJson = False) -> None:
         inlay recipe list
         inlay recipe list --json
     """
-    from inlay.cli.recipe_display import show_recipes
     from inlay.recipes import find, names
 
     found = sorted((find(name) for name in names()), key=lambda recipe: recipe.paper)
     show_recipes(output.console(as_json), found)
-    if as_json:
-        output.document([recipe.document() for recipe in found])
+    output.document([recipe.document() for recipe in found], as_json)
 
 
 @app.command()
@@ -50,49 +50,39 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
         inlay recipe show houlsby-glue
         inlay recipe show my-table.toml --json
     """
-    from inlay.cli.recipe_display import show_recipe
     from inlay.recipes import find
 
     recipe = find(name)
     show_recipe(output.console(as_json), recipe)
-    if as_json:
-        output.document(recipe.document())
+    output.document(recipe.document(), as_json)
 
 
 @app.command()
 @expand_groups(given=settings.Settings(only=("max_steps", "train_size")))
 def run(
     name: Name,
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A folder with a folder or file per dataset.")],
-    only: Annotated[
-        str | None, options.option(DATA, "--only", "A,B", "Use only these datasets.  [default: all that are there]")
-    ] = None,
-    lines: Annotated[
-        str | None, options.option(DATA, "--lines", "A,B", "Run only these rows of the table.  [default: all]")
-    ] = None,
+    folder: Annotated[str, argument("FOLDER", "A folder with a folder or file per dataset.")],
+    only: Annotated[str | None, DATA.option("A,B", "Use only these datasets.  [default: all that are there]")] = None,
+    lines: Annotated[str | None, DATA.option("A,B", "Run only these rows of the table.  [default: all]")] = None,
     against: Annotated[
-        str | None,
-        options.option(DATA, "--against", "ROW", "Show how far the other rows are from this one, with 95 % intervals."),
+        str | None, DATA.option("ROW", "Show how far the other rows are from this one, with 95 % intervals.")
     ] = None,
     base: options.Base = None,
     grid: options.Grid = None,
     tune: Annotated[
         str | None,
-        options.option(
-            *(METHOD, "--tune", "lr[=A,B]"),
+        METHOD.option(
+            "lr[=A,B]",
             "Add a line to every row with the learning rate that validation picks, from equally many values per row.",
         ),
     ] = None,
     seeds: Annotated[
-        int | None,
-        options.option(METHOD, "--seeds", "N", "Train every setting with N seeds.  [default: the paper's]", min=1),
+        int | None, METHOD.option("N", "Train every setting with N seeds.  [default: the paper's]", min=1)
     ] = None,
     minutes: Annotated[
         float | None,
-        options.option(
-            *(RUNNING, "--minutes", "N"),
-            "Stop after N minutes and show what is done; 0 only shows it. Run again to continue.",
-            min=0,
+        RUNNING.option(
+            "N", "Stop after N minutes and show what is done; 0 only shows it. Run again to continue.", min=0
         ),
     ] = None,
     slots: options.Slots = None,
@@ -112,7 +102,6 @@ def run(
         inlay recipe run houlsby-glue glue --only SST-2,MRPC --lines finetune,adapters-64
         inlay recipe run he-glue-1k glue --tune lr --minutes 8 --against finetune
     """
-    from inlay.cli.recipe_display import show_table_beside_paper
     from inlay.library.library import Library
     from inlay.recipes import find
 
@@ -127,25 +116,22 @@ def run(
     from inlay.recipes.api import make_runner, within
     from inlay.recipes.plan import fitted, read_all
     from inlay.recipes.table_beside_paper import put_beside_paper
-    from inlay.sweeps.store import Store, remove
 
     host = train.open_host(base, compile, None, screen)
     chosen = fitted(host, _chosen(*asked, host.base.name))
     parts = read_all(host, chosen)  # whatever is wrong is said before anything is written
     path = store or kept.local / "recipes" / f"{chosen.recipe.name}.sqlite"
-    if restart:
-        remove(path)
-    with Store(path) as opened:
+    with open_store(path, restart) as opened:
         runner = make_runner(host, chosen, parts, opened, slots, save_every=save_every)
         _show_plan(screen, chosen, runner)
-        ran = compare.run(runner, screen, lambda: within(minutes, runner, runner.run))
+        progress = CompareProgress(screen, runner)
+        ran = run_shown(runner, progress, screen, lambda: within(minutes, runner, runner.run))
         found = put_beside_paper(chosen, runner, ran, against)
     show_table_beside_paper(screen, found)
     if csv is not None:
         found.to_csv(csv)
         screen.print(f"written: {csv}", style="dim", soft_wrap=True)
-    if as_json:
-        output.document(found.document())
+    output.document(found.document(), as_json)
     if minutes is None and all(cell.ours is None for line in found.lines for cell in line.cells.values()):
         raise typer.Exit(1)
 
@@ -177,16 +163,14 @@ def _tuned(text: str | None, problems: preflight.Problems) -> dict[str, tuple[fl
 
 def _list(text: str | None) -> tuple[str, ...]:
     """Names separated by commas."""
-    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    names = tuple(options.listed(text or ""))
     if text is not None and not names:
         raise typer.BadParameter("expected names separated by commas")
     return names
 
 
-def _show_plan(screen: Console, chosen: Chosen, runner: ComparisonRunner) -> None:
+def _show_plan(screen: output.Console, chosen: Chosen, runner: ComparisonRunner) -> None:
     """What will be run on what, and what is done already."""
-    from inlay.cli.compare_display import show_done, show_part
-
     for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)
     for one, part in zip(chosen.found, runner.parts, strict=False):  # the first group has every dataset
@@ -197,4 +181,4 @@ def _show_plan(screen: Console, chosen: Chosen, runner: ComparisonRunner) -> Non
     counts = [(len(chosen.rows), "row"), (len(chosen.found), "dataset"), (chosen.seeds, "seed")]
     told = ", ".join(counted(count, what) for count, what in counts)
     screen.print(f"{chosen.recipe.name}: {counted(runner.runs, 'run')}: {told}", soft_wrap=True)
-    show_done(screen, runner)
+    show_done(screen, runner.rows())

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
-from inlay.cli.train_display import clock
+from inlay.cli.compare_display import show_blocks
+from inlay.cli.train_display import spent
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.recipes.against import Against, Difference
     from inlay.recipes.recipe import Recipe
     from inlay.recipes.table_beside_paper import Line, TableBesidePaper
@@ -19,7 +18,7 @@ _NONE = "-"
 _COUNTS = ("rows", "columns", "runs")
 
 
-def show_recipes(screen: Console, recipes: Sequence[Recipe]) -> None:
+def show_recipes(screen: output.Console, recipes: Sequence[Recipe]) -> None:
     """A line for every recipe, paper by paper."""
     for paper in dict.fromkeys(recipe.paper for recipe in recipes):
         screen.print(paper, style="bold", soft_wrap=True)
@@ -32,7 +31,7 @@ def show_recipes(screen: Console, recipes: Sequence[Recipe]) -> None:
     screen.print("inlay recipe show NAME: settings and the paper's numbers", style="dim")
 
 
-def show_recipe(screen: Console, recipe: Recipe) -> None:
+def show_recipe(screen: output.Console, recipe: Recipe) -> None:
     """All of it."""
     screen.print(f"{recipe.name}: {recipe.paper}, {recipe.table}", style="bold", soft_wrap=True)
     screen.print(f"{recipe.title}", soft_wrap=True)
@@ -59,7 +58,7 @@ def show_recipe(screen: Console, recipe: Recipe) -> None:
     screen.print(f"\ninlay recipe run {recipe.name} FOLDER", style="dim")
 
 
-def _show_scores(screen: Console, recipe: Recipe, names: Sequence[str]) -> None:
+def _show_scores(screen: output.Console, recipe: Recipe, names: Sequence[str]) -> None:
     """The paper's table, without columns that are empty; nothing if it has no number at all."""
     mean = [] if recipe.averages or len(names) == 1 else ["mean"]
     columns = ["row", "trained", "in all", *(f"{column.name}\n{column.metric}" for column in recipe.columns)]
@@ -72,10 +71,11 @@ def _show_scores(screen: Console, recipe: Recipe, names: Sequence[str]) -> None:
         lines.append([row.label, row.trained or "", row.total or "", *cells, *told])
     filled = [i for i in range(1, len(columns)) if any(line[i].strip(_NONE) for line in lines)]
     if filled:
-        _print(screen, [columns[i] for i in (0, *filled)], [[line[i] for i in (0, *filled)] for line in lines])
+        lines = [[line[i] for i in (0, *filled)] for line in lines]
+        show_blocks(screen, [columns[i] for i in (0, *filled)], lines, right=[columns[i] for i in filled])
 
 
-def _show_settings(screen: Console, recipe: Recipe) -> None:
+def _show_settings(screen: output.Console, recipe: Recipe) -> None:
     """What every row and dataset is run with; and where the datasets are looked for."""
     screen.print(f"all: {_told({**_ones(recipe.settings), **recipe.grid})}", soft_wrap=True)
     screen.print("rows, by the names that --lines takes:")
@@ -98,7 +98,7 @@ def _show_settings(screen: Console, recipe: Recipe) -> None:
     screen.print(f"a folder holds {how}; formats are those of inlay train\n", soft_wrap=True)
 
 
-def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
+def show_table_beside_paper(screen: output.Console, found: TableBesidePaper) -> None:
     """The table, what was chosen, and what is not as the paper has it."""
     recipe, digits = found.recipe, found.recipe.digits
     groups = list(dict.fromkeys(name for line in found.lines for name in line.averages))
@@ -108,9 +108,7 @@ def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
     lines = []
     for line in found.lines:
         values = [line.row.label, _trained(line)]
-        values += (
-            [f"{line.row.total or _NONE} | {_NONE if line.total is None else _times(line.total)}"] if total else []
-        )
+        values += [f"{line.row.total or _NONE} | {_times(line.total)}"] if total else []
         for cell in (line.cells[one.name] for one in found.columns):
             paper = _with_spread(cell.paper, cell.paper_spread, digits)
             values.append(f"{paper} | {_with_spread(cell.ours, cell.spread, digits)}")
@@ -121,7 +119,7 @@ def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
             )
         lines.append(values)
     screen.print()
-    _print(screen, columns, lines)
+    show_blocks(screen, columns, lines, right=columns[1:])
     if found.against is not None:
         _show_against(screen, found, found.against)
     for line in found.lines:
@@ -129,12 +127,9 @@ def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
             screen.print(f"{line.row.label}: {chosen}", style="dim", soft_wrap=True)
     for note in found.notes:
         screen.print(note, style="red", soft_wrap=True)
-    rows = found.comparison.rows
-    seconds, tokens = sum(row.seconds for row in rows), sum(row.tokens for row in rows)
     spread = "standard error of the mean" if recipe.spread == "sem" else "standard deviation"
     about = f"; ± is the {spread} over seeds" if recipe.report == "mean" else ""
-    told = f"{clock(seconds)} and {tokens:,} tokens of training; {found.comparison.store}{about}"
-    screen.print(told, style="dim", soft_wrap=True)
+    screen.print(f"{spent(found.comparison.rows, found.comparison.store)}{about}", style="dim", soft_wrap=True)
     if found.differences:
         screen.print("\nnot as in the paper:")
     for text in found.differences:
@@ -145,13 +140,13 @@ def show_table_beside_paper(screen: Console, found: TableBesidePaper) -> None:
         screen.print(f"- {text}", style="dim", soft_wrap=True)
 
 
-def _show_against(screen: Console, found: TableBesidePaper, against: Against) -> None:
+def _show_against(screen: output.Console, found: TableBesidePaper, against: Against) -> None:
     labels = {line.row.name: line.row.label for line in found.lines}
     lines = []
     for row, own in against.differences.items():
         shown = {name: _with_interval(one, found.recipe.digits) for name, one in own.items()}
         lines.append([labels[row], *(shown.get(name, _NONE) for name in against.names)])
-    _print(screen, [f"minus {labels[against.row]}", *against.names], lines)
+    show_blocks(screen, [f"minus {labels[against.row]}", *against.names], lines, right=against.names)
     about = "means over seeds of the best setting, paired by seed, with 95 % intervals"
     screen.print(f"minus {labels[against.row]}: {about}", style="dim", soft_wrap=True)
 
@@ -176,17 +171,6 @@ def _chosen(line: Line) -> str:
     if len(found) == len(line.cells) > 1 and len(set(found.values())) == 1:
         return f"{next(iter(found.values()))} everywhere"
     return ", ".join(f"{name} {text}" for name, text in found.items())
-
-
-def _print(screen: Console, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    from inlay.cli.compare_display import blocks
-
-    for block in blocks(columns, lines, screen.width):
-        table = output.table(*(columns[i] for i in block), right=columns[1:], keep=columns)
-        for line in lines:
-            table.add_row(*(line[i] for i in block))
-        screen.print(table)
-        screen.print()
 
 
 def _trained(line: Line) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inlay.cli import eval_data, options, output
-from inlay.cli.help import DATA, OUTPUT
+from inlay.cli.help import DATA, OUTPUT, argument
+from inlay.cli.named_adapters import host_with, open_library, versions_of
 from inlay.errors import DataError, InlayError
+from inlay.library.card_text import data_name, trained_on
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.analysis.report.report import Report, Rows
     from inlay.engine.host import Host
     from inlay.library.library import Entry
@@ -23,20 +23,15 @@ if TYPE_CHECKING:
 def report(
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME [DATA]",
-            help="An adapter (two with --compare), and a labelled file or folder to measure on.",
-        ),
+        argument("NAME [DATA]", "An adapter (two with --compare), and a labelled file or folder to measure on."),
     ],
-    compare: Annotated[bool, options.option(DATA, "--compare", None, "Compare two adapters: A B [DATA].")] = False,
+    compare: Annotated[bool, DATA.flag("--compare", "Compare two adapters: A B [DATA].")] = False,
     split: options.Split = None,
     rows: options.Rows = None,
     seed: options.Seed = 0,
     base: options.TrainedBase = None,
     weights: options.Weights = None,
-    out: Annotated[
-        Path | None, options.option(OUTPUT, "--out", "FILE", "The HTML file.  [default: NAME-report.html]")
-    ] = None,
+    out: Annotated[Path | None, OUTPUT.option("FILE", "The HTML file.  [default: NAME-report.html]")] = None,
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -50,53 +45,44 @@ def report(
     if not count <= len(names) <= count + 1:
         raise typer.BadParameter("expected A B [DATA]" if compare else "expected NAME [DATA]; two adapters: --compare")
     data = names[count] if len(names) > count else None
-    screen = output.console(as_json)
-    which = {"split": split, "rows": rows, "seed": seed}
-    place = {"library": library, "base": base, "weights": weights}
-    eval_data.check(names[:count], library, base, data, split, needs_rows=False)
-    made = _two(names[:2], data, screen, which, place) if compare else _one(names[0], data, screen, which, place)
-    stem = "-".join(name.replace("@", "-") for name in names[:count])
+    if compare and names[0] == names[1]:
+        raise typer.BadParameter(f"{names[0]} is given twice; name two adapters, or two versions of one")
+    screen, store = output.console(as_json), open_library(library)
+    entries = eval_data.check(store, names[:count], base, data, split, needs_rows=False)
+    name, entry = names[0], entries[names[0]]
+    here = {one: other for one, other in entries.items() if _base(other) == _base(entry)}
+    host = host_with(base, weights, store, here)
+    sample = eval_data.Sample(split, rows, seed)
+    measured, reason = _rows(host, name, entry, data, screen, sample)
+    if compare:
+        if measured is None:
+            raise InlayError(f"a comparison needs labelled rows: {reason}")
+        from inlay.analysis.report import compare as comparison
+
+        second, other = names[1], entries[names[1]]
+        away = host if second in here else host_with(base, weights, store, {second: other})
+        subjects = (comparison.Subject(host, name, entry), comparison.Subject(away, second, other))
+        made = comparison.compare(*subjects, measured)
+    else:
+        why = "" if measured is not None else f"Sections that need labelled rows are left out: {reason}"
+        if why:
+            screen.print(why, style="yellow", soft_wrap=True)
+        from inlay.analysis.report.report import report as describe
+
+        versions = versions_of(store, entry.name)
+        made = describe(host, name, store.read(entry), entry, measured, why=why, versions=versions, library=library)
+    stem = "-".join(one.replace("@", "-") for one in names[:count])
     path = made.write(out or Path(f"{stem}-report.html"))
     _tell(made, path, screen)
-    if as_json:
-        output.document({**made.numbers, "file": str(path)})
+    output.document({**made.numbers, "file": str(path)}, as_json)
 
 
-def _one(name: str, data: str | None, screen: Console, which: Any, place: Any) -> Report:
-    from inlay.library.library import Library
-
-    host, adapter, entry = eval_data.open_adapter(name, **place)
-    rows, reason = _rows(host, name, entry, data, screen, which)
-    why = "" if rows is not None else f"Sections that need labelled rows are left out: {reason}"
-    if why:
-        screen.print(why, style="yellow", soft_wrap=True)
-    store = Library(place["library"])
-    named = store.aliases(entry.name, skip_damaged=True)
-    versions = {v: [alias for alias in sorted(named) if named[alias] == v] for v in store.versions(entry.name)}
-    from inlay.analysis.report.report import report as make
-
-    return make(host, name, adapter, entry, rows, why=why, versions=versions, library=place["library"])
-
-
-def _two(names: list[str], data: str | None, screen: Console, which: Any, place: Any) -> Report:
-    from inlay.analysis.report.compare import Subject
-    from inlay.analysis.report.compare import compare as make
-    from inlay.library.library import Library
-
-    if names[0] == names[1]:
-        raise typer.BadParameter(f"{names[0]} is given twice; name two adapters, or two versions of one")
-    store = Library(place["library"])
-    same = len({store.find(name).card["base"].partition("+")[0] for name in names}) == 1
-    host, _, entry = eval_data.open_adapter(names[0], **place)
-    other, _, second = eval_data.open_adapter(names[1], **place, host=host if same else None)
-    rows, reason = _rows(host, names[0], entry, data, screen, which)
-    if rows is None:
-        raise InlayError(f"a comparison needs labelled rows: {reason}")
-    return make(Subject(host, names[0], entry), Subject(other, names[1], second), rows)
+def _base(entry: Entry) -> str:
+    return str(entry.card["base"]).partition("+")[0]
 
 
 def _rows(
-    host: Host, name: str, entry: Entry, data: str | None, screen: Console, which: Any
+    host: Host, name: str, entry: Entry, data: str | None, screen: output.Console, sample: eval_data.Sample
 ) -> tuple[Rows | None, str]:
     """What to measure on: DATA, else what the adapter was tested or validated on; or why there is nothing."""
     from inlay.analysis.report.report import Rows
@@ -104,36 +90,33 @@ def _rows(
     if entry.card["head"] is None:
         return None, f"{name} has no head, so it has no answers"
     if data is not None:
-        where, examples = eval_data.read_labelled(host, name, entry, data, screen, **which)
+        where, examples = eval_data.read_labelled(host, name, entry, data, screen, sample)
         return Rows(where, examples), ""
     try:
-        where, examples, chosen_by = _own_rows(host, entry, **which)
+        where, examples, chosen_by = _own_rows(host, entry, sample)
     except InlayError as error:
         return None, str(error)
     return Rows(where, examples, chosen_by), ""
 
 
-def _own_rows(
-    host: Host, entry: Entry, split: str | None, rows: int | None, seed: int
-) -> tuple[str, list[Example], bool]:
+def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, list[Example], bool]:
     """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
     from inlay.data.split import take
-    from inlay.library.card_text import data_name, trained_on
 
     config = dict(trained_on(entry.card))
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         raise DataError(f"the card of {entry.name} names no file of rows; pass DATA")
     parts = eval_data.own_parts(host, entry)
-    chosen = split or ("test" if "test" in parts else "validation")
+    chosen = sample.split or ("test" if "test" in parts else "validation")
     examples = eval_data.part_of(entry, parts, chosen)
-    if rows is not None and rows < len(examples):
-        examples = [examples[i] for i in take(len(examples), rows, seed)]
+    if sample.rows is not None and sample.rows < len(examples):
+        examples = [examples[i] for i in take(len(examples), sample.rows, sample.seed)]
     own = {"validation": config.get("val"), "test": config.get("test")}.get(chosen)
     file = data_name({"config": {"data": own}}) if own else data_name(entry.card)
     return f"the {chosen} rows of {file}", examples, chosen == "validation"
 
 
-def _tell(made: Report, path: Path, screen: Console) -> None:
+def _tell(made: Report, path: Path, screen: output.Console) -> None:
     numbers = made.numbers
     if verdict := numbers.get("verdict"):
         screen.print(verdict, soft_wrap=True)

@@ -2,68 +2,65 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from inlay.cli import options, output, preflight
-from inlay.cli.help import DATA, METHOD, OUTPUT
+from inlay.cli.help import DATA, METHOD, OUTPUT, argument
+from inlay.cli.option_groups import expand_groups
 from inlay.cli.train import open_host, open_logs, settle, train_shown
 from inlay.cli.train_display import decimals
 from inlay.errors import RunError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.library.cards import Entry
     from inlay.library.library import Library
     from inlay.runs.prepare import Prepared
-    from inlay.training.checkpoint import Checkpoint
     from inlay.training.retrain import Change, Old
 
 
+class RetrainOptions(NamedTuple):
+    """How to train, and where the tasks are."""
+
+    slots: options.Slots = None
+    compile: options.Compile = None
+    resume: options.Resume = False
+    restart: options.Restart = False
+    save_every: options.SaveEvery = 60
+    library: options.Library = None
+    log: options.Log = None
+    half: options.Half = False
+    as_json: output.AsJson = False
+
+
+@expand_groups(how=RetrainOptions)
 def retrain(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME...", help="The tasks to retrain: sms, or sms@prod for one version."),
+        list[str] | None, argument("NAME...", "The tasks to retrain: sms, or sms@prod for one version.")
     ] = None,
-    every: Annotated[bool, options.option(DATA, "--all", None, "Retrain the newest version of every task.")] = False,
-    skip: Annotated[bool, options.option(DATA, "--skip", None, "Skip tasks that cannot be retrained.")] = False,
-    base: Annotated[
-        str | None, options.option(METHOD, "--base", "BASE", "The new pretrained model: a hub name or a folder.")
-    ] = None,
-    slots: options.Slots = None,
-    compile: options.Compile = None,
-    resume: options.Resume = False,
-    restart: options.Restart = False,
-    save_every: options.SaveEvery = 60,
+    every: Annotated[bool, DATA.flag("--all", "Retrain the newest version of every task.")] = False,
+    skip: Annotated[bool, DATA.flag("--skip", "Skip tasks that cannot be retrained.")] = False,
+    base: Annotated[str | None, METHOD.option("BASE", "The new pretrained model: a hub name or a folder.")] = None,
     switch: Annotated[
-        bool, options.option(OUTPUT, "--switch", None, "Make the new adapters the newest versions in the library.")
+        bool, OUTPUT.flag("--switch", "Make the new adapters the newest versions in the library.")
     ] = False,
     switch_better: Annotated[
-        bool,
-        options.option(OUTPUT, "--switch-better", None, "Like --switch, but only for tasks that did not get worse."),
+        bool, OUTPUT.flag("--switch-better", "Like --switch, but only for tasks that did not get worse.")
     ] = False,
     tolerance: Annotated[
-        float | None,
-        options.option(
-            *(OUTPUT, "--tolerance", "X"), "With --switch-better: accept a drop of up to X.  [default: 0]", min=0
-        ),
+        float | None, OUTPUT.option("X", "With --switch-better: accept a drop of up to X.  [default: 0]", min=0)
     ] = None,
     alias: Annotated[
         list[str] | None, options.alias("With --switch or --switch-better: move this alias as well.")
     ] = None,
-    undo: Annotated[bool, options.option(OUTPUT, "--undo", None, "Undo the last switch.")] = False,
+    undo: Annotated[bool, OUTPUT.flag("--undo", "Undo the last switch.")] = False,
     to: Annotated[
-        str | None,
-        options.option(OUTPUT, "--to", "LIBRARY", "Where to save the new adapters.  [default: LIBRARY-BASE]"),
+        str | None, OUTPUT.option("LIBRARY", "Where to save the new adapters.  [default: LIBRARY-BASE]")
     ] = None,
-    library: options.Library = None,
-    log: options.Log = None,
-    half: options.Half = False,
-    as_json: output.AsJson = False,
+    *,
+    how: RetrainOptions,
 ) -> None:
     """Retrain the tasks of a library on another base, and compare. Nothing is switched without --switch.
 
@@ -71,17 +68,25 @@ def retrain(
         inlay retrain --all --base BAAI/bge-small-en-v1.5
         inlay retrain sms --base BAAI/bge-small-en-v1.5 --switch-better --tolerance 0.01 --alias prod
     """
-    _check_usage(names, every, base, switch, switch_better, tolerance, alias, undo)
-    if resume and restart:
-        raise typer.BadParameter("--resume and --restart cannot be combined")
+    switches = switch or switch_better
+    wrong = {
+        "give NAMEs, or --all" + (", not both" if every else ""): bool(names) == every,
+        "--undo can only be combined with NAMEs or --all": undo and (base or switches),
+        "--base is missing: give the base to train on": not undo and base is None,
+        "--switch and --switch-better cannot be combined": switch and switch_better,
+        "--tolerance needs --switch-better": tolerance is not None and not switch_better,
+        "--alias needs --switch or --switch-better": alias and not switches,
+        "--resume and --restart cannot be combined": how.resume and how.restart,
+    }
+    preflight.refuse(wrong)
     from inlay.library.library import Library
 
-    screen, store = output.console(as_json), Library(library)
+    screen, store = output.console(how.as_json), Library(how.library)
     if undo:
-        _undo(store, names or None, screen, as_json)
+        _undo(store, names or None, screen, how.as_json)
         return
     preflight.check_base(base)
-    preflight.check_logs(log)
+    preflight.check_logs(how.log)
     for name in names or ():
         store.find(name)
     from inlay.training.retrain import candidates_of, move_aliases, read
@@ -91,111 +96,64 @@ def retrain(
     candidates = Library(to or candidates_of(store, str(base)))
     if candidates.root == store.root:
         raise RunError(f"--to {candidates.root} is the library itself: a new version there would be used at once")
-    how = _How(slots, compile, resume, restart, save_every, log or (), half, skip)
-    changes, here = _train(olds, problems, candidates, str(base), how, screen)
+    changes, here = _train(olds, problems, candidates, str(base), skip, how, screen)
     for entry in here if switch else ():
         move_aliases(store, entry, alias or ())
     for i, change in enumerate(changes):
         if change.new is not None and (switch or (switch_better and change.is_good(tolerance or 0.0))):
             changes[i] = switch_to(store, candidates, change, alias or ())
     _show(screen, changes, store, candidates)
-    if as_json:
-        tasks = [change.document() for change in changes]
-        left_out = [{"name": name, "problem": problem} for name, problem in problems.items()]
-        there = {"base": str(base), "library": store.root, "candidates": candidates.root}
-        output.document({**there, "tasks": tasks, "left_out": left_out})
+    tasks = [change.document() for change in changes]
+    left_out = [{"name": name, "problem": problem} for name, problem in problems.items()]
+    there = {"base": str(base), "library": store.root, "candidates": candidates.root}
+    output.document({**there, "tasks": tasks, "left_out": left_out}, how.as_json)
     if any(change.new is None for change in changes):
         raise typer.Exit(1)
 
 
-def _check_usage(
-    names: Sequence[str] | None,
-    every: bool,
-    base: str | None,
-    switch: bool,
-    switch_better: bool,
-    tolerance: float | None,
-    alias: Sequence[str] | None,
-    undo: bool,
-) -> None:
-    if bool(names) == every:
-        raise typer.BadParameter("give NAMEs, or --all" + (", not both" if every else ""))
-    if undo and (base or switch or switch_better):
-        raise typer.BadParameter("--undo can only be combined with NAMEs or --all")
-    if not undo and base is None:
-        raise typer.BadParameter("--base is missing: give the base to train on")
-    if switch and switch_better:
-        raise typer.BadParameter("--switch and --switch-better cannot be combined")
-    if tolerance is not None and not switch_better:
-        raise typer.BadParameter("--tolerance needs --switch-better")
-    if alias and not (switch or switch_better):
-        raise typer.BadParameter("--alias needs --switch or --switch-better")
-
-
-class _How(NamedTuple):
-    """How to train."""
-
-    slots: int | None
-    compile: bool | None
-    resume: bool
-    restart: bool
-    save_every: float
-    log: Sequence[str]
-    half: bool
-    skip: bool
-
-
 def _train(
-    olds: Sequence[Old], problems: dict[str, str], candidates: Library, base: str, how: _How, screen: Console
-) -> tuple[list[Change], list[Entry]]:
-    """Every task before and after, and those that are on the new base already."""
-    from inlay.training.checkpoint import Checkpoint
-
-    checkpoint = Checkpoint(candidates.local / "runs" / "retrain")
-    with checkpoint.alone():
-        return _train_into(checkpoint, olds, problems, candidates, base, how, screen)
-
-
-def _train_into(
-    checkpoint: Checkpoint,
     olds: Sequence[Old],
     problems: dict[str, str],
     candidates: Library,
     base: str,
-    how: _How,
-    screen: Console,
+    skip: bool,
+    how: RetrainOptions,
+    screen: output.Console,
 ) -> tuple[list[Change], list[Entry]]:
+    """Every task before and after, and those that are on the new base already."""
+    from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import ALONE
     from inlay.training.retrain import Change, begun, finished, is_on, keep, prepare_all
 
-    settle(checkpoint, how.resume, how.restart, screen)
-    with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(how.log)]
-        host = open_host(base, how.compile, None, screen)
-        here = [old.entry for old in olds if is_on(old.entry, host.base)]
-        olds, stopped = [old for old in olds if old.entry not in here], begun(checkpoint)
-        done = {name: e for name, e in finished(candidates, olds, host.base).items() if name not in stopped}
-        work = prepare_all((old for old in olds if old.entry.name not in done), host, stopped, problems)
-        _show_plan(screen, here, done, work, problems)
-        if problems and not how.skip:
-            some = "one task" if len(problems) == 1 else f"{len(problems)} tasks"
-            raise RunError(f"{some} cannot be retrained, see above; pass --skip to leave them out")
-        prepared = {i: data for i, (_, data) in enumerate(work)}
-        given = (host, prepared, how.slots, checkpoint, how.resume, how.save_every, logs, screen, ALONE)
-        results = train_shown(*given) if prepared else {}
-    failed: dict[str, str] = {}
-    for (old, _), result in zip(work, results.values(), strict=True):
-        if result.ok:
-            done[old.entry.name] = keep(result, old, candidates, host.base, how.half)
-        else:
-            failed[old.entry.name] = result.problem
-    checkpoint.remove()
+    checkpoint = Checkpoint(candidates.local / "runs" / "retrain")
+    with checkpoint.alone():
+        settle(checkpoint, how.resume, how.restart, screen)
+        with open_logs(how.log) as logs:
+            host = open_host(base, how.compile, None, screen)
+            here = [old.entry for old in olds if is_on(old.entry, host.base)]
+            olds, stopped = [old for old in olds if old.entry not in here], begun(checkpoint)
+            done = {name: e for name, e in finished(candidates, olds, host.base).items() if name not in stopped}
+            work = prepare_all((old for old in olds if old.entry.name not in done), host, stopped, problems)
+            _show_plan(screen, here, done, work, problems)
+            if problems and not skip:
+                some = "one task" if len(problems) == 1 else f"{len(problems)} tasks"
+                raise RunError(f"{some} cannot be retrained, see above; pass --skip to leave them out")
+            prepared = {i: data for i, (_, data) in enumerate(work)}
+            given = (host, prepared, how.slots, checkpoint, how.resume, how.save_every, logs, screen, ALONE)
+            results = train_shown(*given) if prepared else {}
+        failed: dict[str, str] = {}
+        for (old, _), result in zip(work, results.values(), strict=True):
+            if result.ok:
+                done[old.entry.name] = keep(result, old, candidates, host.base, how.half)
+            else:
+                failed[old.entry.name] = result.problem
+        checkpoint.remove()
     ended = [old.entry for old in olds if old.entry.name in done or old.entry.name in failed]
     return [Change(entry, done.get(entry.name), failed.get(entry.name, "")) for entry in ended], here
 
 
 def _show_plan(
-    screen: Console,
+    screen: output.Console,
     here: Sequence[Entry],
     done: Mapping[str, Entry],
     work: Sequence[tuple[Old, Prepared]],
@@ -212,7 +170,7 @@ def _show_plan(
         screen.print(f"{name}: cannot be retrained: {problem}", style="red", soft_wrap=True)
 
 
-def _show(screen: Console, changes: Sequence[Change], store: Library, candidates: Library) -> None:
+def _show(screen: output.Console, changes: Sequence[Change], store: Library, candidates: Library) -> None:
     from inlay.training.retrain import parameters
 
     if not changes:
@@ -258,7 +216,7 @@ def _staying(store: Library, change: Change) -> list[str]:
     return sorted(alias for alias, version in there.items() if version != change.switched.version)
 
 
-def _undo(store: Library, names: Sequence[str] | None, screen: Console, as_json: bool) -> None:
+def _undo(store: Library, names: Sequence[str] | None, screen: output.Console, as_json: bool) -> None:
     from inlay.training.retrain import undoable
 
     found, problems = undoable(store, names)
@@ -272,5 +230,4 @@ def _undo(store: Library, names: Sequence[str] | None, screen: Console, as_json:
         told.append({"name": one.entry.name, "removed": one.entry.ref, "newest": now, "aliases": dict(one.aliases)})
     if not found:
         screen.print("nothing to undo: no newest version comes from a switch")
-    if as_json:
-        output.document({"library": store.root, "tasks": told})
+    output.document({"library": store.root, "tasks": told}, as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inlay import metrics
 from inlay.tracking.progress import decimals
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ def nothing_learned(result: Result, data: Prepared) -> str:
 
 def worse(result: Result) -> str:
     """A word on a version that is worse than the one before on the same rows; empty if it is not."""
-    from inlay import metrics
-
     before = result.before
     if before is None or not metrics.better(result.metric, before["value"], before["now"]):
         return ""

@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from inlay.cli import options, output
+from inlay.cli import options, output, preflight
 from inlay.cli.help import METHOD, OUTPUT, RARE, RUNNING, Command
-from inlay.cli.named_adapters import faster_weights, open_library
+from inlay.cli.named_adapters import base_of, faster_weights, open_library
 from inlay.errors import InlayError, LibraryError
 from inlay.library import card_text
+from inlay.library.names import split_ref
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     import socket
-
-    from rich.console import Console
 
     from inlay.cluster import Share
     from inlay.library.library import Entry, Library
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from inlay.serve.watch import Choices, TaskSelection
 
 _NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")
-_ENGINES = ("local", "ray")
 _EVERY = "2"
 """Seconds between two looks at the library, for a plain --watch."""
 _SHOWN = 30
@@ -54,71 +53,47 @@ COMMAND = WatchesPlainly
 
 
 def serve(
-    host: Annotated[str, options.option(RUNNING, "--host", "HOST", "The address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, options.option(RUNNING, "--port", "PORT", "The port to listen on; 0 picks a free one.", min=0, max=65535)
-    ] = 8000,
+    host: Annotated[str, RUNNING.option("HOST", "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, RUNNING.option("PORT", "The port to listen on; 0 picks a free one.", min=0, max=65535)] = 8000,
     base: options.TrainedBase = None,
     weights: options.Weights = None,
     library: options.Library = None,
     tasks: Annotated[
-        str | None,
-        options.option(METHOD, "--tasks", "NAMES", "Serve only these: sms,sms@2,topic.  [default: the whole library]"),
+        str | None, METHOD.option("NAMES", "Serve only these: sms,sms@2,topic.  [default: the whole library]")
     ] = None,
     alias: Annotated[str | None, options.alias("Serve the versions that this alias points to, such as prod.")] = None,
     resident: Annotated[
-        int,
-        options.option(RARE, "--resident", "N", "Keep up to N adapters loaded; others are loaded on demand.", min=1),
+        int, RARE.option("N", "Keep up to N adapters loaded; others are loaded on demand.", min=1)
     ] = 256,
     tokens: Annotated[
         int | None,
-        options.option(
-            RARE, "--batch-tokens", "N", "The most tokens in a batch.  [default: 4096; on CUDA 32768]", min=1
-        ),
+        RARE.option("N", "The most tokens in a batch.  [default: 4096; on CUDA 32768]", name="--batch-tokens", min=1),
     ] = None,
-    wait_ms: Annotated[
-        float, options.option(RARE, "--wait-ms", "MS", "How long a batch waits for more requests.", min=0)
-    ] = 2,
-    queue: Annotated[
-        int, options.option(RARE, "--queue", "N", "How many requests may wait; further ones are refused.", min=1)
-    ] = 1024,
+    wait_ms: Annotated[float, RARE.option("MS", "How long a batch waits for more requests.", min=0)] = 2,
+    queue: Annotated[int, RARE.option("N", "How many requests may wait; further ones are refused.", min=1)] = 1024,
     key_file: Annotated[
-        Path | None,
-        options.option(RUNNING, "--key-file", "FILE", "The API keys: a name, scopes and a key on each line."),
+        Path | None, RUNNING.option("FILE", "The API keys: a name, scopes and a key on each line.")
     ] = None,
     management_socket: Annotated[
-        Path | None,
-        options.option(
-            *(RUNNING, "--management-socket", "PATH"),
-            "Also listen on a Unix socket; whoever can open it may change the tasks.",
-        ),
+        Path | None, RUNNING.option("PATH", "Also listen on a Unix socket; whoever can open it may change the tasks.")
     ] = None,
     open_management: Annotated[
-        bool,
-        options.option(
-            *(RUNNING, "--open-management", None), "Without keys, let anyone who can connect change the tasks."
-        ),
+        bool, RUNNING.flag("--open-management", "Without keys, let anyone who can connect change the tasks.")
     ] = False,
     cors: Annotated[
-        list[str] | None,
-        options.option(RUNNING, "--cors", "ORIGIN", "Allow requests from web pages of this origin. Repeatable."),
+        list[str] | None, RUNNING.option("ORIGIN", "Allow requests from web pages of this origin. Repeatable.")
     ] = None,
     watch: Annotated[
-        float | None,
-        options.option(
-            *(RUNNING, "--watch", "[S]"), "Check for new versions and moved aliases every S seconds.", min=0.05
-        ),
+        float | None, RUNNING.option("[S]", "Check for new versions and moved aliases every S seconds.", min=0.05)
     ] = None,
-    log_texts: Annotated[bool, options.option(OUTPUT, "--log-texts", None, "Include texts in the log.")] = False,
+    log_texts: Annotated[bool, OUTPUT.flag("--log-texts", "Include texts in the log.")] = False,
     engine: options.Engine = "local",
     address: options.Address = None,
     replicas: Annotated[
-        int | None,
-        options.option(RARE, "--replicas", "N", "Replicas on Ray.  [default: one per GPU or machine]", min=1),
+        int | None, RARE.option("N", "Replicas on Ray.  [default: one per GPU or machine]", min=1)
     ] = None,
     gpus: Annotated[
-        float | None,
-        options.option(RARE, "--gpus", "X", "GPUs per replica, such as 0.5.  [default: 1 if there are any]", min=0),
+        float | None, RARE.option("X", "GPUs per replica, such as 0.5.  [default: 1 if there are any]", min=0)
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
@@ -133,14 +108,15 @@ def serve(
     """
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise InlayError(f"serving needs {', '.join(missing)}: pip install 'inlay[serve]'")
-    _check_engine(engine, address, replicas, gpus)
+    preflight.check_engine(engine, address, {"--replicas": replicas, "--gpus": gpus})
     from inlay.serve.keys import Keys, read_keys
 
     opened = Keys(None, open_management, None if management_socket is None else str(management_socket))
     _check_management(opened, key_file, engine)
     keys = opened if key_file is None else read_keys(key_file)
     store, selection = open_library(library), _task_selection(tasks, alias)
-    entries = _entries(store, selection)
+    refs = selection.only
+    entries = store.list(damaged=[]) if refs is None else [store.find(ref) for ref in refs.values()]
     named = _base(store, entries, base)
     from inlay.serve.engine_types import Settings
     from inlay.serve.limits import Limits
@@ -185,30 +161,11 @@ def _serve_on_ray(config: ServiceConfig, place: Place, url: str, tell: Callable[
     from inlay.serve.ray import run
 
     def started(refs: list[str], share: Share) -> None:
-        replicas = f"{share.workers} {'replica' if share.workers == 1 else 'replicas'} on Ray"
-        tell(url, refs, place.choices, replicas, replicas=share.workers)
+        tell(url, refs, place.choices, f"{counted(share.workers, 'replica')} on Ray", replicas=share.workers)
 
     library, base = (os.path.abspath(p) if p and os.path.isdir(p) else p for p in (config.library, config.base))
-    run(
-        replace(config, library=library or config.library, base=base, watch=config.watch or float(_EVERY)),
-        place,
-        started,
-    )
-
-
-def _check_engine(engine: str, address: str | None, replicas: int | None, gpus: float | None) -> None:
-    """All that is wrong with these options, before anything is loaded."""
-    from inlay import cluster
-    from inlay.errors import RunError, suggest
-
-    found = [] if engine in _ENGINES else [f"unknown engine {engine!r}. {suggest(engine, _ENGINES)}"]
-    given = {"--address": address, "--replicas": replicas, "--gpus": gpus}
-    if engine == "ray":
-        found += cluster.problems(address)
-    else:
-        found += [f"{name} needs --engine ray" for name, value in given.items() if value is not None]
-    if found:
-        raise RunError("; ".join(found))
+    watch = config.watch or float(_EVERY)
+    run(replace(config, library=library or config.library, base=base, watch=watch), place, started)
 
 
 def _check_management(opened: Keys, key_file: Path | None, engine: str) -> None:
@@ -221,15 +178,12 @@ def _check_management(opened: Keys, key_file: Path | None, engine: str) -> None:
 
 
 def _task_selection(tasks: str | None, alias: str | None) -> TaskSelection:
-    from inlay.library.names import check_alias, split_ref
     from inlay.serve.watch import TaskSelection
 
-    if alias is not None:
-        check_alias(alias)
     if tasks is None:
         return TaskSelection(None, alias)
     only: dict[str, str] = {}
-    for ref in filter(None, (part.strip() for part in tasks.split(","))):
+    for ref in options.listed(tasks):
         name, which = split_ref(ref)
         served = name if name not in only else ref  # another version beside the first
         if served in only or ref in only.values():
@@ -238,11 +192,6 @@ def _task_selection(tasks: str | None, alias: str | None) -> TaskSelection:
     if not only:
         raise LibraryError(f"--tasks {tasks!r} names no adapter; expected some such as sms,topic@2")
     return TaskSelection(only, alias)
-
-
-def _entries(store: Library, selection: TaskSelection) -> list[Entry]:
-    """What is to be served, as far as the library has it now."""
-    return store.list(damaged=[]) if selection.only is None else [store.find(ref) for ref in selection.only.values()]
 
 
 def _form(weights: str | None, engine: str, entries: Sequence[Entry]) -> str | None:
@@ -257,13 +206,8 @@ def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | N
     if not entries and base is None:
         screen = output.console(True)
         screen.print(f"{store.root} has no adapters yet: the default base is served", style="yellow", soft_wrap=True)
-    from inlay.base.places import locate
-
     named = Counter(str(entry.card["base_name"]) for entry in entries if entry.card.get("base_name"))
-    found = base or next((name for name, _ in named.most_common(1)), None)
-    if found is not None:
-        locate(found)
-    return found
+    return base_of(base or next((name for name, _ in named.most_common(1)), None), [])
 
 
 def _tell(
@@ -274,23 +218,21 @@ def _tell(
     *,
     host: str,
     keys: Keys,
-    screen: Console,
+    screen: output.Console,
     as_json: bool,
     **more: Any,
 ) -> None:
     """Say where it listens, what it serves, and what that takes; called when it is ready."""
     shown = refs[:_SHOWN] + ([f"and {len(refs) - _SHOWN:,} more"] if len(refs) > _SHOWN else [])
-    count = "1 task" if len(refs) == 1 else f"{len(refs):,} tasks"
     memory = ", ".join(f"{card_text.size(number)} on {where}" for where, number in more.get("memory", {}).items())
-    screen.print(f"{url} serves {count} ({by or memory})", style="bold", soft_wrap=True)
+    screen.print(f"{url} serves {counted(len(refs), 'task')} ({by or memory})", style="bold", soft_wrap=True)
     if shown:
         screen.print(output.fold(shown, screen.width), soft_wrap=True)
     if keys.open:
         screen.print(f"no --key-file: {_who(host, keys)}", style="yellow", soft_wrap=True)
     screen.print("Ctrl+C or SIGTERM stops it after all accepted requests are answered", style="dim")
-    if as_json:
-        kept = None if choices is None else str(choices)
-        output.document({"url": url, "tasks": refs, "open": keys.open, **more, "pid": os.getpid(), "choices": kept})
+    found = {"url": url, "tasks": refs, "open": keys.open, **more}
+    output.document({**found, "pid": os.getpid(), "choices": None if choices is None else str(choices)}, as_json)
 
 
 def _who(host: str, keys: Keys) -> str:

@@ -9,8 +9,8 @@ from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple
 
 from inlay import registry
-from inlay.cli import option_checks, options
-from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TEXTS_FIRST, TRAINING
+from inlay.cli import option_checks
+from inlay.cli.help import DATA, FEW_ROWS, METHOD, RARE, TEXTS_FIRST, TRAINING, Panel
 from inlay.cli.option_groups import parameter
 from inlay.cli.options import either
 from inlay.errors import RunError
@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 
 NONE = "none"
-SETTINGS: Mapping[str, Mapping[str, Shown]] = {
+SETTINGS: Mapping[Panel, Mapping[str, Shown]] = {
     DATA: {
         "text": Shown("COLUMN", "guessed"),
         "pair": Shown("COLUMN", "guessed"),
@@ -144,34 +144,21 @@ def _is_flag(setting: str) -> bool:
     return isinstance(_default(setting), bool)
 
 
-def _is_open(setting: str) -> bool:
-    """Whether it is on, off, or follows from the data."""
-    return _default(setting) is None and Run.model_fields[setting].annotation == bool | None
-
-
-def _parameter(panel: str, name: str) -> inspect.Parameter:
+def _parameter(panel: Panel, name: str) -> inspect.Parameter:
     shown, field = SETTINGS[panel][name], Run.model_fields[name]
-    help_ = _sentence(shown.off or field.description or "", shown.names) + f" {shown.note}" * bool(shown.note)
-    if _is_open(name):
-        both = f"{option(name)}/--no-{name.replace('_', '-')}"
-        told = f"{help_}  [default: {shown.unset}]"
-        return parameter(name, Annotated[bool | None, options.option(panel, both, None, told)], None)
+    text = shown.off or field.description or ""
+    listed = f": {either(tuple(shown.names))}" if shown.names else ""
+    told = f"{text[:1].upper()}{text[1:]}{listed}." + f" {shown.note}" * bool(shown.note)
     if _is_flag(name):
-        return parameter(name, Annotated[bool, options.option(panel, option(name), None, help_)], False)
-    unset = shown.unset if field.default is None else _plain(field.default)
-    told = f"{help_}  [default: {unset}]"
-    declared = options.option(panel, option(name), shown.metavar, told, check=lambda value: _check(name, value))
+        return parameter(name, Annotated[bool, panel.flag(option(name), told)], False)
+    number = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+    told += f"  [default: {shown.unset if field.default is None else number}]"
+    if field.annotation == bool | None:  # on, off, or as follows from the data
+        both = f"{option(name)}/--no-{name.replace('_', '-')}"
+        return parameter(name, Annotated[bool | None, panel.flag(both, told)], None)
+    declared = panel.option(shown.metavar, told, check=lambda value: _check(name, shown, value))
     kind = str if shown.metavar.endswith(f"|{NONE}") else _type(field.annotation)
     return parameter(name, Annotated[kind | None, declared], None)
-
-
-def _sentence(text: str, names: Collection[str]) -> str:
-    listed = f": {either(tuple(names))}" if names else ""
-    return f"{text[:1].upper()}{text[1:]}{listed}."
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _read(setting: str, value: Any) -> Any:
@@ -187,12 +174,11 @@ def _type(annotation: Any) -> Any:
     return kinds[0] if len(kinds) == 1 else str
 
 
-def _check(name: str, value: Any) -> None:
+def _check(name: str, shown: Shown, value: Any) -> None:
     """Notice a wrong value where it was given."""
     try:
         make_run({"data": "", name: _read(name, value)})
     except RunError as error:
         raise RunError(str(error).removeprefix(f"{name}={value!r} is not valid: ")) from None
-    check = next(all_[name].check for all_ in SETTINGS.values() if name in all_)
-    if check is not None:
-        check(str(value))
+    if shown.check is not None:
+        shown.check(str(value))

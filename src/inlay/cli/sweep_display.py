@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
 from inlay.cli.score_notes import majority
-from inlay.cli.train_display import Progress, clock, decimals
+from inlay.cli.train_display import Progress, clock, decimals, show_done, spent
 from inlay.screen import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.comparison.runner import ComparisonRunner
     from inlay.sweeps.api import SweepRunner
     from inlay.sweeps.table import Sweep
@@ -24,7 +22,7 @@ _ROWS = 30
 class SweepProgress(Progress):
     """A live table of slots; where there is no terminal, a line for every run that ends."""
 
-    def __init__(self, screen: Console, runner: SweepRunner | ComparisonRunner):
+    def __init__(self, screen: output.Console, runner: SweepRunner | ComparisonRunner):
         super().__init__(screen, runner.runs)
         ended = [row for row in runner.result().rows if row.state in ("done", "pruned", "failed")]
         self.ended, self.failed = len(ended), sum(row.state == "failed" for row in ended)
@@ -32,7 +30,6 @@ class SweepProgress(Progress):
         """Runs that have ended; one whose adapter is gone may be trained again, and counts once."""
         self.metric = runner.metric
         self.pruned = sum(row.state == "pruned" for row in ended)
-        self._first = self.ended
         self._taken = 0
         """Steps taken here."""
         self._since = self.began
@@ -45,7 +42,6 @@ class SweepProgress(Progress):
         if event["run"] in self._over:
             self._over.remove(event["run"])
             self.ended -= 1
-        self.deciding = {**self.deciding, event["run"]: self._metric(event["run"])}
         self._lengths.append(event["steps"])
 
     def _step(self, event: dict[str, Any]) -> None:
@@ -106,7 +102,7 @@ class SweepProgress(Progress):
         return (now - self._since) / self._taken * steps
 
 
-def show_plan(screen: Console, runner: SweepRunner) -> None:
+def show_plan(screen: output.Console, runner: SweepRunner) -> None:
     """What will be run, and what is done already."""
     assert runner.data is not None
     data = runner.data
@@ -128,12 +124,10 @@ def show_plan(screen: Console, runner: SweepRunner) -> None:
     how = f", {counted(settings, 'setting')}{seeds}{varying}"
     by = f", chosen by Optuna, pruned by {runner.search.pruner}" if runner.search is not None else ""
     screen.print(f"sweep: {counted(runner.runs, 'run')}{how}{by}", soft_wrap=True)
-    done = sum(row.state in ("done", "pruned", "failed") for row in runner.result().rows)
-    if done:
-        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
+    show_done(screen, runner.result().rows)
 
 
-def show_ranking(screen: Console, found: Sweep) -> None:
+def show_ranking(screen: output.Console, found: Sweep) -> None:
     """The ranked table, and what became of the winner."""
     from inlay.sweeps.exports import cells, header
 
@@ -151,11 +145,7 @@ def show_ranking(screen: Console, found: Sweep) -> None:
         more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
         screen.print(f"{labels[0]}{more} failed: {problem}", style="red", soft_wrap=True)
     states = [f"{found.count(state)} {state}" for state in ("done", "pruned", "failed") if found.count(state)]
-    seconds = sum(row.seconds for row in found.rows)
-    tokens = sum(row.tokens for row in found.rows)
-    screen.print(
-        f"{', '.join(states)}; {clock(seconds)} and {tokens:,} tokens of training; {found.store}", soft_wrap=True
-    )
+    screen.print(f"{', '.join(states)}; {spent(found.rows, found.store)}", soft_wrap=True)
     if found.ranking:
         _show_winner(screen, found)
     if found.version is not None:
@@ -164,7 +154,7 @@ def show_ranking(screen: Console, found: Sweep) -> None:
         screen.print("--best saves it to the library", style="dim")
 
 
-def _show_winner(screen: Console, found: Sweep) -> None:
+def _show_winner(screen: output.Console, found: Sweep) -> None:
     if found.verdict is not None and found.verdict.why:
         screen.print(found.verdict.why)
     if found.verdict is not None:

@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inlay.cli import options, output, preflight, settings
-from inlay.cli.help import DATA, METHOD
+from inlay.cli.help import DATA, METHOD, argument
 from inlay.cli.option_groups import expand_groups
+from inlay.cli.train_display import Progress, show_data, show_result, show_summary
 from inlay.errors import InlayError, RunError
+from inlay.runs.length import FEW_TO_VALIDATE
+from inlay.runs.members import members_of
+from inlay.runs.run import Run, data_name, make_run
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.engine.host import Host
     from inlay.library.library import Library
     from inlay.runs.prepare import Prepared
     from inlay.runs.result import Result
-    from inlay.runs.run import Run
     from inlay.tracking.logs import Log
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import Ranks
@@ -34,18 +35,15 @@ if TYPE_CHECKING:
 
 @expand_groups(given=settings.Settings())
 def train(
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="A file, a folder with splits, or a hub dataset.")
-    ] = None,
+    data: Annotated[str | None, argument("DATA", "A file, a folder with splits, or a hub dataset.")] = None,
     manifest: Annotated[
-        Path | None,
-        options.option(DATA, "--manifest", "FILE", "A TOML file that lists many tasks; replaces DATA and settings."),
+        Path | None, DATA.option("FILE", "A TOML file that lists many tasks; replaces DATA and settings.")
     ] = None,
     base: options.Base = None,
     ensemble: Annotated[
         int | None,
-        options.option(
-            *(METHOD, "--ensemble", "N"),
+        METHOD.option(
+            "N",
             "Train N adapters that answer as one; each has its own seed and leaves out another part of the rows.",
             min=2,
         ),
@@ -70,19 +68,20 @@ def train(
         inlay train tickets.csv --name tickets --method houlsby:size=64 --ensemble 5
         inlay train --manifest tasks.toml --json
     """
-    if ensemble is not None and manifest is not None:
-        raise typer.BadParameter("--ensemble cannot be combined with --manifest")
+    wrong = {
+        "--ensemble cannot be combined with --manifest": ensemble is not None and manifest is not None,
+        "--resume and --restart cannot be combined": resume and restart,
+    }
+    preflight.refuse(wrong)
     whole, folder = _runs(data, name, manifest, given)
-    runs = whole if ensemble is None else _members(whole[0], ensemble)
-    if resume and restart:
-        raise typer.BadParameter("--resume and --restart cannot be combined")
+    runs = whole if ensemble is None else members_of(whole[0], ensemble, whole[0].name)
     from inlay.library.library import Library
 
     store = Library(library)
     preflight.check_base(base)
     preflight.check_logs(log)
     problems = _check(runs, store, many=manifest is not None)
-    from inlay.cli.train_display import show_result, show_summary
+    from inlay.training.api import failed, keep
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import joined
 
@@ -94,7 +93,7 @@ def train(
             if ranks.leads:
                 alone.enter_context(checkpoint.alone())
             settle(checkpoint, resume, restart, screen)
-            logs = [stack.enter_context(contextlib.closing(one)) for one in open_logs(log or () if ranks.leads else ())]
+            logs = stack.enter_context(open_logs(log if ranks.leads else None))
             host = open_host(base, compile, weights, screen)
             prepared = _prepare(runs, host, store, screen, problems, many=manifest is not None)
             if ensemble is not None:
@@ -108,7 +107,8 @@ def train(
             every = list(prepared.values())
             results = {0: as_one(host, whole[0], folder, list(results.values()), every)}
             prepared = {0: scored_rows(every)}
-        kept = _keep(host, whole, results, problems, store, half)
+        ended = [results[i] if i in results else failed(run, i, problems[i]) for i, run in enumerate(whole)]
+        kept = [keep(result, store, host.base, half) if result.ok else result for result in ended]
         checkpoint.remove()
     if manifest is not None:
         show_summary(screen, kept, store.root, prepared)
@@ -116,34 +116,23 @@ def train(
         show_result(screen, kept[0], prepared[0])
     else:
         raise RunError(kept[0].problem)
-    if as_json:
-        documents = [result.document() for result in kept]
-        output.document(documents if manifest is not None else documents[0])
+    documents = [result.document() for result in kept]
+    output.document(documents if manifest is not None else documents[0], as_json)
     if not all(result.ok for result in kept):
         raise typer.Exit(1)
 
 
 def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapping[str, Any]) -> tuple[list[Run], str]:
     """The runs that were asked for, and the name of their checkpoint."""
-    from inlay.runs.manifest import read_manifest
-    from inlay.runs.run import data_name, make_run
-
+    others = [settings.option(key) for key in (*given, *([] if name is None else ["name"]))]
+    preflight.check_source(data, manifest, others, ", under [defaults]")
     if manifest is not None:
-        if data is not None or name is not None or given:
-            extra = "DATA" if data is not None else settings.option(next(iter(given), "name"))
-            raise typer.BadParameter(f"{extra} cannot be combined with --manifest; set it there, under [defaults]")
+        from inlay.runs.manifest import read_manifest
+
         # two manifests of one name are two trainings
         return read_manifest(manifest), f"{manifest.stem}-{sha256(bytes(manifest.resolve())).hexdigest()[:8]}"
-    if data is None:
-        raise typer.BadParameter("give DATA or --manifest")
-    name = name or data_name(data)
+    name = name or data_name(str(data))
     return [make_run({"data": data, "name": name, **given})], name
-
-
-def _members(run: Run, count: int) -> list[Run]:
-    from inlay.runs.members import members_of
-
-    return members_of(run, count, run.name)
 
 
 def _check(runs: Sequence[Run], store: Library, many: bool) -> dict[int, str]:
@@ -165,7 +154,7 @@ def _check(runs: Sequence[Run], store: Library, many: bool) -> dict[int, str]:
     return problems
 
 
-def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: Console) -> None:
+def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: output.Console) -> None:
     """What becomes of a training that was stopped before its end."""
     if restart:
         checkpoint.remove()
@@ -177,14 +166,16 @@ def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: Console)
         screen.print("nothing to resume: starting from the beginning", style="yellow")
 
 
-def open_logs(specs: Sequence[str]) -> Iterator[Log]:
+@contextlib.contextmanager
+def open_logs(specs: Sequence[str] | None) -> Iterator[list[Log]]:
     """The logs that were asked for."""
     from inlay.tracking.logs import make
 
-    return (make(spec) for spec in specs)
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(make(spec))) for spec in specs or ()]
 
 
-def open_host(base: str | None, compile: bool | None, weights: str | None, screen: Console) -> Host:
+def open_host(base: str | None, compile: bool | None, weights: str | None, screen: output.Console) -> Host:
     """The base, with a line on what it is."""
     from inlay.engine.host import Host
 
@@ -196,11 +187,9 @@ def open_host(base: str | None, compile: bool | None, weights: str | None, scree
 
 
 def _prepare(
-    runs: Sequence[Run], host: Host, store: Library, screen: Console, problems: dict[int, str], many: bool
+    runs: Sequence[Run], host: Host, store: Library, screen: output.Console, problems: dict[int, str], many: bool
 ) -> dict[int, Prepared]:
     """The runs that can be trained; what is wrong with the others goes to `problems`."""
-    from inlay.cli.train_display import show_data
-    from inlay.runs.length import FEW_TO_VALIDATE
     from inlay.runs.teacher import prepare_taught
     from inlay.tracking.progress import few_to_validate
 
@@ -240,11 +229,10 @@ def train_shown(
     resume: bool,
     save_every: float,
     logs: Sequence[Log],
-    screen: Console,
+    screen: output.Console,
     ranks: Ranks,
 ) -> dict[int, Result]:
     """Train, and show how far it has come; Ctrl-C saves, and says how to go on."""
-    from inlay.cli.train_display import Progress
     from inlay.training.api import train_prepared
 
     deciding = {data.run.name: data.metric for data in prepared.values()}
@@ -278,21 +266,3 @@ def default_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _keep(
-    host: Host,
-    runs: Sequence[Run],
-    results: Mapping[int, Result],
-    problems: Mapping[int, str],
-    store: Library,
-    half: bool,
-) -> list[Result]:
-    """Put what was trained into the library."""
-    from inlay.training.api import failed, keep
-
-    kept: list[Result] = []
-    for i, run in enumerate(runs):
-        result = results[i] if i in results else failed(run, i, problems[i])
-        kept.append(keep(result, store, host.base, half) if result.ok else result)
-    return kept

@@ -8,31 +8,49 @@ from typing import TYPE_CHECKING
 from inlay.cli import output
 from inlay.cli.score_notes import majority, nothing_learned, worse
 from inlay.library.card_text import clock as clock
+from inlay.library.card_text import one_line
 from inlay.tracking.progress import Progress as Progress
 from inlay.tracking.progress import decimals as decimals
 from inlay.tracking.progress import show_data as show_data
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
     from inlay.runs.prepare import Prepared
     from inlay.runs.result import Result
+    from inlay.sweeps.store import Row
 
 _ROOMY = 100
 """A terminal of so many columns has room for everything."""
 
 
-def show_result(screen: Console, result: Result, data: Prepared) -> None:
+def metric_table(columns: Mapping[str, Mapping[str, float]], deciding: object, indent: str = "") -> Table:
+    """A row for every metric of any column; the one that decides has a star."""
+    table = output.table("", *columns, right=list(columns))
+    for name in dict.fromkeys(name for one in columns.values() for name in one):
+        cells = (decimals(one[name]) if name in one else "" for one in columns.values())
+        table.add_row(f"{indent}{one_line(name)}{' *' if name == deciding else ''}", *cells)
+    return table
+
+
+def spent(rows: Sequence[Row], store: object) -> str:
+    """What runs have taken, and where they are."""
+    seconds, tokens = sum(row.seconds for row in rows), sum(row.tokens for row in rows)
+    return f"{clock(seconds)} and {tokens:,} tokens of training; {store}"
+
+
+def show_done(screen: output.Console, rows: Sequence[Row]) -> None:
+    """How many runs need not be run."""
+    if done := sum(row.state in ("done", "pruned", "failed") for row in rows):
+        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
+
+
+def show_result(screen: output.Console, result: Result, data: Prepared) -> None:
     """How good a single run is, and how to use it."""
-    names = list(dict.fromkeys(name for found in result.metrics.values() for name in found))
     always, guess = majority(data)
     columns = {**result.metrics, **({"majority": guess} if guess else {})}
-    table = output.table("", *columns, right=list(columns))
-    for name in names:
-        marked = f"{name} *" if name == result.metric else name
-        table.add_row(marked, *(decimals(found[name]) if name in found else "" for found in columns.values()))
     screen.print()
-    screen.print(table)
+    screen.print(metric_table(columns, result.metric))
     if guess:
         screen.print(f"majority: {always} on the {list(result.metrics)[-1]} rows", style="dim", soft_wrap=True)
     if note := worse(result):
@@ -47,7 +65,9 @@ def show_result(screen: Console, result: Result, data: Prepared) -> None:
         screen.print(f"Try: inlay predict {result.name} {text}{other}", style="dim", soft_wrap=True)
 
 
-def show_summary(screen: Console, results: Sequence[Result], library: str, prepared: Mapping[int, Prepared]) -> None:
+def show_summary(
+    screen: output.Console, results: Sequence[Result], library: str, prepared: Mapping[int, Prepared]
+) -> None:
     """How good the runs of a manifest are, and why some failed."""
     tested = any("test" in result.metrics for result in results)
     heads = ("validation", *(["test"] if tested else []), "majority", "f1_macro")

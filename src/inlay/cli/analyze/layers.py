@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from inlay.cli import eval_data, option_checks, options, output
-from inlay.cli.analyze import show
+from inlay.cli import option_checks, options
+from inlay.cli.analyze.show import Figure
+from inlay.cli.eval_data import Data, Sample
 from inlay.cli.help import DATA, METHOD
-from inlay.errors import LibraryError
-
-if TYPE_CHECKING:
-    from inlay.engine.host import Host
-    from inlay.library.library import Entry
+from inlay.cli.named_adapters import split_names
+from inlay.cli.option_groups import expand_groups
 
 Metric = Annotated[
     str | None,
-    options.option(
-        *(METHOD, "--metric", "METRIC"),
-        "The metric.  [default: the one that picked the checkpoint]",
-        check=option_checks.metric,
-    ),
+    METHOD.option("METRIC", "The metric.  [default: the one that picked the checkpoint]", check=option_checks.metric),
 ]
 
 
+@expand_groups(sample=Sample, figure=Figure)
 def ablate(
     name: options.Adapter,
-    data: eval_data.Data = None,
+    data: Data = None,
     metric: Metric = None,
-    with_norms: Annotated[bool, options.option(METHOD, "--with-norms", None, "Remove trained norms too.")] = False,
-    split: options.Split = None,
-    rows: options.Rows = None,
-    seed: options.Seed = 0,
-    out: show.Out = None,
-    base: options.TrainedBase = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
+    with_norms: Annotated[bool, METHOD.flag("--with-norms", "Remove trained norms too.")] = False,
+    *,
+    sample: Sample,
+    figure: Figure,
 ) -> None:
     """Show the metric after removing the adapters from each span of layers.
 
@@ -42,28 +33,21 @@ def ablate(
         inlay analyze ablation tickets
         inlay analyze ablation tickets@2 tickets.csv --rows 100 --with-norms
     """
-    screen = output.console(as_json)
-    eval_data.check([name], library, base, data, split)
-    host, _, entry = eval_data.open_adapter(name, library, base)
-    where, examples = eval_data.read_labelled(host, name, entry, data, screen, split=split, rows=rows, seed=seed)
+    host, where, examples = figure.read([name], data, sample)
     from inlay.analysis.ablation import ablation
 
-    found = ablation(host, name, examples, metric=metric, with_norms=with_norms, where=where)
-    show.finish(found, out, name, screen, as_json)
+    figure.finish(ablation(host, name, examples, metric=metric, with_norms=with_norms, where=where), name)
 
 
+@expand_groups(sample=Sample, figure=Figure)
 def walk(
     names: options.Adapters,
-    data: eval_data.Data = None,
-    points: Annotated[int, options.option(METHOD, "--points", "N", "Points on the line.", min=2)] = 20,
+    data: Data = None,
+    points: Annotated[int, METHOD.option("N", "Points on the line.", min=2)] = 20,
     metric: Metric = None,
-    split: options.Split = None,
-    rows: options.Rows = None,
-    seed: options.Seed = 0,
-    out: show.Out = None,
-    base: options.TrainedBase = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
+    *,
+    sample: Sample,
+    figure: Figure,
 ) -> None:
     """Show the loss along the line from initial to trained parameters, and beyond.
 
@@ -71,26 +55,21 @@ def walk(
         inlay analyze landscape tickets
         inlay analyze landscape tickets,tickets-tuned tickets.csv --points 40
     """
-    screen = output.console(as_json)
-    host, asked, entry = _open(names, library, base, data, split)
-    where, examples = eval_data.read_labelled(host, asked[0], entry, data, screen, split=split, rows=rows, seed=seed)
+    asked = split_names(names)
+    host, where, examples = figure.read(asked, data, sample)
     from inlay.analysis.landscape import landscape
 
-    found = landscape(host, asked, examples, points=points, metric=metric, where=where)
-    show.finish(found, out, "-".join(asked), screen, as_json)
+    figure.finish(landscape(host, asked, examples, points=points, metric=metric, where=where), *asked)
 
 
+@expand_groups(sample=Sample, figure=Figure)
 def compare(
     names: options.Adapters,
-    data: eval_data.Data = None,
-    tokens: Annotated[int, options.option(DATA, "--tokens", "N", "Use N tokens, drawn at random.", min=10)] = 5000,
-    split: options.Split = None,
-    rows: options.Rows = None,
-    seed: options.Seed = 0,
-    out: show.Out = None,
-    base: options.TrainedBase = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
+    data: Data = None,
+    tokens: Annotated[int, DATA.option("N", "Use N tokens, drawn at random.", min=10)] = 5000,
+    *,
+    sample: Sample,
+    figure: Figure,
 ) -> None:
     """Show how similar an adapter's representations are to the base's, layer by layer.
 
@@ -98,26 +77,8 @@ def compare(
         inlay analyze rsa tickets
         inlay analyze rsa tickets,tickets-tuned tickets.csv --tokens 500
     """
-    screen = output.console(as_json)
-    host, asked, entry = _open(names, library, base, data, split, labelled=False)
-    where, examples = eval_data.read_labelled(
-        host, asked[0], entry, data, screen, split=split, rows=rows, seed=seed, labelled=False
-    )
+    asked = split_names(names)
+    host, where, examples = figure.read(asked, data, sample, labelled=False)
     from inlay.analysis.rsa import rsa
 
-    found = rsa(host, asked, examples, tokens=tokens, seed=seed, where=where)
-    show.finish(found, out, "-".join(asked), screen, as_json)
-
-
-def _open(
-    names: str, library: str | None, base: str | None, data: str | None, split: str | None, labelled: bool = True
-) -> tuple[Host, list[str], Entry]:
-    """Adapters of one base on one host, and the first one's entry."""
-    asked = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
-    if not asked:
-        raise LibraryError("expected the name of an adapter, or several separated by commas")
-    eval_data.check(asked, library, base, data, split, labelled=labelled)
-    host, _, entry = eval_data.open_adapter(asked[0], library, base)
-    for name in asked[1:]:
-        eval_data.open_adapter(name, library, host=host)
-    return host, asked, entry
+    figure.finish(rsa(host, asked, examples, tokens=tokens, seed=sample.seed, where=where), *asked)

@@ -7,16 +7,19 @@ Each reads the file of a sweep, or, given DATA, first runs a sweep that suits it
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from inlay.cli import options, output
 from inlay.cli import sweep as sweeping
 from inlay.cli.analyze.show import Out, finish
+from inlay.cli.help import App, argument
+from inlay.cli.option_groups import expand_groups
 from inlay.errors import LibraryError, RunError
 
 if TYPE_CHECKING:
@@ -35,102 +38,69 @@ _OURS = ("--name", "--manifest", "--store", "--library", "--json", "--csv", "--l
 MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Of a command that hands options on to `inlay sweep`."""
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A sweep, by name or file, or several separated by commas.")]
-Data = Annotated[
-    str | None,
-    typer.Argument(metavar="DATA", help="Run a sweep on this data first, with the options of `inlay sweep`."),
-]
+Name = Annotated[str, argument("NAME", "A sweep, by name or file, or several separated by commas.")]
+Data = Annotated[str | None, argument("DATA", "Run a sweep on this data first, with the options of `inlay sweep`.")]
 
 
-def size(
-    context: typer.Context,
-    name: Name,
-    data: Data = None,
-    out: Out = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
-) -> None:
+class SweepFigure(NamedTuple):
+    """Where the sweeps are, and where the figure goes."""
+
+    out: Out = None
+    library: options.Library = None
+    as_json: output.AsJson = False
+
+
+@expand_groups(figure=SweepFigure)
+def size(context: typer.Context, name: Name, data: Data = None, *, figure: SweepFigure) -> None:
     """Plot the metric against the adapter's size, with the best learning rate for each (Houlsby et al., figure 4).
 
     Examples:
         inlay analyze size tickets-sweep
         inlay analyze size tickets-size tickets.csv --seeds 3 --max-steps 200
     """
-    rows = _swept(context, "size", name, data, library, as_json)
-    from inlay.analysis.size import size as analyse
-
-    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+    _draw("size", context, name, data, figure)
 
 
-def init(
-    context: typer.Context,
-    name: Name,
-    data: Data = None,
-    out: Out = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
-) -> None:
+@expand_groups(figure=SweepFigure)
+def init(context: typer.Context, name: Name, data: Data = None, *, figure: SweepFigure) -> None:
     """Plot the metric against the spread of the initial weights, 1e-7 to 1 (Houlsby et al., figure 6).
 
     Examples:
         inlay analyze init tickets-sweep
         inlay analyze init tickets-init tickets.csv --seeds 3
     """
-    rows = _swept(context, "init", name, data, library, as_json)
-    from inlay.analysis.init import init as analyse
-
-    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+    _draw("init", context, name, data, figure)
 
 
-def robustness(
-    context: typer.Context,
-    name: Name,
-    data: Data = None,
-    out: Out = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
-) -> None:
+@expand_groups(figure=SweepFigure)
+def robustness(context: typer.Context, name: Name, data: Data = None, *, figure: SweepFigure) -> None:
     """Draw box plots over learning rates and seeds for every method (He et al., figure 4).
 
     Examples:
         inlay analyze robustness tickets-sweep
         inlay analyze robustness tickets-methods tickets.csv --grid method=houlsby,lora
     """
-    rows = _swept(context, "robustness", name, data, library, as_json)
-    from inlay.analysis.robustness import robustness as analyse
-
-    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+    _draw("robustness", context, name, data, figure)
 
 
-def train_size(
-    context: typer.Context,
-    name: Name,
-    data: Data = None,
-    out: Out = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
-) -> None:
+@expand_groups(figure=SweepFigure)
+def train_size(context: typer.Context, name: Name, data: Data = None, *, figure: SweepFigure) -> None:
     """Plot the metric against the number of training rows, on test rows if there are any (He et al., figure 3).
 
     Examples:
         inlay analyze train-size tickets-sweep
         inlay analyze train-size tickets-rows tickets.csv --grid train_size=50,100,200 --test-size 20%
     """
-    rows = _swept(context, "train-size", name, data, library, as_json)
-    from inlay.analysis.train_size import train_size as analyse
-
-    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+    _draw("train-size", context, name, data, figure)
 
 
+@expand_groups(figure=SweepFigure)
 def curves(
     context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Sweeps or adapters, by name or file, separated by commas.")
-    ],
+    name: Annotated[str, argument("NAME", "Sweeps or adapters, by name or file, separated by commas.")],
     data: Data = None,
-    out: Out = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
+    *,
+    figure: SweepFigure,
 ) -> None:
     """Plot validation loss and metric against steps, with mean and best (He et al., figure 5 and table 6).
 
@@ -138,17 +108,14 @@ def curves(
         inlay analyze curves tickets
         inlay analyze curves tickets-curves tickets.csv --eval-every 10
     """
-    rows = _swept(context, "curves", name, data, library, as_json, adapters=True)
-    from inlay.analysis.curves import curves as analyse
-
-    finish(analyse(rows), out, _stem(name), output.console(as_json), as_json)
+    _draw("curves", context, name, data, figure)
 
 
+@expand_groups(figure=SweepFigure)
 def tradeoff(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Sweeps, one per task, by name or file.")],
-    out: Out = None,
-    library: options.Library = None,
-    as_json: output.AsJson = False,
+    names: Annotated[list[str], argument("NAME...", "Sweeps, one per task, by name or file.")],
+    *,
+    figure: SweepFigure,
 ) -> None:
     """Plot the metric against trained parameters, with percentiles over tasks (Houlsby et al., figures 1 and 3).
 
@@ -159,43 +126,37 @@ def tradeoff(
     from inlay.analysis.tradeoff import tradeoff as analyse
 
     each = [one for name in names for one in name.split(",")]
-    rows = [row for one in each for row in _rows(one, library, False)]
-    finish(analyse(rows), out, _stem(each[0]), output.console(as_json), as_json)
+    rows = [row for one in each for row in _rows(one, figure.library, False)]
+    finish(analyse(rows), figure.out, _stem(each[0]), figure.as_json)
 
 
-def _swept(
-    context: typer.Context,
-    kind: str,
-    name: str,
-    data: str | None,
-    library: str | None,
-    as_json: bool,
-    adapters: bool = False,
-) -> list[Row]:
+def _draw(kind: str, context: typer.Context, name: str, data: str | None, figure: SweepFigure) -> None:
+    rows = _swept(context, kind, name, data, figure)
+    called = kind.replace("-", "_")
+    analyse = getattr(importlib.import_module(f"inlay.analysis.{called}"), called)
+    finish(analyse(rows), figure.out, _stem(name), figure.as_json)
+
+
+def _swept(context: typer.Context, kind: str, name: str, data: str | None, figure: SweepFigure) -> list[Row]:
     """The runs of a sweep, which is run first if there is DATA."""
-    more = list(context.args)
+    more, library = list(context.args), figure.library
     if data is not None and data.startswith("-"):  # DATA was left out
         more, data = [data, *more], None
     if data is None:
         if more:
             raise typer.BadParameter(f"{more[0]} is for a sweep over DATA, and no DATA was given")
-        return [row for one in name.split(",") for row in _rows(one, library, adapters)]
+        return [row for one in name.split(",") for row in _rows(one, library, kind == "curves")]
     taken = [word for word in more if word.partition("=")[0] in _OURS]
     if taken:
         raise typer.BadParameter(f"{taken[0]} cannot be used for a figure; NAME says where the sweep is stored")
     path = _path(name, library)
     words = [data, "--name", Path(_stem(name)).name, "--store", str(path), *_defaults(SWEEPS[kind], more), *more]
     words += [] if library is None else ["--library", library]
-    command = typer.main.get_command(_sweep_app())
-    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-        command.main(words, prog_name="inlay sweep", standalone_mode=False)
+    sweeps = App()
+    sweeps.command("sweep")(sweeping.sweep)
+    with contextlib.redirect_stdout(sys.stderr) if figure.as_json else contextlib.nullcontext():
+        typer.main.get_command(sweeps).main(words, prog_name="inlay sweep", standalone_mode=False)
     return _rows(str(path), library, False)
-
-
-def _sweep_app() -> typer.Typer:
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    alone.command("sweep")(sweeping.sweep)
-    return alone
 
 
 def _defaults(kind: Mapping[str, str], more: Sequence[str]) -> list[str]:
@@ -216,8 +177,12 @@ def _rows(name: str, library: str | None, adapters: bool) -> list[Row]:
     from inlay.sweeps.store import read_rows
 
     path = _path(name, library)
-    if path.is_file() or not adapters:
-        return read_rows(path) if path.is_file() else _missing(name, path)
+    if path.is_file():
+        return read_rows(path)
+    if not adapters:
+        there = sorted(file.stem for file in path.parent.glob("*.sqlite")) if path.parent.is_dir() else []
+        known = f"; there are {', '.join(there[:8])}" if there else ""
+        raise RunError(f"no sweep {name!r}: no file {path}{known}. Run `inlay sweep`, or pass DATA as well")
     from inlay.analysis.curves import row_of
     from inlay.library.library import Library
 
@@ -229,21 +194,14 @@ def _rows(name: str, library: str | None, adapters: bool) -> list[Row]:
     return [row_of(store.read_adapter(entry, "analyzed here"), entry.card)]
 
 
-def _missing(name: str, path: Path) -> Any:
-    there = sorted(file.stem for file in path.parent.glob("*.sqlite")) if path.parent.is_dir() else []
-    known = f"; there are {', '.join(there[:8])}" if there else ""
-    raise RunError(f"no sweep {name!r}: no file {path}{known}. Run `inlay sweep`, or pass DATA as well")
-
-
 def _path(name: str, library: str | None) -> Path:
     from inlay.library.library import Library
 
     given = Path(name)
-    return (
-        given if given.suffix == ".sqlite" or given.is_file() else Library(library).local / "sweeps" / f"{name}.sqlite"
-    )
+    if given.suffix == ".sqlite" or given.is_file():
+        return given
+    return Library(library).local / "sweeps" / f"{name}.sqlite"
 
 
 def _stem(name: str) -> str:
-    first = name.split(",")[0]
-    return Path(first).name.removesuffix(".sqlite")
+    return Path(name.split(",")[0]).name.removesuffix(".sqlite")

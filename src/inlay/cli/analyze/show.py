@@ -1,26 +1,50 @@
-"""What all kinds of `inlay analyze` share: where pictures go, and what is printed."""
+"""What the figures of adapters share: their options, the adapters and rows that they are made from, and the end."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from inlay.cli import options, output
+from inlay.cli import eval_data, options, output
 from inlay.cli.help import OUTPUT
+from inlay.cli.named_adapters import host_with, open_library
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from inlay.analysis.finding import Finding
+    from inlay.engine.host import Host
+    from inlay.tasks import Example
 
-Out = Annotated[
-    Path | None,
-    options.option(OUTPUT, "--out", "STEM", "Write STEM.png, STEM.svg and STEM.csv.  [default: NAME-KIND]"),
-]
+Out = Annotated[Path | None, OUTPUT.option("STEM", "Write STEM.png, STEM.svg and STEM.csv.  [default: NAME-KIND]")]
 
 
-def finish(found: Finding, out: Path | None, name: str, screen: Console, as_json: bool) -> None:
+class Figure(NamedTuple):
+    """Where the adapters are, and where the figure goes."""
+
+    out: Out = None
+    base: options.TrainedBase = None
+    library: options.Library = None
+    as_json: output.AsJson = False
+
+    def read(
+        self, names: Sequence[str], data: str | None, sample: eval_data.Sample, labelled: bool = True
+    ) -> tuple[Host, str, list[Example]]:
+        """The adapters on their base, where the rows of the first one come from, and these rows."""
+        store = open_library(self.library)
+        entries = eval_data.check(store, names, self.base, data, sample.split, labelled=labelled)
+        host, screen = host_with(self.base, None, store, entries), output.console(self.as_json)
+        first = (names[0], entries[names[0]])
+        where, rows = eval_data.read_labelled(host, *first, data, screen, sample, labelled)
+        return host, where, rows
+
+    def finish(self, found: Finding, *names: str) -> None:
+        """Write the files, and say what it comes to."""
+        finish(found, self.out, "-".join(names), self.as_json)
+
+
+def finish(found: Finding, out: Path | None, name: str, as_json: bool) -> None:
     """Write a finding's files, and say what it comes to."""
+    screen = output.console(as_json)
     stem = out or Path(f"{name.replace('@', '-').replace('/', '-')}-{found.kind}")
     files = found.write(stem)
     screen.print(found.about, soft_wrap=True)
@@ -31,5 +55,4 @@ def finish(found: Finding, out: Path | None, name: str, screen: Console, as_json
     if table.row_count:
         screen.print(table)
     screen.print(f"written: {', '.join(map(str, files))}", style="dim", soft_wrap=True)
-    if as_json:
-        output.document({**found.document(), "files": [str(file) for file in files]})
+    output.document({**found.document(), "files": [str(file) for file in files]}, as_json)

@@ -1,0 +1,91 @@
+"""What sweeps, comparisons and recipes share: how runs are run and shown, and where results go."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import typer
+
+from inlay.cli import options, output, preflight, train
+from inlay.cli.sweep_display import SweepProgress
+
+if TYPE_CHECKING:
+    from inlay.comparison.runner import ComparisonRunner
+    from inlay.comparison.table import Comparison
+    from inlay.sweeps.api import SweepRunner
+    from inlay.sweeps.store import Store
+    from inlay.sweeps.table import Sweep
+    from inlay.tracking.logs import Log
+
+T = TypeVar("T")
+
+
+class ManyRuns(NamedTuple):
+    """The options of a sweep or a comparison that say how it is run, and where its results go."""
+
+    slots: options.Slots = None
+    compile: options.Compile = None
+    weights: options.Weights = None
+    restart: options.StartOver = False
+    save_every: options.SaveEvery = 60
+    engine: options.Engine = "local"
+    address: options.Address = None
+    workers: options.Workers = None
+    library: options.Library = None
+    store: options.Store = None
+    csv: options.Csv = None
+    latex: options.Latex = None
+    plot: options.Plot = None
+    log: options.Log = None
+    as_json: output.AsJson = False
+
+    def check(self, base: str | None, wrong: preflight.Problems) -> None:
+        """Gather what is wrong with these, and with the base."""
+        wrong.check(preflight.check_base, base)
+        wrong.check(preflight.check_engine, self.engine, self.address, {"--workers": self.workers})
+        wrong.check(preflight.check_logs, self.log)
+        wrong.check(preflight.check_writable, self.csv, self.latex, self.plot)
+
+    @contextlib.contextmanager
+    def opened(self, default: Path) -> Iterator[tuple[Store, list[Log]]]:
+        """The file of results, and the logs."""
+        with open_store(self.store or default, self.restart) as store, train.open_logs(self.log) as logs:
+            yield store, logs
+
+    def finish(self, screen: output.Console, found: Sweep | Comparison) -> None:
+        """Write the files and the document."""
+        for path, write in ((self.csv, found.to_csv), (self.latex, found.to_latex), (self.plot, found.plot)):
+            if path is not None:
+                write(path)
+                screen.print(f"written: {path}", style="dim", soft_wrap=True)
+        output.document(found.document(), self.as_json)
+
+
+@contextlib.contextmanager
+def open_store(path: Path, restart: bool) -> Iterator[Store]:
+    """The file of results, emptied if everything starts over."""
+    from inlay.sweeps.store import Store, remove
+
+    if restart:
+        remove(path)
+    with Store(path) as opened:
+        yield opened
+
+
+def run_shown(
+    runner: SweepRunner | ComparisonRunner, progress: SweepProgress, screen: output.Console, run: Callable[[], T]
+) -> T:
+    """Run what has not been run, and show how far it has come; Ctrl-C says how to go on."""
+    try:
+        with train.default_interrupt(), progress:
+            runner.engine.callbacks = [progress, *runner.engine.callbacks]
+            return run()
+    except KeyboardInterrupt as stopped:
+        again = shlex.join(["inlay", *(a for a in sys.argv[1:] if a != "--restart")])
+        screen.print(f"\nstopped; finished work is saved. To continue:\n  {again}", soft_wrap=True)
+        raise typer.Exit(train.code_of(stopped)) from None
