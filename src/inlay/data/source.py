@@ -93,8 +93,11 @@ def open_source(path: str | os.PathLike[str], *, format: str | None = None, enco
     found = format or sniff(text)
     if found == "glue" or (format is None and found == "tsv"):
         opened = _glue(text)
-        if opened or found == "glue":
-            return _source(name, "glue", opened or _no_glue(name))
+        if opened is None and found == "glue":
+            folders = ", ".join(glue.TASKS)
+            raise DataError(f"{name}: the columns are not those of a GLUE task; valid folders: {folders}")
+        if opened is not None:
+            return _source(name, "glue", opened)
     return _source(name, found, _TEXT[found](text))
 
 
@@ -186,7 +189,3 @@ def _glue(text: Text) -> Layout | None:
     if task is None or len(set(columns)) < len(columns):
         return None
     return dataclasses.replace(layout(text, form, columns, 1), hints=glue.hints(task, columns))
-
-
-def _no_glue(name: str) -> Layout:
-    raise DataError(f"{name}: the columns are not those of a GLUE task; valid folders: {', '.join(glue.TASKS)}")

@@ -17,8 +17,7 @@ from inlay.data.formats.text import MAX_LINE, Text
 from inlay.data.record import Bad, Record
 from inlay.errors import DataError
 
-DELIMITERS = ",\t;|"
-_NAMES = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
+_DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
 _NAMES_OF_COLUMNS = (
     "abstract answer answers body category class comment content context document emotion gold_label hypothesis id "
     "idx index intent is_duplicate label labels lang language message passage polarity premise quality query "
@@ -51,12 +50,7 @@ def open_csv(text: Text) -> Layout:
 
 def open_tsv(text: Text) -> Layout:
     """A table with tabs, and with quotes only where the file clearly has them."""
-    return _open(text, tab_form(text))
-
-
-def tab_form(text: Text) -> Form:
-    """Tabs, with or without quoting."""
-    return Form("\t", clearly_quoted(text))
+    return _open(text, Form("\t", clearly_quoted(text)))
 
 
 def rows(text: Text, form: Form) -> Iterator[Row]:
@@ -65,9 +59,25 @@ def rows(text: Text, form: Form) -> Iterator[Row]:
     return (row for row in found if row.problem or len(row.cells) > 1 or "".join(row.cells).strip())
 
 
-def sample(text: Text, form: Form) -> list[list[str]]:
-    """The rows of the head, good or not."""
-    return _cells(text, form)
+def sample(text: Text, form: Form, strict: bool = False) -> list[list[str]]:
+    """The rows of the head; one that cannot be read is left out, or with `strict` becomes a row of no cells."""
+    lines = text.head_lines()
+    if not form.quoted:
+        return [line.rstrip("\r\n").split(form.delimiter) for line in lines if line.strip(" \r\n")]
+    reader = _reader(lines, form.delimiter)
+    found: list[list[str]] = []
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return found
+        except csv.Error as error:
+            cut = not text.whole and "unexpected end" in str(error)
+            if strict and not cut:
+                found.append([])
+            continue
+        if "".join(row).strip() or len(row) > 1:
+            found.append(row)
 
 
 def layout(text: Text, form: Form, columns: Sequence[str], skip: int, notes: Sequence[str] = ()) -> Layout:
@@ -113,7 +123,7 @@ def clearly_quoted(text: Text) -> bool:
         return False
     if all(len(c) > 1 and c[0] == c[-1] == '"' and '"' not in c[1:-1].replace('""', "") for c in cells):
         return True
-    widths = [{len(row) for row in _cells(text, Form("\t", quoted), strict=True)} for quoted in (True, False)]
+    widths = [{len(row) for row in sample(text, Form("\t", quoted), strict=True)} for quoted in (True, False)]
     return len(widths[0]) == 1 and len(widths[1]) > 1 and 0 not in widths[0]
 
 
@@ -124,16 +134,16 @@ def sniff_delimiter(text: Text) -> str:
     """
 
     def fit(delimiter: str) -> tuple[float, int]:
-        found = _cells(text, Form(delimiter, True), strict=True)
+        found = sample(text, Form(delimiter, True), strict=True)
         width = next((len(row) for row in found if row), 1)
         return (sum(len(row) == width for row in found) / len(found), width) if width > 1 else (0.0, 0)
 
-    return max(DELIMITERS, key=fit)  # the first of equals
+    return max(_DELIMITERS, key=fit)  # the first of equals
 
 
 def _open(text: Text, form: Form) -> Layout:
     found = sample(text, form)
-    notes = [f"the delimiter is a {name}" for name, d in _NAMES.items() if form.quoted and d == form.delimiter != ","]
+    notes = [f"the delimiter is a {_DELIMITERS[form.delimiter]}"] if form.quoted and form.delimiter != "," else []
     if found and not has_header(found):
         width = Counter(map(len, found)).most_common(1)[0][0]
         columns = [f"column{i + 1}" for i in range(width)]
@@ -259,24 +269,3 @@ def _explained(error: str) -> str:
     if "new-line" in error:
         return "a carriage return inside a cell; put the cell in quotes"
     return f"{error}; expected cells with a delimiter between them"
-
-
-def _cells(text: Text, form: Form, strict: bool = False) -> list[list[str]]:
-    """The rows of the head; one that cannot be read is left out, or with `strict` becomes a row of no cells."""
-    lines = text.head_lines()
-    if not form.quoted:
-        return [line.rstrip("\r\n").split(form.delimiter) for line in lines if line.strip(" \r\n")]
-    reader = _reader(lines, form.delimiter)
-    found: list[list[str]] = []
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return found
-        except csv.Error as error:
-            cut = not text.whole and "unexpected end" in str(error)
-            if strict and not cut:
-                found.append([])
-            continue
-        if "".join(row).strip() or len(row) > 1:
-            found.append(row)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from inlay.data.folder import SPLITS, split_of
-from inlay.data.formats.features import named, names_of
+from inlay.data.formats.features import label_names, named
 from inlay.data.formats.layout import Layout
 from inlay.data.record import Bad, Record
 from inlay.errors import DataError
@@ -46,7 +46,7 @@ def _splits(parts: list[str]) -> dict[str, str]:
 
 def _layout(name: str, part: Any) -> Layout:
     features = part.features.to_dict()
-    labels = {column: names for column, feature in features.items() if (names := names_of(feature))}
+    labels = label_names(features)
 
     def read(bad: Bad) -> Iterator[Record]:
         for number, row in enumerate(part, 1):

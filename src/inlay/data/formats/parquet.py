@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inlay.data.formats.features import named, names_of
+from inlay.data.formats.features import label_names, named
 from inlay.data.formats.layout import Layout
 from inlay.data.record import Bad, Record
 from inlay.errors import DataError
@@ -54,11 +54,9 @@ def open_parquet(name: str, path: Path) -> Layout:
 def _labels(metadata: Mapping[bytes, bytes]) -> dict[str, Sequence[str]]:
     """Names of labels that `datasets` keeps beside the schema."""
     try:
-        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+        return label_names(json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"])
     except (ValueError, KeyError, TypeError):
         return {}
-    found = ((column, names_of(feature)) for column, feature in features.items())
-    return {column: names for column, names in found if names}
 
 
 def _brief(error: Exception) -> str:
