@@ -12,13 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from inlay.errors import AdapterError, DamagedError, LibraryError
 from inlay.library import defaults
 from inlay.library.adapter import Adapter
 from inlay.library.ensemble import METHOD, Ensemble
-from inlay.registry import Registry, methods, tasks
 from inlay.version import __version__
 
 LIMIT = 4 * 1024 * 1024
@@ -101,6 +100,15 @@ class Member(Entry):
     def ref(self) -> str:
         """`sms#3f2a...`: the same wherever the same file is a member."""
         return f"{self.name}#{self.sha256[:16]}"
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong in a library."""
+
+    ref: str
+    """`sms@3`, or empty where it is not known whose it is."""
+    path: str
+    message: str
 
 
 def one_instead(name: str) -> str:
@@ -188,21 +196,12 @@ def make_ensemble(
 
 def method_of(card: Mapping[str, Any]) -> str:
     """The method's spec as it is written today; what the card does not say has the default of its day."""
-    return _spec_of(card, "method", methods)
+    return METHOD if card.get("method") == METHOD else defaults.today(card, "method")
 
 
 def task_of(card: Mapping[str, Any]) -> str:
     """The task's spec as it is written today."""
-    return _spec_of(card, "task", tasks)
-
-
-def _spec_of(card: Mapping[str, Any], key: str, registry: Registry) -> str:
-    spec, full = str(card.get(key) or ""), card.get("full")
-    if not spec or (key, spec) == ("method", METHOD):
-        return spec
-    if isinstance(full, Mapping):
-        spec = defaults.both(spec, str(full.get(key) or spec))
-    return defaults.shortest(registry, spec, first=not isinstance(full, Mapping))
+    return defaults.today(card, "task")
 
 
 def encode(card: Mapping[str, Any], name: str, version: int) -> bytes:
@@ -218,8 +217,14 @@ def encode(card: Mapping[str, Any], name: str, version: int) -> bytes:
     return content
 
 
-def decode(content: bytes, name: str, version: int, where: str) -> Entry:
-    """The entry of a card's file, which must be what was written for this name and version."""
+def decode(content: bytes | LibraryError, name: str, version: int, where: str) -> Entry:
+    """The entry of a card's file, which must be what was written for this name and version.
+
+    Args:
+        content: what is in the file, or why it could not be read, which is raised.
+    """
+    if isinstance(content, LibraryError):
+        raise content
     card = _document(content, where)
     wrong = [key for key, kind in _KINDS.items() if key not in card or not _is(card[key], kind)]
     wrong += [key for key in ("labels", "parents") if not wrong and not all(isinstance(one, str) for one in card[key])]

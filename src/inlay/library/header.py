@@ -47,6 +47,20 @@ def metadata_of(content: bytes, source: object) -> dict[str, Any]:
     return metadata
 
 
+def card_of(content: bytes, source: object) -> dict[str, Any]:
+    """What a file of Inlay's says of itself in its header."""
+    text = metadata_of(content, source).get("inlay")
+    if not isinstance(text, str):
+        raise AdapterError(f"{source} is a safetensors file, but not one of Inlay's")
+    try:
+        card = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AdapterError(f"{source} has a damaged card: {error}") from None
+    if not isinstance(card, dict):
+        raise AdapterError(f"{source} has a damaged card: it is not an object")
+    return card
+
+
 def _end(source: object, name: str, tensor: Any) -> int:
     offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(o) is int and o >= 0 for o in offsets):

@@ -213,10 +213,8 @@ def _in_trash(library: Library) -> Iterator[tuple[str, int, File]]:
 def _whatever(library: Library, content: bytes | LibraryError, name: str, version: int) -> Entry:
     """The entry of a card, or an empty one if it is damaged."""
     try:
-        if isinstance(content, LibraryError):
-            raise DamagedError
         return cards.decode(content, name, version, library.storage.where(card_path(name, version)))
-    except DamagedError:
+    except LibraryError:
         return Entry(name, version, "", 0, {"name": name, "version": version})
 
 
