@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -133,9 +133,9 @@ def card_path(name: str, version: int) -> str:
 
 
 def make(
-    adapter: Adapter, sha256: str, size: int, more: Mapping[str, Any], parents: Sequence[str] | None
+    adapter: Adapter | Ensemble, sha256: str, size: int, more: Mapping[str, Any], parents: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What a card says of an adapter, whatever its number will be."""
+    """What a card says of an adapter or an ensemble, whatever its number will be."""
     taken = sorted(OWN & set(more))
     if taken:
         raise LibraryError(f"{taken[0]!r} is set by the card itself; use another key")
@@ -161,37 +161,6 @@ def make(
         **about,
         **more,
     }
-
-
-def make_ensemble(
-    ensemble: Ensemble,
-    sha256: str,
-    size: int,
-    members: Sequence[Mapping[str, Any]],
-    more: Mapping[str, Any],
-    parents: Sequence[str] | None,
-) -> dict[str, Any]:
-    """The same of an ensemble.
-
-    Args:
-        members: what a card says of each of them, and its name.
-    """
-    heads, pools = ({member[key] for member in members} for key in ("head", "pool"))
-    first = ensemble.members[0]
-    own = replace(
-        first,
-        method=METHOD,
-        base=ensemble.base,
-        task=ensemble.task,
-        seed=0,
-        head=heads.pop() if len(heads) == 1 else "several",
-        pool=pools.pop() if len(pools) == 1 else "several",
-        about=ensemble.about,
-        name=ensemble.name,
-    )
-    known = [ref for ref in ensemble.refs if ref] if parents is None else parents
-    facts = {"members": [dict(member) for member in members], "weights": list(ensemble.weights)}
-    return make(own, sha256, size, {**more, **facts}, known)
 
 
 def method_of(card: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from inlay import config
 from inlay.errors import AdapterError
-from inlay.library import header
+from inlay.library import defaults, header
 from inlay.library.adapter import Adapter
 from inlay.registry import tasks
 
@@ -55,6 +55,24 @@ class Ensemble:
         for name, one in (("weights", (1,) * count), ("refs", ("",) * count)):
             object.__setattr__(self, name, tuple(getattr(self, name)) or one)
         self._check()
+
+    method = METHOD
+    seed = 0
+
+    @property
+    def full(self) -> dict[str, str]:
+        """The specs of method and task with all their options, as an adapter's."""
+        return {"method": METHOD, "task": defaults.in_full(tasks, self.task)}
+
+    @property
+    def head(self) -> str | None:
+        """That of all members, or "several"."""
+        return self.members[0].head if len({member.head for member in self.members}) == 1 else "several"
+
+    @property
+    def pool(self) -> str:
+        """That of all members, or "several"."""
+        return self.members[0].pool if len({member.pool for member in self.members}) == 1 else "several"
 
     @property
     def base(self) -> str:

@@ -324,5 +324,8 @@ def _written(
     ]
     content = adapter.content(hashes)
     sha256 = hashlib.sha256(content).hexdigest()
-    card = cards.make_ensemble(adapter, sha256, len(content), members, more, parents)
+    more = {**more, "members": members, "weights": list(adapter.weights)}
+    card = cards.make(
+        adapter, sha256, len(content), more, list(filter(None, adapter.refs)) if parents is None else parents
+    )
     return card, dict(zip([*hashes, sha256], [*contents, content], strict=True))

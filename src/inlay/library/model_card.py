@@ -121,16 +121,9 @@ def _use_in(peer: str, card: Card) -> Iterator[str]:
     if peer == "peft":
         given = f", num_labels={count}" if model.endswith("Classification") else ""
         lines = ["from peft import PeftModel", f"from transformers import {model}", ""]
-        lines += [
-            f"model = {model}.from_pretrained({base}{given})",
-            'model = PeftModel.from_pretrained(model, ".")',
-        ]
+        lines += [f"model = {model}.from_pretrained({base}{given})", 'model = PeftModel.from_pretrained(model, ".")']
     else:
-        lines = [
-            "from adapters import AutoAdapterModel",
-            "",
-            f"model = AutoAdapterModel.from_pretrained({base})",
-        ]
+        lines = ["from adapters import AutoAdapterModel", "", f"model = AutoAdapterModel.from_pretrained({base})"]
         lines += ['model.load_adapter(".", set_active=True)']
     yield from ("## Use it", "", *_block(lines, "python"))
 
