@@ -27,7 +27,7 @@ from inlay.serve import bodies, calls, metrics
 from inlay.serve.engine_types import Served, Stopped
 from inlay.serve.keys import Keys, Scope
 from inlay.serve.limits import Limits, Parting, Refused, is_sending, not_ready, read_body
-from inlay.serve.logs import Log, about_call
+from inlay.serve.logs import Log
 from inlay.serve.metrics import Metrics
 from inlay.serve.middleware import ServiceMiddleware
 from inlay.serve.openapi import KEYED, complete_openapi, failure_responses, request_body, text_response
@@ -49,6 +49,8 @@ _STATUS: dict[type[Exception], int] = {
 }
 _SMALL = 64 << 10
 """Bytes of a body that is read where it is; a larger one would hold up other calls, and goes to a thread."""
+_LOGGED = 20
+"""Names of tasks in one line of the log."""
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
@@ -86,8 +88,10 @@ class Service:
         others = {ask.task for ask in call.asks if "@" in ask.task and not self.engine.serves(ask.task)}
         if others:
             await asyncio.to_thread(self.catalogue.bring, others)
-        texts = [ask.given for ask in call.asks] if self.log.texts else None
-        about_call(request.scope["note"], len(items), [ask.task for ask in call.asks], texts)
+        note, names = request.scope["note"], list(dict.fromkeys(ask.task for ask in call.asks))
+        note["items"], note["tasks"] = len(items), names[:_LOGGED] + (["..."] if len(names) > _LOGGED else [])
+        if self.log.texts:
+            note["texts"] = [ask.given for ask in call.asks]
         await calls.submit(self.engine, call)
         return call
 

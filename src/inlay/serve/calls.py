@@ -103,8 +103,10 @@ class Call:
 
     def result(self, place: Place) -> Answer:
         """The answer of a place, or what there is instead."""
+        if not isinstance(place.outcome, Future):
+            return problem(*kind_of(place.outcome))
         try:
-            return place.outcome.result(timeout=0) if isinstance(place.outcome, Future) else _raise(place.outcome)
+            return place.outcome.result(timeout=0)
         except (Exception, CancelledError) as error:
             kind, message = kind_of(error)
             if kind == "internal":
@@ -274,7 +276,3 @@ def _settle(done: asyncio.Future[None]) -> None:
 
 def _left(call: Call) -> float:
     return max(0.0, call.deadline + _SLACK - time.monotonic())
-
-
-def _raise(error: BaseException | None) -> Answer:
-    raise error or InlayError("this was never asked")

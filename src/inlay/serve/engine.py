@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 from inlay.engine.host import Host
 from inlay.errors import AdapterError, InlayError, RunError, SlotError
@@ -193,11 +194,10 @@ class Engine:
 
     def counts(self) -> Counts:
         """What was done since the start."""
-        counters, paging, sizes = self._counters, self._pager.counts, self._pager.sizes()
-        names = "batches rows tokens seconds answers errors late cancelled refused hits misses"
-        own = {name: getattr(counters, name) for name in names.split()}
-        own |= {"waiting": len(self._queue), "resident": sizes[0], "remembered": sizes[1], **vars(paging)}
-        return Counts(**own, tasks=counters.tasks())
+        resident, remembered = self._pager.sizes()
+        paging = vars(self._pager.counts)
+        found = self._counters.counts()
+        return replace(found, waiting=len(self._queue), resident=resident, remembered=remembered, **paging)
 
     def listen(self, heard: Callable[[BatchDone], None]) -> None:
         """Call this after each batch, in the engine's thread: keep it short."""
@@ -331,11 +331,11 @@ class Engine:
         more = self._page()
         with self._change:
             late = [piece.item for piece in self._queue.late(time.monotonic())]
-            waiting, taken = len(self._queue), self._scheduler.take()
+            taken = self._scheduler.take()
         self._counters.add(late=self._runner.fail(late, Late("the deadline passed before it was its turn")))
         pieces = self._taken = [piece for piece in taken if piece.item.begin()]
         if pieces:
-            self._run(pieces, waiting)
+            self._run(pieces)
         self.troubled = False
         if not taken and not more:
             self._sleep()
@@ -355,9 +355,9 @@ class Engine:
             self._runner.fail(items, error)
         return more
 
-    def _run(self, pieces: list[Piece], waiting: int) -> None:
+    def _run(self, pieces: list[Piece]) -> None:
         began = time.perf_counter()
-        self._check(not self._runner.run(pieces, pieces[0].item.version.alone, waiting))
+        self._check(not self._runner.run(pieces))
         self._failures.clear()
         self._pager.used({ref for piece in pieces for ref in piece.item.version.refs})
         with self._change:

@@ -67,10 +67,7 @@ class StateActor:
         try:
             with choices.changing(lambda: None):
                 for name, ref in changes.items():
-                    choices.put.pop(name, None)
-                    choices.taken = [one for one in choices.taken if one != name] + ([name] if ref == "" else [])
-                    if ref:
-                        choices.put[name] = ref
+                    choices.choose(name, ref)
         except RunError as error:
             return State(self._number, dict(choices.put), list(choices.taken), str(error))
         self._number += 1

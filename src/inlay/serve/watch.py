@@ -2,8 +2,7 @@
 
 A choice (a task that was put to another version, or taken away) is written to a small file beside the library before it
 is confirmed, so a service that was killed comes back with the same tasks; if it cannot be written, nothing changes.
-Looking whether the library has changed costs
-one listing; cards are read only if it has.
+Looking whether the library has changed costs one listing; cards are read only if it has.
 """
 
 from __future__ import annotations
@@ -78,6 +77,13 @@ class Choices:
         except OSError as error:
             raise RunError(f"nothing was changed: the choice cannot be kept in {self.path}: {error.strerror}") from None
 
+    def choose(self, name: str, ref: str | None) -> None:
+        """Have this version served under a name; none if it is empty, what is usual if it is None."""
+        self.put.pop(name, None)
+        self.taken = [one for one in self.taken if one != name] + ([name] if ref == "" else [])
+        if ref:
+            self.put[name] = ref
+
     @contextmanager
     def changing(self, undo: Callable[[], object]) -> Iterator[None]:
         """Keep what the block changes; if that fails, all is as it was before, and `undo` is called."""
@@ -116,10 +122,9 @@ class Catalogue:
             before = next((one.ref for one in self.engine.tasks() if one.name == name), None)
             served = self.engine.serve(name, self.library.find(ref or self._usual(name)))
             with self.choices.changing(lambda: self._undo(name, before)):
-                self.choices.taken = [one for one in self.choices.taken if one != name]
-                self.choices.put.pop(name, None)
-                if (ref is not None and ref != self._usual(name)) or self._left_out(name) or "@" in name:
-                    self.choices.put[name] = ref or self._usual(name)
+                left_out = self.selection.only is not None and name not in self.selection.only
+                is_chosen = ref not in (None, self._usual(name)) or left_out or "@" in name
+                self.choices.choose(name, (ref or self._usual(name)) if is_chosen else None)
             self._passed.pop(name, None)
             return served
 
@@ -129,11 +134,11 @@ class Catalogue:
             if name not in {served.name for served in self.engine.tasks()}:
                 raise SlotError(f"no task {name[:100]!r} is served")
             with self.choices.changing(lambda: None):
-                self.choices.put.pop(name, None)
-                self.choices.taken.append(name)
-            for one in [name, *(one for one in self._brought if one.startswith(f"{name}@"))]:
+                self.choices.choose(name, "")
+            gone = {name, *(one for one in self._brought if one.startswith(f"{name}@"))}
+            for one in gone:
                 self.engine.withdraw(one)
-            self._brought = {one for one in self._brought if one != name and not one.startswith(f"{name}@")}
+            self._brought -= gone
 
     def bring(self, tasks: Iterable[str]) -> None:
         """Serve these versions (`name@version`, `name@alias`) too, if the whole library is served, and has them."""
@@ -236,9 +241,6 @@ class Catalogue:
         if "@" in name:
             return name
         return name if self.selection.alias is None else f"{name}@{self.selection.alias}"
-
-    def _left_out(self, name: str) -> bool:
-        return self.selection.only is not None and name not in self.selection.only
 
 
 class Watcher:
