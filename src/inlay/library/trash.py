@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from inlay.errors import DamagedError, LibraryError, suggest
 from inlay.library import cards, index
 from inlay.library.cards import Entry, blob_path, card_path
-from inlay.library.names import split_ref
+from inlay.library.names import parse, split_ref
 from inlay.library.storage import PART, File
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _in_trash(library: Library) -> Iterator[tuple[str, int, File]]:
     files = library.storage.list("trash")
     live = index.read_index(library.storage) if files else {}
     for file in sorted(files):
-        found = index.parse(file.path)
+        found = parse(file.path)
         if found is not None and found[1] is None:
             name, _, version = found
             if name not in live or version not in live[name].versions:

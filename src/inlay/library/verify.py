@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from inlay.errors import LibraryError
 from inlay.library import aliases, cards, index
 from inlay.library.cards import Problem, blob_path, card_path
-from inlay.library.names import split_ref
+from inlay.library.names import parse, split_ref
 
 if TYPE_CHECKING:
     from inlay.library.index import IndexedName
@@ -31,7 +31,7 @@ def _everything(library: Library) -> Iterator[Problem]:
     storage = library.storage
     for folder in ("adapters", "trash"):
         for file in sorted(storage.list(folder)):
-            found = index.parse(file.path)
+            found = parse(file.path)
             if found is None or (folder == "trash" and found[1] is not None):
                 yield Problem("", storage.where(file.path), f"{storage.where(file.path)} is not a library's file")
             elif folder == "trash":

@@ -83,7 +83,8 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._taken: list[Piece] = []
         """The batch under way."""
-        self._pager = Pager(host, library, settings.resident, settings.remembered, settings.memory, self._wake)
+        paged = (settings.resident, settings.remembered, settings.memory)
+        self._pager = Pager(host, library, *paged, self._wake, self._counters)
         self._scheduler = Scheduler(settings.queue, self.tokens, self._pager.__contains__)
         self._queue = self._scheduler.queue
         self._tokenizers = Tokenizers(host)
@@ -195,9 +196,7 @@ class Engine:
     def counts(self) -> Counts:
         """What was done since the start."""
         resident, remembered = self._pager.sizes()
-        paging = vars(self._pager.counts)
-        found = self._counters.counts()
-        return replace(found, waiting=len(self._queue), resident=resident, remembered=remembered, **paging)
+        return replace(self._counters.counts(), waiting=len(self._queue), resident=resident, remembered=remembered)
 
     def listen(self, heard: Callable[[BatchDone], None]) -> None:
         """Call this after each batch, in the engine's thread: keep it short."""
