@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from inlay.untrusted import one_line
+
 Text = tuple[str, str | None]
 """A text and its pair, if it has one."""
 
@@ -230,5 +232,5 @@ def _many(count: int, one: str, more: str = "") -> str:
 
 def _short(label: str) -> str:
     """One line of printable text, however long the label is."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in label).split())
+    line = one_line(label)
     return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from inlay.errors import DamagedError, LibraryError, suggest
 from inlay.library import cards
 from inlay.library.cards import Problem
+from inlay.library.header import json_object
 from inlay.library.index import IndexedName
 from inlay.library.names import check_alias
 from inlay.library.storage import Storage
@@ -119,11 +120,11 @@ def decode(content: bytes | LibraryError | None, path: str, where: str) -> Move:
     if isinstance(content, LibraryError):
         raise content
     try:
-        found = json.loads((content or b"").decode("utf-8"))
+        found = json_object(content or b"")
         move, digest = Move(found["version"], found["at"]), found["digest"]
         if not (move.version is None or (type(move.version) is int and move.version > 0)) or type(move.at) is not str:
             raise ValueError
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise DamagedError(f"{where} is damaged: it does not say where the alias points") from None
     if digest != _digest(move, path):
         raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest is another)")

@@ -18,6 +18,7 @@ from inlay.errors import AdapterError, DamagedError, LibraryError
 from inlay.library import defaults
 from inlay.library.adapter import Adapter
 from inlay.library.ensemble import METHOD, Ensemble
+from inlay.library.header import json_object
 from inlay.version import __version__
 
 LIMIT = 4 * 1024 * 1024
@@ -194,7 +195,10 @@ def decode(content: bytes | LibraryError, name: str, version: int, where: str) -
     """
     if isinstance(content, LibraryError):
         raise content
-    card = _document(content, where)
+    try:
+        card = json_object(content)
+    except ValueError as error:
+        raise DamagedError(f"{where} is not a card: {error}") from None
     wrong = [key for key, kind in _KINDS.items() if key not in card or not _is(card[key], kind)]
     wrong += [key for key in ("labels", "parents") if not wrong and not all(isinstance(one, str) for one in card[key])]
     if wrong:
@@ -234,13 +238,3 @@ def digest_of(card: Mapping[str, Any]) -> str:
 
 def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)  # True is an int
-
-
-def _document(content: bytes, where: str) -> dict[str, Any]:
-    try:
-        found = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{where} is not a card: {error}") from None
-    if not isinstance(found, dict):
-        raise DamagedError(f"{where} is not a card: it is not an object")
-    return found

@@ -70,12 +70,8 @@ class Folder:
 
     def read(self, path: str, limit: int | None = None) -> bytes:
         """A file's content; a file of more than `limit` bytes is refused before it is read."""
-        try:
+        with self._trying("read", path):
             return read_file(self.where(path), limit)
-        except FileNotFoundError:
-            raise
-        except (OSError, MemoryError) as error:
-            raise LibraryError(f"cannot read {self.where(path)}: {error}") from None
 
     def read_all(self, paths: Iterable[str], limit: int) -> dict[str, bytes | LibraryError]:
         """Many small files at once; missing ones are left out."""
@@ -114,16 +110,13 @@ class Folder:
 
     def list(self, folder: str, parts: bool = False) -> list[File]:
         """All files below a folder; links to folders are not followed."""
-        try:
-            return list(_walk(str(self.root / folder), folder, parts))
-        except FileNotFoundError:
-            return []
-        except NotADirectoryError:
-            if self.root.exists() and not self.root.is_dir():
-                raise LibraryError(f"{self.root} is a file; a library is a folder, or a URL") from None
-            return []
-        except OSError as error:
-            raise LibraryError(f"cannot read {self.where(folder)}: {error}") from None
+        with self._trying("read", folder):
+            try:
+                return list(_walk(str(self.root / folder), folder, parts))
+            except (FileNotFoundError, NotADirectoryError):
+                if self.root.exists() and not self.root.is_dir():
+                    raise LibraryError(f"{self.root} is a file; a library is a folder, or a URL") from None
+                return []
 
     def stat(self, path: str) -> File | None:
         """One file, or None."""
@@ -135,22 +128,26 @@ class Folder:
 
     def remove(self, path: str) -> None:
         """Delete a file; nothing happens if it is not there."""
-        try:
+        with self._trying("delete", path):
             (self.root / path).unlink(missing_ok=True)
-        except OSError as error:
-            raise LibraryError(f"cannot delete {self.where(path)}: {error}") from None
 
     def move(self, old: str, new: str) -> None:
         """Rename a file, over what is there."""
         target = self.root / new
-        try:
+        with self._trying("move", old):
             _make(target.parent)
             (self.root / old).replace(target)
             _sync(target.parent)
+
+    @contextlib.contextmanager
+    def _trying(self, what: str, path: str) -> Iterator[None]:
+        """What the system says becomes a LibraryError, but a missing file is told as such."""
+        try:
+            yield
         except FileNotFoundError:
             raise
-        except OSError as error:
-            raise LibraryError(f"cannot move {self.where(old)}: {error}") from None
+        except (OSError, MemoryError) as error:
+            raise LibraryError(f"cannot {what} {self.where(path)}: {error}") from None
 
     @contextlib.contextmanager
     def _written(self, path: str, content: bytes) -> Iterator[Path]:

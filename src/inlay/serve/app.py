@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ from inlay.version import __version__
 
 if TYPE_CHECKING:
     from inlay.serve.engine import Engine
-    from inlay.serve.watch import Catalogue
+    from inlay.serve.watch import Catalogue, Watcher
 
 STATIC = Path(__file__).parent / "static"
 _JSON = "application/json"
@@ -63,6 +63,9 @@ class Service:
     keys: Keys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
+    cors: tuple[str, ...] = ()
+    """Origins whose pages may use it from a browser."""
+    watcher: Watcher | None = None
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.engine)
@@ -105,12 +108,8 @@ class Service:
         return [served.name for served in self.engine.tasks() if "@" not in served.name]
 
 
-def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None = None) -> FastAPI:
-    """The application.
-
-    Args:
-        cors: origins whose pages may use it from a browser; none by default.
-    """
+def build(service: Service, lifespan: Lifespan | None = None) -> FastAPI:
+    """The application."""
     app = FastAPI(
         title="Inlay",
         version=__version__,
@@ -126,10 +125,10 @@ def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None 
     app.add_exception_handler(InlayError, refuse)
     app.add_exception_handler(HTTPException, refuse)
     app.add_middleware(ServiceMiddleware, log=service.log, count=service.metrics.count)
-    if cors:
+    if service.cors:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=list(cors),
+            allow_origins=list(service.cors),
             allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["authorization", "content-type", "x-api-key", "x-deadline-ms", "x-request-id"],
             expose_headers=["x-request-id", "retry-after"],

@@ -30,6 +30,10 @@ class Log:
         except (OSError, ValueError):
             pass
 
+    def problem(self, about: str) -> None:
+        """A line on a task that cannot be served, or a library that cannot be read."""
+        self.write("task", problem=about)
+
     def failed(self, error: BaseException, **fields: Any) -> None:
         """A line on what should not have happened, with its traceback."""
         self.write("bug", error=repr(error)[:500], traceback=traceback.format_exception(error), **fields)

@@ -55,7 +55,8 @@ def open_tsv(text: Text) -> Layout:
 
 def rows(text: Text, form: Form) -> Iterator[Row]:
     """The rows that are not blank, one after the other."""
-    found = _quoted(text, form.delimiter) if form.quoted else _plain(text, form.delimiter)
+    plain = (Row(number, line.rstrip("\r\n").split(form.delimiter)) for number, line in text.lines())
+    found = _quoted(text, form.delimiter) if form.quoted else plain
     return (row for row in found if row.problem or len(row.cells) > 1 or "".join(row.cells).strip())
 
 
@@ -199,13 +200,6 @@ def _miscounted(cells: Sequence[str], columns: Sequence[str], form: Form) -> str
     elif form.quoted and len(cells) > len(columns):
         advice = f"; a cell with {form.delimiter!r} in it needs quotes"
     return f"{found} where {expected}{advice}"
-
-
-def _plain(text: Text, delimiter: str) -> Iterator[Row]:
-    for number, line in text.lines():
-        bare = line.rstrip("\r\n")
-        if bare:
-            yield Row(number, bare.split(delimiter))
 
 
 class _Feed:
