@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GRACE = 3600.0
 """Seconds a blob may be without a card: longer than any put takes."""
-_FOLDERS = ("blobs", "adapters", "trash", "aside")
+_FOLDERS = ("blobs", "adapters", "trash", "aside", "serving")
 
 
 class Freed(NamedTuple):

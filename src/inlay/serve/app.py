@@ -21,10 +21,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from inlay.errors import DamagedError, InlayError, LibraryError, RunError, SlotError
+from inlay.errors import InlayError
 from inlay.library import card_text
 from inlay.serve import bodies, calls, metrics
-from inlay.serve.engine_types import Served, Stopped
+from inlay.serve.engine_types import Served
 from inlay.serve.keys import Keys, Scope
 from inlay.serve.limits import Limits, Parting, Refused, is_sending, not_ready, read_body
 from inlay.serve.logs import Log
@@ -40,13 +40,6 @@ if TYPE_CHECKING:
 STATIC = Path(__file__).parent / "static"
 _JSON = "application/json"
 _LINES = "application/x-ndjson"
-_STATUS: dict[type[Exception], int] = {
-    DamagedError: 409,
-    LibraryError: 404,
-    SlotError: 404,
-    RunError: 503,
-    Stopped: 503,
-}
 _SMALL = 64 << 10
 """Bytes of a body that is read where it is; a larger one would hold up other calls, and goes to a thread."""
 _LOGGED = 20
@@ -312,8 +305,8 @@ async def _refuse(limits: Limits, request: Request, error: Exception) -> Respons
         if error.status != 408 and is_sending(request):
             return Parting(content, error.status, {**error.headers, "Connection": "close"}, _JSON, limits)
         return Response(content, error.status, error.headers, _JSON)
-    kind, message = calls.kind_of(error)
-    return _json(bodies.problem(kind, message), _STATUS.get(type(error), 422))
+    status, kind, message = calls.told(error)
+    return _json(bodies.problem(kind, message), status)
 
 
 def _unrouted(request: Request, error: HTTPException) -> Response:

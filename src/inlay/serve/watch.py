@@ -8,7 +8,6 @@ Looking whether the library has changed costs one listing; cards are read only i
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from inlay.errors import InlayError, LibraryError, RunError, SlotError
 from inlay.library.cards import Entry
 from inlay.library.index import IndexedName, read_index
 from inlay.library.names import number_of, split_ref
+from inlay.library.storage import Folder
 from inlay.serve.engine_types import check_served
 
 if TYPE_CHECKING:
@@ -66,16 +66,10 @@ class Choices:
         if self.path is None:
             return
         text = json.dumps({"put": self.put, "taken": sorted(set(self.taken))}, indent=2)
-        new = self.path.with_suffix(".new")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with new.open("w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-        except OSError as error:
-            raise RunError(f"nothing was changed: the choice cannot be kept in {self.path}: {error.strerror}") from None
+            Folder(self.path.parent).replace(self.path.name, f"{text}\n".encode())
+        except LibraryError as error:
+            raise RunError(f"nothing was changed: the choice cannot be kept: {error}") from None
 
     def choose(self, name: str, ref: str | None) -> None:
         """Have this version served under a name; none if it is empty, what is usual if it is None."""

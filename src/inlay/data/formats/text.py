@@ -196,9 +196,5 @@ def _reading(name: str) -> Iterator[None]:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{name}: the gzip data is damaged or cut off ({error}); copy the file again") from None
-    except FileNotFoundError:
-        raise DataError(f"{name}: there is no such file") from None
-    except IsADirectoryError:
-        raise DataError(f"{name}: this is a folder; expected a file") from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror or error}") from None
