@@ -280,7 +280,7 @@ async def _wanted(request: Request, limits: Limits) -> bodies.Wanted:
     try:
         return bodies.Wanted.model_validate_json(content) if content.strip() else bodies.Wanted()
     except ValidationError as error:
-        raise Refused(bodies.status_of(error), "invalid", bodies.said(error)) from None
+        raise bodies.refused(error) from None
 
 
 def _deadline(request: Request, within: float | None) -> float:
