@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from inlay.data.formats.layout import Layout, shown
 from inlay.data.formats.text import MAX_LINE, Text
-from inlay.data.record import Bad, Record
+from inlay.data.record import Bad, Record, Source, shown
 from inlay.errors import DataError
 
 _DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
@@ -43,14 +42,14 @@ class Row(NamedTuple):
     problem: str = ""
 
 
-def open_csv(text: Text) -> Layout:
+def open_csv(text: Text) -> Source:
     """A table with quotes; the delimiter is sniffed."""
-    return _open(text, Form(sniff_delimiter(text), True))
+    return _open(text, "csv", Form(sniff_delimiter(text), True))
 
 
-def open_tsv(text: Text) -> Layout:
+def open_tsv(text: Text) -> Source:
     """A table with tabs, and with quotes only where the file clearly has them."""
-    return _open(text, Form("\t", clearly_quoted(text)))
+    return _open(text, "tsv", Form("\t", clearly_quoted(text)))
 
 
 def rows(text: Text, form: Form) -> Iterator[Row]:
@@ -81,8 +80,16 @@ def sample(text: Text, form: Form, strict: bool = False) -> list[list[str]]:
             found.append(row)
 
 
-def layout(text: Text, form: Form, columns: Sequence[str], skip: int, notes: Sequence[str] = ()) -> Layout:
-    """A layout with these columns; `skip` rows, the header, are not records."""
+def table(
+    text: Text,
+    form: Form,
+    format: str,
+    columns: Sequence[str],
+    skip: int,
+    hints: Mapping[str, str],
+    notes: Sequence[str] = (),
+) -> Source:
+    """A table with these columns; `skip` rows, the header, are not records."""
     named = tuple(columns)
 
     def read(bad: Bad) -> Iterator[Record]:
@@ -95,7 +102,7 @@ def layout(text: Text, form: Form, columns: Sequence[str], skip: int, notes: Seq
             else:
                 yield Record(dict(zip(named, row.cells, strict=True)), place)
 
-    return Layout(named, read, notes=(*text.notes(), *notes))
+    return Source(text.name, format, named, hints, (*text.notes(), *notes), read)
 
 
 def has_header(rows: Sequence[Sequence[str]]) -> bool:
@@ -142,13 +149,14 @@ def sniff_delimiter(text: Text) -> str:
     return max(_DELIMITERS, key=fit)  # the first of equals
 
 
-def _open(text: Text, form: Form) -> Layout:
+def _open(text: Text, format: str, form: Form) -> Source:
     found = sample(text, form)
     notes = [f"the delimiter is a {_DELIMITERS[form.delimiter]}"] if form.quoted and form.delimiter != "," else []
     if found and not has_header(found):
         width = Counter(map(len, found)).most_common(1)[0][0]
         columns = [f"column{i + 1}" for i in range(width)]
-        return layout(text, form, columns, 0, [*notes, f"no header row: columns are named {_some(columns)}"])
+        notes.append(f"no header row: columns are named {_some(columns)}")
+        return table(text, form, format, columns, 0, {}, notes)
     header = next(rows(text, form), None)
     if header is None:
         raise DataError(f"{text.name}: no rows; expected at least one")
@@ -159,7 +167,7 @@ def _open(text: Text, form: Form) -> Layout:
         raise DataError(f"{text.name}:{header.line}: a header row and nothing below it; expected rows")
     if not any(name.lower().rstrip("0123456789_") in _USUAL for name in columns):
         notes.append(f"the first row is taken as the header: {_some(columns)}")
-    return layout(text, form, columns, 1, notes)
+    return table(text, form, format, columns, 1, {}, notes)
 
 
 def _header(place: str, cells: Sequence[str]) -> list[str]:

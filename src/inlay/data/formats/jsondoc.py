@@ -14,9 +14,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from inlay.data.formats.jsonl import LOOK, kind, unusable
-from inlay.data.formats.layout import Layout, shown
 from inlay.data.formats.text import Text
-from inlay.data.record import Bad, Record
+from inlay.data.record import Bad, Record, Source, shown
 from inlay.errors import DataError
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -105,7 +104,7 @@ class Document:
         return found.end() if found else at
 
 
-def open_json(text: Text) -> Layout:
+def open_json(text: Text) -> Source:
     """An array of objects, or an object whose values are objects."""
     columns = _columns(text.name, text.head, cut=True) or _columns(text.name, text.read())
 
@@ -118,7 +117,7 @@ def open_json(text: Text) -> Layout:
             else:
                 yield Record(value.value, place)
 
-    return Layout(columns, read, notes=text.notes())
+    return Source(text.name, "json", columns, {}, text.notes(), read)
 
 
 def _columns(name: str, source: str, cut: bool = False) -> tuple[str, ...]:

@@ -11,15 +11,14 @@ from typing import Any
 
 from inlay.data.formats.jsondoc import Document, Value
 from inlay.data.formats.jsonl import kind, unusable
-from inlay.data.formats.layout import Layout, shown
 from inlay.data.formats.text import Text
-from inlay.data.record import Bad, Record
+from inlay.data.record import Bad, Record, Source, shown
 
 COLUMNS = ("id", "question", "context", "answers")
 HINTS = {"task": "qa", "question": "question", "context": "context", "answers": "answers", "id": "id", "metric": "f1"}
 
 
-def open_squad(text: Text) -> Layout:
+def open_squad(text: Text) -> Source:
     """`data` / `paragraphs` / `qas`; the document is read whole."""
 
     def read(bad: Bad) -> Iterator[Record]:
@@ -32,7 +31,7 @@ def open_squad(text: Text) -> Layout:
         for article in document.values(articles):
             yield from _article(document, article, bad)
 
-    return Layout(COLUMNS, read, HINTS, text.notes())
+    return Source(text.name, "squad", COLUMNS, HINTS, text.notes(), read)
 
 
 def _article(document: Document, article: Value, bad: Bad) -> Iterator[Record]:
