@@ -1,122 +1,25 @@
 """Asking a running service: `inlay.Client(url).predict([("sms", "you won a prize")])`, and the same with await.
 
-What is said is written once, in `client_protocol.py`; the two clients differ only in how they wait.
+What is said is written once, with await, in `client_protocol.py`. `Client` has the same conversations over a connection
+that blocks: nothing in them waits for an event loop, so each is over when it is begun.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self, TypeVar
 
-from inlay.client_protocol import (
-    Answer,
-    BaseClient,
-    PendingCalls,
-    Request,
-    ServiceError,
-    Steps,
-    StreamedLines,
-    Wait,
-    connection_errors,
-    httpx_module,
-    to_httpx,
-)
+from inlay.client_protocol import Answer, BaseClient, Conversations, Request, ServiceError, httpx_module
 
 __all__ = ["AsyncClient", "Client", "ServiceError"]
 
-
-class Client(BaseClient):
-    """A service, asked from plain code. Use it with `with`, or close it."""
-
-    def __init__(self, url: str, key: str | None = None, **options: Any):
-        super().__init__(url, key, **options)
-        httpx = httpx_module()
-        transport = None if self.socket is None else httpx.HTTPTransport(uds=self.socket)
-        self._http = httpx.Client(base_url=self.url, headers=self.headers, timeout=self.timeout, transport=transport)
-
-    def predict(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> list[Answer]:
-        """Answers in order; one that failed is `{"error": {"type", "message"}}` in its place.
-
-        Args:
-            requests: (task, text), (task, (text, pair)), (task, [words]), (task, {"question": ..., "context": ...}), or
-                whole items such as {"tasks": "all", "text": ...}.
-            deadline_ms: answer within this time or not at all.
-            how: top_k, threshold, raw, long, explain for all of them.
-        """
-        return list(self._run(self.predict_steps(requests, how, deadline_ms)))
-
-    def ask(self, task: str, given: Any, *, deadline_ms: float | None = None, **how: Any) -> Answer:
-        """One answer; raises ServiceError if there is none."""
-        return dict(self._run(self.ask_steps(task, given, how, deadline_ms)))
-
-    def stream(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> Iterator[Answer]:
-        """Lines `{"index", "result"}` as answers come, with `"task"` for requests that name several.
-
-        It takes several calls where `predict` does, one after the other; `index` counts over all of them.
-        """
-        calls = PendingCalls(self, "/v1/predict/stream", requests, how, deadline_ms)
-        while calls:
-            send, lines, wait = calls.next(), StreamedLines(calls.start), 0.0
-            with connection_errors(self.url), self._http.stream(send.method, send.path, **to_httpx(send)) as response:
-                if response.status_code == 200:
-                    for line in response.iter_lines():
-                        yield from lines.read(line)
-                    lines.check()
-                    calls.answered()
-                else:
-                    response.read()
-                    wait = calls.refused(response)
-            if wait:
-                time.sleep(wait)
-
-    def tasks(self) -> list[Answer]:
-        """Cards of the tasks that are served."""
-        return list(self._run(self.tasks_steps()))
-
-    def task(self, name: str) -> Answer:
-        """The card of one task; also of one version of it, as `name@version` or `name@alias`."""
-        return dict(self._run(self.task_steps(name)))
-
-    def serve(self, name: str, ref: str | None = None) -> Answer:
-        """Serve a version under a name; the newest if none is named."""
-        return dict(self._run(self.serve_steps(name, ref)))
-
-    def withdraw(self, name: str) -> None:
-        """Serve a task no more."""
-        self._run(self.withdraw_steps(name))
-
-    def ready(self) -> bool:
-        """Whether it answers; raises ServiceError if it cannot be reached."""
-        return bool(self._run(self.ready_steps()))
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _run(self, steps: Steps) -> Any:
-        response = None
-        while True:
-            try:
-                step = steps.send(response)
-            except StopIteration as end:
-                return end.value
-            response = None
-            if isinstance(step, Wait):
-                time.sleep(step.seconds)
-            else:
-                with connection_errors(self.url):
-                    response = self._http.request(step.method, step.path, **to_httpx(step))
+T = TypeVar("T")
 
 
-class AsyncClient(BaseClient):
+class AsyncClient(Conversations):
     """A service, asked with await. Use it with `async with`, or close it."""
 
     def __init__(self, url: str, key: str | None = None, **options: Any):
@@ -126,57 +29,7 @@ class AsyncClient(BaseClient):
         self._http = httpx.AsyncClient(
             base_url=self.url, headers=self.headers, timeout=self.timeout, transport=transport
         )
-
-    async def predict(
-        self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any
-    ) -> list[Answer]:
-        """As `Client.predict`."""
-        return list(await self._run(self.predict_steps(requests, how, deadline_ms)))
-
-    async def ask(self, task: str, given: Any, *, deadline_ms: float | None = None, **how: Any) -> Answer:
-        """As `Client.ask`."""
-        return dict(await self._run(self.ask_steps(task, given, how, deadline_ms)))
-
-    async def stream(
-        self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any
-    ) -> AsyncIterator[Answer]:
-        """As `Client.stream`."""
-        calls = PendingCalls(self, "/v1/predict/stream", requests, how, deadline_ms)
-        while calls:
-            send, lines, wait = calls.next(), StreamedLines(calls.start), 0.0
-            with connection_errors(self.url):
-                async with self._http.stream(send.method, send.path, **to_httpx(send)) as response:
-                    if response.status_code == 200:
-                        async for line in response.aiter_lines():
-                            for found in lines.read(line):
-                                yield found
-                        lines.check()
-                        calls.answered()
-                    else:
-                        await response.aread()
-                        wait = calls.refused(response)
-            if wait:
-                await asyncio.sleep(wait)
-
-    async def tasks(self) -> list[Answer]:
-        """As `Client.tasks`."""
-        return list(await self._run(self.tasks_steps()))
-
-    async def task(self, name: str) -> Answer:
-        """As `Client.task`."""
-        return dict(await self._run(self.task_steps(name)))
-
-    async def serve(self, name: str, ref: str | None = None) -> Answer:
-        """As `Client.serve`."""
-        return dict(await self._run(self.serve_steps(name, ref)))
-
-    async def withdraw(self, name: str) -> None:
-        """As `Client.withdraw`."""
-        await self._run(self.withdraw_steps(name))
-
-    async def ready(self) -> bool:
-        """As `Client.ready`."""
-        return bool(await self._run(self.ready_steps()))
+        self._sleep = asyncio.sleep
 
     async def close(self) -> None:
         """Close its connections."""
@@ -188,16 +41,123 @@ class AsyncClient(BaseClient):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _run(self, steps: Steps) -> Any:
-        response = None
-        while True:
-            try:
-                step = steps.send(response)
-            except StopIteration as end:
-                return end.value
-            response = None
-            if isinstance(step, Wait):
-                await asyncio.sleep(step.seconds)
-            else:
-                with connection_errors(self.url):
-                    response = await self._http.request(step.method, step.path, **to_httpx(step))
+
+class Client(BaseClient):
+    """A service, asked from plain code. Use it with `with`, or close it."""
+
+    def __init__(self, url: str, key: str | None = None, **options: Any):
+        super().__init__(url, key, **options)
+        httpx = httpx_module()
+        transport = None if self.socket is None else httpx.HTTPTransport(uds=self.socket)
+        self._http = httpx.Client(base_url=self.url, headers=self.headers, timeout=self.timeout, transport=transport)
+        self._asked = _Blocking(self._http, url, key, **options)
+
+    def predict(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> list[Answer]:
+        """Answers in order; one that failed is `{"error": {"type", "message"}}` in its place.
+
+        Args:
+            requests: (task, text), (task, (text, pair)), (task, [words]), (task, {"question": ..., "context": ...}), or
+                whole items such as {"tasks": "all", "text": ...}.
+            deadline_ms: answer within this time or not at all.
+            how: top_k, threshold, raw, long, explain for all of them.
+        """
+        return _now(self._asked.predict(requests, deadline_ms=deadline_ms, **how))
+
+    def ask(self, task: str, given: Any, *, deadline_ms: float | None = None, **how: Any) -> Answer:
+        """One answer; raises ServiceError if there is none."""
+        return _now(self._asked.ask(task, given, deadline_ms=deadline_ms, **how))
+
+    def stream(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> Iterator[Answer]:
+        """Lines `{"index", "result"}` as answers come, with `"task"` for requests that name several.
+
+        It takes several calls where `predict` does, one after the other; `index` counts over all of them.
+        """
+        lines = self._asked.stream(requests, deadline_ms=deadline_ms, **how)
+        try:
+            while True:
+                yield _now(lines.__anext__())
+        except StopAsyncIteration:
+            return
+        finally:
+            _now(lines.aclose())
+
+    def tasks(self) -> list[Answer]:
+        """Cards of the tasks that are served."""
+        return _now(self._asked.tasks())
+
+    def task(self, name: str) -> Answer:
+        """The card of one task; also of one version of it, as `name@version` or `name@alias`."""
+        return _now(self._asked.task(name))
+
+    def serve(self, name: str, ref: str | None = None) -> Answer:
+        """Serve a version under a name; the newest if none is named."""
+        return _now(self._asked.serve(name, ref))
+
+    def withdraw(self, name: str) -> None:
+        """Serve a task no more."""
+        _now(self._asked.withdraw(name))
+
+    def ready(self) -> bool:
+        """Whether it answers; raises ServiceError if it cannot be reached."""
+        return _now(self._asked.ready())
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Blocking(Conversations):
+    """Conversations over `httpx.Client`, which is given the few methods of `httpx.AsyncClient` that they use."""
+
+    def __init__(self, http: Any, url: str, key: str | None, **options: Any):
+        super().__init__(url, key, **options)
+        self._http = _BlockingHttp(http)
+        self._sleep = _sleep
+
+
+class _BlockingHttp:
+    def __init__(self, http: Any):
+        self._http = http
+
+    async def request(self, method: str, path: str, **sent: Any) -> Any:
+        return self._http.request(method, path, **sent)
+
+    @asynccontextmanager
+    async def stream(self, method: str, path: str, **sent: Any) -> AsyncIterator[Any]:
+        with self._http.stream(method, path, **sent) as response:
+            yield _BlockingResponse(response)
+
+
+class _BlockingResponse:
+    def __init__(self, response: Any):
+        self._response = response
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._response, name)
+
+    async def aread(self) -> bytes:
+        content: bytes = self._response.read()
+        return content
+
+    async def aiter_lines(self) -> AsyncIterator[str]:
+        for line in self._response.iter_lines():
+            yield line
+
+
+async def _sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def _now(conversation: Coroutine[Any, Any, T]) -> T:
+    """What comes of a conversation that waits for nothing."""
+    try:
+        conversation.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("a blocking connection has waited")

@@ -1,7 +1,6 @@
 """What is said to a service and what is made of its answers, however one waits for them (see `client.py`).
 
-A conversation is a generator: it yields what to send, or how long to wait, is given the response, and returns what came
-of it. A service that is busy or warming up is asked again, after the time it says.
+A service that is busy or warming up is asked again, after the time it says.
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 Request = tuple[str, Any] | Mapping[str, Any]
 """(task, what to answer) as `Host.predict` takes it, or an item as the service takes it."""
+_JSON = {"Content-Type": "application/json"}
 _AGAIN = (429, 503)
 _LONGEST = 10.0
 """Seconds to wait before asking again, at most."""
@@ -34,27 +33,6 @@ class ServiceError(InlayError):
     def __init__(self, message: str, status: int | None = None, kind: str = "unreachable"):
         super().__init__(message)
         self.status, self.kind = status, kind
-
-
-@dataclass(frozen=True)
-class Send:
-    """One request; a generator of these gets responses back."""
-
-    method: str
-    path: str
-    content: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Wait:
-    """A pause before asking again."""
-
-    seconds: float
-
-
-Steps = Generator["Send | Wait", "httpx.Response | None", Any]
-"""A conversation."""
 
 
 class BaseClient:
@@ -84,61 +62,90 @@ class BaseClient:
         self.headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.socket = None if socket is None else os.fspath(socket)
 
-    def _asked(self, send: Send) -> Steps:
-        for _ in range(self.retries):
-            response = yield send
-            assert response is not None
-            if response.status_code not in _AGAIN:
-                return document_of(response)
-            yield Wait(_pause(response))
-        response = yield send
-        assert response is not None
-        return document_of(response)
 
-    def predict_steps(self, requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
-        """Ask for answers, in as many calls as it takes."""
-        calls = PendingCalls(self, "/v1/predict", requests, how, deadline_ms)
+class Conversations(BaseClient):
+    """What can be said to a service, over an `httpx.AsyncClient`, or what behaves like one."""
+
+    _http: Any
+    _sleep: Callable[[float], Awaitable[None]]
+
+    async def predict(
+        self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any
+    ) -> list[Answer]:
+        """As `Client.predict`."""
+        calls = PendingCalls(self, requests, how, deadline_ms)
         found: list[Answer] = []
         while calls:
-            response = yield calls.next()
-            assert response is not None
+            response = await self._send("POST", "/v1/predict", calls.next())
             if response.status_code == 200:
                 found += document_of(response)["results"]
                 calls.answered()
             elif wait := calls.refused(response):
-                yield Wait(wait)
+                await self._sleep(wait)
         return found
 
-    def ask_steps(self, task: str, given: Any, how: Mapping[str, Any], deadline_ms: float | None) -> Steps:
-        """Ask for one answer."""
-        (answer,) = yield from self.predict_steps([(task, given)], how, deadline_ms)
+    async def ask(self, task: str, given: Any, *, deadline_ms: float | None = None, **how: Any) -> Answer:
+        """As `Client.ask`."""
+        (answer,) = await self.predict([(task, given)], deadline_ms=deadline_ms, **how)
         if "error" in answer:
             raise ServiceError(answer["error"]["message"], 200, answer["error"]["type"])
         return answer
 
-    def tasks_steps(self) -> Steps:
-        """Ask for the cards."""
-        return (yield from self._asked(Send("GET", "/v1/tasks")))["tasks"]
+    async def stream(
+        self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any
+    ) -> AsyncGenerator[Answer, None]:
+        """As `Client.stream`."""
+        calls = PendingCalls(self, requests, how, deadline_ms)
+        while calls:
+            wait, content = 0.0, calls.next()
+            sent = self._http.stream("POST", "/v1/predict/stream", content=content, headers=_JSON)
+            with connection_errors(self.url):
+                async with sent as response:
+                    if response.status_code == 200:
+                        async for answer in _answers(response, calls.start):
+                            yield answer
+                        calls.answered()
+                    else:
+                        await response.aread()
+                        wait = calls.refused(response)
+            if wait:
+                await self._sleep(wait)
 
-    def task_steps(self, name: str) -> Steps:
-        """Ask for one card."""
-        return (yield from self._asked(Send("GET", f"/v1/tasks/{_quoted(name)}")))
+    async def tasks(self) -> list[Answer]:
+        """As `Client.tasks`."""
+        return list((await self._asked("GET", "/v1/tasks"))["tasks"])
 
-    def serve_steps(self, name: str, ref: str | None) -> Steps:
-        """Have a version served."""
-        content = json.dumps({} if ref is None else {"ref": ref}).encode()
-        sent = Send("PUT", f"/v1/tasks/{_quoted(name)}", content, {"Content-Type": "application/json"})
-        return (yield from self._asked(sent))
+    async def task(self, name: str) -> Answer:
+        """As `Client.task`."""
+        return await self._asked("GET", _path(name))
 
-    def withdraw_steps(self, name: str) -> Steps:
-        """Have a task served no more."""
-        yield from self._asked(Send("DELETE", f"/v1/tasks/{_quoted(name)}"))
+    async def serve(self, name: str, ref: str | None = None) -> Answer:
+        """As `Client.serve`."""
+        return await self._asked("PUT", _path(name), json.dumps({} if ref is None else {"ref": ref}).encode())
 
-    def ready_steps(self) -> Steps:
-        """Ask whether it answers."""
-        response = yield Send("GET", "/ready")
-        assert response is not None
-        return response.status_code == 200
+    async def withdraw(self, name: str) -> None:
+        """As `Client.withdraw`."""
+        await self._asked("DELETE", _path(name))
+
+    async def ready(self) -> bool:
+        """As `Client.ready`."""
+        return bool((await self._send("GET", "/ready")).status_code == 200)
+
+    async def _asked(self, method: str, path: str, content: bytes | None = None) -> Answer:
+        response = await self._send(method, path, content)
+        for _ in range(self.retries):
+            if response.status_code not in _AGAIN:
+                break
+            await self._sleep(_pause(response))
+            response = await self._send(method, path, content)
+        found: Answer = document_of(response)
+        return found
+
+    async def _send(self, method: str, path: str, content: bytes | None = None) -> httpx.Response:
+        headers = None if content is None else _JSON
+        with connection_errors(self.url):
+            response: httpx.Response = await self._http.request(method, path, content=content, headers=headers)
+        return response
 
 
 class PendingCalls:
@@ -149,14 +156,9 @@ class PendingCalls:
     """
 
     def __init__(
-        self,
-        client: BaseClient,
-        path: str,
-        requests: Sequence[Request],
-        how: Mapping[str, Any],
-        deadline_ms: float | None,
+        self, client: BaseClient, requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None
     ):
-        self.path, self.deadline_ms = path, deadline_ms
+        self._deadline = {} if deadline_ms is None else {"deadline_ms": deadline_ms}
         self._items = [item_of(one, how) for one in requests]
         self._at_once = min(max(1, client.at_once), max(1, len(self._items)))
         self._retries = self._left = client.retries
@@ -166,10 +168,13 @@ class PendingCalls:
     def __bool__(self) -> bool:
         return self.start < len(self._items)
 
-    def next(self) -> Send:
-        """The next call."""
+    def next(self) -> bytes:
+        """The body of the next call."""
         some = self._items[self.start : self.start + self._at_once]
-        return post(self.path, {"requests": some}, self.deadline_ms)
+        try:
+            return json.dumps({"requests": some, **self._deadline}, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise InlayError(f"this cannot be sent: {error}") from None
 
     def answered(self) -> None:
         """That call is done."""
@@ -189,16 +194,6 @@ class PendingCalls:
             document_of(response)
         self._left -= 1
         return _pause(response)
-
-
-def post(path: str, body: Mapping[str, Any], deadline_ms: float | None) -> Send:
-    """A request with a JSON body."""
-    whole = dict(body) if deadline_ms is None else {**body, "deadline_ms": deadline_ms}
-    try:
-        content = json.dumps(whole, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise InlayError(f"this cannot be sent: {error}") from None
-    return Send("POST", path, content, {"Content-Type": "application/json"})
 
 
 def item_of(request: Request, how: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,28 +228,17 @@ def document_of(response: httpx.Response) -> Any:
     raise ServiceError(f"{response.url}: {said.get('message')}", response.status_code, str(said.get("type")))
 
 
-class StreamedLines:
-    """The lines of one call's stream; it knows whether the last one came."""
-
-    def __init__(self, first: int):
-        """
-        Args:
-            first: the place of the call's first request among all.
-        """
-        self.first, self.complete = first, False
-
-    def read(self, line: str) -> list[Answer]:
-        """The answer in a line; none in the last one."""
+async def _answers(response: httpx.Response, first: int) -> AsyncIterator[Answer]:
+    """The lines of a stream, which ends with one that says so; `first` is the place of its first request among all."""
+    complete = False
+    async for line in response.aiter_lines():
         found = json.loads(line)
         if "done" in found:
-            self.complete = True
-            return []
-        return [{**found, "index": self.first + found["index"]}]
-
-    def check(self) -> None:
-        """Refuse a stream that was cut off."""
-        if not self.complete:
-            raise ServiceError("the connection was lost before all answers had arrived")
+            complete = True
+        else:
+            yield {**found, "index": first + found["index"]}
+    if not complete:
+        raise ServiceError("the connection was lost before all answers had arrived")
 
 
 @contextmanager
@@ -266,11 +250,6 @@ def connection_errors(url: str) -> Iterator[None]:
         raise ServiceError(f"{url} cannot be reached: {error or type(error).__name__}") from None
 
 
-def to_httpx(send: Send) -> dict[str, Any]:
-    """As httpx takes it."""
-    return {"content": send.content, "headers": dict(send.headers)}
-
-
 def httpx_module() -> Any:
     """The package that speaks HTTP."""
     try:
@@ -280,15 +259,11 @@ def httpx_module() -> Any:
 
 
 def _pause(response: httpx.Response) -> float:
-    return min(_LONGEST, _number(response.headers.get("retry-after"), 1.0))
-
-
-def _number(text: str | None, otherwise: float) -> float:
     try:
-        return max(0.0, float(text or otherwise))
+        return min(_LONGEST, max(0.0, float(response.headers.get("retry-after", 1.0))))
     except ValueError:
-        return otherwise
+        return 1.0
 
 
-def _quoted(name: str) -> str:
-    return quote(name, safe="")
+def _path(name: str) -> str:
+    return f"/v1/tasks/{quote(name, safe='')}"

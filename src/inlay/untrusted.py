@@ -19,6 +19,11 @@ def _escaped(character: str) -> str:
     return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
 
 
+def one_line(text: object) -> str:
+    """Text on one line, without what a terminal would act on."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+
+
 def cell(value: Any) -> Any:
     """A cell of a table that no spreadsheet takes for a formula: an apostrophe goes before what looks like one."""
     if not isinstance(value, str) or not value.startswith(_FORMULA):

@@ -25,7 +25,7 @@ from inlay.serve.engine_types import Ask, Busy, Pending, Served, Settings
 from inlay.serve.keys import Keys
 from inlay.serve.limits import Limits
 from inlay.serve.logs import Log
-from inlay.serve.process import Running, lifespan_of, take_port, url_of
+from inlay.serve.process import lifespan_of, take_port, url_of
 from inlay.serve.server import Server
 from inlay.serve.watch import Catalogue, Choices, TaskSelection
 
@@ -91,7 +91,6 @@ def real(
     selection: TaskSelection | None = None,
     choices: Choices | None = None,
     settings: Settings | None = None,
-    cors: tuple[str, ...] = (),
     **more: Any,
 ) -> Iterator[Place]:
     """A service with the real engine, warm."""
@@ -103,7 +102,7 @@ def real(
     assert catalogue.sync(force=True) == []
     engine.start()
     try:
-        yield Place(service, log, build(service, cors))
+        yield Place(service, log, build(service))
     finally:
         engine.stop()
 
@@ -158,21 +157,20 @@ _COUNTS = (
 ).split()
 
 
-def fake(engine: FakeEngine, cors: tuple[str, ...] = (), **more: Any) -> Place:
+def fake(engine: FakeEngine, **more: Any) -> Place:
     """A service around an engine that does as told."""
     log = StringIO()
     catalogue: Any = types.SimpleNamespace(put=None, take=None, sync=lambda force: [], refused=list)
     service = Service(engine, catalogue, log=Log(more.pop("log_texts", False), log), **more)  # type: ignore[arg-type]
-    return Place(service, log, build(service, cors))
+    return Place(service, log, build(service))
 
 
 @contextlib.contextmanager
 def listening(place: Place) -> Iterator[str]:
     """The service on a socket of its own, until the end of the block; gives its URL."""
     failures: list[Exception] = []
-    running = Running(place.service)
     with take_port("127.0.0.1", 0) as taken:
-        server = Server(build(place.service, (), lifespan_of(running, failures)), place.service.limits)
+        server = Server(build(place.service, lifespan_of(place.service, failures.append)), place.service.limits)
         thread = threading.Thread(target=server.run, args=([taken],))
         thread.start()
         until(lambda: server.started and place.service.engine.ready)

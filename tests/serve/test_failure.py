@@ -20,7 +20,7 @@ from inlay.serve import engine as engines
 from inlay.serve.app import Service
 from inlay.serve.engine import Engine
 from inlay.serve.engine_types import Ask, Late, Stopped
-from inlay.serve.process import Running, run, take_port
+from inlay.serve.process import run, take_port
 from inlay.serve.watch import Catalogue
 
 
@@ -124,9 +124,9 @@ def test_a_service_whose_engine_has_failed_ends_with_an_error(engine: Engine, mo
     def started() -> None:
         threading.Thread(target=break_it).start()
 
-    running = Running(Service(engine, Catalogue(engine, engine.library)), started=started)
+    service = Service(engine, Catalogue(engine, engine.library))
     with take_port("127.0.0.1", 0) as taken, pytest.raises(RunError, match="the engine has failed: CUDA error"):
-        run(running, [taken])
+        run(service, [taken], started)
 
 
 def test_health_says_that_the_engine_has_failed():

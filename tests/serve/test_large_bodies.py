@@ -72,8 +72,8 @@ def test_values_are_counted_as_a_parser_counts_them():
 def test_checking_stops_at_the_first_mistake(monkeypatch: pytest.MonkeyPatch):
     """As many mistakes as there is room for: none of them may be listed but the first."""
     errors: list[int] = []
-    said = bodies.said
-    monkeypatch.setattr(bodies, "said", lambda error: errors.append(error.error_count()) or said(error))
+    refused = bodies.refused
+    monkeypatch.setattr(bodies, "refused", lambda error: errors.append(error.error_count()) or refused(error))
     items: list[Any] = [
         {"task": "a", "tokens": [0] * 20_000},
         {"tasks": [0] * 20_000, "text": "a"},

@@ -16,6 +16,7 @@ import inlay
 from inlay.errors import DamagedError, InlayError
 from inlay.library.cards import Entry
 from inlay.serve import pager as module
+from inlay.serve.counters import Counters
 from inlay.serve.pager import Pager
 
 NAMES = [f"t{i}" for i in range(8)]
@@ -42,7 +43,7 @@ def make(host: inlay.Host, library: inlay.Library) -> Iterator[Callable[..., Pag
     made: list[Pager] = []
 
     def build(resident: int = 3, remembered: int = 100, memory: int = 1 << 30) -> Pager:
-        made.append(Pager(host, library, resident, remembered, memory, lambda: None))
+        made.append(Pager(host, library, resident, remembered, memory, lambda: None, Counters()))
         return made[-1]
 
     yield build
@@ -90,8 +91,12 @@ def test_what_is_wanted_comes(make, entries, host):
     assert pager.state(["t0@1"]) == "bank"
     assert host.names == ["t0@1"]
     assert pager.sizes() == (1, 1)
-    assert (pager.counts.reads, pager.counts.loads, pager.counts.evictions) == (1, 1, 0)
-    assert min(pager.counts.read_seconds, pager.counts.load_seconds) > 0
+    assert (pager._counters.counts().reads, pager._counters.counts().loads, pager._counters.counts().evictions) == (
+        1,
+        1,
+        0,
+    )
+    assert min(pager._counters.counts().read_seconds, pager._counters.counts().load_seconds) > 0
 
 
 def test_the_one_used_longest_ago_leaves(make, entries, host):
@@ -104,9 +109,9 @@ def test_the_one_used_longest_ago_leaves(make, entries, host):
     assert resident(pager) == ["t0", "t2", "t3"]
     assert sorted(host.names) == ["t0@1", "t2@1", "t3@1"]
     assert pager.state(["t1@1"]) == "memory"
-    reads = pager.counts.reads
+    reads = pager._counters.counts().reads
     load(pager, entries["t1"], lambda ref: ref == "t1@1")
-    assert pager.counts.reads == reads  # from memory
+    assert pager._counters.counts().reads == reads  # from memory
 
 
 def test_one_that_is_waited_for_stays_until_it_has_run_and_is_wanted_again(make, entries):
@@ -138,7 +143,7 @@ def test_those_asked_for_come_before_those_hoped_for(make, entries):
         pager.want([entries[name]], asked=False)
     pager.want([entries["t7"]])
     pager.want([entries["t5"]])
-    until(lambda: pager.counts.reads == 7)
+    until(lambda: pager._counters.counts().reads == 7)
     for name in ("t7", "t5", "t0"):
         assert pager.load_some(everybody, 0.0)
         assert f"{name}@1" in pager
@@ -150,7 +155,7 @@ def test_memory_holds_what_was_used_last(make, entries):
         load(pager, entries[name], lambda ref, name=name: ref == f"{name}@1")
     assert pager.sizes() == (1, 3)
     assert [name for name in NAMES if pager.state([f"{name}@1"]) == "memory"] == ["t5", "t6"]
-    assert pager.counts.evictions == 7
+    assert pager._counters.counts().evictions == 7
 
 
 def test_one_that_leaves_the_bank_was_used_a_moment_ago(make, entries):
@@ -178,7 +183,7 @@ def test_much_that_is_wanted_does_not_fill_memory(make, entries, monkeypatch):
     pager = make(resident=8)
     for entry in entries.values():
         pager.want([entry])
-    until(lambda: pager.counts.reads == 2)
+    until(lambda: pager._counters.counts().reads == 2)
     time.sleep(0.05)
     assert pager.sizes() == (0, 2)
     for _ in range(100):

@@ -22,7 +22,7 @@ import inlay
 from inlay.cli import serve
 from inlay.errors import InlayError
 from inlay.library.library import Library
-from inlay.serve.process import Running, run, take_port, url_of
+from inlay.serve.process import run, take_port, url_of
 from inlay.serve.watch import Choices
 
 CLIENTS = 8
@@ -107,13 +107,13 @@ def test_a_service_that_cannot_warm_up_ends_with_the_reason():
     engine = FakeEngine(ready=False)
     engine.start = lambda: _fail()  # type: ignore[method-assign]
     with take_port("127.0.0.1", 0) as taken, pytest.raises(InlayError, match="no room for the base"):
-        run(Running(fake(engine).service), [taken])
+        run(fake(engine).service, [taken])
 
 
 def test_the_end_while_it_starts_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch):
     """The socket is closed then, and has no address any more."""
     engine, told = FakeEngine(ready=False), []
-    config: Any = SimpleNamespace(base=None, weights=None, running=lambda *_: Running(fake(engine).service))
+    config: Any = SimpleNamespace(base=None, weights=None, service=lambda *_: fake(engine).service)
     monkeypatch.setattr("inlay.engine.host.Host", lambda *_, **__: None)
     with take_port("127.0.0.1", 0) as taken:
         url = url_of(taken)

@@ -108,12 +108,12 @@ def _method(name: str) -> dict[str, Any]:
 
 
 def _task(name: str) -> dict[str, Any]:
-    from inlay.data.columns import FIELDS
+    from inlay.data.columns import parts
 
     cls = tasks.find(name)
     return {
         "help": " ".join(_about(cls).partition("\n\n")[0].split()) or _first_line(cls),
-        "columns": dict(FIELDS[cls.kind]),
+        "columns": parts(cls.kind),
         "metrics": list(cls.measures),
         "options": [dataclasses.asdict(option) for option in describe(cls)],
     }

@@ -239,10 +239,10 @@ def _shown(columns: Sequence[Columns]) -> set[str]:
 
 def _used(given: Mapping[str, str], kinds: Iterable[str], kind: str) -> Mapping[str, str]:
     """What is given, less what only other tasks have: a pair is for those that take one."""
-    from inlay.data.columns import FIELDS
+    from inlay.data.columns import parts
 
     def has(one: str, role: str) -> bool:
-        return f"--{role}" in FIELDS[one].values()
+        return f"--{role}" in parts(one).values()
 
     return {role: name for role, name in given.items() if has(kind, role) or not any(has(one, role) for one in kinds)}
 

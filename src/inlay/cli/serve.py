@@ -148,13 +148,13 @@ def _serve_here(config: ServiceConfig, choices: Choices, taken: list[socket.sock
     from inlay.serve.process import run, url_of
 
     url = url_of(taken[0])  # a service that ends while it starts has closed it before it says where it is
-    running = config.running(Host(config.base, weights=config.weights), choices)
+    service = config.service(Host(config.base, weights=config.weights), choices)
 
     def started() -> None:
-        refs = [one.ref for one in running.service.engine.tasks()]
+        refs = [one.ref for one in service.engine.tasks()]
         tell(url, refs, choices.path, "", memory=_memory())
 
-    run(replace(running, started=started), taken)
+    run(service, taken, started)
 
 
 def _serve_on_ray(config: ServiceConfig, place: Place, url: str, tell: Callable[..., None]) -> None:

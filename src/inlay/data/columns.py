@@ -6,7 +6,7 @@ guessing goes is in `guess.py`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from inlay.data import guess
@@ -74,25 +74,14 @@ def declared(task: str) -> Declared:
     return Declared(kind.columns, kind.joined, kind.optional)
 
 
-class _Fields(Mapping[str, Mapping[str, str]]):
-    """Task -> its parts, as it declares them, and the option that names the column of each."""
-
-    def __getitem__(self, task: str) -> Mapping[str, str]:
-        return {part: _OPTIONS[part] for part in declared(task).columns}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(tasks.names())
-
-    def __len__(self) -> int:
-        return len(tasks.names())
-
-
-FIELDS = _Fields()
+def parts(task: str) -> dict[str, str]:
+    """The parts that a task declares, and the option that names the column of each."""
+    return {part: _OPTIONS[part] for part in declared(task).columns}
 
 
 def by_option(task: str, columns: Columns) -> dict[str, str]:
     """Columns as options name them: a tagging task's tokens are its `text`, its tags the `label`."""
-    return {option[2:]: name for part, option in FIELDS[task].items() if (name := getattr(columns, part))}
+    return {option[2:]: name for part, option in parts(task).items() if (name := getattr(columns, part))}
 
 
 def in_pairs(trained: Mapping[str, str] | None) -> bool | None:
@@ -127,7 +116,7 @@ def choose(
     guessed = _guess(chosen, seen, fixed, labelled, pairs is not False)
     found = {**fixed, **guessed}
     optional = {*(() if pairs else declared(chosen).optional), *(() if labelled else GOLD)}
-    missing = [f for f in FIELDS[chosen] if f not in found and f not in optional]
+    missing = [f for f in parts(chosen) if f not in found and f not in optional]
     if missing:
         raise DataError(f"{where}: {_not_found(chosen, missing, names)}")
     line = _line(chosen, guessed, bool(known))
@@ -138,14 +127,14 @@ def _check_given(asked: Mapping[str, str], names: Sequence[str], where: str) -> 
     owner: dict[str, str] = {}
     for field, name in asked.items():
         option = _OPTIONS[field]
-        parts = several(name, names)
-        for part in parts:
+        named = several(name, names)
+        for part in named:
             if part not in names:
                 raise DataError(f"{where}: no column {part!r} ({option}). {suggest(part, names)}")
             if owner.setdefault(part, option) != option:
                 both = f"{owner[part]} and {option} both name the column {part!r}"
                 raise DataError(f"{where}: {both}; each needs its own")
-        if len(set(parts)) < len(parts):
+        if len(set(named)) < len(named):
             raise DataError(f"{where}: {option} {name} names a column twice")
 
 
@@ -153,20 +142,20 @@ def _fixed(
     task: str, asked: Mapping[str, str], hints: Mapping[str, str], names: Collection[str], where: str
 ) -> dict[str, str]:
     """What needs no guess: given, then hinted where the column exists and is free."""
-    parts = FIELDS[task]
-    by_option = {option: field for field, option in parts.items()}
+    options = parts(task)
+    by_option = {option: field for field, option in options.items()}
     fixed: dict[str, str] = {}
     for field, name in asked.items():
-        own = field if field in parts else by_option.get(_SINGLE.get(field, ""), "")
+        own = field if field in options else by_option.get(_SINGLE.get(field, ""), "")
         if not own:
-            raise DataError(f"{where}: {task} has no {field} column; it has {_join(list(parts), 'and')}")
+            raise DataError(f"{where}: {task} has no {field} column; it has {_join(list(options), 'and')}")
         if len(several(name, names)) > 1 and own not in declared(task).joined:
             hint = "; several columns of 0 and 1 are for --task multilabel" if own == "label" else ""
-            raise DataError(f"{where}: {parts[own]} {name}: {task} has one column of its {own}{hint}")
+            raise DataError(f"{where}: {options[own]} {name}: {task} has one column of its {own}{hint}")
         if own == field or own not in fixed:
             fixed[own] = name
     other_text = "text" in fixed and fixed["text"] != hints.get("text")  # then the layout's pair is not its pair
-    for field in parts:
+    for field in options:
         name = hints.get(field, "")
         if name in names and name not in fixed.values() and not (field == "pair" and other_text):
             fixed.setdefault(field, name)
@@ -175,7 +164,7 @@ def _fixed(
 
 def _task(seen: Sequence[guess.Seen], asked: Mapping[str, str], hints: Mapping[str, str]) -> str:
     for task in ("tagging", "qa"):
-        if asked.keys() & FIELDS[task].keys():
+        if asked.keys() & parts(task).keys():
             return task
     names = [s.name for s in seen]
     hinted = {f: name for f in _SINGLE if (name := hints.get(f, "")) in names}
@@ -190,8 +179,8 @@ def _guess(
     elif task == "qa":
         found = guess.answering(seen, fixed)
     else:
-        found = guess.texts(seen, fixed, task, labelled and "label" in FIELDS[task], pairs)
-    wanted = [f for f in FIELDS[task] if f not in fixed and (labelled or f not in GOLD)]
+        found = guess.texts(seen, fixed, task, labelled and "label" in parts(task), pairs)
+    wanted = [f for f in parts(task) if f not in fixed and (labelled or f not in GOLD)]
     return {f: found[f] for f in wanted if found.get(f)}
 
 
@@ -200,12 +189,11 @@ def _join(items: Sequence[str], word: str) -> str:
 
 
 def _not_found(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
-    parts = " or ".join(missing)
-    options = _join([f"{FIELDS[task][field]} COLUMN" for field in missing], "and")
+    options = _join([f"{parts(task)[field]} COLUMN" for field in missing], "and")
     if "pair" in missing and "pair" in declared(task).optional:
         said = "the adapter was trained on pairs of texts, and no column looks like the second"
     else:
-        said = f"no column looks like the {parts} (task {task})"
+        said = f"no column looks like the {' or '.join(missing)} (task {task})"
     return f"{said}; the columns are {', '.join(names)}; pass {options}"
 
 
@@ -215,7 +203,7 @@ def _left_over(task: str, seen: Sequence[guess.Seen], found: Mapping[str, str]) 
     left = [s.name for s in seen if s.reads_like_text and not s.never and s.name not in used]
     if not left or not declared(task).joined or "pair" in found:
         return ""
-    pair = f", --pair {left[0]} makes pairs" if "pair" in FIELDS[task] else ""
+    pair = f", --pair {left[0]} makes pairs" if "pair" in parts(task) else ""
     return f"; not used: {_join(left, 'and')} (--text {left[0]},{found['text']} joins columns{pair})"
 
 
@@ -223,8 +211,8 @@ def _line(task: str, guessed: Mapping[str, str], task_known: bool) -> str:
     said = [f'{field} = "{name}"' for field, name in guessed.items()] + [f"task = {task}"] * (not task_known)
     if not said:
         return ""
-    options = {FIELDS[task][field] for field in guessed}
-    if "text" in guessed and "pair" in FIELDS[task]:
+    options = {parts(task)[field] for field in guessed}
+    if "text" in guessed and "pair" in parts(task):
         options.add("--pair")
     asked = [option for option in ("--text", "--pair", "--label") if option in options] + ["--task"] * (not task_known)
     return f"guessed: {', '.join(said)} (pass {_join(asked, 'or')} to choose)"

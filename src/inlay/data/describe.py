@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from inlay.untrusted import one_line
+
 Text = tuple[str, str | None]
 """A text and its pair, if it has one."""
 
@@ -77,7 +79,8 @@ def look(
     full = [mark for mark in marks if mark]
     train = set(full)
     sizes = list(lengths or ())
-    counts = _by_count(names if names is not None else labels or ())
+    found = Counter(names if names is not None else labels or ())
+    counts = dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
     return Look(
         rows=len(texts),
         labels=counts,
@@ -133,10 +136,6 @@ def _mark(text: Text) -> bytes:
 def _fold(text: str) -> str:
     folded = unicodedata.normalize("NFC", text).casefold()
     return " ".join(unicodedata.normalize("NFC", folded).split())
-
-
-def _by_count(labels: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0])))
 
 
 def _conflicting(marks: Sequence[bytes], labels: Sequence[str]) -> int:
@@ -195,19 +194,20 @@ def _warnings(look: Look) -> list[str]:
 def odd_labels(counts: Mapping[str, int], kind: str) -> list[str]:
     """What is strange about the names of classes: two that look like one, and those that mean "no label"."""
     alike: dict[str, list[str]] = {}
-    for label in counts if kind != "tag" else ():
-        alike.setdefault(_meaning(label), []).append(label)
-    said = [
+    if kind == "tag":
+        return []
+    for label in counts:
+        folded = _fold(label)
+        alike.setdefault(_SAME.get(folded, folded), []).append(label)
+    return [
         f"{_listed(names, counts)} look like one {kind}; they are trained as {len(names)}"
         for names in alike.values()
         if len(names) > 1
-    ]
-    said += [
+    ] + [
         f"{_listed([label], counts)} is treated as a {kind}; if it means that there is no label, remove these rows"
-        for label in (counts if kind != "tag" else ())
+        for label in counts
         if label.strip().lower() in _NOTHING
     ]
-    return said
 
 
 def tag_form(tags: Collection[str]) -> str:
@@ -221,11 +221,6 @@ def tag_form(tags: Collection[str]) -> str:
     return f"tags: {scheme}, {entities} ({', '.join(map(_short, kinds[:_SHOWN]))}); scored by F1 over entities"
 
 
-def _meaning(label: str) -> str:
-    folded = _fold(label)
-    return _SAME.get(folded, folded)
-
-
 def _listed(names: Sequence[str], counts: Mapping[str, int]) -> str:
     shown = [f"{_short(name)!r} ({_many(counts[name], 'row')})" for name in names]
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
@@ -237,5 +232,5 @@ def _many(count: int, one: str, more: str = "") -> str:
 
 def _short(label: str) -> str:
     """One line of printable text, however long the label is."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in label).split())
+    line = one_line(label)
     return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from inlay.data.formats.glue import task_of
 from inlay.data.formats.sniff import BY_EXTENSION, extension
+from inlay.data.languages import DISTANT, INDO_EUROPEAN
 from inlay.errors import DataError
 
 NO_XML = "XML and HTML are not supported; convert it to CSV, or to JSON lines with one object per row"
@@ -20,14 +21,8 @@ _WORDS = {
 }
 _SPLIT = {word: split for split, words in _WORDS.items() for word in words}
 _UD = re.compile(r"([a-z]{2,3})_\w+-ud-")
-_ISO_639_1 = (
-    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en "
-    "eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv "
-    "ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne "
-    "ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st "
-    "su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
-)
-_CODES = frozenset(_ISO_639_1.split())
+_CODES = {code for code in INDO_EUROPEAN | DISTANT if len(code) == 2} | {"bi", "eo", "ht", "ia", "ie", "io", "vo"}
+"""ISO 639-1: those of a family, and creoles and made-up languages."""
 
 
 def find_splits(folder: Path, mismatched: bool = False) -> dict[str, Path]:

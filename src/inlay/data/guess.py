@@ -15,11 +15,6 @@ from typing import Any
 
 from inlay.data.record import Record, as_flag, several
 
-
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
 _PAIRS = (
     ("premise", "hypothesis"),
     ("sentence1", "sentence2"),
@@ -33,27 +28,25 @@ _PAIRS = (
     ("question", "sentence"),
     ("question", "context"),
 )
-_TEXT = _words(
+_TEXT = (
     "text sentence review tweet content body message comment utterance post document article abstract "
     "question query description input headline title"
-)
-_LABEL = _words(
+).split()
+_LABEL = (
     "label labels class category sentiment intent target gold goldlabel stars score rating y "
     "isduplicate emotion topic categories topics tags answer"
-)
-_TOKENS = _words("tokens words token word forms form")
-_TAGS = _words("tags nertags ner labels tag label upos postags pos")
+).split()
+_TOKENS = "tokens words token word forms form".split()
+_TAGS = "tags nertags ner labels tag label upos postags pos".split()
 _QA = {
-    "question": _words("question query"),
-    "context": _words("context passage paragraph document text"),
-    "answers": _words("answers answer"),
+    "question": "question query".split(),
+    "context": "context passage paragraph document text".split(),
+    "answers": "answers answer".split(),
 }
-_NEVER = frozenset(
-    _words(
-        "id ids idx index guid uuid uid key confidence url uri link path file filename date time datetime timestamp "
-        "created at split fold lang language source genre annotator worker name username screenname"
-    )
-)
+_NEVER = (
+    "id ids idx index guid uuid uid key confidence url uri link path file filename date time datetime timestamp "
+    "created at split fold lang language source genre annotator worker name username screenname"
+).split()
 _LABEL_KINDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "classification": (("text", "number"), ("empty", "other")),
     "multilabel": (("list",), ("text", "other"), ("empty",)),
@@ -210,7 +203,6 @@ def texts(
         pairs: False where a pair is of no use.
     """
     found = dict(fixed)
-
     names = [s.name for s in seen]
 
     def free(*kinds: str) -> list[Seen]:

@@ -1,9 +1,9 @@
-"""A record: one row of an input file, before anyone knows what it is for."""
+"""Records: rows of an input file, before anyone knows what they are for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from inlay.errors import DataError
@@ -67,3 +67,41 @@ class Skipped:
         self.count += 1
         if len(self.first) < 5:
             self.first.append(f"{place}: {problem}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows to be read, and what their file says of itself."""
+
+    name: str
+    """As the user gave it."""
+    format: str
+    """csv, tsv, json, jsonl, parquet, conll, conllu, squad, glue or hub."""
+    columns: tuple[str, ...]
+    hints: Mapping[str, str]
+    """What the layout itself says, role -> column: task, metric, text, pair, label, tokens, tags ..."""
+    notes: tuple[str, ...]
+    """Lines worth telling the user."""
+    read: Callable[[Bad], Iterator[Record]] = field(repr=False, compare=False)
+
+    def records(self, bad: Bad = stop) -> Iterator[Record]:
+        """Stream the rows; `bad` hears of those that cannot be used. A source without any is an error."""
+        told = 0
+
+        def heard(place: str, problem: str) -> None:
+            nonlocal told
+            told += 1
+            bad(place, problem)
+
+        found = False
+        for record in self.read(heard):
+            found = True
+            yield record
+        if not found and not told:
+            raise DataError(f"{self.name}: no rows; expected at least one")
+
+
+def shown(value: object, room: int = 40) -> str:
+    """A value as it may stand in a message: quoted, on one line, cut."""
+    text = repr(value)
+    return text if len(text) <= room else f"{text[: room - 4]}...{text[-1]}"

@@ -6,31 +6,29 @@ documents alone are read whole.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from inlay.data.folder import NO_XML, find_languages, find_splits, parts_of
 from inlay.data.formats import glue
 from inlay.data.formats.conll import open_conll
 from inlay.data.formats.conllu import open_conllu
-from inlay.data.formats.delimited import Form, layout, open_csv, open_tsv, sample
+from inlay.data.formats.delimited import Form, open_csv, open_tsv, sample, table
 from inlay.data.formats.hub import open_hub
 from inlay.data.formats.jsondoc import open_json
 from inlay.data.formats.jsonl import open_jsonl
-from inlay.data.formats.layout import Layout
 from inlay.data.formats.parquet import MAGIC, open_parquet
 from inlay.data.formats.sniff import BY_EXTENSION, extension, sniff
 from inlay.data.formats.squad import open_squad
 from inlay.data.formats.text import Text, open_text, read_head
-from inlay.data.record import Bad, Record, stop
+from inlay.data.record import Bad, Record
+from inlay.data.record import Source as Source
 from inlay.errors import DataError, suggest
 
-_TEXT: Mapping[str, Callable[[Text], Layout]] = {
+_TEXT: Mapping[str, Callable[[Text], Source]] = {
     "csv": open_csv,
     "tsv": open_tsv,
     "json": open_json,
@@ -45,38 +43,6 @@ _MARKUP = re.compile(r"\s*<(\?xml|!doctype|html)\b", re.IGNORECASE)
 _MNLI = re.compile(r"(.*mnli)-(m|mm)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Source:
-    """Rows to be read, and what their file says of itself."""
-
-    name: str
-    """As the user gave it."""
-    format: str
-    """csv, tsv, json, jsonl, parquet, conll, conllu, squad, glue or hub."""
-    columns: tuple[str, ...]
-    hints: Mapping[str, str]
-    """What the layout itself says, role -> column: task, metric, text, pair, label, tokens, tags ..."""
-    notes: tuple[str, ...]
-    """Lines worth telling the user."""
-    read: Callable[[Bad], Iterator[Record]] = field(repr=False, compare=False)
-
-    def records(self, bad: Bad = stop) -> Iterator[Record]:
-        """Stream the rows; `bad` hears of those that cannot be used. A source without any is an error."""
-        told = 0
-
-        def heard(place: str, problem: str) -> None:
-            nonlocal told
-            told += 1
-            bad(place, problem)
-
-        found = False
-        for record in self.read(heard):
-            found = True
-            yield record
-        if not found and not told:
-            raise DataError(f"{self.name}: no rows; expected at least one")
-
-
 def open_source(path: str | os.PathLike[str], *, format: str | None = None, encoding: str | None = None) -> Source:
     """Open one file, or several that commas join; format and encoding are detected where they are not given."""
     name, file = os.fspath(path), Path(path)
@@ -86,16 +52,19 @@ def open_source(path: str | os.PathLike[str], *, format: str | None = None, enco
         raise DataError(f"{name}: unknown format {format!r}. {suggest(format, FORMATS)}")
     check_file(name)
     if format == "parquet" or (format is None and _is_parquet(name, file)):
-        return _source(name, "parquet", open_parquet(name, file))
+        return open_parquet(name, file)
     text = open_text(name, file, encoding)
     if format is None and (extension(file.name) == "xml" or _MARKUP.match(text.head)):
         raise DataError(f"{name}: {NO_XML}")
     found = format or sniff(text)
     if found == "glue" or (format is None and found == "tsv"):
         opened = _glue(text)
-        if opened or found == "glue":
-            return _source(name, "glue", opened or _no_glue(name))
-    return _source(name, found, _TEXT[found](text))
+        if opened is None and found == "glue":
+            folders = ", ".join(glue.TASKS)
+            raise DataError(f"{name}: the columns are not those of a GLUE task; valid folders: {folders}")
+        if opened is not None:
+            return opened
+    return _TEXT[found](text)
 
 
 def open_splits(data: str, *, format: str | None = None, encoding: str | None = None) -> dict[str, Source]:
@@ -111,7 +80,7 @@ def open_splits(data: str, *, format: str | None = None, encoding: str | None = 
         return {split: open_source(file, format=format, encoding=encoding) for split, file in files.items()}
     if is_local(data):
         raise DataError(f"there is no file or folder {data!r}")
-    return {split: _source(f"{data} {split}", "hub", opened) for split, opened in open_hub(data).items()}
+    return open_hub(data)
 
 
 def is_local(data: str) -> bool:
@@ -130,10 +99,6 @@ def open_per_language(
     if not os.path.isdir(path):
         raise DataError(f"{os.fspath(folder)}: expected a folder with one file or folder per language")
     return {code: open_source(f, format=format, encoding=encoding) for code, f in find_languages(path).items()}
-
-
-def _source(name: str, format: str, opened: Layout) -> Source:
-    return Source(name, format, opened.columns, opened.hints, opened.notes, opened.read)
 
 
 def _joined(name: str, parts: Sequence[Source]) -> Source:
@@ -174,19 +139,14 @@ def _is_parquet(name: str, file: Path) -> bool:
     return BY_EXTENSION.get(extension(file.name)) == "parquet" or read_head(name, file)[0].startswith(MAGIC)
 
 
-def _glue(text: Text) -> Layout | None:
+def _glue(text: Text) -> Source | None:
     """A file of GLUE with hints, or nothing if it is not one."""
     form = Form("\t", False)
     rows = sample(text, form)
     if glue.is_cola(rows):
-        opened = layout(text, form, glue.COLA, 0)
-        return dataclasses.replace(opened, hints=glue.hints("cola", glue.COLA))
+        return table(text, form, "glue", glue.COLA, 0, glue.hints("cola", glue.COLA))
     columns = [cell.strip() for cell in rows[0]]
     task = glue.recognise(text.path.resolve().parent.name, columns)
     if task is None or len(set(columns)) < len(columns):
         return None
-    return dataclasses.replace(layout(text, form, columns, 1), hints=glue.hints(task, columns))
-
-
-def _no_glue(name: str) -> Layout:
-    raise DataError(f"{name}: the columns are not those of a GLUE task; valid folders: {', '.join(glue.TASKS)}")
+    return table(text, form, "glue", columns, 1, glue.hints(task, columns))

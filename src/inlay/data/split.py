@@ -12,6 +12,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from inlay.errors import RunError
@@ -122,14 +123,12 @@ def folds(
     return [sorted(part) for part in found]
 
 
+@dataclass(slots=True)
 class _Unit:
     """Rows that stay together, and their class: that of the first."""
 
-    __slots__ = ("label", "rows")
-
-    def __init__(self, label: str):
-        self.label = label
-        self.rows: list[int] = []
+    label: str
+    rows: list[int] = field(default_factory=list)
 
 
 def _units(rows: int, seed: int, strata: Sequence[str] | None, groups: Sequence[str] | None) -> list[_Unit]:

@@ -137,40 +137,22 @@ def read_content(content: bytes, source: str) -> tuple[Adapter, dict[str, Any]]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    written = _card(source, header.metadata_of(content, source).get("inlay"))
+    written = _checked(source, header.card_of(content, source))
     try:
         tensors = load(content)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, MemoryError) as error:
         raise AdapterError(f"{source} is not an adapter: {error}") from None
     fields = {key: written[key] for key in _KINDS} | {"labels": tuple(written["labels"])}
     try:
-        made = Adapter(tensors=tensors, **fields | _today(written))
+        specs = {key: defaults.today(written, key) for key in ("method", "task")}
+        made = Adapter(tensors=tensors, **fields | specs)
         made.check()
     except (AdapterError, SpecError) as error:
         raise AdapterError(f"{source} cannot be used: {error}") from None
     return made, written
 
 
-def _today(written: Mapping[str, Any]) -> dict[str, str]:
-    """Method and task in the words of today."""
-    found = {}
-    for key, registry in (("method", methods), ("task", tasks)):
-        spec = written[key]
-        if spec and "full" in written:
-            spec = defaults.both(spec, written["full"].get(key, spec))
-        found[key] = defaults.shortest(registry, spec, first="full" not in written) if spec else spec
-    return found
-
-
-def _card(path: object, text: Any) -> dict[str, Any]:
-    if not isinstance(text, str):
-        raise AdapterError(f"{path} is a safetensors file, but not one of Inlay's")
-    try:
-        card = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise AdapterError(f"{path} has a damaged card: {error}") from None
-    if not isinstance(card, dict):
-        raise AdapterError(f"{path} has a damaged card: it is not an object")
+def _checked(path: str, card: dict[str, Any]) -> dict[str, Any]:
     version = card.pop("format", None)
     if isinstance(card.get("members"), list):
         raise AdapterError(f"{path} is an ensemble, which only names the files of its members; it is no adapter")

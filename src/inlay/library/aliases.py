@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from inlay.errors import DamagedError, LibraryError, suggest
 from inlay.library import cards
+from inlay.library.cards import Problem
+from inlay.library.header import json_object
 from inlay.library.index import IndexedName
 from inlay.library.names import check_alias
 from inlay.library.storage import Storage
@@ -32,14 +34,6 @@ class Move(NamedTuple):
     at: str
 
 
-class DamagedAlias(NamedTuple):
-    """An alias that cannot be read."""
-
-    ref: str
-    path: str
-    error: LibraryError
-
-
 def target(storage: Storage, name: str, alias: str, indexed: IndexedName) -> int | None:
     """Where one alias points; None if there is no such alias."""
     one = IndexedName(moves={alias: indexed.moves[alias]} if alias in indexed.moves else {})
@@ -51,19 +45,15 @@ def move_path(name: str, alias: str, number: int) -> str:
     return f"adapters/{name}/aliases/{alias}/{number}.json"
 
 
-def current(storage: Storage, name: str, indexed: IndexedName) -> dict[str, int]:
-    """Where every alias of a name points; a damaged one raises."""
-    damaged: list[DamagedAlias] = []
-    found = current_of_all(storage, {name: indexed}, damaged)
-    for one in damaged:
-        raise one.error
-    return found.get(name, {})
+def current(storage: Storage, name: str, indexed: IndexedName, damaged: list[Problem] | None = None) -> dict[str, int]:
+    """Where every alias of a name points."""
+    return current_of_all(storage, {name: indexed}, damaged).get(name, {})
 
 
 def current_of_all(
-    storage: Storage, index: Mapping[str, IndexedName], damaged: list[DamagedAlias]
+    storage: Storage, index: Mapping[str, IndexedName], damaged: list[Problem] | None
 ) -> dict[str, dict[str, int]]:
-    """Where every alias of every name points; those that cannot be read are added to a list."""
+    """Where every alias of every name points; those that cannot be read are added to a list, or raise without one."""
     last = {(n, a): move_path(n, a, moves[-1]) for n, indexed in index.items() for a, moves in indexed.moves.items()}
     contents = storage.read_all(last.values(), LIMIT) if last else {}
     found: dict[str, dict[str, int]] = {}
@@ -71,7 +61,9 @@ def current_of_all(
         try:
             move = decode(contents.get(path), path, storage.where(path))
         except LibraryError as error:
-            damaged.append(DamagedAlias(f"{name}@{alias}", storage.where(path), error))
+            if damaged is None:
+                raise
+            damaged.append(Problem(f"{name}@{alias}", storage.where(path), str(error)))
             continue
         if move.version is not None:
             found.setdefault(name, {})[alias] = move.version
@@ -94,8 +86,8 @@ def move(library: Library, name: str, alias: str, version: int | None) -> None:
     indexed = library._indexed(name)
     if version is not None:
         version = library.resolve(name, str(version), indexed)
-    damaged: list[DamagedAlias] = []
-    there = current_of_all(library.storage, {name: indexed}, damaged).get(name, {})
+    damaged: list[Problem] = []
+    there = current(library.storage, name, indexed, damaged)
     before, unclear = there.get(alias), f"{name}@{alias}" in {one.ref for one in damaged}
     if before is None and version is None and not unclear:
         raise LibraryError(f"{name} has no alias {alias!r}. {suggest(alias, there)}")
@@ -128,12 +120,12 @@ def decode(content: bytes | LibraryError | None, path: str, where: str) -> Move:
     if isinstance(content, LibraryError):
         raise content
     try:
-        found = json.loads((content or b"").decode("utf-8"))
+        found = json_object(content or b"")
         move, digest = Move(found["version"], found["at"]), found["digest"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        if not (move.version is None or (type(move.version) is int and move.version > 0)) or type(move.at) is not str:
+            raise ValueError
+    except (ValueError, KeyError, TypeError):
         raise DamagedError(f"{where} is damaged: it does not say where the alias points") from None
-    if not (move.version is None or (type(move.version) is int and move.version > 0)) or not isinstance(move.at, str):
-        raise DamagedError(f"{where} is damaged: it does not say where the alias points")
     if digest != _digest(move, path):
         raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest is another)")
     return move

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inlay.library.defaults import restated
+from inlay.untrusted import one_line as one_line
 
 Card = Mapping[str, Any]
 
@@ -80,11 +81,6 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def one_line(text: object) -> str:
-    """Text on one line, without what a terminal would act on."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
 
 
 def kind(card: Card) -> str:
@@ -210,9 +206,14 @@ def predict_command(card: Card, ref: str, library: str | None = None) -> str:
     """How it is asked on the command line; empty where it has no answers."""
     if kind(card) in ("", "mlm"):
         return ""
-    question = '"a question" --pair "a text"' if kind(card) == "qa" else '"a text"'
-    other = ' --pair "another text"' if reads_pairs(card) and kind(card) != "qa" else ""
-    return f"inlay predict {shlex.quote(ref)} {question}{other}{in_library(library)}"
+    return f"inlay predict {shlex.quote(ref)} {' --pair '.join(_asked(card))}{in_library(library)}"
+
+
+def _asked(card: Card) -> list[str]:
+    """A text, or two, as an example of what it is asked."""
+    if kind(card) == "qa":
+        return ['"a question"', '"a text"']
+    return ['"a text"', '"another text"'] if reads_pairs(card) else ['"a text"']
 
 
 def in_library(library: str | None) -> str:
@@ -230,10 +231,9 @@ def snippet(card: Card, source: str, ref: str) -> str:
     named = str(card.get("base_name") or "")
     lines = ["import inlay", "", f"host = inlay.Host({_quoted(named) if named else ''})"]
     lines += [f"host.load({source}, {_quoted(ref)})"]
-    asked = '("a question", "a text")' if kind(card) == "qa" else '"a text"'
-    asked = '("a text", "another text")' if reads_pairs(card) and kind(card) != "qa" else asked
     if kind(card) not in ("", "mlm"):
-        lines += [f"print(host.predict([({_quoted(ref)}, {asked})]))"]
+        asked = ", ".join(_asked(card))
+        lines += [f"print(host.predict([({_quoted(ref)}, {f'({asked})' if reads_pairs(card) else asked})]))"]
     return "\n".join(lines)
 
 

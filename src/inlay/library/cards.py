@@ -10,15 +10,15 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from inlay.errors import AdapterError, DamagedError, LibraryError
 from inlay.library import defaults
 from inlay.library.adapter import Adapter
 from inlay.library.ensemble import METHOD, Ensemble
-from inlay.registry import Registry, methods, tasks
+from inlay.library.header import json_object
 from inlay.version import __version__
 
 LIMIT = 4 * 1024 * 1024
@@ -103,6 +103,15 @@ class Member(Entry):
         return f"{self.name}#{self.sha256[:16]}"
 
 
+class Problem(NamedTuple):
+    """One thing that is wrong in a library."""
+
+    ref: str
+    """`sms@3`, or empty where it is not known whose it is."""
+    path: str
+    message: str
+
+
 def one_instead(name: str) -> str:
     """What to do where an ensemble will not do."""
     return f"name a member that is in the library, or train one adapter on its answers (inlay train --teacher {name})"
@@ -125,9 +134,9 @@ def card_path(name: str, version: int) -> str:
 
 
 def make(
-    adapter: Adapter, sha256: str, size: int, more: Mapping[str, Any], parents: Sequence[str] | None
+    adapter: Adapter | Ensemble, sha256: str, size: int, more: Mapping[str, Any], parents: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What a card says of an adapter, whatever its number will be."""
+    """What a card says of an adapter or an ensemble, whatever its number will be."""
     taken = sorted(OWN & set(more))
     if taken:
         raise LibraryError(f"{taken[0]!r} is set by the card itself; use another key")
@@ -155,54 +164,14 @@ def make(
     }
 
 
-def make_ensemble(
-    ensemble: Ensemble,
-    sha256: str,
-    size: int,
-    members: Sequence[Mapping[str, Any]],
-    more: Mapping[str, Any],
-    parents: Sequence[str] | None,
-) -> dict[str, Any]:
-    """The same of an ensemble.
-
-    Args:
-        members: what a card says of each of them, and its name.
-    """
-    heads, pools = ({member[key] for member in members} for key in ("head", "pool"))
-    first = ensemble.members[0]
-    own = replace(
-        first,
-        method=METHOD,
-        base=ensemble.base,
-        task=ensemble.task,
-        seed=0,
-        head=heads.pop() if len(heads) == 1 else "several",
-        pool=pools.pop() if len(pools) == 1 else "several",
-        about=ensemble.about,
-        name=ensemble.name,
-    )
-    known = [ref for ref in ensemble.refs if ref] if parents is None else parents
-    facts = {"members": [dict(member) for member in members], "weights": list(ensemble.weights)}
-    return make(own, sha256, size, {**more, **facts}, known)
-
-
 def method_of(card: Mapping[str, Any]) -> str:
     """The method's spec as it is written today; what the card does not say has the default of its day."""
-    return _spec_of(card, "method", methods)
+    return METHOD if card.get("method") == METHOD else defaults.today(card, "method")
 
 
 def task_of(card: Mapping[str, Any]) -> str:
     """The task's spec as it is written today."""
-    return _spec_of(card, "task", tasks)
-
-
-def _spec_of(card: Mapping[str, Any], key: str, registry: Registry) -> str:
-    spec, full = str(card.get(key) or ""), card.get("full")
-    if not spec or (key, spec) == ("method", METHOD):
-        return spec
-    if isinstance(full, Mapping):
-        spec = defaults.both(spec, str(full.get(key) or spec))
-    return defaults.shortest(registry, spec, first=not isinstance(full, Mapping))
+    return defaults.today(card, "task")
 
 
 def encode(card: Mapping[str, Any], name: str, version: int) -> bytes:
@@ -218,9 +187,18 @@ def encode(card: Mapping[str, Any], name: str, version: int) -> bytes:
     return content
 
 
-def decode(content: bytes, name: str, version: int, where: str) -> Entry:
-    """The entry of a card's file, which must be what was written for this name and version."""
-    card = _document(content, where)
+def decode(content: bytes | LibraryError, name: str, version: int, where: str) -> Entry:
+    """The entry of a card's file, which must be what was written for this name and version.
+
+    Args:
+        content: what is in the file, or why it could not be read, which is raised.
+    """
+    if isinstance(content, LibraryError):
+        raise content
+    try:
+        card = json_object(content)
+    except ValueError as error:
+        raise DamagedError(f"{where} is not a card: {error}") from None
     wrong = [key for key, kind in _KINDS.items() if key not in card or not _is(card[key], kind)]
     wrong += [key for key in ("labels", "parents") if not wrong and not all(isinstance(one, str) for one in card[key])]
     if wrong:
@@ -260,13 +238,3 @@ def digest_of(card: Mapping[str, Any]) -> str:
 
 def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)  # True is an int
-
-
-def _document(content: bytes, where: str) -> dict[str, Any]:
-    try:
-        found = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{where} is not a card: {error}") from None
-    if not isinstance(found, dict):
-        raise DamagedError(f"{where} is not a card: it is not an object")
-    return found

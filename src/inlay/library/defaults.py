@@ -116,6 +116,7 @@ RATES: dict[str, float] = {"adapterbias": 1e-3, "bitfit": 1e-3}
 """The first learning rates of methods whose own rate is another one today; few-shot runs had half of it."""
 
 _TABLES = {methods.kind: METHODS, tasks.kind: TASKS}
+_REGISTRIES = {"method": methods, "task": tasks}
 
 
 def in_full(registry: Registry, spec: str) -> str:
@@ -140,7 +141,20 @@ def shortest(registry: Registry, spec: str, first: bool = False) -> str:
     return short if _read(registry, short) == wanted else config.full(wanted.name, wanted)
 
 
-def both(spec: str, full: str) -> str:
+def today(written: Mapping[str, Any], key: str) -> str:
+    """The method or task that an adapter's file or card says, as its spec is written today; empty if it says none.
+
+    What it does not say at all has the default of its day.
+    """
+    spec, full = str(written.get(key) or ""), written.get("full")
+    if not spec:
+        return ""
+    if isinstance(full, Mapping):
+        spec = _both(spec, str(full.get(key) or spec))
+    return shortest(_REGISTRIES[key], spec, first=not isinstance(full, Mapping))
+
+
+def _both(spec: str, full: str) -> str:
     """All options of a spec in full, and those that its short form says, which decide."""
     name, given = config.split_spec(spec)
     other, options = config.split_spec(full)

@@ -6,8 +6,8 @@ A place is what has its own row of parameters: `layers.0.attn.out`, `head`. Spar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from inlay.errors import AdapterError
@@ -65,10 +65,7 @@ def weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[list[Plac
         grouped.setdefault(name.rpartition(".")[0] or name, []).append(name)
     sums: dict[str, _Sums] = {place: _place_sums(a, b, names) for place, names in grouped.items()}
     places = [one.place(place) for place, one in sums.items()]
-    shared = _Sums()
-    for one in sums.values():
-        if one.comparable:
-            shared = shared + one
+    shared = _total([one for one in sums.values() if one.comparable])
     same = all(one.comparable and one.dd == 0 for one in sums.values())
     return places, shared.place("all"), same
 
@@ -84,62 +81,56 @@ def compare(
 class _Sums:
     """Sums of squares and products; they add up over tensors."""
 
-    aa: float = 0.0
-    bb: float = 0.0
+    aa: float | None = None
+    """None where A has nothing."""
+    bb: float | None = None
     ab: float = 0.0
     dd: float = 0.0
-    in_a: bool = False
-    in_b: bool = False
     note: str = ""
 
     @property
     def comparable(self) -> bool:
-        return self.in_a and self.in_b and not self.note
-
-    def __add__(self, other: _Sums) -> _Sums:
-        return _Sums(
-            self.aa + other.aa,
-            self.bb + other.bb,
-            self.ab + other.ab,
-            self.dd + other.dd,
-            self.in_a or other.in_a,
-            self.in_b or other.in_b,
-            self.note or other.note,
-        )
+        return self.aa is not None and self.bb is not None and not self.note
 
     def place(self, name: str) -> Place:
-        norm_a = self.aa**0.5 if self.in_a else None
-        norm_b = self.bb**0.5 if self.in_b else None
+        norm_a, norm_b = (None if one is None else one**0.5 for one in (self.aa, self.bb))
         difference = cosine = None
-        if self.comparable:
+        if self.aa is not None and self.bb is not None and not self.note:
             difference = 0.0 if self.dd == 0 else (self.dd / self.aa) ** 0.5 if self.aa else float("inf")
             cosine = max(-1.0, min(1.0, self.ab / (self.aa * self.bb) ** 0.5)) if self.aa and self.bb else None
         return Place(name, norm_a, norm_b, difference, cosine, self.note)
 
 
+def _total(parts: Sequence[_Sums]) -> _Sums:
+    squares_a, squares_b = [p.aa for p in parts if p.aa is not None], [p.bb for p in parts if p.bb is not None]
+    return _Sums(
+        sum(squares_a) if squares_a else None,
+        sum(squares_b) if squares_b else None,
+        sum(part.ab for part in parts),
+        sum(part.dd for part in parts),
+        next((part.note for part in parts if part.note), ""),
+    )
+
+
 def _place_sums(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: list[str]) -> _Sums:
-    total = _Sums()
-    for name in names:
-        total = total + _tensor_sums(_Stored.of(a, name), _Stored.of(b, name))
-    lacking = [name.rpartition(".")[2] for name in names if None in (_Stored.of(a, name), _Stored.of(b, name))]
-    if total.in_a and total.in_b and lacking and not total.note:
+    pairs = {name.rpartition(".")[2]: (_Stored.of(a, name), _Stored.of(b, name)) for name in names}
+    total = _total([_tensor_sums(*pair) for pair in pairs.values()])
+    lacking = [name for name, pair in pairs.items() if None in pair]
+    if total.comparable and lacking:
         others = len(lacking) == len(names)
-        return total + _Sums(note="other weights" if others else f"only one has {', '.join(lacking)}")
+        return replace(total, note="other weights" if others else f"only one has {', '.join(lacking)}")
     return total
 
 
 def _tensor_sums(a: _Stored | None, b: _Stored | None) -> _Sums:
+    aa, bb = (None if one is None else _dot(one.value, one.value) for one in (a, b))
     if a is None or b is None:
-        one = a or b
-        assert one is not None
-        square = _dot(one.value, one.value)
-        return _Sums(aa=square, in_a=True) if a else _Sums(bb=square, in_b=True)
-    aa, bb = _dot(a.value, a.value), _dot(b.value, b.value)
+        return _Sums(aa, bb)
     pair = _aligned(a, b)
     if pair is None:
-        return _Sums(aa, bb, in_a=True, in_b=True, note=f"shapes {_shape(a.value)} and {_shape(b.value)}")
+        return _Sums(aa, bb, note=f"shapes {_shape(a.value)} and {_shape(b.value)}")
     x, y = pair
-    return _Sums(aa, bb, _dot(x, y), _dot(x - y, x - y), in_a=True, in_b=True)
+    return _Sums(aa, bb, _dot(x, y), _dot(x - y, x - y))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from inlay import config
 from inlay.errors import AdapterError
-from inlay.library import header
+from inlay.library import defaults, header
 from inlay.library.adapter import Adapter
 from inlay.registry import tasks
 
@@ -55,6 +55,24 @@ class Ensemble:
         for name, one in (("weights", (1,) * count), ("refs", ("",) * count)):
             object.__setattr__(self, name, tuple(getattr(self, name)) or one)
         self._check()
+
+    method = METHOD
+    seed = 0
+
+    @property
+    def full(self) -> dict[str, str]:
+        """The specs of method and task with all their options, as an adapter's."""
+        return {"method": METHOD, "task": defaults.in_full(tasks, self.task)}
+
+    @property
+    def head(self) -> str | None:
+        """That of all members, or "several"."""
+        return self.members[0].head if len({member.head for member in self.members}) == 1 else "several"
+
+    @property
+    def pool(self) -> str:
+        """That of all members, or "several"."""
+        return self.members[0].pool if len({member.pool for member in self.members}) == 1 else "several"
 
     @property
     def base(self) -> str:
@@ -119,7 +137,8 @@ class Ensemble:
         return Ensemble(members, self.weights, self.name, self.about, self.refs)
 
     def _check(self) -> None:
-        called = [ref or member.name or f"member {i}" for i, (ref, member) in enumerate(self._both(), 1)]
+        named = zip(self.refs, self.members, strict=True)
+        called = [ref or member.name or f"member {i}" for i, (ref, member) in enumerate(named, 1)]
         if len(self.members) < 2:
             raise AdapterError(f"an ensemble needs at least two different members, not {len(self.members)}")
         if len(self.weights) != len(self.members) or any(type(w) is not int or w < 1 for w in self.weights):
@@ -133,19 +152,11 @@ class Ensemble:
             if what := _difference(self.members[0], member):
                 raise AdapterError(f"{called[0]} and {name} cannot answer as one: {what}")
 
-    def _both(self) -> list[tuple[str, Adapter]]:
-        return list(zip(self.refs, self.members, strict=True))
-
 
 def read_ensemble(content: bytes, source: str) -> dict[str, Any]:
     """What an ensemble's file says; the members' files are named in it by their hashes."""
-    text = header.metadata_of(content, source).get("inlay")
-    try:
-        written = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError) as error:
-        raise AdapterError(f"{source} has a damaged card: {error}") from None
-    version = written.pop("format", None) if isinstance(written, dict) else None
-    if not isinstance(written, dict) or version != FORMAT:
+    written = header.card_of(content, source)
+    if (version := written.pop("format", None)) != FORMAT:
         raise AdapterError(f"{source} is not an ensemble: its format is {version}, not {FORMAT}")
     wrong = [key for key, kind in _KINDS.items() if not isinstance(written.get(key), kind)]
     if wrong or set(written) != set(_KINDS):
@@ -163,10 +174,8 @@ def _difference(one: Adapter, other: Adapter) -> str:
     if type(mine) is not type(theirs):
         return f"one is for {mine.name}, the other for {theirs.name}"
     if one.labels != other.labels:
-        first = next(
-            (label for label in (*one.labels, *other.labels) if label not in set(one.labels) & set(other.labels)), ""
-        )
-        return f"only one of them knows the label {first!r}" if first else "their labels have another order"
+        alone = [label for label in (*one.labels, *other.labels) if (label in one.labels) != (label in other.labels)]
+        return f"only one of them knows the label {alone[0]!r}" if alone else "their labels have another order"
     for each in fields(mine):
         if each.name not in LEARNED and getattr(mine, each.name) != getattr(theirs, each.name):
             return f"{each.name} is {getattr(mine, each.name)} in one and {getattr(theirs, each.name)} in the other"

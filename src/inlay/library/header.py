@@ -7,6 +7,7 @@ so it is compared with the file before it is believed; pickles, archives and web
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from inlay.errors import AdapterError
@@ -33,11 +34,9 @@ def metadata_of(content: bytes, source: object) -> dict[str, Any]:
         most = min(LIMIT, len(content) - 8)
         raise _wrong(source, f"it is {known}" if known else f"its header claims {length:,} bytes of at most {most:,}")
     try:
-        header = json.loads(content[8 : 8 + length].decode("utf-8"), object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
+        header = json_object(content[8 : 8 + length], _once)
+    except ValueError as error:
         raise _wrong(source, f"its header cannot be read: {error}") from None
-    if not isinstance(header, dict):
-        raise _wrong(source, "its header is not an object")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
         raise _wrong(source, "its metadata is not an object")
@@ -45,6 +44,29 @@ def metadata_of(content: bytes, source: object) -> dict[str, Any]:
     if end != len(content) - 8 - length:
         raise _wrong(source, f"its tensors take {end:,} bytes, and the file has {len(content) - 8 - length:,} for them")
     return metadata
+
+
+def card_of(content: bytes, source: object) -> dict[str, Any]:
+    """What a file of Inlay's says of itself in its header."""
+    text = metadata_of(content, source).get("inlay")
+    if not isinstance(text, str):
+        raise AdapterError(f"{source} is a safetensors file, but not one of Inlay's")
+    try:
+        return json_object(text)
+    except ValueError as error:
+        raise AdapterError(f"{source} has a damaged card: {error}") from None
+
+
+def json_object(content: str | bytes, hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> dict[str, Any]:
+    """An object from its JSON; a ValueError says why it is none."""
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8")
+        found = json.loads(text, object_pairs_hook=hook)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(found, dict):
+        raise ValueError("it is not an object")  # noqa: TRY004 - as what json raises
+    return found
 
 
 def _end(source: object, name: str, tensor: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inlay.library.cards import GONE, LIMIT
-from inlay.library.names import check_name, is_alias, is_name, number_of
+from inlay.library.names import check_name, parse
 from inlay.library.storage import TAKEN, Storage
 
 
@@ -60,16 +60,3 @@ def read_index(storage: Storage, name: str | None = None) -> dict[str, IndexedNa
         for numbers in (indexed.versions, indexed.removed, *indexed.moves.values()):
             numbers.sort()
     return index
-
-
-def parse(path: str) -> tuple[str, str | None, int] | None:
-    """(name, None, version) of a card's path, (name, alias, move) of an alias's, None of any other."""
-    parts = path.split("/")
-    number = number_of(parts[-1].removesuffix(".json")) if parts[-1].endswith(".json") else None
-    if number is None or len(parts) < 3 or not is_name(parts[1]):
-        return None
-    if len(parts) == 3:
-        return parts[1], None, number
-    if len(parts) == 5 and parts[2] == "aliases" and is_alias(parts[3]):
-        return parts[1], parts[3], number
-    return None

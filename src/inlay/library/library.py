@@ -14,7 +14,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ from inlay.errors import AdapterError, DamagedError, LibraryError, suggest
 from inlay.library import aliases, cards, trash
 from inlay.library.adapter import Adapter, read_content
 from inlay.library.aliases import Move
-from inlay.library.cards import Entry, blob_path, card_path
+from inlay.library.cards import Entry, Problem, blob_path, card_path
 from inlay.library.ensemble import Ensemble, read_ensemble
 from inlay.library.index import IndexedName, read_index
 from inlay.library.names import check_name, number_of, split_ref
 from inlay.library.storage import TAKEN, Folder, open_storage
 from inlay.library.trash import Freed
-from inlay.library.verify import Problem, check_library
+from inlay.library.verify import check_library
 
 __all__ = ["Entry", "Freed", "Library", "Move", "Problem", "check_name", "default_root"]
 
@@ -183,7 +183,7 @@ class Library:
             return version
         if version in indexed.removed:
             raise LibraryError(f"{name}@{version} was removed; if no gc has run since, it can be restored")
-        valid = [*map(str, indexed.versions), *sorted(self._named(name, indexed))]
+        valid = [*map(str, indexed.versions), *sorted(aliases.current(self.storage, name, indexed, []))]
         raise LibraryError(f"{name} has no version {which!r}. Valid: {', '.join(valid) or 'none'}")
 
     def names(self) -> builtins.list[str]:
@@ -203,27 +203,7 @@ class Library:
         """
         index = read_index(self.storage)
         wanted = [(name, v) for name, s in sorted(index.items()) for v in (s.versions if all_versions else s.newest)]
-        found = []
-        contents = self.storage.read_all((card_path(*one) for one in wanted), cards.LIMIT)
-        unclear: builtins.list[aliases.DamagedAlias] = []
-        named = aliases.current_of_all(self.storage, index, unclear)
-        if damaged is not None:
-            damaged += [Problem(one.ref, one.path, str(one.error)) for one in unclear]
-        for name, version in wanted:
-            path = card_path(name, version)
-            content = contents.get(path, cards.GONE)
-            if content in (cards.GONE, TAKEN):  # removed since, or not there yet
-                continue
-            try:
-                entry = _decoded(content, name, version, self.storage.where(path))
-            except LibraryError as error:
-                if damaged is None:
-                    raise
-                damaged.append(Problem(f"{name}@{version}", self.storage.where(path), str(error)))
-                continue
-            mine = tuple(sorted(alias for alias, v in named.get(name, {}).items() if v == version))
-            found.append(replace(entry, aliases=mine))
-        return found
+        return self._entries(wanted, index, damaged)
 
     def aliases(self, name: str, skip_damaged: bool = False) -> dict[str, int]:
         """Where the aliases of a name point.
@@ -232,7 +212,7 @@ class Library:
             skip_damaged: leave out those that cannot be read; else the first of them raises.
         """
         indexed = self._indexed(check_name(name))
-        return self._named(name, indexed) if skip_damaged else aliases.current(self.storage, name, indexed)
+        return aliases.current(self.storage, name, indexed, [] if skip_damaged else None)
 
     def alias(self, name: str, alias: str, version: int | None) -> None:
         """Point an alias to a version, in one step: whoever asks sees the old one or the new. None removes it."""
@@ -274,19 +254,33 @@ class Library:
 
     def _entry(self, name: str, version: int, indexed: IndexedName) -> Entry | None:
         """The entry of a version; None if it is not there any more."""
-        path = card_path(name, version)
-        try:
-            content = self.storage.read(path, cards.LIMIT)
-        except FileNotFoundError:
-            content = cards.GONE
-        if content in (cards.GONE, TAKEN):
-            return None
-        entry = cards.decode(content, name, version, self.storage.where(path))
-        return replace(entry, aliases=tuple(sorted(a for a, v in self._named(name, indexed).items() if v == version)))
+        return next(iter(self._entries([(name, version)], {name: indexed}, None)), None)
 
-    def _named(self, name: str, indexed: IndexedName) -> dict[str, int]:
-        """Where the aliases of a name point, without those that are damaged."""
-        return aliases.current_of_all(self.storage, {name: indexed}, []).get(name, {})
+    def _entries(
+        self,
+        wanted: Iterable[tuple[str, int]],
+        index: Mapping[str, IndexedName],
+        damaged: builtins.list[Problem] | None,
+    ) -> builtins.list[Entry]:
+        """The entries of versions that are there; a damaged card raises if there is no list for it."""
+        paths = {card_path(*one): one for one in wanted}
+        contents = self.storage.read_all(paths, cards.LIMIT)
+        named = aliases.current_of_all(self.storage, index, [] if damaged is None else damaged)
+        found = []
+        for path, (name, version) in paths.items():
+            content = contents.get(path, cards.GONE)
+            if content in (cards.GONE, TAKEN):  # removed since, or not there yet
+                continue
+            try:
+                entry = cards.decode(content, name, version, self.storage.where(path))
+            except LibraryError as error:
+                if damaged is None:
+                    raise
+                damaged.append(Problem(f"{name}@{version}", self.storage.where(path), str(error)))
+                continue
+            mine = tuple(sorted(alias for alias, v in named.get(name, {}).items() if v == version))
+            found.append(replace(entry, aliases=mine))
+        return found
 
     def _take(self, name: str, card: dict[str, Any]) -> Entry:
         """The newest version if it has this content already; else a card under the next number that is free."""
@@ -330,11 +324,8 @@ def _written(
     ]
     content = adapter.content(hashes)
     sha256 = hashlib.sha256(content).hexdigest()
-    card = cards.make_ensemble(adapter, sha256, len(content), members, more, parents)
+    more = {**more, "members": members, "weights": list(adapter.weights)}
+    card = cards.make(
+        adapter, sha256, len(content), more, list(filter(None, adapter.refs)) if parents is None else parents
+    )
     return card, dict(zip([*hashes, sha256], [*contents, content], strict=True))
-
-
-def _decoded(content: bytes | LibraryError, name: str, version: int, where: str) -> Entry:
-    if isinstance(content, LibraryError):
-        raise content
-    return cards.decode(content, name, version, where)

@@ -1,7 +1,7 @@
 """The model card, README.md: written at export, from an adapter's card alone.
 
 Its first lines are YAML for the hub, so that it is found by its base, its task and its metrics. Strings there are
-written as JSON wherever YAML could take them for something else. Licences are not guessed. Folders of the machine that
+written as JSON wherever YAML could take them for something else. No licence is guessed. Folders of the machine that
 trained it are left out.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
 import re
 import shlex
@@ -41,18 +42,15 @@ _LABELS = 40
 """So many labels are named; of more, the first ones."""
 
 
-def render_model_card(
-    card: Card, *, repo: str | None = None, peer: str | None = None, license: str | None = None
-) -> str:
+def render_model_card(card: Card, *, repo: str | None = None, peer: str | None = None) -> str:
     """A model card in Markdown, with the hub's front matter.
 
     Args:
         card: what a library knows about the adapter.
         repo: where it can be pulled from; without one, it is used from its folder.
         peer: `peft` or `adapterhub` if the folder is written for one of them.
-        license: an identifier the hub knows; left out unless given.
     """
-    lines = ["---", *_yaml(_front(card, peer, license)), "---", "", f"# {_plain(_name(card))}", ""]
+    lines = ["---", *_yaml(_front(card, peer)), "---", "", f"# {_plain(_name(card))}", ""]
     use = _use(card, repo) if peer is None else _use_in(peer, card)
     for part in (_what(card), use, _metrics(card), _labels(card), _training(card), _limits(card)):
         found = list(part)
@@ -60,12 +58,11 @@ def render_model_card(
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _front(card: Card, peer: str | None, license: str | None) -> dict[str, Any]:
+def _front(card: Card, peer: str | None) -> dict[str, Any]:
     named, tags = card_text.base_name(card), ["inlay", "adapter", card_text.method_name(card), card_text.kind(card)]
     library = {"peft": "peft", "adapterhub": "adapter-transformers"}.get(peer or "", "inlay")
     hub = named if named and _REPO.fullmatch(named) and card.get("base_name") and not os.path.isdir(named) else None
-    found: dict[str, Any] = {"license": license} if license else {}
-    found |= {"base_model": hub, "base_model_relation": "adapter"} if hub else {}
+    found: dict[str, Any] = {"base_model": hub, "base_model_relation": "adapter"} if hub else {}
     found |= {"library_name": library}
     found |= {"pipeline_tag": _PIPELINES[card_text.kind(card)]} if card_text.kind(card) in _PIPELINES else {}
     found |= {"tags": list(dict.fromkeys(one_line(tag) for tag in tags if tag))}
@@ -79,7 +76,7 @@ def _result(card: Card, split: str, found: Mapping[str, float]) -> dict[str, Any
         "task": {"type": _PIPELINES.get(card_text.kind(card), one_line(card_text.kind(card)) or "other")},
         "dataset": {"name": data, "type": data, "split": one_line(split)},
         "metrics": [
-            {"type": one_line(name), "value": round(value, 6)} for name, value in found.items() if _finite(value)
+            {"type": one_line(name), "value": round(value, 6)} for name, value in found.items() if math.isfinite(value)
         ],
     }
 
@@ -121,16 +118,9 @@ def _use_in(peer: str, card: Card) -> Iterator[str]:
     if peer == "peft":
         given = f", num_labels={count}" if model.endswith("Classification") else ""
         lines = ["from peft import PeftModel", f"from transformers import {model}", ""]
-        lines += [
-            f"model = {model}.from_pretrained({base}{given})",
-            'model = PeftModel.from_pretrained(model, ".")',
-        ]
+        lines += [f"model = {model}.from_pretrained({base}{given})", 'model = PeftModel.from_pretrained(model, ".")']
     else:
-        lines = [
-            "from adapters import AutoAdapterModel",
-            "",
-            f"model = AutoAdapterModel.from_pretrained({base})",
-        ]
+        lines = ["from adapters import AutoAdapterModel", "", f"model = AutoAdapterModel.from_pretrained({base})"]
         lines += ['model.load_adapter(".", set_active=True)']
     yield from ("## Use it", "", *_block(lines, "python"))
 
@@ -226,10 +216,6 @@ def _block(lines: Sequence[str], language: str = "") -> list[str]:
 
 def _int(value: object) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _finite(value: float) -> bool:
-    return value - value == 0
 
 
 def _yaml(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:

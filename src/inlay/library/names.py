@@ -27,19 +27,22 @@ def check_alias(alias: str) -> str:
     return alias
 
 
-def is_name(name: str) -> bool:
-    """Whether this can be the name of an adapter."""
-    return _NAME.fullmatch(name) is not None
-
-
-def is_alias(alias: str) -> bool:
-    """Whether this can be an alias."""
-    return _ALIAS.fullmatch(alias) is not None
-
-
 def number_of(text: str) -> int | None:
     """The version a text stands for; None if it is not a version."""
     return int(text) if _VERSION.fullmatch(text) else None
+
+
+def parse(path: str) -> tuple[str, str | None, int] | None:
+    """(name, None, version) of a card's path, (name, alias, move) of an alias's, None of any other."""
+    parts = path.split("/")
+    number = number_of(parts[-1].removesuffix(".json")) if parts[-1].endswith(".json") else None
+    if number is None or len(parts) < 3 or not _NAME.fullmatch(parts[1]):
+        return None
+    if len(parts) == 3:
+        return parts[1], None, number
+    if len(parts) == 5 and parts[2] == "aliases" and _ALIAS.fullmatch(parts[3]):
+        return parts[1], parts[3], number
+    return None
 
 
 def split_ref(ref: str) -> tuple[str, str | None]:

@@ -1,6 +1,7 @@
 """The few things a library asks of a place: read, create, replace, list, remove, move.
 
-Paths are relative, with `/`. What is written is seen whole or not at all, and of two that create the same path one is
+Paths are relative, with `/`. A missing file is a FileNotFoundError, anything else that fails a LibraryError. What is
+written is seen whole or not at all, and of two that create the same path one is
 told that it is taken: everything else in a library rests on these two. `Folder` keeps them through a kill and a power
 cut; a URL (`inlay.library.url`) as well as its store does.
 """
@@ -15,11 +16,15 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from inlay.errors import DamagedError, LibraryError
 
+if TYPE_CHECKING:
+    from inlay.library.url import Url
+
+Storage: TypeAlias = "Folder | Url"
 _NO_LINKS = frozenset((errno.EPERM, errno.EACCES, errno.EINVAL, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV))
 """What systems say that have no hard links, or none here."""
 TAKEN = b'{"taken": true}\n'
@@ -37,55 +42,15 @@ class File(NamedTuple):
     """Seconds since 1970."""
 
 
-class Storage(Protocol):
-    """A place that keeps files. A missing file is a FileNotFoundError, anything else that fails a LibraryError."""
-
-    def where(self, path: str) -> str:
-        """The full path, for people."""
-        ...
-
-    def read(self, path: str, limit: int | None = None) -> bytes:
-        """A file's content; a file of more than `limit` bytes is refused before it is read."""
-        ...
-
-    def read_all(self, paths: Iterable[str], limit: int) -> dict[str, bytes | LibraryError]:
-        """Many small files at once; missing ones are left out."""
-        ...
-
-    def create(self, path: str, content: bytes) -> bool:
-        """Write a new file; False if the path is taken."""
-        ...
-
-    def replace(self, path: str, content: bytes) -> None:
-        """Write a file, in the place of what is there."""
-        ...
-
-    def list(self, folder: str, parts: bool = False) -> list[File]:
-        """All files below a folder; none if there is no such folder. `parts`: also those that are being written."""
-        ...
-
-    def stat(self, path: str) -> File | None:
-        """One file, or None."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Delete a file; nothing happens if it is not there."""
-        ...
-
-    def move(self, old: str, new: str) -> None:
-        """Rename a file, over what is there."""
-        ...
-
-
 def open_storage(root: str) -> tuple[str, Storage]:
     """The place of a folder or URL, and its plain name."""
     if root.startswith("file://"):
         root = unquote(urlsplit(root).path)
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)", root):
         return root, Folder(Path(root))
-    from inlay.library.url import Url
+    from inlay.library import url
 
-    return root.rstrip("/"), Url(root)
+    return root.rstrip("/"), url.Url(root)
 
 
 class Folder:
@@ -105,12 +70,8 @@ class Folder:
 
     def read(self, path: str, limit: int | None = None) -> bytes:
         """A file's content; a file of more than `limit` bytes is refused before it is read."""
-        try:
+        with self._trying("read", path):
             return read_file(self.where(path), limit)
-        except FileNotFoundError:
-            raise
-        except (OSError, MemoryError) as error:
-            raise LibraryError(f"cannot read {self.where(path)}: {error}") from None
 
     def read_all(self, paths: Iterable[str], limit: int) -> dict[str, bytes | LibraryError]:
         """Many small files at once; missing ones are left out."""
@@ -149,16 +110,13 @@ class Folder:
 
     def list(self, folder: str, parts: bool = False) -> list[File]:
         """All files below a folder; links to folders are not followed."""
-        try:
-            return list(_walk(str(self.root / folder), folder, parts))
-        except FileNotFoundError:
-            return []
-        except NotADirectoryError:
-            if self.root.exists() and not self.root.is_dir():
-                raise LibraryError(f"{self.root} is a file; a library is a folder, or a URL") from None
-            return []
-        except OSError as error:
-            raise LibraryError(f"cannot read {self.where(folder)}: {error}") from None
+        with self._trying("read", folder):
+            try:
+                return list(_walk(str(self.root / folder), folder, parts))
+            except (FileNotFoundError, NotADirectoryError):
+                if self.root.exists() and not self.root.is_dir():
+                    raise LibraryError(f"{self.root} is a file; a library is a folder, or a URL") from None
+                return []
 
     def stat(self, path: str) -> File | None:
         """One file, or None."""
@@ -170,22 +128,26 @@ class Folder:
 
     def remove(self, path: str) -> None:
         """Delete a file; nothing happens if it is not there."""
-        try:
+        with self._trying("delete", path):
             (self.root / path).unlink(missing_ok=True)
-        except OSError as error:
-            raise LibraryError(f"cannot delete {self.where(path)}: {error}") from None
 
     def move(self, old: str, new: str) -> None:
         """Rename a file, over what is there."""
         target = self.root / new
-        try:
+        with self._trying("move", old):
             _make(target.parent)
             (self.root / old).replace(target)
             _sync(target.parent)
+
+    @contextlib.contextmanager
+    def _trying(self, what: str, path: str) -> Iterator[None]:
+        """What the system says becomes a LibraryError, but a missing file is told as such."""
+        try:
+            yield
         except FileNotFoundError:
             raise
-        except OSError as error:
-            raise LibraryError(f"cannot move {self.where(old)}: {error}") from None
+        except (OSError, MemoryError) as error:
+            raise LibraryError(f"cannot {what} {self.where(path)}: {error}") from None
 
     @contextlib.contextmanager
     def _written(self, path: str, content: bytes) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from inlay.errors import DamagedError, LibraryError, suggest
 from inlay.library import cards, index
 from inlay.library.cards import Entry, blob_path, card_path
-from inlay.library.names import split_ref
+from inlay.library.names import parse, split_ref
 from inlay.library.storage import PART, File
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GRACE = 3600.0
 """Seconds a blob may be without a card: longer than any put takes."""
-_FOLDERS = ("blobs", "adapters", "trash", "aside")
+_FOLDERS = ("blobs", "adapters", "trash", "aside", "serving")
 
 
 class Freed(NamedTuple):
@@ -203,7 +203,7 @@ def _in_trash(library: Library) -> Iterator[tuple[str, int, File]]:
     files = library.storage.list("trash")
     live = index.read_index(library.storage) if files else {}
     for file in sorted(files):
-        found = index.parse(file.path)
+        found = parse(file.path)
         if found is not None and found[1] is None:
             name, _, version = found
             if name not in live or version not in live[name].versions:
@@ -213,10 +213,8 @@ def _in_trash(library: Library) -> Iterator[tuple[str, int, File]]:
 def _whatever(library: Library, content: bytes | LibraryError, name: str, version: int) -> Entry:
     """The entry of a card, or an empty one if it is damaged."""
     try:
-        if isinstance(content, LibraryError):
-            raise DamagedError
         return cards.decode(content, name, version, library.storage.where(card_path(name, version)))
-    except DamagedError:
+    except LibraryError:
         return Entry(name, version, "", 0, {"name": name, "version": version})
 
 

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from inlay.errors import LibraryError
 from inlay.library import aliases, cards, index
-from inlay.library.cards import blob_path, card_path
-from inlay.library.names import split_ref
+from inlay.library.cards import Problem, blob_path, card_path
+from inlay.library.names import parse, split_ref
 
 if TYPE_CHECKING:
     from inlay.library.index import IndexedName
     from inlay.library.library import Library
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong in a library."""
-
-    ref: str
-    """`sms@3`, or empty where it is not known whose it is."""
-    path: str
-    message: str
 
 
 def check_library(library: Library, ref: str | None) -> list[Problem]:
@@ -40,7 +31,7 @@ def _everything(library: Library) -> Iterator[Problem]:
     storage = library.storage
     for folder in ("adapters", "trash"):
         for file in sorted(storage.list(folder)):
-            found = index.parse(file.path)
+            found = parse(file.path)
             if found is None or (folder == "trash" and found[1] is not None):
                 yield Problem("", storage.where(file.path), f"{storage.where(file.path)} is not a library's file")
             elif folder == "trash":
@@ -107,8 +98,6 @@ def _card(library: Library, name: str, version: int, path: str | None = None) ->
         return
     where = library.storage.where(path)
     try:
-        if isinstance(content, LibraryError):
-            raise content
         entry = cards.decode(content, name, version, where)
         where = library.storage.where(blob_path(entry.sha256))
         library.read(entry)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +21,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from inlay.errors import DamagedError, InlayError, LibraryError, RunError, SlotError
+from inlay.errors import InlayError
 from inlay.library import card_text
 from inlay.serve import bodies, calls, metrics
-from inlay.serve.engine_types import Served, Stopped
+from inlay.serve.engine_types import Served
 from inlay.serve.keys import Keys, Scope
 from inlay.serve.limits import Limits, Parting, Refused, is_sending, not_ready, read_body
-from inlay.serve.logs import Log, about_call
+from inlay.serve.logs import Log
 from inlay.serve.metrics import Metrics
 from inlay.serve.middleware import ServiceMiddleware
 from inlay.serve.openapi import KEYED, complete_openapi, failure_responses, request_body, text_response
@@ -35,20 +35,15 @@ from inlay.version import __version__
 
 if TYPE_CHECKING:
     from inlay.serve.engine import Engine
-    from inlay.serve.watch import Catalogue
+    from inlay.serve.watch import Catalogue, Watcher
 
 STATIC = Path(__file__).parent / "static"
 _JSON = "application/json"
 _LINES = "application/x-ndjson"
-_STATUS: dict[type[Exception], int] = {
-    DamagedError: 409,
-    LibraryError: 404,
-    SlotError: 404,
-    RunError: 503,
-    Stopped: 503,
-}
 _SMALL = 64 << 10
 """Bytes of a body that is read where it is; a larger one would hold up other calls, and goes to a thread."""
+_LOGGED = 20
+"""Names of tasks in one line of the log."""
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
@@ -61,6 +56,9 @@ class Service:
     keys: Keys = field(default_factory=Keys)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
+    cors: tuple[str, ...] = ()
+    """Origins whose pages may use it from a browser."""
+    watcher: Watcher | None = None
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.engine)
@@ -86,8 +84,10 @@ class Service:
         others = {ask.task for ask in call.asks if "@" in ask.task and not self.engine.serves(ask.task)}
         if others:
             await asyncio.to_thread(self.catalogue.bring, others)
-        texts = [ask.given for ask in call.asks] if self.log.texts else None
-        about_call(request.scope["note"], len(items), [ask.task for ask in call.asks], texts)
+        note, names = request.scope["note"], list(dict.fromkeys(ask.task for ask in call.asks))
+        note["items"], note["tasks"] = len(items), names[:_LOGGED] + (["..."] if len(names) > _LOGGED else [])
+        if self.log.texts:
+            note["texts"] = [ask.given for ask in call.asks]
         await calls.submit(self.engine, call)
         return call
 
@@ -101,12 +101,8 @@ class Service:
         return [served.name for served in self.engine.tasks() if "@" not in served.name]
 
 
-def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None = None) -> FastAPI:
-    """The application.
-
-    Args:
-        cors: origins whose pages may use it from a browser; none by default.
-    """
+def build(service: Service, lifespan: Lifespan | None = None) -> FastAPI:
+    """The application."""
     app = FastAPI(
         title="Inlay",
         version=__version__,
@@ -122,10 +118,10 @@ def build(service: Service, cors: Sequence[str] = (), lifespan: Lifespan | None 
     app.add_exception_handler(InlayError, refuse)
     app.add_exception_handler(HTTPException, refuse)
     app.add_middleware(ServiceMiddleware, log=service.log, count=service.metrics.count)
-    if cors:
+    if service.cors:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=list(cors),
+            allow_origins=list(service.cors),
             allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["authorization", "content-type", "x-api-key", "x-deadline-ms", "x-request-id"],
             expose_headers=["x-request-id", "retry-after"],
@@ -284,7 +280,7 @@ async def _wanted(request: Request, limits: Limits) -> bodies.Wanted:
     try:
         return bodies.Wanted.model_validate_json(content) if content.strip() else bodies.Wanted()
     except ValidationError as error:
-        raise Refused(bodies.status_of(error), "invalid", bodies.said(error)) from None
+        raise bodies.refused(error) from None
 
 
 def _deadline(request: Request, within: float | None) -> float:
@@ -309,8 +305,8 @@ async def _refuse(limits: Limits, request: Request, error: Exception) -> Respons
         if error.status != 408 and is_sending(request):
             return Parting(content, error.status, {**error.headers, "Connection": "close"}, _JSON, limits)
         return Response(content, error.status, error.headers, _JSON)
-    kind, message = calls.kind_of(error)
-    return _json(bodies.problem(kind, message), _STATUS.get(type(error), 422))
+    status, kind, message = calls.told(error)
+    return _json(bodies.problem(kind, message), status)
 
 
 def _unrouted(request: Request, error: HTTPException) -> Response:

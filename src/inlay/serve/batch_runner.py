@@ -9,7 +9,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ class BatchRunner:
             return False
         return True
 
-    def run(self, pieces: Sequence[Piece], alone: bool, waiting: int) -> bool:
+    def run(self, pieces: Sequence[Piece]) -> bool:
         """Run pieces, and answer the asks that are whole; False if all failed, for reasons of nobody's asking."""
         began = time.perf_counter()
         failed: dict[Item, Exception] = {}
@@ -82,7 +82,7 @@ class BatchRunner:
             if item.left == 0 or item in failed:
                 finished[item] = failed.get(item)
         rows, tokens = sum(p.end - p.start for p in pieces), sum(p.tokens for p in pieces)
-        self._settle(finished, rows, tokens, seconds, alone, waiting)
+        self._settle(finished, BatchDone(rows, tokens, seconds, pieces[0].item.version.alone, ()))
         return len(failed) < asks or all(isinstance(error, InlayError) for error in failed.values())
 
     def fail(self, items: Iterable[Item], error: Exception) -> int:
@@ -110,20 +110,19 @@ class BatchRunner:
                 found.append([()] * (piece.end - piece.start))
         return found
 
-    def _settle(self, items: Mapping[Item, Exception | None], *batch: Any) -> None:
+    def _settle(self, items: Mapping[Item, Exception | None], batch: BatchDone | None = None) -> None:
         """Decode, count, and then tell everyone who asked: who has an answer finds it counted.
 
         Args:
-            batch: rows, tokens, seconds, alone and waiting of the batch that these were in; nothing if they never ran.
+            batch: the one that these were in; None if they never ran.
         """
         answers = self._answers([item for item, error in items.items() if error is None])
         outcomes = [(item, answers[item] if error is None else error) for item, error in items.items()]
         answered = [_answered(item, outcome) for item, outcome in outcomes]
-        if batch:
-            rows, tokens, seconds, alone, waiting = batch
-            self.counters.done(BatchDone(rows, tokens, seconds, alone, answered, waiting))
-        else:
+        if batch is None:
             self.counters.count(answered)
+        else:
+            self.counters.done(replace(batch, answers=answered))
         self._closed(list(items))
         for item, outcome in outcomes:
             if isinstance(outcome, Exception):
@@ -183,9 +182,7 @@ def _told(error: Exception) -> Exception:
 
 
 def _answered(item: Item, outcome: Answer | Exception) -> Answered:
-    version, item.pending.seconds = item.version, time.monotonic() - item.accepted
+    name, item.pending.seconds = item.version.name, time.monotonic() - item.accepted
     if isinstance(outcome, Exception):
-        error = type(outcome).__name__
-        return Answered(version.name, version.entry.version, item.pending.seconds, error=error)
-    score = outcome.get("score")
-    return Answered(version.name, version.entry.version, item.pending.seconds, labels_of(outcome), score)
+        return Answered(name, item.pending.seconds, error=type(outcome).__name__)
+    return Answered(name, item.pending.seconds, labels_of(outcome), outcome.get("score"))

@@ -262,19 +262,14 @@ def dump(value: object) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def said(error: ValidationError) -> str:
-    """The first thing that is wrong, in one line."""
+def refused(error: ValidationError) -> Refused:
+    """What is told of the first thing that is wrong: 400 for what is not JSON, 422 for what is not as expected."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    if first["loc"] and first["loc"][0] in _EITHER:
-        return _EITHER[str(first["loc"][0])]
     where = ".".join(str(part) for part in first["loc"])
     message = str(first["msg"]).removeprefix("Value error, ")
-    return f"{where[:200]}: {message[:300]}" if where else message[:300]
-
-
-def status_of(error: ValidationError) -> int:
-    """400 for what is not JSON, 422 for what is not the JSON that was expected."""
-    return 400 if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid" else 422
+    said = f"{where[:200]}: {message[:300]}" if where else message[:300]
+    own = _EITHER.get(str(first["loc"][0])) if where else None
+    return Refused(400 if first["type"] == "json_invalid" else 422, "invalid", own or said)
 
 
 def schemas() -> dict[str, Any]:
@@ -303,7 +298,7 @@ def _item(one: Any, limits: Limits) -> Item | Refused:
     try:
         item = Item.model_validate(one)
     except ValidationError as error:
-        return Refused(422, "invalid", said(error))
+        return refused(error)
     if (length := item.characters) > limits.characters:
         most = f"at most {limits.characters:,} are allowed"
         return Refused(413, "too_long", f"the text has {length:,} characters; {most}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
-from inlay.errors import DamagedError, InlayError, LibraryError, SlotError
+from inlay.errors import DamagedError, InlayError, LibraryError, RunError, SlotError
 from inlay.serve.bodies import Item, problem
 from inlay.serve.engine_types import Ask, Busy, Late, Pending, Stopped
 from inlay.serve.limits import Limits, Refused, not_ready
@@ -35,14 +35,17 @@ _SHORT = 0.05
 _SLACK = 0.25
 """The engine itself gives up what is late; this long is it waited for."""
 _LATE = "the deadline of this call has passed"
-_KINDS: dict[type[InlayError], str] = {
-    Busy: "busy",
-    Late: "late",
-    Stopped: "not_ready",
-    SlotError: "unknown_task",
-    DamagedError: "damaged",
-    LibraryError: "not_found",
+_KINDS: dict[type[InlayError], tuple[int, str]] = {
+    Busy: (429, "busy"),
+    Late: (504, "late"),
+    Stopped: (503, "not_ready"),
+    SlotError: (404, "unknown_task"),
+    DamagedError: (409, "damaged"),
+    LibraryError: (404, "not_found"),
+    RunError: (503, "refused"),
+    InlayError: (422, "refused"),
 }
+"""The status and the type that errors are told with, those of a class before those of its parents."""
 
 
 @dataclass
@@ -103,10 +106,12 @@ class Call:
 
     def result(self, place: Place) -> Answer:
         """The answer of a place, or what there is instead."""
+        if not isinstance(place.outcome, Future):
+            return problem(*told(place.outcome)[1:])
         try:
-            return place.outcome.result(timeout=0) if isinstance(place.outcome, Future) else _raise(place.outcome)
+            return place.outcome.result(timeout=0)
         except (Exception, CancelledError) as error:
-            kind, message = kind_of(error)
+            _, kind, message = told(error)
             if kind == "internal":
                 self.bugs.append(error)
             return problem(kind, message)
@@ -200,16 +205,14 @@ async def stream(call: Call) -> AsyncIterator[tuple[Place, Answer]]:
         call.cancel()
 
 
-def kind_of(error: BaseException | None) -> tuple[str, str]:
-    """The type and the message that a problem is told with."""
+def told(error: BaseException | None) -> tuple[int, str, str]:
+    """The status, the type and the message that an error is told with."""
     if isinstance(error, Refused):
-        return error.kind, str(error)
+        return error.status, error.kind, str(error)
     if isinstance(error, CancelledError | TimeoutError):  # given up here, since the time was over
-        return "late", _LATE
-    for cls, kind in _KINDS.items():
-        if isinstance(error, cls):
-            return kind, str(error)
-    return ("refused", str(error)) if isinstance(error, InlayError) else ("internal", "this could not be answered")
+        return 504, "late", _LATE
+    found = next((what for cls, what in _KINDS.items() if isinstance(error, cls)), None)
+    return (500, "internal", "this could not be answered") if found is None else (*found, str(error))
 
 
 def _submit(engine: Engine, call: Call) -> None:
@@ -274,7 +277,3 @@ def _settle(done: asyncio.Future[None]) -> None:
 
 def _left(call: Call) -> float:
     return max(0.0, call.deadline + _SLACK - time.monotonic())
-
-
-def _raise(error: BaseException | None) -> Answer:
-    raise error or InlayError("this was never asked")

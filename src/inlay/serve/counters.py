@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from inlay.serve.engine_types import Answer, Answered, BatchDone, TaskCounts
+from inlay.serve.engine_types import Answer, Answered, BatchDone, Counts, TaskCounts
 
 _log = logging.getLogger(__name__)
 
@@ -17,10 +17,7 @@ class Counters:
     """Sums since the start; safe in threads."""
 
     def __init__(self) -> None:
-        self.batches = self.rows = self.tokens = self.answers = self.errors = 0
-        self.late = self.cancelled = self.refused = self.hits = self.misses = 0
-        self.seconds = 0.0
-        self._tasks: dict[str, TaskCounts] = {}
+        self._counts = Counts()
         self._listeners: list[Callable[[BatchDone], None]] = []
         self._lock = threading.Lock()
 
@@ -28,19 +25,15 @@ class Counters:
         """Call this after each batch, in the engine's thread."""
         self._listeners.append(heard)
 
-    def add(self, **counts: int) -> None:
-        """More late, cancelled, refused, hits or misses."""
+    def add(self, **counts: float) -> None:
+        """More of some of the counts."""
         with self._lock:
             for name, number in counts.items():
-                setattr(self, name, getattr(self, name) + number)
+                setattr(self._counts, name, getattr(self._counts, name) + number)
 
     def done(self, batch: BatchDone) -> None:
         """A batch is done: count it, and tell everyone; one who fails disturbs nobody."""
-        with self._lock:
-            self.batches += 1
-            self.rows += batch.rows
-            self.tokens += batch.tokens
-            self.seconds += batch.seconds
+        self.add(batches=1, rows=batch.rows, tokens=batch.tokens, seconds=batch.seconds)
         self.count(batch.answers)
         for heard in self._listeners:
             try:
@@ -54,18 +47,18 @@ class Counters:
             for one in answers:
                 self._count(one)
 
-    def tasks(self) -> dict[str, TaskCounts]:
-        """A copy of what every task has done."""
+    def counts(self) -> Counts:
+        """A copy of them."""
         with self._lock:
-            return copy.deepcopy(self._tasks)
+            return copy.deepcopy(self._counts)
 
     def _count(self, one: Answered) -> None:
-        task = self._tasks.setdefault(one.task, TaskCounts())
+        task = self._counts.tasks.setdefault(one.task, TaskCounts())
         if one.error is not None:
-            self.errors += 1
+            self._counts.errors += 1
             task.errors += 1
             return
-        self.answers += 1
+        self._counts.answers += 1
         task.answers += 1
         task.seconds += one.seconds
         for label in one.labels:

@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 from inlay.engine.host import Host
 from inlay.errors import AdapterError, InlayError, RunError, SlotError
@@ -82,7 +83,8 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._taken: list[Piece] = []
         """The batch under way."""
-        self._pager = Pager(host, library, settings.resident, settings.remembered, settings.memory, self._wake)
+        paged = (settings.resident, settings.remembered, settings.memory)
+        self._pager = Pager(host, library, *paged, self._wake, self._counters)
         self._scheduler = Scheduler(settings.queue, self.tokens, self._pager.__contains__)
         self._queue = self._scheduler.queue
         self._tokenizers = Tokenizers(host)
@@ -193,11 +195,8 @@ class Engine:
 
     def counts(self) -> Counts:
         """What was done since the start."""
-        counters, paging, sizes = self._counters, self._pager.counts, self._pager.sizes()
-        names = "batches rows tokens seconds answers errors late cancelled refused hits misses"
-        own = {name: getattr(counters, name) for name in names.split()}
-        own |= {"waiting": len(self._queue), "resident": sizes[0], "remembered": sizes[1], **vars(paging)}
-        return Counts(**own, tasks=counters.tasks())
+        resident, remembered = self._pager.sizes()
+        return replace(self._counters.counts(), waiting=len(self._queue), resident=resident, remembered=remembered)
 
     def listen(self, heard: Callable[[BatchDone], None]) -> None:
         """Call this after each batch, in the engine's thread: keep it short."""
@@ -331,11 +330,11 @@ class Engine:
         more = self._page()
         with self._change:
             late = [piece.item for piece in self._queue.late(time.monotonic())]
-            waiting, taken = len(self._queue), self._scheduler.take()
+            taken = self._scheduler.take()
         self._counters.add(late=self._runner.fail(late, Late("the deadline passed before it was its turn")))
         pieces = self._taken = [piece for piece in taken if piece.item.begin()]
         if pieces:
-            self._run(pieces, waiting)
+            self._run(pieces)
         self.troubled = False
         if not taken and not more:
             self._sleep()
@@ -355,9 +354,9 @@ class Engine:
             self._runner.fail(items, error)
         return more
 
-    def _run(self, pieces: list[Piece], waiting: int) -> None:
+    def _run(self, pieces: list[Piece]) -> None:
         began = time.perf_counter()
-        self._check(not self._runner.run(pieces, pieces[0].item.version.alone, waiting))
+        self._check(not self._runner.run(pieces))
         self._failures.clear()
         self._pager.used({ref for piece in pieces for ref in piece.item.version.refs})
         with self._change:

@@ -103,7 +103,6 @@ class Answered:
     """One ask of a batch that is done."""
 
     task: str
-    version: int
     seconds: float
     """Since it was accepted."""
     labels: Sequence[str] = ()
@@ -124,8 +123,6 @@ class BatchDone:
     alone: bool
     """A pass of one weight-level adapter."""
     answers: Sequence[Answered]
-    waiting: int
-    """Asks in the queue when it was taken."""
 
 
 @dataclass
@@ -144,34 +141,34 @@ class TaskCounts:
     """How many answers had a score."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Counts:
     """What an engine has done since the start."""
 
-    waiting: int
-    batches: int
-    rows: int
-    tokens: int
-    seconds: float
+    waiting: int = 0
+    batches: int = 0
+    rows: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
     """In the model."""
-    answers: int
-    errors: int
-    late: int
-    cancelled: int
-    refused: int
-    hits: int
+    answers: int = 0
+    errors: int = 0
+    late: int = 0
+    cancelled: int = 0
+    refused: int = 0
+    hits: int = 0
     """Requests whose adapter was in the bank."""
-    misses: int
-    reads: int
+    misses: int = 0
+    reads: int = 0
     """Adapters read from the library."""
-    read_seconds: float
-    loads: int
+    read_seconds: float = 0.0
+    loads: int = 0
     """Adapters put into the bank."""
-    load_seconds: float
-    evictions: int
-    resident: int
-    remembered: int
-    tasks: Mapping[str, TaskCounts]
+    load_seconds: float = 0.0
+    evictions: int = 0
+    resident: int = 0
+    remembered: int = 0
+    tasks: dict[str, TaskCounts] = field(default_factory=dict)
 
 
 def check_served(name: str) -> str:

@@ -11,9 +11,6 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-_TASKS = 20
-"""Names of tasks in one line."""
-
 
 class Log:
     """Writes lines; `texts` says whether texts may be in them."""
@@ -33,14 +30,10 @@ class Log:
         except (OSError, ValueError):
             pass
 
+    def problem(self, about: str) -> None:
+        """A line on a task that cannot be served, or a library that cannot be read."""
+        self.write("task", problem=about)
+
     def failed(self, error: BaseException, **fields: Any) -> None:
         """A line on what should not have happened, with its traceback."""
         self.write("bug", error=repr(error)[:500], traceback=traceback.format_exception(error), **fields)
-
-
-def about_call(note: dict[str, Any], items: int, tasks: list[str], texts: list[Any] | None) -> None:
-    """Add to the note of a request what it asked for."""
-    names = list(dict.fromkeys(tasks))
-    note["items"], note["tasks"] = items, names[:_TASKS] + (["..."] if len(names) > _TASKS else [])
-    if texts is not None:
-        note["texts"] = texts

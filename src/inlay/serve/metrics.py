@@ -7,7 +7,8 @@ process do not meet. Only names of tasks that were served become labels, never w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -50,7 +51,7 @@ class Metrics:
 
     def __init__(self, engine: Engine):
         self.registry = CollectorRegistry()
-        self.registry.register(_Counted(engine))
+        self.registry.register(_Measured(functools.partial(_counted, engine)))
         own = self.registry
         self.calls = Counter("inlay_calls", "Calls by path and status.", ["path", "status"], registry=own)
         self.latency = Histogram(
@@ -97,52 +98,42 @@ def gathered(measured: Mapping[str, Sequence[Metric]]) -> CollectorRegistry:
             family = found.setdefault(own.name, Metric(own.name, own.documentation, own.type))
             family.samples += [one._replace(labels={**one.labels, "replica": replica}) for one in own.samples]
     registry = CollectorRegistry()
-    registry.register(_Known(list(found.values())))
+    registry.register(_Measured(found.values))
     return registry
 
 
-class _Known(Collector):
-    """What was measured elsewhere."""
+class _Measured(Collector):
+    """What others measure, read when it is asked for."""
 
-    def __init__(self, families: Sequence[Metric]):
-        self.families = families
+    def __init__(self, read: Callable[[], Iterable[Metric]]):
+        self.read = read
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterable[Metric]:
         """All of it."""
-        yield from self.families
+        return self.read()
 
 
-class _Counted(Collector):
-    """What the engine counts itself, read when it is asked for."""
-
-    def __init__(self, engine: Engine):
-        self.engine = engine
-
-    def describe(self) -> list[Metric]:
-        """Nothing is known before it is asked for."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """All of it."""
-        counts = self.engine.counts()
-        for name, (field, help) in _COUNTERS.items():
-            yield CounterMetricFamily(f"inlay_{name}", help, value=getattr(counts, field))
-        for name, (field, help) in _GAUGES.items():
-            yield GaugeMetricFamily(f"inlay_{name}", help, value=getattr(counts, field))
-        yield GaugeMetricFamily("inlay_ready", "Whether it answers.", value=int(self.engine.ready))
-        states = GaugeMetricFamily("inlay_tasks", "Tasks served, by where their adapter is.", labels=["state"])
-        served = self.engine.tasks()
-        for state in ("bank", "memory", "disk"):
-            states.add_metric([state], sum(one.state == state for one in served))
-        yield states
-        answers = CounterMetricFamily("inlay_answers", "Answers.", labels=["task"])
-        errors = CounterMetricFamily("inlay_errors", "Asks that failed.", labels=["task"])
-        labels = CounterMetricFamily("inlay_labels", "Answers by their label.", labels=["task", "label"])
-        confidence = SummaryMetricFamily("inlay_confidence", "Scores of answers.", labels=["task"])
-        for task, own in counts.tasks.items():
-            answers.add_metric([task], own.answers)
-            errors.add_metric([task], own.errors)
-            confidence.add_metric([task], count_value=own.scored, sum_value=own.confidence)
-            for label, number in (own.labels or {}).items():
-                labels.add_metric([task, label], number)
-        yield from (answers, errors, labels, confidence)
+def _counted(engine: Engine) -> Iterator[Metric]:
+    """What the engine counts itself."""
+    counts = engine.counts()
+    for name, (field, help) in _COUNTERS.items():
+        yield CounterMetricFamily(f"inlay_{name}", help, value=getattr(counts, field))
+    for name, (field, help) in _GAUGES.items():
+        yield GaugeMetricFamily(f"inlay_{name}", help, value=getattr(counts, field))
+    yield GaugeMetricFamily("inlay_ready", "Whether it answers.", value=int(engine.ready))
+    states = GaugeMetricFamily("inlay_tasks", "Tasks served, by where their adapter is.", labels=["state"])
+    served = engine.tasks()
+    for state in ("bank", "memory", "disk"):
+        states.add_metric([state], sum(one.state == state for one in served))
+    yield states
+    answers = CounterMetricFamily("inlay_answers", "Answers.", labels=["task"])
+    errors = CounterMetricFamily("inlay_errors", "Asks that failed.", labels=["task"])
+    labels = CounterMetricFamily("inlay_labels", "Answers by their label.", labels=["task", "label"])
+    confidence = SummaryMetricFamily("inlay_confidence", "Scores of answers.", labels=["task"])
+    for task, own in counts.tasks.items():
+        answers.add_metric([task], own.answers)
+        errors.add_metric([task], own.errors)
+        confidence.add_metric([task], count_value=own.scored, sum_value=own.confidence)
+        for label, number in (own.labels or {}).items():
+            labels.add_metric([task, label], number)
+    yield from (answers, errors, labels, confidence)

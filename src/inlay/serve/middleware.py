@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inlay.serve.bodies import dump, problem
@@ -51,19 +52,14 @@ class ServiceMiddleware:
         except Exception as error:
             self.log.failed(error, id=note["id"])
             if not note["status"]:
-                await _sorry(reply, note["id"])
+                said = f"something went wrong here; the service's log has more under {note['id']}"
+                sorry = Response(dump(problem("internal", said)), 500, media_type="application/json")
+                await sorry(scope, receive, reply)
         finally:
             note["ms"] = round(1000 * (time.perf_counter() - began), 2)
             self.count(str(getattr(scope.get("route"), "path", "other")), note["status"])
             if scope["path"] not in _QUIET or note["status"] >= 500:
                 self.log.write("request", **note)
-
-
-async def _sorry(reply: Send, id: str) -> None:
-    content = dump(problem("internal", f"something went wrong here; the service's log has more under {id}"))
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    await reply({"type": "http.response.start", "status": 500, "headers": headers})
-    await reply({"type": "http.response.body", "body": content})
 
 
 def _id(scope: Scope) -> str:

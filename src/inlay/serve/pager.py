@@ -13,7 +13,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,6 +22,7 @@ from inlay.errors import InlayError, LibraryError
 from inlay.library.cards import Entry
 from inlay.library.library import Library
 from inlay.serve.adapter_cache import AdapterCache, Fitted
+from inlay.serve.counters import Counters
 
 _READERS = 4
 _AHEAD = 32
@@ -31,22 +31,18 @@ RETRY = 5.0
 """Seconds until a broken adapter is tried again."""
 
 
-@dataclass
-class Paging:
-    """How much was paged."""
-
-    reads: int = 0
-    read_seconds: float = 0.0
-    loads: int = 0
-    load_seconds: float = 0.0
-    evictions: int = 0
-
-
 class Pager:
     """Which adapters are where. `want`, `read`, `state` and `error` are for any thread, the rest for the engine's."""
 
     def __init__(
-        self, host: Host, library: Library, resident: int, remembered: int, memory: int, wake: Callable[[], None]
+        self,
+        host: Host,
+        library: Library,
+        resident: int,
+        remembered: int,
+        memory: int,
+        wake: Callable[[], None],
+        counters: Counters,
     ):
         """
         Args:
@@ -56,8 +52,7 @@ class Pager:
         """
         self.host, self.library = host, library
         self.resident = resident
-        self.counts = Paging()
-        self._wake = wake
+        self._wake, self._counters = wake, counters
         self._lock = threading.Lock()
         self._bank: OrderedDict[str, Entry] = OrderedDict()
         """The one used longest ago first."""
@@ -149,7 +144,7 @@ class Pager:
                 continue
             self._load(ref, fitted)
             took = time.perf_counter() - began
-            self.counts.load_seconds += took - counted
+            self._counters.add(load_seconds=took - counted)
             counted = took
             if took >= seconds:
                 return True
@@ -201,9 +196,7 @@ class Pager:
             raise
         except Exception as error:
             raise LibraryError(f"{entry.ref} cannot be read: {error}") from error
-        with self._lock:
-            self.counts.reads += 1
-            self.counts.read_seconds += time.perf_counter() - began
+        self._counters.add(reads=1, read_seconds=time.perf_counter() - began)
         return fitted
 
     def _fetch(self, entry: Entry) -> None:
@@ -274,7 +267,7 @@ class Pager:
             return False
         entry = self._bank[victim]
         self._evict(victim)
-        self.counts.evictions += 1
+        self._counters.add(evictions=1)
         if waits(victim):  # an ask that came meanwhile may have found it in the bank
             self.want([entry])
         return True
@@ -297,7 +290,7 @@ class Pager:
                 self._wishes.move_to_end(mate, last=False)  # what has begun to come comes whole before anything else
             self._bank[ref] = fitted.entry
             self._fresh.add(ref)
-            self.counts.loads += 1
+            self._counters.add(loads=1)
             self._remember(fitted)
             self._read_ahead()
 

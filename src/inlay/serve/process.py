@@ -14,7 +14,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,9 @@ from fastapi import FastAPI
 from inlay.errors import AdapterError, InlayError, RunError
 from inlay.serve.app import Service, build
 from inlay.serve.server import Server
-from inlay.serve.watch import Watcher
 
 _DRAIN = 60.0
 """Seconds for all that was accepted."""
-
-
-@dataclass(frozen=True)
-class Running:
-    """A service and how it is run."""
-
-    service: Service
-    cors: tuple[str, ...] = ()
-    watcher: Watcher | None = None
-    started: Callable[[], None] | None = None
-    """Called when it is ready."""
 
 
 def take_port(host: str, port: int) -> socket.socket:
@@ -103,33 +90,37 @@ def url_of(taken: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(running: Running, taken: Sequence[socket.socket]) -> None:
+def run(service: Service, taken: Sequence[socket.socket], started: Callable[[], None] = lambda: None) -> None:
     """Serve on these sockets until a signal comes, or the engine fails.
+
+    Args:
+        started: called when it is ready.
 
     Raises:
         RunError: the engine has failed.
     """
     failures: list[Exception] = []
     with signals() as ended:
-        lifespan = lifespan_of(running, failures, ended.set)
-        server = Server(build(running.service, running.cors, lifespan), running.service.limits)
 
-        def failed(error: BaseException) -> None:
-            failures.append(RunError(f"the engine has failed: {error}"))
+        def fail(error: Exception) -> None:
+            failures.append(error)
             ended.set()
+
+        def engine_failed(error: BaseException) -> None:
+            fail(RunError(f"the engine has failed: {error}"))
 
         def listen() -> None:
             try:
                 server.run(taken)
             except BaseException as error:
-                failures.append(RunError(f"the HTTP server has failed: {error!r}"))
-            finally:
-                ended.set()
+                fail(RunError(f"the HTTP server has failed: {error!r}"))
+            ended.set()
 
-        engine = running.service.engine
-        engine.on_failure = failed
+        server = Server(build(service, lifespan_of(service, fail, started)), service.limits)
+        engine = service.engine
+        engine.on_failure = engine_failed
         if engine.failed is not None:
-            failed(engine.failed)
+            engine_failed(engine.failed)
         thread = threading.Thread(target=listen, name="inlay-http", daemon=True)
         thread.start()
         try:
@@ -143,25 +134,21 @@ def run(running: Running, taken: Sequence[socket.socket]) -> None:
 
 
 def lifespan_of(
-    running: Running, failures: list[Exception], end: Callable[[], None] | None = None
+    service: Service, fail: Callable[[Exception], None], started: Callable[[], None] = lambda: None
 ) -> Callable[[FastAPI], Any]:
     """Warms up beside the server, which says meanwhile that it is not ready, and drains the engine at the end.
 
     Args:
-        failures: gets what went wrong while warming up.
-        end: called then; it should end the service.
+        fail: called with what went wrong while warming up; it should end the service.
     """
 
     def warm_up() -> None:
         try:
-            begin(running, refuse=True)
+            begin(service, refuse=True)
         except Exception as error:
-            failures.append(error)
-            if end is not None:
-                end()
-            return
-        if running.started is not None:
-            running.started()
+            fail(error)
+        else:
+            started()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -169,33 +156,32 @@ def lifespan_of(
         thread.start()
         yield
         await asyncio.to_thread(thread.join, _DRAIN)
-        await asyncio.to_thread(finish, running)
+        await asyncio.to_thread(finish, service)
 
     return lifespan
 
 
-def begin(running: Running, refuse: bool = False) -> None:
+def begin(service: Service, refuse: bool = False) -> None:
     """Find out what to serve, warm up and accept asks; returns when it does.
 
     Args:
         refuse: whether a task that was named and cannot be served is an error, not a line in the log.
     """
-    service = running.service
     notes = service.catalogue.sync(force=True)
     if refuse and (refused := service.catalogue.refused()):
         raise AdapterError("; ".join(refused))
     for note in notes:
-        service.log.write("task", problem=note)
+        service.log.problem(note)
     service.engine.start()
-    if running.watcher is not None:
-        running.watcher.start()
+    if service.watcher is not None:
+        service.watcher.start()
 
 
-def finish(running: Running) -> None:
+def finish(service: Service) -> None:
     """Answer what was accepted, and end."""
-    if running.watcher is not None:
-        running.watcher.stop()
-    running.service.engine.stop(True, _DRAIN)
+    if service.watcher is not None:
+        service.watcher.stop()
+    service.engine.stop(True, _DRAIN)
 
 
 @contextmanager

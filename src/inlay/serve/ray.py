@@ -56,11 +56,10 @@ class Replica:
         self.label = str(ray.get_runtime_context().get_actor_id())[:12]
         choices = SharedChoices()
         choices.take_up(ray.get(find_state_actor().state.remote()))
-        self.running = config.running(Host(config.base, weights=config.weights, device=device), choices)
-        self.service = service = self.running.service
-        self.follower = Follower(service, choices, self.label)
-        self.built = build(service, config.cors, self._lifespan)
-        begin(self.running)
+        self.service = config.service(Host(config.base, weights=config.weights, device=device), choices)
+        self.follower = Follower(self.service, choices, self.label)
+        self.built = build(self.service, self._lifespan)
+        begin(self.service)
         self.follower.start()
         _here = self
 
@@ -92,7 +91,7 @@ class Replica:
         """Ray Serve ends it when the replica is to go, and all its calls are answered."""
         yield
         self.follower.stop()
-        await asyncio.to_thread(finish, self.running)
+        await asyncio.to_thread(finish, self.service)
 
 
 _here: Replica | None = None

@@ -67,10 +67,7 @@ class StateActor:
         try:
             with choices.changing(lambda: None):
                 for name, ref in changes.items():
-                    choices.put.pop(name, None)
-                    choices.taken = [one for one in choices.taken if one != name] + ([name] if ref == "" else [])
-                    if ref:
-                        choices.put[name] = ref
+                    choices.choose(name, ref)
         except RunError as error:
             return State(self._number, dict(choices.put), list(choices.taken), str(error))
         self._number += 1
@@ -159,9 +156,6 @@ class Follower:
         except Exception:  # without the actor there is still this one
             return own
 
-    def _tell(self, problem: str) -> None:
-        self.service.log.write("task", problem=problem)
-
     def _run(self) -> None:
         number, before = self.choices.number, ""
         while not self._end.is_set():
@@ -169,13 +163,13 @@ class Follower:
                 state = cluster.ray().get(find_state_actor().after.remote(number, _WAIT))
                 if state is not None and not self._end.is_set():
                     for note in self.service.catalogue.adopt(functools.partial(self.choices.take_up, state)):
-                        self._tell(note)
+                        self.service.log.problem(note)
                     number = state.number
                 find_state_actor().report.remote(self.replica, self.service.metrics.families())
                 before = ""
             except Exception as error:  # the actor may be on its way to another process: what is served stays
                 problem = cluster.first_line(error)
                 if problem != before:
-                    self._tell(problem)
+                    self.service.log.problem(problem)
                 before = problem
                 self._end.wait(_AGAIN)

@@ -101,8 +101,11 @@ class Server:
                 connection.answered()
 
 
-class Connection(asyncio.Protocol):
-    """One connection; gives up on a client that takes too long to send a request's head, or sends too long a one."""
+class Connection:
+    """One connection; gives up on a client that takes too long to send a request's head, or sends too long a one.
+
+    All else is left to uvicorn's own protocol.
+    """
 
     def __init__(self, inner: asyncio.Protocol, limits: Limits, heads: dict[tuple[str, int], Connection]):
         self.inner, self.limits, self.heads = inner, limits, heads
@@ -133,10 +136,6 @@ class Connection(asyncio.Protocol):
             # a head that was complete in this has started a task, which runs before this does
             asyncio.get_running_loop().call_soon(self._check_length)
 
-    def eof_received(self) -> bool | None:
-        """It has said all."""
-        return self.inner.eof_received()
-
     def connection_lost(self, exc: Exception | None) -> None:
         """It has gone."""
         self.heard()
@@ -144,13 +143,8 @@ class Connection(asyncio.Protocol):
             del self.heads[self._client]
         self.inner.connection_lost(exc)
 
-    def pause_writing(self) -> None:
-        """It does not read as fast as we write."""
-        self.inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """It has read."""
-        self.inner.resume_writing()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     def heard(self) -> None:
         """A head has arrived."""

@@ -12,7 +12,6 @@ from inlay.serve.engine_types import Settings
 from inlay.serve.keys import Keys
 from inlay.serve.limits import Limits
 from inlay.serve.logs import Log
-from inlay.serve.process import Running
 from inlay.serve.watch import Catalogue, Choices, TaskSelection, Watcher
 
 
@@ -32,14 +31,11 @@ class ServiceConfig:
     """Seconds between two looks at the library."""
     log_texts: bool = False
 
-    def running(self, host: Host, choices: Choices) -> Running:
+    def service(self, host: Host, choices: Choices) -> Service:
         """The service, ready to be started."""
         library = Library(self.library)
         engine = Engine(host, library, self.settings)
         catalogue = Catalogue(engine, library, self.selection, choices)
-        service = Service(engine, catalogue, self.keys, self.limits, Log(self.log_texts))
-
-        def tell(note: str) -> None:
-            service.log.write("task", problem=note)
-
-        return Running(service, self.cors, Watcher(catalogue, self.watch, tell) if self.watch else None)
+        log = Log(self.log_texts)
+        watcher = Watcher(catalogue, self.watch, log.problem) if self.watch else None
+        return Service(engine, catalogue, self.keys, self.limits, log, self.cors, watcher)

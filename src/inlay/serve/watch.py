@@ -2,14 +2,12 @@
 
 A choice (a task that was put to another version, or taken away) is written to a small file beside the library before it
 is confirmed, so a service that was killed comes back with the same tasks; if it cannot be written, nothing changes.
-Looking whether the library has changed costs
-one listing; cards are read only if it has.
+Looking whether the library has changed costs one listing; cards are read only if it has.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +19,7 @@ from inlay.errors import InlayError, LibraryError, RunError, SlotError
 from inlay.library.cards import Entry
 from inlay.library.index import IndexedName, read_index
 from inlay.library.names import number_of, split_ref
+from inlay.library.storage import Folder
 from inlay.serve.engine_types import check_served
 
 if TYPE_CHECKING:
@@ -67,16 +66,17 @@ class Choices:
         if self.path is None:
             return
         text = json.dumps({"put": self.put, "taken": sorted(set(self.taken))}, indent=2)
-        new = self.path.with_suffix(".new")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with new.open("w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-        except OSError as error:
-            raise RunError(f"nothing was changed: the choice cannot be kept in {self.path}: {error.strerror}") from None
+            Folder(self.path.parent).replace(self.path.name, f"{text}\n".encode())
+        except LibraryError as error:
+            raise RunError(f"nothing was changed: the choice cannot be kept: {error}") from None
+
+    def choose(self, name: str, ref: str | None) -> None:
+        """Have this version served under a name; none if it is empty, what is usual if it is None."""
+        self.put.pop(name, None)
+        self.taken = [one for one in self.taken if one != name] + ([name] if ref == "" else [])
+        if ref:
+            self.put[name] = ref
 
     @contextmanager
     def changing(self, undo: Callable[[], object]) -> Iterator[None]:
@@ -116,10 +116,9 @@ class Catalogue:
             before = next((one.ref for one in self.engine.tasks() if one.name == name), None)
             served = self.engine.serve(name, self.library.find(ref or self._usual(name)))
             with self.choices.changing(lambda: self._undo(name, before)):
-                self.choices.taken = [one for one in self.choices.taken if one != name]
-                self.choices.put.pop(name, None)
-                if (ref is not None and ref != self._usual(name)) or self._left_out(name) or "@" in name:
-                    self.choices.put[name] = ref or self._usual(name)
+                left_out = self.selection.only is not None and name not in self.selection.only
+                is_chosen = ref not in (None, self._usual(name)) or left_out or "@" in name
+                self.choices.choose(name, (ref or self._usual(name)) if is_chosen else None)
             self._passed.pop(name, None)
             return served
 
@@ -129,11 +128,11 @@ class Catalogue:
             if name not in {served.name for served in self.engine.tasks()}:
                 raise SlotError(f"no task {name[:100]!r} is served")
             with self.choices.changing(lambda: None):
-                self.choices.put.pop(name, None)
-                self.choices.taken.append(name)
-            for one in [name, *(one for one in self._brought if one.startswith(f"{name}@"))]:
+                self.choices.choose(name, "")
+            gone = {name, *(one for one in self._brought if one.startswith(f"{name}@"))}
+            for one in gone:
                 self.engine.withdraw(one)
-            self._brought = {one for one in self._brought if one != name and not one.startswith(f"{name}@")}
+            self._brought -= gone
 
     def bring(self, tasks: Iterable[str]) -> None:
         """Serve these versions (`name@version`, `name@alias`) too, if the whole library is served, and has them."""
@@ -236,9 +235,6 @@ class Catalogue:
         if "@" in name:
             return name
         return name if self.selection.alias is None else f"{name}@{self.selection.alias}"
-
-    def _left_out(self, name: str) -> bool:
-        return self.selection.only is not None and name not in self.selection.only
 
 
 class Watcher:

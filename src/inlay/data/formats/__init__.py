@@ -1,1 +1,1 @@
-"""One file per format: each turns an opened file into a Layout, or says where it is wrong."""
+"""One file per format: each turns an opened file into a Source, or says where it is wrong."""

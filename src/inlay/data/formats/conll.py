@@ -10,9 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from inlay.data.formats.layout import Layout, shown
 from inlay.data.formats.text import Text
-from inlay.data.record import Bad, Record
+from inlay.data.record import Bad, Record, Source, shown
 from inlay.errors import DataError
 
 HINTS = {"task": "tagging", "tokens": "tokens", "tags": "tags"}
@@ -20,7 +19,7 @@ _TAG = re.compile(r"O|[BIESLU]-\S+")
 _DOCUMENT = "-DOCSTART-"
 
 
-def open_conll(text: Text) -> Layout:
+def open_conll(text: Text) -> Source:
     """Words and tags; the number of columns is that of most lines."""
     separator, width = _shape(text.head_lines())
     if width == 0:
@@ -31,7 +30,8 @@ def open_conll(text: Text) -> Layout:
 
     columns = ("tokens", "tags") if width > 1 else ("tokens",)
     notes = text.notes() if width > 1 else (*text.notes(), "one column: words without tags")
-    return Layout(columns, read, {key: HINTS[key] for key in ("task", *columns)}, notes)
+    hints = {key: HINTS[key] for key in ("task", *columns)}
+    return Source(text.name, "conll", columns, hints, notes, read)
 
 
 def looks_like_conll(lines: Sequence[str]) -> bool:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from inlay.data.formats.layout import Layout, shown
 from inlay.data.formats.text import Text
-from inlay.data.record import Bad, Record
+from inlay.data.record import Bad, Record, Source, shown
 
 COLUMNS = ("tokens", "lemma", "upos", "xpos", "feats", "head", "deprel")
 HINTS = {"task": "tagging", "tokens": "tokens", "tags": "upos"}
@@ -18,13 +17,13 @@ _WIDTH = 10
 _SKIPPED = re.compile(r"\d+[-.]\d+")
 
 
-def open_conllu(text: Text) -> Layout:
+def open_conllu(text: Text) -> Source:
     """Ten columns with tabs between them."""
 
     def read(bad: Bad) -> Iterator[Record]:
         return _sentences(text, bad)
 
-    return Layout(COLUMNS, read, HINTS, text.notes())
+    return Source(text.name, "conllu", COLUMNS, HINTS, text.notes(), read)
 
 
 def looks_like_conllu(lines: Sequence[str]) -> bool:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from inlay.data.formats.layout import Layout, shown
 from inlay.data.formats.text import MAX_LINE, Text
-from inlay.data.record import Bad, Record
+from inlay.data.record import Bad, Record, Source, shown
 from inlay.errors import DataError
 
-DELIMITERS = ",\t;|"
-_NAMES = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
+_DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
 _NAMES_OF_COLUMNS = (
     "abstract answer answers body category class comment content context document emotion gold_label hypothesis id "
     "idx index intent is_duplicate label labels lang language message passage polarity premise quality query "
@@ -44,34 +42,54 @@ class Row(NamedTuple):
     problem: str = ""
 
 
-def open_csv(text: Text) -> Layout:
+def open_csv(text: Text) -> Source:
     """A table with quotes; the delimiter is sniffed."""
-    return _open(text, Form(sniff_delimiter(text), True))
+    return _open(text, "csv", Form(sniff_delimiter(text), True))
 
 
-def open_tsv(text: Text) -> Layout:
+def open_tsv(text: Text) -> Source:
     """A table with tabs, and with quotes only where the file clearly has them."""
-    return _open(text, tab_form(text))
-
-
-def tab_form(text: Text) -> Form:
-    """Tabs, with or without quoting."""
-    return Form("\t", clearly_quoted(text))
+    return _open(text, "tsv", Form("\t", clearly_quoted(text)))
 
 
 def rows(text: Text, form: Form) -> Iterator[Row]:
     """The rows that are not blank, one after the other."""
-    found = _quoted(text, form.delimiter) if form.quoted else _plain(text, form.delimiter)
+    plain = (Row(number, line.rstrip("\r\n").split(form.delimiter)) for number, line in text.lines())
+    found = _quoted(text, form.delimiter) if form.quoted else plain
     return (row for row in found if row.problem or len(row.cells) > 1 or "".join(row.cells).strip())
 
 
-def sample(text: Text, form: Form) -> list[list[str]]:
-    """The rows of the head, good or not."""
-    return _cells(text, form)
+def sample(text: Text, form: Form, strict: bool = False) -> list[list[str]]:
+    """The rows of the head; one that cannot be read is left out, or with `strict` becomes a row of no cells."""
+    lines = text.head_lines()
+    if not form.quoted:
+        return [line.rstrip("\r\n").split(form.delimiter) for line in lines if line.strip(" \r\n")]
+    reader = _reader(lines, form.delimiter)
+    found: list[list[str]] = []
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return found
+        except csv.Error as error:
+            cut = not text.whole and "unexpected end" in str(error)
+            if strict and not cut:
+                found.append([])
+            continue
+        if "".join(row).strip() or len(row) > 1:
+            found.append(row)
 
 
-def layout(text: Text, form: Form, columns: Sequence[str], skip: int, notes: Sequence[str] = ()) -> Layout:
-    """A layout with these columns; `skip` rows, the header, are not records."""
+def table(
+    text: Text,
+    form: Form,
+    format: str,
+    columns: Sequence[str],
+    skip: int,
+    hints: Mapping[str, str],
+    notes: Sequence[str] = (),
+) -> Source:
+    """A table with these columns; `skip` rows, the header, are not records."""
     named = tuple(columns)
 
     def read(bad: Bad) -> Iterator[Record]:
@@ -84,7 +102,7 @@ def layout(text: Text, form: Form, columns: Sequence[str], skip: int, notes: Seq
             else:
                 yield Record(dict(zip(named, row.cells, strict=True)), place)
 
-    return Layout(named, read, notes=(*text.notes(), *notes))
+    return Source(text.name, format, named, hints, (*text.notes(), *notes), read)
 
 
 def has_header(rows: Sequence[Sequence[str]]) -> bool:
@@ -113,7 +131,7 @@ def clearly_quoted(text: Text) -> bool:
         return False
     if all(len(c) > 1 and c[0] == c[-1] == '"' and '"' not in c[1:-1].replace('""', "") for c in cells):
         return True
-    widths = [{len(row) for row in _cells(text, Form("\t", quoted), strict=True)} for quoted in (True, False)]
+    widths = [{len(row) for row in sample(text, Form("\t", quoted), strict=True)} for quoted in (True, False)]
     return len(widths[0]) == 1 and len(widths[1]) > 1 and 0 not in widths[0]
 
 
@@ -124,20 +142,21 @@ def sniff_delimiter(text: Text) -> str:
     """
 
     def fit(delimiter: str) -> tuple[float, int]:
-        found = _cells(text, Form(delimiter, True), strict=True)
+        found = sample(text, Form(delimiter, True), strict=True)
         width = next((len(row) for row in found if row), 1)
         return (sum(len(row) == width for row in found) / len(found), width) if width > 1 else (0.0, 0)
 
-    return max(DELIMITERS, key=fit)  # the first of equals
+    return max(_DELIMITERS, key=fit)  # the first of equals
 
 
-def _open(text: Text, form: Form) -> Layout:
+def _open(text: Text, format: str, form: Form) -> Source:
     found = sample(text, form)
-    notes = [f"the delimiter is a {name}" for name, d in _NAMES.items() if form.quoted and d == form.delimiter != ","]
+    notes = [f"the delimiter is a {_DELIMITERS[form.delimiter]}"] if form.quoted and form.delimiter != "," else []
     if found and not has_header(found):
         width = Counter(map(len, found)).most_common(1)[0][0]
         columns = [f"column{i + 1}" for i in range(width)]
-        return layout(text, form, columns, 0, [*notes, f"no header row: columns are named {_some(columns)}"])
+        notes.append(f"no header row: columns are named {_some(columns)}")
+        return table(text, form, format, columns, 0, {}, notes)
     header = next(rows(text, form), None)
     if header is None:
         raise DataError(f"{text.name}: no rows; expected at least one")
@@ -148,7 +167,7 @@ def _open(text: Text, form: Form) -> Layout:
         raise DataError(f"{text.name}:{header.line}: a header row and nothing below it; expected rows")
     if not any(name.lower().rstrip("0123456789_") in _USUAL for name in columns):
         notes.append(f"the first row is taken as the header: {_some(columns)}")
-    return layout(text, form, columns, 1, notes)
+    return table(text, form, format, columns, 1, {}, notes)
 
 
 def _header(place: str, cells: Sequence[str]) -> list[str]:
@@ -189,13 +208,6 @@ def _miscounted(cells: Sequence[str], columns: Sequence[str], form: Form) -> str
     elif form.quoted and len(cells) > len(columns):
         advice = f"; a cell with {form.delimiter!r} in it needs quotes"
     return f"{found} where {expected}{advice}"
-
-
-def _plain(text: Text, delimiter: str) -> Iterator[Row]:
-    for number, line in text.lines():
-        bare = line.rstrip("\r\n")
-        if bare:
-            yield Row(number, bare.split(delimiter))
 
 
 class _Feed:
@@ -259,24 +271,3 @@ def _explained(error: str) -> str:
     if "new-line" in error:
         return "a carriage return inside a cell; put the cell in quotes"
     return f"{error}; expected cells with a delimiter between them"
-
-
-def _cells(text: Text, form: Form, strict: bool = False) -> list[list[str]]:
-    """The rows of the head; one that cannot be read is left out, or with `strict` becomes a row of no cells."""
-    lines = text.head_lines()
-    if not form.quoted:
-        return [line.rstrip("\r\n").split(form.delimiter) for line in lines if line.strip(" \r\n")]
-    reader = _reader(lines, form.delimiter)
-    found: list[list[str]] = []
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return found
-        except csv.Error as error:
-            cut = not text.whole and "unexpected end" in str(error)
-            if strict and not cut:
-                found.append([])
-            continue
-        if "".join(row).strip() or len(row) > 1:
-            found.append(row)

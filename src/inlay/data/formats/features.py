@@ -6,16 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def names_of(feature: Any) -> Sequence[str] | None:
-    """The names of a ClassLabel, or of the ClassLabels in a list, as `Features.to_dict` writes them."""
-    if isinstance(feature, list) and len(feature) == 1:
-        return names_of(feature[0])
-    if not isinstance(feature, Mapping):
-        return None
-    if feature.get("_type") == "ClassLabel":
-        names = feature.get("names")
-        return list(names) if names else None
-    return names_of(feature.get("feature"))
+def label_names(features: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Column -> the names of its labels, of what `Features.to_dict` writes."""
+    return {column: names for column, feature in features.items() if (names := _names(feature))}
 
 
 def named(row: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -29,6 +22,15 @@ def named(row: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> dict[st
         elif value is not None and value != -1:
             found[key] = _name(value, names[key])
     return found
+
+
+def _names(feature: Any) -> Sequence[str]:
+    """The names of a ClassLabel, or of the ClassLabels in a list."""
+    if isinstance(feature, list) and len(feature) == 1:
+        return _names(feature[0])
+    if not isinstance(feature, Mapping):
+        return ()
+    return feature.get("names") or () if feature.get("_type") == "ClassLabel" else _names(feature.get("feature"))
 
 
 def _name(value: Any, names: Sequence[str]) -> Any:

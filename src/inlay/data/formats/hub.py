@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from inlay.data.folder import SPLITS, split_of
-from inlay.data.formats.features import named, names_of
-from inlay.data.formats.layout import Layout
-from inlay.data.record import Bad, Record
+from inlay.data.formats.features import label_names, named
+from inlay.data.record import Bad, Record, Source
 from inlay.errors import DataError
 
 
-def open_hub(name: str) -> dict[str, Layout]:
+def open_hub(name: str) -> dict[str, Source]:
     """The splits of `name` or `name:config`."""
     missing = f"there is no file or folder {name!r}, and no hub dataset of this name could be loaded"
     try:
@@ -30,7 +29,7 @@ def open_hub(name: str) -> dict[str, Layout]:
     found = _splits(list(parts))
     if not found:
         raise DataError(f"{name}: expected a split train, validation or test; the dataset has {', '.join(parts)}")
-    return {split: _layout(f"{name} {part}", parts[part]) for split, part in found.items()}
+    return {split: _source(f"{name} {split}", f"{name} {part}", parts[part]) for split, part in found.items()}
 
 
 def _splits(parts: list[str]) -> dict[str, str]:
@@ -44,12 +43,12 @@ def _splits(parts: list[str]) -> dict[str, str]:
     return found
 
 
-def _layout(name: str, part: Any) -> Layout:
+def _source(name: str, place: str, part: Any) -> Source:
     features = part.features.to_dict()
-    labels = {column: names for column, feature in features.items() if (names := names_of(feature))}
+    labels = label_names(features)
 
     def read(bad: Bad) -> Iterator[Record]:
         for number, row in enumerate(part, 1):
-            yield Record(named(row, labels), f"{name} row {number}")
+            yield Record(named(row, labels), f"{place} row {number}")
 
-    return Layout(tuple(features), read)
+    return Source(name, "hub", tuple(features), {}, (), read)

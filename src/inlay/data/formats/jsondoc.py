@@ -14,9 +14,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from inlay.data.formats.jsonl import LOOK, kind, unusable
-from inlay.data.formats.layout import Layout, shown
 from inlay.data.formats.text import Text
-from inlay.data.record import Bad, Record
+from inlay.data.record import Bad, Record, Source, shown
 from inlay.errors import DataError
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -48,32 +47,13 @@ class Document:
         self._seen = (start, line + self.source.count("\n", at, start))
         return f"{self.name}:{self._seen[1]}"
 
-    def start(self) -> int:
-        """Where the first value begins."""
-        return self.skip(0)
-
     def at(self, start: int) -> str:
         """The character at a position, or nothing at the end."""
         return self.source[start : start + 1]
 
-    def items(self, start: int) -> Iterator[Value]:
-        """The values of the array that starts here."""
-        yield from self._values(start, "]")
-
-    def members(self, start: int) -> Iterator[Value]:
-        """The values of the object that starts here, with their keys."""
-        yield from self._values(start, "}")
-
-    def ends(self) -> None:
-        """Nothing may follow what was walked last."""
-        if (rest := self.skip(self.closed)) < len(self.source):
-            raise self.wrong(rest, f"more text after the end of the document: {shown(self.source[rest : rest + 20])}")
-
-    def wrong(self, start: int, problem: str) -> DataError:
-        """An error at a position."""
-        return DataError(f"{self.place(start)}: {problem}")
-
-    def _values(self, start: int, close: str) -> Iterator[Value]:
+    def values(self, start: int) -> Iterator[Value]:
+        """The values of the array that starts here, or of the object, with their keys."""
+        close = "]" if self.at(start) == "[" else "}"
         at = self.skip(start + 1)
         if self.at(at) == close:
             self.closed = at + 1
@@ -92,6 +72,15 @@ class Document:
                 self.closed = at + 1
                 return
             at = self._expect(at, ",")
+
+    def ends(self) -> None:
+        """Nothing may follow what was walked last."""
+        if (rest := self.skip(self.closed)) < len(self.source):
+            raise self.wrong(rest, f"more text after the end of the document: {shown(self.source[rest : rest + 20])}")
+
+    def wrong(self, start: int, problem: str) -> DataError:
+        """An error at a position."""
+        return DataError(f"{self.place(start)}: {problem}")
 
     def _expect(self, at: int, character: str) -> int:
         if self.at(at) != character:
@@ -115,7 +104,7 @@ class Document:
         return found.end() if found else at
 
 
-def open_json(text: Text) -> Layout:
+def open_json(text: Text) -> Source:
     """An array of objects, or an object whose values are objects."""
     columns = _columns(text.name, text.head, cut=True) or _columns(text.name, text.read())
 
@@ -128,7 +117,7 @@ def open_json(text: Text) -> Layout:
             else:
                 yield Record(value.value, place)
 
-    return Layout(columns, read, notes=text.notes())
+    return Source(text.name, "json", columns, {}, text.notes(), read)
 
 
 def _columns(name: str, source: str, cut: bool = False) -> tuple[str, ...]:
@@ -143,13 +132,12 @@ def _columns(name: str, source: str, cut: bool = False) -> tuple[str, ...]:
 
 def _objects(document: Document) -> Iterator[Value]:
     """The rows, whichever of the two forms the document has."""
-    start = document.start()
+    start = document.skip(0)
     opening = document.at(start)
     if opening not in ("[", "{"):
         raise document.wrong(start, "not a JSON document of rows; expected an array of objects [{...}, ...]")
-    values = document.items(start) if opening == "[" else document.members(start)
     count = 0
-    for value in values:
+    for value in document.values(start):
         if opening == "{" and not isinstance(value.value, dict):
             raise document.wrong(
                 value.start,

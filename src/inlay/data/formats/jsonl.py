@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from inlay.data.formats.layout import Layout, shown
 from inlay.data.formats.text import Text
-from inlay.data.record import Bad, Record
+from inlay.data.record import Bad, Record, Source, shown
 from inlay.errors import DataError
 
 LOOK = 100
@@ -21,7 +20,7 @@ _ENDS = ("\n", "\r\n", "")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def open_jsonl(text: Text) -> Layout:
+def open_jsonl(text: Text) -> Source:
     """One object per line; blank lines are skipped."""
     columns: dict[str, None] = {}
     problems: list[str] = []
@@ -44,7 +43,7 @@ def open_jsonl(text: Text) -> Layout:
             else:
                 yield Record(value, f"{text.name}:{number}")
 
-    return Layout(tuple(columns), read, notes=text.notes())
+    return Source(text.name, "jsonl", tuple(columns), {}, text.notes(), read)
 
 
 def parse(line: str) -> tuple[dict[str, Any], str]:

@@ -8,16 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inlay.data.formats.features import named, names_of
-from inlay.data.formats.layout import Layout
-from inlay.data.record import Bad, Record
+from inlay.data.formats.features import label_names, named
+from inlay.data.record import Bad, Record, Source
 from inlay.errors import DataError
 
 MAGIC = b"PAR1"
 _ROWS = 1024
 
 
-def open_parquet(name: str, path: Path) -> Layout:
+def open_parquet(name: str, path: Path) -> Source:
     """The schema is read now, the rows later."""
     try:
         arrow = importlib.import_module("pyarrow")
@@ -48,17 +47,15 @@ def open_parquet(name: str, path: Path) -> Layout:
             except (arrow.ArrowException, OSError) as error:
                 raise DataError(f"{name} row {number + 1}: the file is damaged from here: {_brief(error)}") from None
 
-    return Layout(columns, read)
+    return Source(name, "parquet", columns, {}, (), read)
 
 
 def _labels(metadata: Mapping[bytes, bytes]) -> dict[str, Sequence[str]]:
     """Names of labels that `datasets` keeps beside the schema."""
     try:
-        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+        return label_names(json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"])
     except (ValueError, KeyError, TypeError):
         return {}
-    found = ((column, names_of(feature)) for column, feature in features.items())
-    return {column: names for column, names in found if names}
 
 
 def _brief(error: Exception) -> str:

@@ -11,28 +11,27 @@ from typing import Any
 
 from inlay.data.formats.jsondoc import Document, Value
 from inlay.data.formats.jsonl import kind, unusable
-from inlay.data.formats.layout import Layout, shown
 from inlay.data.formats.text import Text
-from inlay.data.record import Bad, Record
+from inlay.data.record import Bad, Record, Source, shown
 
 COLUMNS = ("id", "question", "context", "answers")
 HINTS = {"task": "qa", "question": "question", "context": "context", "answers": "answers", "id": "id", "metric": "f1"}
 
 
-def open_squad(text: Text) -> Layout:
+def open_squad(text: Text) -> Source:
     """`data` / `paragraphs` / `qas`; the document is read whole."""
 
     def read(bad: Bad) -> Iterator[Record]:
         document = Document(text.name, text.read())
-        start = document.start()
+        start = document.skip(0)
         articles = _array(document, start, "data")
         if articles is None:
             raise document.wrong(start, 'no array "data"; expected a SQuAD document {"data": [...]}')
         document.ends()
-        for article in document.items(articles):
+        for article in document.values(articles):
             yield from _article(document, article, bad)
 
-    return Layout(COLUMNS, read, HINTS, text.notes())
+    return Source(text.name, "squad", COLUMNS, HINTS, text.notes(), read)
 
 
 def _article(document: Document, article: Value, bad: Bad) -> Iterator[Record]:
@@ -40,7 +39,7 @@ def _article(document: Document, article: Value, bad: Bad) -> Iterator[Record]:
     if paragraphs is None:
         bad(document.place(article.start), 'no array "paragraphs" in this article')
         return
-    for paragraph in document.items(paragraphs):
+    for paragraph in document.values(paragraphs):
         questions = _array(document, paragraph.start, "qas")
         if questions is None or not isinstance(paragraph.value.get("context"), str):
             bad(document.place(paragraph.start), 'expected a paragraph {"context": "...", "qas": [...]}')
@@ -48,7 +47,7 @@ def _article(document: Document, article: Value, bad: Bad) -> Iterator[Record]:
         if problem := unusable(paragraph.value, document.source[paragraph.start : paragraph.end]):
             bad(document.place(paragraph.start), problem)
             continue
-        for question in document.items(questions):
+        for question in document.values(questions):
             place = document.place(question.start)
             if problem := _problem(question.value, paragraph.value["context"]):
                 bad(place, problem)
@@ -60,7 +59,7 @@ def _array(document: Document, start: int, key: str) -> int | None:
     """Where the array under this key begins, if the value here is an object that has it."""
     if document.at(start) != "{":
         return None
-    found = [v.start for v in document.members(start) if v.key == key and isinstance(v.value, list)]
+    found = [v.start for v in document.values(start) if v.key == key and isinstance(v.value, list)]
     return found[0] if found else None
 
 

@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import gzip
 import io
+import itertools
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,16 +56,11 @@ class Text:
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Number and text of each line, its end included."""
-        number = 0
-        with _reading(self.name), self._open() as stream:
-            while True:
-                try:
-                    line = stream.readline(MAX_LINE + 1)
-                except UnicodeDecodeError:
-                    raise undecodable(self.name, self.path, self.encoding, self.newline) from None
+        with self._opened(self.newline) as stream:
+            for number in itertools.count(1):
+                line = stream.readline(MAX_LINE + 1)
                 if not line:
                     return
-                number += 1
                 if len(line) > MAX_LINE:
                     raise DataError(
                         f"{self.name}:{number}: a line of more than {MAX_LINE // 2**20} MiB; expected one row per line"
@@ -75,11 +71,8 @@ class Text:
 
     def read(self) -> str:
         """The whole text, for documents that cannot be read by lines; line ends become \\n."""
-        with _reading(self.name), self._open(None) as stream:
-            try:
-                return stream.read().removeprefix("\ufeff")
-            except UnicodeDecodeError:
-                raise undecodable(self.name, self.path, self.encoding, self.newline) from None
+        with self._opened(None) as stream:
+            return stream.read().removeprefix("\ufeff")
 
     def head_lines(self) -> list[str]:
         """The lines of the head; a last one that the head cuts off is left out, unless it is the only one."""
@@ -91,9 +84,13 @@ class Text:
         plain = codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig", "ascii")
         return () if plain else (f"encoding {self.encoding}",)
 
-    def _open(self, newline: str | None = "") -> io.TextIOWrapper:
-        end = self.newline if newline == "" else newline
-        return io.TextIOWrapper(open_bytes(self.path), encoding=self.encoding, newline=end)
+    @contextlib.contextmanager
+    def _opened(self, newline: str | None) -> Iterator[io.TextIOWrapper]:
+        with _reading(self.name), io.TextIOWrapper(open_bytes(self.path), self.encoding, newline=newline) as stream:
+            try:
+                yield stream
+            except UnicodeDecodeError:
+                raise undecodable(self.name, self.path, self.encoding, self.newline) from None
 
 
 _NUL = (
@@ -199,9 +196,5 @@ def _reading(name: str) -> Iterator[None]:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{name}: the gzip data is damaged or cut off ({error}); copy the file again") from None
-    except FileNotFoundError:
-        raise DataError(f"{name}: there is no such file") from None
-    except IsADirectoryError:
-        raise DataError(f"{name}: this is a folder; expected a file") from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read: {error.strerror or error}") from None
