@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import tiny
@@ -42,6 +44,34 @@ def at_once(*work: Callable[[], None]) -> list[Exception]:
     for thread in threads:
         thread.join()
     return raised
+
+
+def test_names_may_be_asked_for_while_another_thread_loads():
+    host = host_of_all()
+    record = host.loaded("a")
+    host._loaded |= {f"more{i}": record for i in range(1000)}
+
+    done = threading.Event()
+
+    def changes() -> None:
+        while not done.is_set():
+            host._loaded["new"] = record
+            time.sleep(0)  # lets the other thread see it
+            del host._loaded["new"]
+
+    def asks() -> None:
+        try:
+            for _ in range(300):
+                assert len(host.names) in (1005, 1006)
+        finally:
+            done.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert at_once(changes, asks) == []
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_answers_of_threads_are_those_of_one():
