@@ -140,17 +140,16 @@ def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:
         own = list(dict.fromkeys((model, other) for _, model, other, _ in rows))
         for model, other in own:
             line = [(layer, value) for layer, a, b, value in rows if (a, b) == (model, other)]
-            marker = drawing.MARKERS[number % len(drawing.MARKERS)]
-            how = {"color": drawing.COLOURS[number % len(drawing.COLOURS)], "lw": 1.5, "markersize": 4.5}
+            marker = drawing.marker(number)
+            how = {"color": drawing.colour(number), "lw": 1.5, "markersize": 4.5}
             label = f"{other} and base" if model == BASE else f"{model} and {other}"
             panel.plot(*zip(*line, strict=True), marker=marker, label=label, **how)
             number += 1
         layers = sorted({row[0] for row in rows})
         ticks = [layer for layer in layers if layer % (1 + (len(layers) - 1) // 13) == 0]
         panel.set_xticks(ticks, ["emb." if layer == 0 else str(layer) for layer in ticks])
-        panel.set_xlabel("after so many layers")
-        panel.set_title("against the base" if rows is sides[0] else "against each other", fontsize=10)
-        drawing.plain(panel)
+        against = "against the base" if rows is sides[0] else "against each other"
+        drawing.label(panel, "after so many layers", title=against)
         columns = 1 if len(own) < 4 else 2
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8, ncols=columns)
     panels[0, 0].set_ylabel("similarity (Pearson's r of cosines)")

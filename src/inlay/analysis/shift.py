@@ -154,15 +154,12 @@ def _draw(table: Sequence[Sequence[Any]], shares: dict[str, tuple[float, float]]
                 ([row[5] for row in own if row[4] == when], [row[6] for row in own if row[4] == when])
                 for when in ("before", "after")
             )
-            colour, marker = drawing.COLOURS[i % len(drawing.COLOURS)], drawing.MARKERS[i % len(drawing.MARKERS)]
+            colour, marker = drawing.colour(i), drawing.marker(i)
             panel.plot([x0, x1], [y0, y1], "-", color=colour, lw=0.5, alpha=0.25, zorder=1)
             look = {"s": 14, "marker": marker, "color": colour, "linewidths": 0}
             panel.scatter(x0, y0, alpha=0.35, label=f"{label}, before", zorder=2, **look)
             panel.scatter(x1, y1, label=f"{label}, after", zorder=3, **look)
-        panel.set_title(name, fontsize=10)
-        panel.set_xlabel(f"component 1 ({100 * first:.0f} % of variance)")
-        panel.set_ylabel(f"component 2 ({100 * second:.0f} %)")
-        drawing.plain(panel)
-    how = {"loc": "outside lower center", "ncols": 2 * columns, "frameon": False, "fontsize": 9}
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), **how)
+        ways = f"component 1 ({100 * first:.0f} % of variance)", f"component 2 ({100 * second:.0f} %)"
+        drawing.label(panel, *ways, name)
+    drawing.legend(figure, drawing.handles([panels[0, 0]]), 2 * columns)
     return figure

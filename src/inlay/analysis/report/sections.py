@@ -109,15 +109,12 @@ def _label_table(rows: Iterable[Sequence[object]]) -> str:
 
 def _scatter(asked: Predictions) -> str:
     gold, given = [e.target for e in asked.examples], [a["value"] for a in asked.answers]
-    figure, panels = drawing.sheet(1, 1, width=3.8, height=3.4)
-    panel = panels[0, 0]
+    figure, panel = drawing.single(width=3.8, height=3.4)
     ends = [min(*gold, *given), max(*gold, *given)]
     panel.plot(ends, ends, color="#7F7F7F", lw=1, ls="--")
     how = {"color": drawing.COLOURS[0], "alpha": max(0.15, min(0.7, 60 / len(gold))), "ls": "", "markersize": 4}
     panel.plot(gold, given, marker="o", markeredgewidth=0, **how)
-    panel.set_xlabel("right number")
-    panel.set_ylabel("answer")
-    drawing.plain(panel)
+    drawing.label(panel, "right number", "answer")
     return figures((figure, "predicted against true numbers"))
 
 
