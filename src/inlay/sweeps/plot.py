@@ -28,7 +28,7 @@ _MOST = 4
 
 
 def write_plot(sweep: Sweep, path: str | os.PathLike[str]) -> None:
-    """A picture in the format that the file's ending names."""
+    """The metric against every key that varies, in the format that the file's ending names."""
     if not sweep.ranking:
         raise RunError("there is nothing to plot: no run has finished")
     keys = [key for key in sweep.keys if key != "method"] or ["method"]
