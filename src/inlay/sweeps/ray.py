@@ -19,7 +19,7 @@ from inlay import cluster
 from inlay.engine.host import Host
 from inlay.errors import RunError, suggest
 from inlay.library.adapter import Adapter
-from inlay.sweeps.local import Search, fields_of, open_trials
+from inlay.sweeps.local import Local, Search, fields_of, open_trials
 from inlay.sweeps.ray_workers import LostWorker, RayWorkers, WorkerHandle
 from inlay.sweeps.store import ENDED, Store
 from inlay.sweeps.trial import Trial
@@ -60,6 +60,20 @@ def read_engine(
     if engine == "local" and (address is not None or workers is not None):
         found.append(f"{'address' if address is not None else 'workers'} needs the engine ray (--engine ray)")
     return (Cluster(address, workers) if engine == "ray" else None), found
+
+
+def make_engine(
+    host: Host,
+    store: Store,
+    cluster: Cluster | None,
+    slots: int | None,
+    callbacks: Sequence[Callback],
+    save_every: float,
+) -> Local | Ray:
+    """What runs trials: on a cluster, or here."""
+    if cluster is None:
+        return Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
+    return Ray(host, store, cluster, slots=slots, callbacks=callbacks)
 
 
 class Ray:

@@ -154,7 +154,8 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self.path is not None:  # in memory: the result of a sweep still needs it
+            self.close()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
