@@ -17,9 +17,10 @@ from torch import Tensor
 
 from inlay import drawing
 from inlay.analysis.finding import Finding
+from inlay.analysis.rows import in_batches
 from inlay.base.load import load_tokenizer
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of, budget, cut, limit_of
+from inlay.engine.predict import limit_of
 from inlay.engine.watch import layer_states
 from inlay.errors import DataError, RunError
 from inlay.tasks import Example, Row
@@ -120,15 +121,11 @@ def _draw_tokens(
 
 def _states(host: Host, models: Sequence[str | None], rows: Sequence[Row], chosen: Sequence[Sequence[int]]) -> Tensor:
     """[models, depth + 1, tokens, d] of the chosen tokens, on the CPU; all models in the same batches."""
-    each = [(model, row) for model in range(len(models)) for row in range(len(rows))]
-    found: list[list[Tensor]] = [[torch.empty(0)] * len(rows) for _ in models]
-    for chunk in cut([len(rows[row].ids) for _, row in each], budget(host)):
-        some = [each[i] for i in chunk]
-        batch = batch_of([rows[row] for _, row in some])
-        states = layer_states(host, batch, [models[model] for model, _ in some])
-        for (model, row), own in zip(some, states, strict=True):
-            found[model][row] = own[:, chosen[row]].float().cpu()
-    return torch.stack([torch.cat(own, dim=1) for own in found])
+    asked = [(model, row) for model in models for row in rows]
+    found = [torch.empty(0)] * len(asked)
+    for i, own in in_batches(host, asked, layer_states):
+        found[i] = own[:, chosen[i % len(rows)]].float().cpu()
+    return torch.stack([torch.cat(found[i : i + len(rows)], dim=1) for i in range(0, len(asked), len(rows))])
 
 
 def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:

@@ -20,10 +20,10 @@ from inlay.analysis import texts
 from inlay.analysis.finding import Finding
 from inlay.analysis.norm_outputs import norm_outputs
 from inlay.analysis.pca import pca
+from inlay.analysis.rows import in_batches
 from inlay.base.load import load_tokenizer
 from inlay.engine.alpha import has_alpha
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of
 from inlay.errors import ArchError, DataError, RunError
 from inlay.tasks import Example
 
@@ -74,10 +74,7 @@ def shift(
 def _moved(host: Host, names: Sequence[str | None], seen: Sequence[texts.Text]) -> dict[str, tuple[Tensor, Tensor]]:
     """[tokens, d] before and after, special tokens left out, under every adapter; they share batches."""
     asked = [(name, text) for name in names for text in seen]
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-    for chunk in texts.batches(host, [text for _, text in asked]):
-        batch = batch_of([asked[i][1].row for i in chunk])
-        found |= zip(chunk, norm_outputs(host, batch, [asked[i][0] for i in chunk]), strict=True)
+    found = dict(in_batches(host, [(name, text.row) for name, text in asked], norm_outputs))
     moved: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     for i, (name, text) in enumerate(asked):
         for own, outputs in zip(moved.setdefault(name or BARE, ([], [])), found[i], strict=True):
