@@ -70,9 +70,7 @@ class ComparisonRunner:
 
     def rows(self) -> list[Row]:
         """All runs, in the order of datasets and methods."""
-        own = {trial.id: trial for trial in self.trials}
-        rows = [replace(r, label=own[r.id].label, setting=own[r.id].setting) for r in self.store.rows(own)]
-        return [replace(row, position=i) for i, row in enumerate(rows)]
+        return self.store.rows_of(self.trials)
 
     def run(self) -> Comparison:
         """Baselines first, which are quick; then every run that has not been run."""

@@ -276,14 +276,9 @@ class SweepRunner:
         return list(self.space.settings())
 
     def _rows(self) -> list[Row]:
-        """The rows of this sweep, in its own order and words: the file may know them from another one."""
-        if self.search is not None:
-            rows = self.store.study(self._study())
-        else:
-            own = {trial.id: trial for trial in self.trials}
-            found = self.store.rows(own)
-            rows = [replace(row, label=own[row.id].label, setting=own[row.id].setting) for row in found]
-        return [replace(row, position=i) for i, row in enumerate(rows)]
+        if self.search is None:
+            return self.store.rows_of(self.trials)
+        return [replace(row, position=i) for i, row in enumerate(self.store.study(self._study()))]
 
     def _study(self) -> str:
         """The same for the same question, whoever asks and however many trials."""

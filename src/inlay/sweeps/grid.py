@@ -235,9 +235,9 @@ def _add_setting(key: str, raw: Any, axes: Mapping[str, list[Axis]], problems: l
         )
 
     values = read_values(key, raw, read, problems)
-    for own in axes.values() if values is not None else ():
-        assert values is not None
-        own.append(Axis(key, values, False))
+    if values is not None:
+        for own in axes.values():
+            own.append(Axis(key, values, False))
 
 
 def _may_be_none(key: str) -> bool:

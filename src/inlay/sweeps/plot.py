@@ -52,7 +52,8 @@ def _panel(panel: Any, sweep: Sweep, key: str) -> None:
     entries = [entry for entry in sweep.ranking if key in entry.setting]
     place, ticks = _places(entries, key)
     is_log = ticks is None and min(place.values()) > 0 and max(place.values()) >= _LOG * min(place.values())
-    methods = list(dict.fromkeys(entry.setting["method"] for entry in sorted(sweep.ranking, key=_position)))
+    given = sorted(sweep.ranking, key=lambda entry: min(row.position for row in entry.runs))
+    methods = list(dict.fromkeys(entry.setting["method"] for entry in given))
     lines = {"": entries} if key == "method" else {m: [e for e in entries if e.setting["method"] == m] for m in methods}
     for i, (method, own) in enumerate(lines.items()):  # a method has one colour in all panels
         if not own:
@@ -112,7 +113,3 @@ def _best_at(entries: Sequence[Entry], key: str, metric: str) -> list[Entry]:
 
 def _key(entry: Entry, key: str) -> str:
     return shown(entry.setting[key], key)
-
-
-def _position(entry: Entry) -> int:
-    return min(row.position for row in entry.runs)
