@@ -43,17 +43,17 @@ class Reliability:
         return {"ece": self.ece, "decisions": self.count, "bins": bins}
 
 
-def reliability(decisions: Sequence[Decision], bins: int = BINS) -> Reliability:
+def reliability(decisions: Sequence[Decision]) -> Reliability:
     """Sort decisions into equal bins, each with its upper end: (low, high]."""
-    sorted_in: list[list[Decision]] = [[] for _ in range(bins)]
+    sorted_in: list[list[Decision]] = [[] for _ in range(BINS)]
     for sure, is_right in decisions:
-        at = next((i for i in range(bins) if sure <= (i + 1) / bins), bins - 1)
+        at = next((i for i in range(BINS) if sure <= (i + 1) / BINS), BINS - 1)
         sorted_in[at].append((sure, is_right))
     found = []
     for i, own in enumerate(sorted_in):
         if own:
             mean = sum(sure for sure, _ in own) / len(own)
-            found.append(Bin(i / bins, (i + 1) / bins, len(own), mean, sum(right for _, right in own) / len(own)))
+            found.append(Bin(i / BINS, (i + 1) / BINS, len(own), mean, sum(right for _, right in own) / len(own)))
     total = len(decisions)
     ece = sum(one.count / total * abs(one.sure - one.right) for one in found) if total else 0.0
     return Reliability(tuple(found), total, ece)

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inlay import drawing
 from inlay.bank.delta import parse
 from inlay.base.load import load_tokenizer
 from inlay.base.sites import Sites
 from inlay.engine.alpha import alphas, has_alpha
+from inlay.engine.host import Host
 from inlay.engine.predict import batch_of, cut
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
-
-if TYPE_CHECKING:
-    from inlay.engine.host import Host
 
 Norms = Mapping[tuple[str, str], float]
 """(place, part) -> norm; a place is a layer, several that share, or what is no layer."""
