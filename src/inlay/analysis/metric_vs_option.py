@@ -19,21 +19,7 @@ from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry
 from inlay.sweeps.values import shown
 
-COLUMNS = (
-    "data",
-    "method",
-    "",
-    "lr",
-    "settings",
-    "seeds",
-    "mean",
-    "std",
-    "low",
-    "high",
-    "chosen",
-    "parameters",
-    "test",
-)
+_COLUMNS = "data method OPTION lr settings seeds mean std low high chosen parameters test"
 _SETTING = ("method", "lr", "value")
 _TICKS = 9
 """Values that have a tick each."""
@@ -64,7 +50,7 @@ def metric_vs_option(rows: Sequence[Row], axis: Axis) -> Finding:
         value = shown(next(e.setting["value"] for e in found[few[0]]))
         raise RunError(f"all runs have {axis.options[0]}={value}: there is nothing to plot it against")
     lines = [line for one in sets for line in _rows(one.name, found[one.name])]
-    columns = tuple(axis.options[0] if name == "" else name for name in COLUMNS)
+    columns = tuple(_COLUMNS.replace("OPTION", axis.options[0]).split())
     summary: dict[str, Any] = {}
     for one in sets:
         top = found[one.name][0]

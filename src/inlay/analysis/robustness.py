@@ -20,19 +20,8 @@ from inlay.errors import RunError
 from inlay.sweeps.store import Row
 from inlay.sweeps.values import shown
 
-COLUMNS = (
-    "data",
-    "method",
-    "lr",
-    "runs",
-    "failed",
-    "low",
-    "first quartile",
-    "median",
-    "third quartile",
-    "high",
-    "split",
-)
+_FIVE = ("low", "first quartile", "median", "third quartile", "high")
+COLUMNS = ("data", "method", "lr", "runs", "failed", *_FIVE, "split")
 _REACH = 1.5
 _ALL = None
 """In the place of a learning rate."""

@@ -10,6 +10,7 @@ from inlay import drawing
 from inlay.comparison.baselines import TFIDF
 from inlay.comparison.tradeoff import Point, draw
 from inlay.errors import RunError
+from inlay.library.card_text import percent
 from inlay.metrics import LOWER_IS_BETTER
 from inlay.sweeps.exports import html_cells, latex_table, shown_exactly, write_rows, write_text
 
@@ -38,7 +39,7 @@ def cells(found: Comparison, line: Line) -> list[str]:
     cost = ["", "", "", "", f"{line.seconds:.1f}"]
     if not line.is_baseline:
         size = "" if line.bytes is None else sized(line.bytes)
-        cost = [f"{line.parameters:,}", share(line.share), f"{times(line.total or 0.0)}x", size, cost[-1]]
+        cost = [f"{line.parameters:,}", percent(line.share), f"{times(line.total or 0.0)}x", size, cost[-1]]
     values = []
     for dataset in found.datasets:
         cell = line.cells.get(dataset.name)
@@ -58,11 +59,6 @@ def spread(mean: float, std: float | None, metric: str) -> str:
     """`91.2 ± 0.5`: times 100, unless less is better."""
     digits, scale = (4, 1.0) if metric in LOWER_IS_BETTER else (1, 100.0)
     return f"{scale * mean:.{digits}f}" + ("" if std is None else f" ± {scale * std:.{digits}f}")
-
-
-def share(value: float) -> str:
-    """A share of the base."""
-    return "< 0.01 %" if 0 < value < 0.00005 else f"{100 * value:.2f} %"
 
 
 def times(value: float) -> str:
@@ -93,8 +89,9 @@ def _csv_lines(found: Comparison, line: Line, keys: Sequence[str]) -> list[list[
     made = []
     for dataset in found.datasets:
         cell = line.cells.get(dataset.name)
-        for seed, value in cell.values.items() if cell is not None else ():
-            assert cell is not None
+        if cell is None:
+            continue
+        for seed, value in cell.values.items():
             what = [line.method, int(line.is_baseline), dataset.name, dataset.split, dataset.metric, seed, value]
             setting = [shown_exactly(cell.setting[key], key) if key in cell.setting else "" for key in keys]
             own = [None, None] if line.is_baseline else [cell.parameters, cell.share]
@@ -117,10 +114,8 @@ def html_table(found: Comparison) -> str:
 def write_plot(found: Comparison, path: str | os.PathLike[str]) -> None:
     """Quality against trained parameters, in the format that the file's ending names."""
     made, reference = points(found)
-    metrics = {dataset.metric for dataset in found.datasets}
-    name = metrics.pop() if len(metrics) == 1 else "score"
     title = ", ".join(dataset.name for dataset in found.datasets) if len(found.datasets) <= 4 else ""
-    drawing.write(draw(made, metric=name, reference=reference, title=title), path)
+    drawing.write(draw(made, metric=found.metric, reference=reference, title=title), path)
 
 
 def points(found: Comparison) -> tuple[list[Point], str]:

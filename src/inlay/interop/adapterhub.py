@@ -120,7 +120,7 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
     files = {CONFIG: as_json({"config": options, **about})}
     files |= {WEIGHTS: as_safetensors(stored), PICKLED: as_torch(stored)}
     if opened.head is not None:
-        settings, tensors = write_flex_head(opened.head, name, base)
+        settings, tensors = write_flex_head(opened.head, name)
         stored = opened.stored(tensors)
         files[HEAD_CONFIG] = as_json({"config": settings, **about})
         files |= {HEAD: as_safetensors(stored), PICKLED_HEAD: as_torch(stored)}

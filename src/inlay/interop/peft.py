@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from inlay.base.load import Base
-from inlay.base.sites import Sites, stores_in_out
+from inlay.base.sites import stores_in_out
 from inlay.engine.class_heads import ROWS, SPANS, TOKENS, HeadParts, layouts, model_config, read_head, write_head
 from inlay.errors import AdapterError
 from inlay.interop import lowrank
@@ -204,7 +204,7 @@ def _settings(changes: Mapping[str, lowrank.Change], base: Base) -> dict[str, An
         "r": rank,
         "lora_alpha": short(scale * rank),
         "lora_dropout": 0.0,
-        "target_modules": _targets(set(changes), base.sites, base),
+        "target_modules": _targets(set(changes), base),
         "rank_pattern": {re.escape(path): wide for path, wide in patterns.items()},
         "alpha_pattern": {re.escape(path): short(scale * wide) for path, wide in patterns.items()},
         "use_rslora": False,
@@ -222,7 +222,7 @@ _HEAD_PATHS = ("classifier.dense", "pooler.dense", "lm_head.dense", "cls.predict
 """Modules of heads whose names end as those of projections do."""
 
 
-def _targets(paths: set[str], sites: Sites, base: Base) -> list[str]:
+def _targets(paths: set[str], base: Base) -> list[str]:
     """The shortest ends of paths that name these projections and nothing else."""
     names = [name for name, _ in base.model.named_modules() if name] + list(_HEAD_PATHS)
     found: set[str] = set()
