@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from inlay.errors import RunError
@@ -31,6 +32,44 @@ def sheet(rows: int = 1, columns: int = 1, width: float = 4.2, height: float = 3
         figsize=(width * columns + 0.6, height * rows + 0.4), layout="constrained"
     )
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
+
+
+def single(width: float, height: float) -> tuple[Any, Any]:
+    """A figure of one panel, and that panel."""
+    figure, panels = sheet(width=width, height=height)
+    return figure, panels[0, 0]
+
+
+def colour(number: int) -> str:
+    """Of the line with this number; after the last colour the first comes again."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def marker(number: int) -> str:
+    """Of the line with this number."""
+    return MARKERS[number % len(MARKERS)]
+
+
+def label(panel: Any, x: str, y: str = "", title: str = "", grid: bool = True) -> None:
+    """Say what a panel shows; it becomes plain."""
+    panel.set_xlabel(x)
+    panel.set_ylabel(y)
+    panel.set_title(title, fontsize=10)
+    plain(panel, grid)
+
+
+def handles(panels: Iterable[Any]) -> dict[str, Any]:
+    """What panels have drawn, by its label; one that several have is there once."""
+    found: dict[str, Any] = {}
+    for panel in panels:
+        found |= dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
+    return found
+
+
+def legend(figure: Any, drawn: Mapping[str, Any], columns: int, size: int = 9, where: str = "lower") -> None:
+    """What labels stand for, below all panels or (`upper`) above them."""
+    how = {"loc": f"outside {where} center", "ncols": columns, "frameon": False, "fontsize": size}
+    figure.legend(list(drawn.values()), list(drawn), **how)
 
 
 def plain(panel: Any, grid: bool = True) -> None:

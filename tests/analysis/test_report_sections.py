@@ -14,10 +14,11 @@ from sklearn import metrics as oracle
 from inlay.analysis.report.calibration import reliability
 from inlay.analysis.report.compare import Subject, verdict
 from inlay.analysis.report.confusion import confusion
-from inlay.analysis.report.mistakes import _around, _cut
+from inlay.analysis.report.mistakes import _around
 from inlay.analysis.report.page import esc, marked, page, table
 from inlay.analysis.report.paired_tests import Difference, difference, mcnemar
 from inlay.analysis.report.sections import matrix
+from inlay.library.card_text import shortened
 
 
 def drawn(labels: int, rows: int = 400):
@@ -98,8 +99,8 @@ def test_everything_is_escaped():
 
 
 def test_long_texts_are_cut():
-    assert _cut("x" * 400) == "x" * 400
-    assert len(_cut("x" * 401)) == 400
+    assert shortened("x" * 400, 400) == "x" * 400
+    assert len(shortened("x" * 401, 400)) == 400
     text = "a" * 500 + "HERE" + "b" * 500
     assert "HERE" in _around(text, 500)
     assert _around(text, 1003).endswith("b")

@@ -73,8 +73,7 @@ def ablation(
 def _draw(changes: Mapping[Span, float], summary: Mapping[str, Any], name: str, metric: str) -> Any:
     layers = 1 + max(span.last for span in changes)
     side = min(6.0, max(3.4, 0.45 * layers))
-    figure, panels = drawing.sheet(width=side + 0.9, height=side)
-    panel = panels[0, 0]
+    figure, panel = drawing.single(width=side + 0.9, height=side)
     cells = [[100 * changes.get(Span(i, j), math.nan) for j in range(layers)] for i in range(layers)]
     shown = [100 * change for change in changes.values()]
     most = max(1.0, *map(abs, shown))
@@ -88,10 +87,8 @@ def _draw(changes: Mapping[Span, float], summary: Mapping[str, Any], name: str, 
     _outline(panel, layers)
     panel.set_xticks(range(layers))
     panel.set_yticks(range(layers))
-    panel.set_xlabel("last layer removed")
-    panel.set_ylabel("first layer removed")
+    drawing.label(panel, "last layer removed", "first layer removed", grid=False)
     panel.set_title(f"{name}: layers removed", fontsize=11)
-    drawing.plain(panel, grid=False)
     bar = figure.colorbar(image, ax=panel, shrink=0.8, label=f"relative change of {metric} (%)")
     bar.ax.set_ylim(min(0.0, *shown), max(0.0, *shown))  # colours that occur, with white at zero
     named = ("whole adapter", "all layers removed", "majority class")

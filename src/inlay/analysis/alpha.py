@@ -73,18 +73,16 @@ def _draw(rows: Sequence[Sequence[Any]]) -> Any:
     for panel, (title, column) in zip(panels[0], _PANELS, strict=True):
         for i, name in enumerate(names):
             own = [row for row in rows if row[0] == name]
-            look = {"color": drawing.COLOURS[i % len(drawing.COLOURS)], "label": name, "markersize": 5, "lw": 1.5}
-            marker = drawing.MARKERS[i % len(drawing.MARKERS)]
+            look = {"color": drawing.colour(i), "label": name, "markersize": 5, "lw": 1.5}
+            marker = drawing.marker(i)
             panel.plot([row[column] for row in own], [row[1] for row in own], f"-{marker}", **look)
         panel.set_xlim(left=0)
         panel.locator_params(axis="x", nbins=4)
-        panel.set_xlabel(title)
-        drawing.plain(panel)
+        drawing.label(panel, title)
     first = panels[0, 0]
     first.set_ylabel("layer")
     step = -(-layers // 12)
     first.set_yticks(range(0, layers, step))
     first.set_ylim(layers - 0.5, -0.5)  # the first layer on top, as in the paper
-    how = {"loc": "outside lower center", "ncols": min(2, len(names)), "frameon": False, "fontsize": 9}
-    figure.legend(*first.get_legend_handles_labels(), **how)
+    drawing.legend(figure, drawing.handles([first]), min(2, len(names)))
     return figure

@@ -14,7 +14,7 @@ from typing import Any
 
 from inlay import drawing, metrics
 from inlay.analysis.finding import Finding
-from inlay.analysis.runs import DataSet, data_sets, lr_of, method_of
+from inlay.analysis.runs import DataSet, best_of, data_sets, lr_of, method_of
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
 from inlay.library.defaults import restated
@@ -88,19 +88,11 @@ def row_of(adapter: Adapter, card: Mapping[str, Any]) -> Row:
 def _drawn(one: DataSet) -> list[Entry]:
     """The settings that are drawn: all of few, of many the best of each method."""
 
-    def setting(row: Row) -> dict[str, Any] | None:
-        if not evaluations(row):
-            return None
-        return {"method": method_of(row).spec, "lr": lr_of(row), **one.others(row)}
-
-    entries = one.entries(setting)
+    entries = one.entries(lambda row: one.setting(row) if evaluations(row) else None)
     if not entries:
         raise RunError(f"runs on {one.name} have no evaluations")
     if len(entries) > MOST:
-        first: dict[str, Entry] = {}
-        for entry in entries:
-            first.setdefault(entry.setting["method"], entry)
-        entries = list(first.values())[:MOST]
+        entries = list(best_of(entries, "method").values())[:MOST]
     return sorted(entries, key=lambda e: (e.setting["method"], e.setting["lr"]))
 
 
@@ -155,25 +147,18 @@ def _draw(sets: Sequence[DataSet], found: Mapping[str, Sequence[Curve]], kinds: 
             for panel, values in ((left, "losses"), (right, "values")):
                 _line(panel, curve, values, i)
         for panel, name in ((left, LOSSES[kinds[one.name]]), (right, f"validation {one.metric}")):
-            panel.set_xlabel("steps")
-            panel.set_ylabel(name)
-            panel.set_title(one.name, fontsize=10)
-            drawing.plain(panel)
-    handles: dict[str, Any] = {}
-    for panel in panels.flat:
-        handles |= dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
-    ordered = [label for label in labels if label in handles]
-    columns = 1 if max(map(len, ordered)) > 40 else 2 if len(ordered) > 1 else 1
-    where = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
-    figure.legend([handles[label] for label in ordered], ordered, **where)
+            drawing.label(panel, "steps", name, one.name)
+    drawn = drawing.handles(panels.flat)
+    ordered = {label: drawn[label] for label in labels if label in drawn}
+    drawing.legend(figure, ordered, 1 if max(map(len, ordered)) > 40 else min(2, len(ordered)))
     return figure
 
 
 def _line(panel: Any, curve: Curve, values: str, number: int) -> None:
-    colour = drawing.COLOURS[number % len(drawing.COLOURS)]
+    colour = drawing.colour(number)
     steps = [point.step for point in curve.points]
     each = [getattr(point, values) for point in curve.points]
-    dots = {"marker": drawing.MARKERS[number % 10], "markersize": 3.5} if len(steps) <= 30 else {}
+    dots = {"marker": drawing.marker(number), "markersize": 3.5} if len(steps) <= 30 else {}
     panel.plot(steps, [fmean(v) for v in each], color=colour, lw=1.5, label=curve.label, **dots)
     if max(map(len, each)) > 1:
         panel.fill_between(steps, [min(v) for v in each], [max(v) for v in each], color=colour, alpha=0.18, lw=0)

@@ -6,7 +6,6 @@ picture shows.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from inlay import drawing
 from inlay.errors import RunError
+from inlay.sweeps.exports import write_rows
 from inlay.untrusted import cell
 
 
@@ -38,12 +38,7 @@ class Finding:
 
     def to_csv(self, path: str | Path) -> None:
         """The numbers, with all their digits; words that a spreadsheet would run get an apostrophe."""
-        try:
-            with Path(path).open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerows([cell(value) for value in row] for row in (self.columns, *self.rows))
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error}") from None
+        write_rows(path, ([cell(value) for value in row] for row in (self.columns, *self.rows)))
 
     def write(self, stem: str | Path) -> list[Path]:
         """STEM.png, STEM.svg and STEM.csv; the folder is made if it is not there."""

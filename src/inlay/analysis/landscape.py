@@ -122,12 +122,9 @@ def _draw(lines: Mapping[str, Sequence[Point]], metric: str) -> Any:
         for at in _ENDS:
             panel.axvline(at, color="#7F7F7F", lw=0.8, ls=":")
         for i, (name, line) in enumerate(lines.items()):
-            how = {"color": drawing.COLOURS[i % len(drawing.COLOURS)], "lw": 1.5, "markersize": 3.5}
-            marker = drawing.MARKERS[i % len(drawing.MARKERS)]
+            how = {"color": drawing.colour(i), "lw": 1.5, "markersize": 3.5}
+            marker = drawing.marker(i)
             panel.plot([p.a for p in line], [getattr(p, value) for p in line], marker=marker, label=name, **how)
-        panel.set_xlabel("a   (0: before training, 1: trained)")
-        panel.set_ylabel(label)
-        drawing.plain(panel)
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False, fontsize=9)
+        drawing.label(panel, "a   (0: before training, 1: trained)", label)
+    drawing.legend(figure, drawing.handles([panels[0, 0]]), min(4, len(lines)), where="upper")
     return figure

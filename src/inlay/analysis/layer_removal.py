@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inlay.analysis.rows import in_batches
 from inlay.analysis.variants import loaded_variants
 from inlay.bank.delta import Method, Param, Part, SlotMethod, Tensors, Uniform, WeightMethod
 from inlay.base.sites import Sites
@@ -121,8 +122,9 @@ def outputs_without(
     groups = _groups(removed, alone=isinstance(record.method, WeightMethod))
     found = {span: [torch.empty(0)] * len(rows) for span in removed}
     for chunk in cut([len(row.ids) for row in rows], _room(host)):
-        batch = batch_of([rows[i] for i in chunk])
-        states = _states(host, name, batch) if begins else None
+        some = [rows[i] for i in chunk]
+        batch = batch_of(some)
+        states = _states(host, name, some) if begins else None
         for group in groups:
             first = group[0].first
             start = batch if states is None else replace(batch, states=states[first], layer=first)
@@ -183,14 +185,10 @@ def _room(host: Host) -> int:
     return max(1, _BYTES // ((sites.depth + 1) * sites.hidden * host.base.dtype.itemsize))
 
 
-def _states(host: Host, name: str, batch: Batch) -> Tensor:
-    """[depth + 1, tokens, d] of a batch under the whole adapter."""
-    found: list[Tensor] = [torch.empty(0)] * len(batch.lengths)
-    for chunk in cut(batch.lengths, budget(host)):
-        some = layer_states(host, batch.take(chunk), [name] * len(chunk))
-        for row, states in zip(chunk, some, strict=True):
-            found[row] = states
-    return torch.cat(found, dim=1)
+def _states(host: Host, name: str, rows: Sequence[Row]) -> Tensor:
+    """[depth + 1, tokens, d] of rows under the whole adapter."""
+    found = dict(in_batches(host, [(name, row) for row in rows], layer_states))
+    return torch.cat([found[i] for i in range(len(rows))], dim=1)
 
 
 def _less(method: Method, removal: Removal) -> SlotMethod | WeightMethod:

@@ -12,27 +12,14 @@ from typing import Any
 
 from inlay import drawing
 from inlay.analysis.finding import Finding
-from inlay.analysis.runs import DataSet, data_sets, lr_of, method_of, option_of, without
+from inlay.analysis.runs import DataSet, best_of, data_sets, method_of, option_of
+from inlay.comparison.tradeoff import without
 from inlay.errors import RunError
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry
 from inlay.sweeps.values import shown
 
-COLUMNS = (
-    "data",
-    "method",
-    "",
-    "lr",
-    "settings",
-    "seeds",
-    "mean",
-    "std",
-    "low",
-    "high",
-    "chosen",
-    "parameters",
-    "test",
-)
+_COLUMNS = "data method OPTION lr settings seeds mean std low high chosen parameters test"
 _SETTING = ("method", "lr", "value")
 _TICKS = 9
 """Values that have a tick each."""
@@ -63,11 +50,10 @@ def metric_vs_option(rows: Sequence[Row], axis: Axis) -> Finding:
         value = shown(next(e.setting["value"] for e in found[few[0]]))
         raise RunError(f"all runs have {axis.options[0]}={value}: there is nothing to plot it against")
     lines = [line for one in sets for line in _rows(one.name, found[one.name])]
-    columns = tuple(axis.options[0] if name == "" else name for name in COLUMNS)
-    best = {one.name: found[one.name][0] for one in sets}
+    columns = tuple(_COLUMNS.replace("OPTION", axis.options[0]).split())
     summary: dict[str, Any] = {}
     for one in sets:
-        top = best[one.name]
+        top = found[one.name][0]
         at = f"{axis.options[0]}={shown(top.setting['value'])} lr={shown(top.setting['lr'])}"
         summary |= {f"{one.name}: best": f"{top.setting['method']} {at}", f"{one.name}: {one.metric}": top.mean}
     about = f"{' and '.join(f'{one.name} ({len(one.done)} runs)' for one in sets)}, on validation rows"
@@ -75,27 +61,18 @@ def metric_vs_option(rows: Sequence[Row], axis: Axis) -> Finding:
 
 
 def _entries(one: DataSet, axis: Axis) -> list[Entry]:
-    return one.entries(lambda row: _setting(row, one, axis))
+    def setting(row: Row) -> dict[str, Any] | None:
+        method = method_of(row)
+        name, value = option_of(method, axis.options) or ("", None)
+        if not value or value < 0:  # zero has no logarithm
+            return None
+        return {**one.setting(row), "method": without(method, [name]), "value": value}
 
-
-def _setting(row: Row, one: DataSet, axis: Axis) -> dict[str, Any] | None:
-    method = method_of(row)
-    option = option_of(method, axis.options)
-    if option is None or not option[1] or option[1] < 0:  # zero has no logarithm
-        return None
-    return {"method": without(method, option[0]), "value": option[1], "lr": lr_of(row), **one.others(row)}
-
-
-def chosen(entries: Sequence[Entry]) -> dict[tuple[str, float], Entry]:
-    """(method, value) -> the best setting there; entries come ranked."""
-    found: dict[tuple[str, float], Entry] = {}
-    for entry in entries:
-        found.setdefault((entry.setting["method"], entry.setting["value"]), entry)
-    return found
+    return one.entries(setting)
 
 
 def _rows(data: str, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
-    best = chosen(entries)
+    best = best_of(entries, "method", "value")
     order = sorted(entries, key=lambda e: (e.setting["method"], e.setting["value"], e.setting["lr"]))
     lines = []
     for entry in order:
@@ -121,27 +98,24 @@ def _draw(sets: Sequence[DataSet], found: dict[str, list[Entry]], axis: Axis) ->
         if len(values) <= _TICKS:
             panel.set_xticks(values, [_tick(v) for v in values])
             panel.minorticks_off()
-        panel.set_xlabel(axis.label + (" (numbers: the best learning rate)" if panel.texts else ""))
-        panel.set_ylabel(f"validation {one.metric}")
-        panel.set_title(one.name, fontsize=10)
+        rates = " (numbers: the best learning rate)" if panel.texts else ""
+        drawing.label(panel, axis.label + rates, f"validation {one.metric}", one.name)
         panel.margins(x=0.06, y=0.14)
-        drawing.plain(panel)
     if len(methods) > 1:
-        handles, labels = panels.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(methods)), frameon=False)
+        drawing.legend(figure, drawing.handles([panels.flat[0]]), min(3, len(methods)), size=10)
     return figure
 
 
 def _line(panel: Any, entries: Sequence[Entry], number: int, alone: bool) -> None:
     if not entries:
         return
-    colour = drawing.COLOURS[number % len(drawing.COLOURS)]
-    best = sorted(chosen(entries).values(), key=lambda e: e.setting["value"])
+    colour = drawing.colour(number)
+    best = sorted(best_of(entries, "value").values(), key=lambda e: e.setting["value"])
     rest = [e for e in entries if e not in best]
     panel.plot([e.setting["value"] for e in rest], [e.mean for e in rest], ".", color=colour, alpha=0.35)
     how = {"color": colour, "capsize": 3, "markersize": 5, "lw": 1.5, "label": entries[0].setting["method"]}
     x, y = [e.setting["value"] for e in best], [e.mean for e in best]
-    panel.errorbar(x, y, [e.std or 0.0 for e in best], fmt=drawing.MARKERS[number % 10] + "-", **how)
+    panel.errorbar(x, y, [e.std or 0.0 for e in best], fmt=drawing.marker(number) + "-", **how)
     if alone and len({e.setting["lr"] for e in entries}) > 1:
         for entry in best:
             at = (entry.setting["value"], entry.mean + (entry.std or 0.0))

@@ -20,19 +20,8 @@ from inlay.errors import RunError
 from inlay.sweeps.store import Row
 from inlay.sweeps.values import shown
 
-COLUMNS = (
-    "data",
-    "method",
-    "lr",
-    "runs",
-    "failed",
-    "low",
-    "first quartile",
-    "median",
-    "third quartile",
-    "high",
-    "split",
-)
+_FIVE = ("low", "first quartile", "median", "third quartile", "high")
+COLUMNS = ("data", "method", "lr", "runs", "failed", *_FIVE, "split")
 _REACH = 1.5
 _ALL = None
 """In the place of a learning rate."""
@@ -86,13 +75,8 @@ def robustness(rows: Sequence[Row]) -> Finding:
                 summary[f"{one.name}: {box.method}"] = (
                     f"median {median:.4f}, quartiles {first:.4f} to {third:.4f}{failed}"
                 )
-    about = ", ".join(f"{one.name}: {len(_ended(one))} runs, {split_of(one)} {one.metric}" for one in sets)
+    about = ", ".join(f"{one.name}: {len(_ended(one))} runs, {one.split} {one.metric}" for one in sets)
     return Finding("robustness", about, COLUMNS, lines, lambda: _draw(sets, boxes), summary)
-
-
-def split_of(one: DataSet) -> str:
-    """Where it is measured: on test rows if every run has been."""
-    return "test" if all(one.metric in row.metrics.get("test", {}) for row in one.done) else "validation"
 
 
 def _ended(one: DataSet) -> list[Row]:
@@ -100,7 +84,6 @@ def _ended(one: DataSet) -> list[Row]:
 
 
 def _boxes(one: DataSet) -> list[Box]:
-    split = split_of(one)
     ended = _ended(one)
     methods = list(dict.fromkeys(method_of(row).spec for row in ended))
     rates = sorted({lr_of(row) for row in ended})
@@ -110,17 +93,15 @@ def _boxes(one: DataSet) -> list[Box]:
         for lr in [*rates, _ALL]:
             here = [row for row in own if lr is _ALL or lr_of(row) == lr]
             done = [row for row in here if row.state == "done" and row.value is not None]
-            values = [row.metrics["test"][one.metric] if split == "test" else row.value for row in done]
             if here:
-                numbers = tuple(float(value) for value in values if value is not None)
-                found.append(Box(method, lr, numbers, len(here) - len(done)))
+                found.append(Box(method, lr, one.values(done), len(here) - len(done)))
     return found
 
 
 def _row(one: DataSet, box: Box) -> tuple[Any, ...]:
     five = (None,) * 5 if not box.values else (box.whiskers[0], *box.quartiles, box.whiskers[1])
     lr = "all" if box.lr is _ALL else box.lr
-    return (one.name, box.method, lr, len(box.values), box.failed, *five, split_of(one))
+    return (one.name, box.method, lr, len(box.values), box.failed, *five, one.split)
 
 
 def _draw(sets: Sequence[DataSet], boxes: dict[str, list[Box]]) -> Any:
@@ -139,17 +120,14 @@ def _draw(sets: Sequence[DataSet], boxes: dict[str, list[Box]]) -> Any:
         panel.set_xticks(range(len(rates)), ["all" if lr is _ALL else _rate(lr) for lr in rates])
         panel.axvline(len(rates) - 1.5, color="#999999", lw=0.8)
         panel.set_xlim(-0.6, len(rates) - 0.4)
-        panel.set_xlabel("learning rate")
-        panel.set_ylabel(f"{split_of(one)} {one.metric}")
-        panel.set_title(one.name, fontsize=10)
+        drawing.label(panel, "learning rate", f"{one.split} {one.metric}", one.name)
         panel.margins(y=0.12)  # room for the counts of failures
-        drawing.plain(panel)
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False)
+    drawing.legend(figure, handles, 3, size=10)
     return figure
 
 
 def _method(panel: Any, boxes: Sequence[Box], rates: Sequence[float | None], number: int, of: int) -> Any:
-    colour = drawing.COLOURS[number % len(drawing.COLOURS)]
+    colour = drawing.colour(number)
     wide = 0.8 / of
     aside = (number - (of - 1) / 2) * wide
     handle = None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from inlay.base.load import load_tokenizer
+from inlay.data.batch import Batch
 from inlay.data.columns import GOLD
 from inlay.engine.host import Host
-from inlay.engine.predict import limit_of
+from inlay.engine.predict import batch_of, budget, cut, limit_of
 from inlay.errors import DataError
 from inlay.tasks import Example, Row
+
+_T = TypeVar("_T")
 
 
 def rows_of(host: Host, name: str, examples: Sequence[Example], targets: bool = False) -> list[Row]:
@@ -32,6 +36,17 @@ def rows_of(host: Host, name: str, examples: Sequence[Example], targets: bool = 
     bare = [replace(e, target=None) if gold and not targets else e for e in examples]
     found = host.translator(name).rows(load_tokenizer(host.base), bare, limit_of(host, name))
     return [row for own in found for row in own]
+
+
+def in_batches(
+    host: Host,
+    asked: Sequence[tuple[str | None, Row]],
+    run: Callable[[Host, Batch, Sequence[str | None]], Sequence[_T]],
+) -> Iterator[tuple[int, _T]]:
+    """(number, what `run` gives) of every row under an adapter, all of them in mixed batches."""
+    for chunk in cut([len(row.ids) for _, row in asked], budget(host)):
+        batch = batch_of([asked[i][1] for i in chunk])
+        yield from zip(chunk.tolist(), run(host, batch, [asked[i][0] for i in chunk]), strict=True)
 
 
 def deciding(host: Host, name: str, asked: str | None) -> str:

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from inlay import drawing
 from inlay.analysis.finding import Finding
+from inlay.analysis.rows import in_batches
 from inlay.base.load import load_tokenizer
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of, budget, cut, limit_of
+from inlay.engine.predict import limit_of
 from inlay.engine.watch import layer_states
 from inlay.errors import DataError, RunError
 from inlay.tasks import Example, Row
@@ -120,15 +121,11 @@ def _draw_tokens(
 
 def _states(host: Host, models: Sequence[str | None], rows: Sequence[Row], chosen: Sequence[Sequence[int]]) -> Tensor:
     """[models, depth + 1, tokens, d] of the chosen tokens, on the CPU; all models in the same batches."""
-    each = [(model, row) for model in range(len(models)) for row in range(len(rows))]
-    found: list[list[Tensor]] = [[torch.empty(0)] * len(rows) for _ in models]
-    for chunk in cut([len(rows[row].ids) for _, row in each], budget(host)):
-        some = [each[i] for i in chunk]
-        batch = batch_of([rows[row] for _, row in some])
-        states = layer_states(host, batch, [models[model] for model, _ in some])
-        for (model, row), own in zip(some, states, strict=True):
-            found[model][row] = own[:, chosen[row]].float().cpu()
-    return torch.stack([torch.cat(own, dim=1) for own in found])
+    asked = [(model, row) for model in models for row in rows]
+    found = [torch.empty(0)] * len(asked)
+    for i, own in in_batches(host, asked, layer_states):
+        found[i] = own[:, chosen[i % len(rows)]].float().cpu()
+    return torch.stack([torch.cat(found[i : i + len(rows)], dim=1) for i in range(0, len(asked), len(rows))])
 
 
 def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:
@@ -140,17 +137,16 @@ def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:
         own = list(dict.fromkeys((model, other) for _, model, other, _ in rows))
         for model, other in own:
             line = [(layer, value) for layer, a, b, value in rows if (a, b) == (model, other)]
-            marker = drawing.MARKERS[number % len(drawing.MARKERS)]
-            how = {"color": drawing.COLOURS[number % len(drawing.COLOURS)], "lw": 1.5, "markersize": 4.5}
+            marker = drawing.marker(number)
+            how = {"color": drawing.colour(number), "lw": 1.5, "markersize": 4.5}
             label = f"{other} and base" if model == BASE else f"{model} and {other}"
             panel.plot(*zip(*line, strict=True), marker=marker, label=label, **how)
             number += 1
         layers = sorted({row[0] for row in rows})
         ticks = [layer for layer in layers if layer % (1 + (len(layers) - 1) // 13) == 0]
         panel.set_xticks(ticks, ["emb." if layer == 0 else str(layer) for layer in ticks])
-        panel.set_xlabel("after so many layers")
-        panel.set_title("against the base" if rows is sides[0] else "against each other", fontsize=10)
-        drawing.plain(panel)
+        against = "against the base" if rows is sides[0] else "against each other"
+        drawing.label(panel, "after so many layers", title=against)
         columns = 1 if len(own) < 4 else 2
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8, ncols=columns)
     panels[0, 0].set_ylabel("similarity (Pearson's r of cosines)")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inlay import config
 from inlay.bank.delta import Method, parse
 from inlay.errors import RunError
 from inlay.library.card_text import data_name
@@ -48,6 +47,21 @@ class DataSet:
         """A run's values of what is varied."""
         return {k: row.config.get(k, _default(k)) for k in self.varied}
 
+    def setting(self, row: Row) -> dict[str, Any]:
+        """All that a run was tried with."""
+        return {"method": method_of(row).spec, "lr": lr_of(row), **self.others(row)}
+
+    @property
+    def split(self) -> str:
+        """Where it is measured: on test rows if every run has been."""
+        return "test" if all(self.metric in row.metrics.get("test", {}) for row in self.done) else "validation"
+
+    def values(self, rows: Iterable[Row]) -> tuple[float, ...]:
+        """What finished runs have on those rows."""
+        on_test = self.split == "test"
+        found = (row.metrics["test"][self.metric] if on_test else row.value for row in rows)
+        return tuple(float(value) for value in found if value is not None)
+
     def entries(self, setting: Callable[[Row], Mapping[str, Any] | None]) -> list[Entry]:
         """What was tried, the best by validation first; rows without a setting are left out."""
         known = [replace(row, setting=dict(found)) for row in self.rows if (found := setting(row)) is not None]
@@ -72,6 +86,14 @@ def data_sets(rows: Iterable[Row]) -> list[DataSet]:
     found = [one for one in found if one.done]
     if not found:
         raise RunError("no run of this sweep has finished")
+    return found
+
+
+def best_of(entries: Iterable[Entry], *keys: str) -> dict[tuple[Any, ...], Entry]:
+    """Values of these keys -> the best setting that has them; entries come ranked."""
+    found: dict[tuple[Any, ...], Entry] = {}
+    for entry in entries:
+        found.setdefault(tuple(entry.setting[key] for key in keys), entry)
     return found
 
 
@@ -124,13 +146,6 @@ def by_train_size(sets: Iterable[DataSet]) -> list[DataSet]:
             )
             found += [own] if own.done else []
     return found
-
-
-def without(method: Method, option: str) -> str:
-    """A method's spec without one of its options: what different sizes of it have in common."""
-    name, options = config.split_spec(method.spec)
-    kept = ",".join(f"{k}={v}" for k, v in options.items() if k != option)
-    return f"{name}:{kept}" if kept else name
 
 
 def option_of(method: Method, names: Sequence[str]) -> tuple[str, Any] | None:

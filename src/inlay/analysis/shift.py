@@ -20,10 +20,10 @@ from inlay.analysis import texts
 from inlay.analysis.finding import Finding
 from inlay.analysis.norm_outputs import norm_outputs
 from inlay.analysis.pca import pca
+from inlay.analysis.rows import in_batches
 from inlay.base.load import load_tokenizer
 from inlay.engine.alpha import has_alpha
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of
 from inlay.errors import ArchError, DataError, RunError
 from inlay.tasks import Example
 
@@ -74,10 +74,7 @@ def shift(
 def _moved(host: Host, names: Sequence[str | None], seen: Sequence[texts.Text]) -> dict[str, tuple[Tensor, Tensor]]:
     """[tokens, d] before and after, special tokens left out, under every adapter; they share batches."""
     asked = [(name, text) for name in names for text in seen]
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-    for chunk in texts.batches(host, [text for _, text in asked]):
-        batch = batch_of([asked[i][1].row for i in chunk])
-        found |= zip(chunk, norm_outputs(host, batch, [asked[i][0] for i in chunk]), strict=True)
+    found = dict(in_batches(host, [(name, text.row) for name, text in asked], norm_outputs))
     moved: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     for i, (name, text) in enumerate(asked):
         for own, outputs in zip(moved.setdefault(name or BARE, ([], [])), found[i], strict=True):
@@ -154,15 +151,12 @@ def _draw(table: Sequence[Sequence[Any]], shares: dict[str, tuple[float, float]]
                 ([row[5] for row in own if row[4] == when], [row[6] for row in own if row[4] == when])
                 for when in ("before", "after")
             )
-            colour, marker = drawing.COLOURS[i % len(drawing.COLOURS)], drawing.MARKERS[i % len(drawing.MARKERS)]
+            colour, marker = drawing.colour(i), drawing.marker(i)
             panel.plot([x0, x1], [y0, y1], "-", color=colour, lw=0.5, alpha=0.25, zorder=1)
             look = {"s": 14, "marker": marker, "color": colour, "linewidths": 0}
             panel.scatter(x0, y0, alpha=0.35, label=f"{label}, before", zorder=2, **look)
             panel.scatter(x1, y1, label=f"{label}, after", zorder=3, **look)
-        panel.set_title(name, fontsize=10)
-        panel.set_xlabel(f"component 1 ({100 * first:.0f} % of variance)")
-        panel.set_ylabel(f"component 2 ({100 * second:.0f} %)")
-        drawing.plain(panel)
-    how = {"loc": "outside lower center", "ncols": 2 * columns, "frameon": False, "fontsize": 9}
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), **how)
+        ways = f"component 1 ({100 * first:.0f} % of variance)", f"component 2 ({100 * second:.0f} %)"
+        drawing.label(panel, *ways, name)
+    drawing.legend(figure, drawing.handles([panels[0, 0]]), 2 * columns)
     return figure

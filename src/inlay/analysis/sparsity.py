@@ -60,24 +60,21 @@ def _left(host: Host, name: str) -> list[tuple[int | str | None, int, int, float
 def _draw(rows: Sequence[Sequence[Any]]) -> Any:
     names, layers = list(dict.fromkeys(row[0] for row in rows)), list(dict.fromkeys(str(row[1]) for row in rows))
     bars = len(layers) * len(names)
-    figure, panels = drawing.sheet(width=max(3.6, 1.2 + 0.34 * bars), height=3.0)
-    panel, width = panels[0, 0], 0.8 / len(names)
+    figure, panel = drawing.single(width=max(3.6, 1.2 + 0.34 * bars), height=3.0)
+    width = 0.8 / len(names)
     for i, name in enumerate(names):
         own = [row for row in rows if row[0] == name]
         x = [layers.index(str(row[1])) + (i - (len(names) - 1) / 2) * width for row in own]
         share = [100 * row[2] / row[3] for row in own]
         total = 100 * sum(row[2] for row in own) / sum(row[3] for row in own)
-        colour = drawing.COLOURS[i % len(drawing.COLOURS)]
+        colour = drawing.colour(i)
         drawn = panel.bar(x, share, width * 0.92, color=colour, label=f"{name} ({total:.1f} % of all)")
         panel.bar_label(drawn, fmt="%.0f", fontsize=8 if bars <= 24 else 6, padding=1)
     panel.set_xticks(range(len(layers)), layers)
-    panel.set_xlabel("layer")
-    panel.set_ylabel(r"weights of $L_\alpha$ left (%)")
     panel.set_ylim(0, 108)  # room for numbers over full bars
     panel.set_yticks(range(0, 101, 20))
-    drawing.plain(panel)
+    drawing.label(panel, "layer", r"weights of $L_\alpha$ left (%)")
     panel.set_axisbelow(True)
     panel.grid(axis="x", visible=False)
-    how = {"loc": "outside lower center", "ncols": min(2, len(names)), "frameon": False, "fontsize": 9}
-    figure.legend(*panel.get_legend_handles_labels(), **how)
+    drawing.legend(figure, drawing.handles([panel]), min(2, len(names)))
     return figure

@@ -15,10 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
+from inlay.analysis.rows import in_batches
 from inlay.base.load import load_tokenizer
 from inlay.engine.alpha import alphas, has_alpha
 from inlay.engine.host import Host
-from inlay.engine.predict import batch_of, budget, cut, limit_of
+from inlay.engine.predict import limit_of
 from inlay.errors import AdapterError, BaseError, DataError
 from inlay.tasks import Example, Row
 from inlay.tasks.tagging import word_spans
@@ -63,18 +64,8 @@ def refuse_without_alpha(host: Host, names: Iterable[str]) -> None:
 
 def weights(host: Host, asked: Sequence[tuple[str, Text]]) -> list[Tensor]:
     """[layers, tokens] alpha of every text under an adapter that has it; adapters share batches."""
-    found: dict[int, Tensor] = {}
-    for chunk in batches(host, [text for _, text in asked]):
-        batch = batch_of([asked[i][1].row for i in chunk])
-        for i, alpha in zip(chunk, alphas(host, batch, [asked[i][0] for i in chunk]), strict=True):
-            assert alpha is not None
-            found[i] = alpha.float()
-    return [found[i] for i in range(len(asked))]
-
-
-def batches(host: Host, some: Sequence[Text]) -> list[list[int]]:
-    """Which texts run together."""
-    return [batch.tolist() for batch in cut([len(text.row.ids) for text in some], budget(host))]
+    found = dict(in_batches(host, [(name, text.row) for name, text in asked], alphas))
+    return [alpha.float() for i in range(len(asked)) if (alpha := found[i]) is not None]
 
 
 def _encoded(tokenizer: Any, limit: int, examples: Sequence[Example], paired: bool) -> list[Text]:

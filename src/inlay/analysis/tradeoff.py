@@ -11,11 +11,10 @@ from typing import Any
 
 from inlay import metrics
 from inlay.analysis.finding import Finding
-from inlay.analysis.robustness import split_of
-from inlay.analysis.runs import DataSet, data_sets, lr_of, method_of, option_of, without
+from inlay.analysis.runs import DataSet, best_of, data_sets, option_of
 from inlay.bank.delta import parse
 from inlay.comparison import tradeoff as picture
-from inlay.comparison.tradeoff import Point
+from inlay.comparison.tradeoff import Point, without
 from inlay.errors import RunError
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry
@@ -36,11 +35,11 @@ def tradeoff(rows: Sequence[Row]) -> Finding:
         raise RunError(
             "there is one method only; sweep several, as in --grid method=houlsby:size=8,houlsby:size=64,norms"
         )
-    split = "test" if all(split_of(one) == "test" for one in sets) else "validation"
+    split = "test" if all(one.split == "test" for one in sets) else "validation"
     values = {name: {m: _value(e, split) for m, e in own.items()} for name, own in best.items()}
     reference, baselines = _reference(values, lower == {True})
     points = [
-        Point(family_of(method), method, entry.parameters, name, values[name][method], baselines[name])
+        Point(without(parse(method), SIZES), method, entry.parameters, name, values[name][method], baselines[name])
         for name, own in best.items()
         for method, entry in own.items()
     ]
@@ -59,23 +58,9 @@ def tradeoff(rows: Sequence[Row]) -> Finding:
     return Finding("tradeoff", about, COLUMNS, lines, lambda: picture.draw(points, **how), summary)
 
 
-def family_of(spec: str) -> str:
-    """What a method is called without its size."""
-    method = parse(spec)
-    option = option_of(method, SIZES)
-    return spec if option is None else without(method, option[0])
-
-
 def _best(one: DataSet) -> dict[str, Entry]:
     """method -> its best setting, by validation."""
-
-    def setting(row: Row) -> dict[str, Any]:
-        return {"method": method_of(row).spec, "lr": lr_of(row), **one.others(row)}
-
-    found: dict[str, Entry] = {}
-    for entry in one.entries(setting):
-        found.setdefault(entry.setting["method"], entry)
-    return found
+    return {method: entry for (method,), entry in best_of(one.entries(one.setting), "method").items()}
 
 
 def _value(entry: Entry, split: str) -> float:

@@ -13,8 +13,7 @@ from typing import Any
 
 from inlay import drawing
 from inlay.analysis.finding import Finding
-from inlay.analysis.robustness import split_of
-from inlay.analysis.runs import DataSet, data_sets, lr_of, method_of, rows_told, size_of, size_order
+from inlay.analysis.runs import DataSet, data_sets, method_of, rows_told, size_of, size_order
 from inlay.errors import RunError
 from inlay.sweeps.store import Row
 from inlay.sweeps.values import shown
@@ -59,27 +58,20 @@ def train_size(rows: Sequence[Row]) -> Finding:
         for method in _methods(found[one.name]):
             own = [point for point in found[one.name] if point.method == method]
             summary[f"{one.name}: {method}"] = ", ".join(f"{point.mean:.4f} ({point.size})" for point in own)
-    about = ", ".join(f"{one.name}: {len(one.done)} runs, {split_of(one)} {one.metric}" for one in sets)
+    about = ", ".join(f"{one.name}: {len(one.done)} runs, {one.split} {one.metric}" for one in sets)
     return Finding("train-size", about, COLUMNS, lines, lambda: _draw(sets, found), summary)
 
 
 def _points(one: DataSet) -> list[Point]:
     """By method, and by the number of rows."""
 
-    def setting(row: Row) -> dict[str, Any]:
-        others = {key: value for key, value in one.others(row).items() if key != "train_size"}
-        return {"method": method_of(row).spec, "train_size": size_of(row), "lr": lr_of(row), **others}
-
     best: dict[tuple[str, str], Point] = {}
-    split = split_of(one)
     order: dict[str, tuple[int, float]] = {}
-    for entry in one.entries(setting):  # the best first
+    for entry in one.entries(lambda row: one.setting(row) | {"train_size": size_of(row)}):  # the best first
         method, size = entry.setting["method"], rows_told(entry.setting["train_size"])
         order[size] = size_order(entry.setting["train_size"])
         more = " ".join(f"{k}={shown(v, k)}" for k, v in entry.setting.items() if k not in ("method", "train_size"))
-        values = (row.metrics["test"][one.metric] if split == "test" else row.value for row in entry.runs)
-        point = Point(method, size, more, tuple(float(value) for value in values if value is not None))
-        best.setdefault((method, size), point)
+        best.setdefault((method, size), Point(method, size, more, one.values(entry.runs)))
     methods = list(dict.fromkeys(method_of(row).spec for row in one.rows))
     return sorted(best.values(), key=lambda point: (methods.index(point.method), order[point.size]))
 
@@ -90,7 +82,7 @@ def _methods(points: Sequence[Point]) -> list[str]:
 
 def _row(one: DataSet, point: Point) -> tuple[Any, ...]:
     told = (len(point.values), point.mean, point.std, min(point.values), max(point.values))
-    return (one.name, point.method, point.size, point.setting, *told, split_of(one))
+    return (one.name, point.method, point.size, point.setting, *told, one.split)
 
 
 def _draw(sets: Sequence[DataSet], found: Mapping[str, Sequence[Point]]) -> Any:
@@ -104,15 +96,12 @@ def _draw(sets: Sequence[DataSet], found: Mapping[str, Sequence[Point]]) -> Any:
             own = [point for point in found[one.name] if point.method == method]
             if not own:
                 continue
-            x, colour = [labels.index(point.size) for point in own], drawing.COLOURS[i % len(drawing.COLOURS)]
+            x, colour = [labels.index(point.size) for point in own], drawing.colour(i)
             low, high = ([point.mean + sign * point.std for point in own] for sign in (-1, 1))
             panel.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
-            how = {"marker": drawing.MARKERS[i % 10], "markersize": 5, "lw": 1.5, "color": colour}
+            how = {"marker": drawing.marker(i), "markersize": 5, "lw": 1.5, "color": colour}
             (handles[method],) = panel.plot(x, [point.mean for point in own], **how)
         panel.set_xticks(range(len(labels)), labels)
-        panel.set_xlabel("training rows")
-        panel.set_ylabel(f"{split_of(one)} {one.metric}")
-        panel.set_title(one.name, fontsize=10)
-        drawing.plain(panel)
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False)
+        drawing.label(panel, "training rows", f"{one.split} {one.metric}", one.name)
+    drawing.legend(figure, handles, 2, size=10)
     return figure

@@ -23,6 +23,7 @@ from inlay.analysis import texts
 from inlay.analysis.finding import Finding
 from inlay.engine.host import Host
 from inlay.errors import DataError, RunError
+from inlay.library.card_text import shortened
 from inlay.tasks import Example
 
 Layers = Literal["all", "lower", "upper", "each"]
@@ -163,7 +164,7 @@ def _cloud(own: Weights, seed: int, font: str | Path | None) -> Any:
     except ImportError:
         raise RunError("a cloud of words needs wordcloud: pip install 'inlay[plots]'") from None
     usual = Path(drawing.plotting("matplotlib").get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
-    own = {_short(word): found for word, found in own.items()}
+    own = {shortened(word, _LONGEST): found for word, found in own.items()}
     colour, sizes = {word: _SIGNS[_sign(weight)][1] for word, (weight, _) in own.items()}, _sizes(own)
     how = {"background_color": "white", "scale": 2, "margin": 6, "prefer_horizontal": 1.0, "relative_scaling": 1.0}
     how |= {"max_words": len(own), "max_font_size": _largest(sizes), "min_font_size": 3, "random_state": seed}
@@ -188,10 +189,6 @@ def _largest(sizes: Mapping[str, float]) -> int:
     area = sum(_WIDE * len(word) * size**2 for word, size in sizes.items())
     widest = max(_WIDE * len(word) * size for word, size in sizes.items())
     return int(min((_FULL * width * height / area) ** 0.5, 0.95 * width / widest, 0.35 * height))
-
-
-def _short(word: str) -> str:
-    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
 def _sign(weight: float) -> int:

@@ -89,11 +89,11 @@ def room_for(question: Question, sites: Sites, figures: Figures) -> int:
     return int(_ROOM * (question.memory or figures.memory)) - sites.size * width - batch
 
 
-def side_by_side(question: Question, sites: Sites, figures: Figures, method: Method) -> tuple[int, int]:
+def side_by_side(question: Question, sites: Sites, figures: Figures) -> tuple[int, int]:
     """How many runs train at once, and the bytes of one: what the training loop would estimate."""
     width = _WIDTH[figures.device]
     free = (question.memory or figures.memory) - sites.size * width
-    need = run_bytes(sites, method, STEP_ROWS, _LONG * question.tokens, width)
+    need = run_bytes(sites, question.method, STEP_ROWS, _LONG * question.tokens, width)
     return max(0, slots_in(free, need, figures.device, question.tasks)), need
 
 
@@ -111,7 +111,7 @@ def _serving(question: Question, sites: Sites, sizes: Sizes, figures: Figures) -
 
 
 def _training(question: Question, sites: Sites, figures: Figures) -> dict[str, Any]:
-    runs, need = side_by_side(question, sites, figures, question.method)
+    runs, need = side_by_side(question, sites, figures)
     alone = isinstance(question.method, WeightMethod)
     speed = figures.finetuning() if alone else figures.training(max(1, runs))
     return {"side_by_side": runs, "bytes_per_run": need, **_hours(question, _scaled(speed, sites, figures))}
@@ -165,7 +165,7 @@ def _would_fit(question: Question, sites: Sites, figures: Figures, serving: Mapp
     found = []
     total = question.memory or figures.memory
     room = room_for(question, sites, figures)
-    _, need = side_by_side(question, sites, figures, question.method)
+    _, need = side_by_side(question, sites, figures)
     if serving["resident"] < question.tasks:
         if serving["resident"]:
             found.append(

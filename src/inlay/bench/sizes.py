@@ -7,6 +7,7 @@ as they are written: tensors at their true sizes, a header that names each, and 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,15 +43,7 @@ class Sizes:
 
     def most(self, room: int) -> int:
         """How many fit into so much memory."""
-        if self.bank(1) > room:
-            return 0
-        low, high = 1, 2
-        while self.bank(high) <= room:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.bank(middle) <= room else (low, middle)
-        return low
+        return bisect_right(range(1, 1 << 40), room, key=self.bank)
 
 
 def capacity(adapters: int) -> int:

@@ -150,7 +150,8 @@ class _Scene:
         self.states = self._reference()
         if s.work == "train":
             self.host.unload("t0")
-            return [self._trained(OURS, self.host, s.method), self._trained(BARE, self._another(), BARE_METHOD)]
+            another = host_on(self.folder, s.device)
+            return [self._trained(OURS, self.host, s.method), self._trained(BARE, another, BARE_METHOD)]
         batches = [Batch.of(some) for some in _cut(self.rows, s.rows)]
         none = [None] * s.rows
         ours: Callable[..., object] = self.host.logits if s.work == "serve" else self.host.hidden
@@ -217,9 +218,6 @@ class _Scene:
         if not worst <= allowed:
             raise PeerError(f"gives other hidden states: they differ by {worst:.2g}, and {allowed:.2g} is allowed")
         return worst
-
-    def _another(self) -> Host:
-        return host_on(self.folder, self.settings.device)
 
     def _trained(self, name: str, host: Host, method: str) -> Party:
         s = self.settings

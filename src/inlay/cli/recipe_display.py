@@ -175,11 +175,11 @@ def _chosen(line: Line) -> str:
 
 def _trained(line: Line) -> str:
     """Parameters in the paper's unit."""
-    from inlay.comparison.exports import share
+    from inlay.library.card_text import percent
 
     paper = line.row.trained or _NONE
     if paper.endswith("%"):
-        return f"{paper} | {_NONE if line.share is None else share(line.share).replace(' ', '')}"
+        return f"{paper} | {_NONE if line.share is None else percent(line.share).replace(' ', '')}"
     return f"{paper} | {_NONE if line.parameters is None else f'{line.parameters:,}'}"
 
 

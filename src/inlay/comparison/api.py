@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import closing
 
 from inlay.comparison.baselines import TRIALS
 from inlay.comparison.plan import METHODS, Plan, read_parts
@@ -60,9 +59,6 @@ def compare(
     if problems:
         raise RunError("; ".join(problems))
     parts = read_parts(host, [runs] if isinstance(runs, Run) else runs, plan, cluster)
-    opened = Store(store)
-    runner = ComparisonRunner(host, parts, plan, check_name(name), opened, slots, callbacks, save_every, cluster)
-    if store is None:  # in memory: the result still needs it
-        return runner.run()
-    with closing(opened):
-        return runner.run()
+    named = check_name(name)
+    with Store(store) as opened:
+        return ComparisonRunner(host, parts, plan, named, opened, slots, callbacks, save_every, cluster).run()

@@ -45,7 +45,7 @@ def missing(name: str, data: Prepared) -> str:
     if name == TFIDF:
         if data.task.kind not in linear.KINDS:
             return f"{data.task.name} has no TF-IDF baseline: its answers are not about a text as a whole"
-    elif data.task.kind not in _COMMONEST:
+    elif data.task.kind not in ("classification", "multilabel", "regression", "tagging"):
         return f"{data.task.name} has no commonest answer"
     return ""
 
@@ -75,7 +75,19 @@ def measure(data: Prepared, answer: Answering) -> dict[str, dict[str, float]]:
 
 def commonest(task: Task, seen: Sequence[Example], labels: Sequence[str]) -> Answering:
     """The same answer for everything: what is most frequent in the examples seen, of numbers the mean."""
-    return _COMMONEST[task.kind](seen, labels)
+    targets = [e.target for e in seen]
+    if task.kind == "tagging":
+        tag = _most([tag for tags in targets for tag in tags], labels)
+        return lambda examples: [{"tags": [tag] * len(e.words)} for e in examples]
+    given: Answer
+    if task.kind == "classification":
+        given = {"label": _most(targets, labels)}
+    elif task.kind == "multilabel":  # the labels that most rows have: often there is no such label
+        counts = Counter(label for own in targets for label in own)
+        given = {"label": [label for label in labels if 2 * counts[label] > len(seen)]}
+    else:
+        given = {"value": sum(targets) / len(targets)}
+    return lambda examples: [dict(given) for _ in examples]
 
 
 def majority(
@@ -97,36 +109,6 @@ def label_of(answer: Answer) -> str | list[str]:
 def in_words(given: str | Sequence[str]) -> str:
     """`always 'spam'`, `always late, refund` or `always no label`."""
     return f"always {given!r}" if isinstance(given, str) else f"always {', '.join(given) or 'no label'}"
-
-
-def _class(seen: Sequence[Example], labels: Sequence[str]) -> Answering:
-    label = _most([e.target for e in seen], labels)
-    return lambda examples: [{"label": label} for _ in examples]
-
-
-def _labels(seen: Sequence[Example], labels: Sequence[str]) -> Answering:
-    """The labels that most rows have: often there is no such label."""
-    counts = Counter(label for e in seen for label in e.target)
-    given = [label for label in labels if 2 * counts[label] > len(seen)]
-    return lambda examples: [{"label": given} for _ in examples]
-
-
-def _mean(seen: Sequence[Example], labels: Sequence[str]) -> Answering:
-    mean = sum(e.target for e in seen) / len(seen)
-    return lambda examples: [{"value": mean} for _ in examples]
-
-
-def _tag(seen: Sequence[Example], labels: Sequence[str]) -> Answering:
-    tag = _most([tag for e in seen for tag in e.target], labels)
-    return lambda examples: [{"tags": [tag] * len(e.words)} for e in examples]
-
-
-_COMMONEST: dict[str, Callable[[Sequence[Example], Sequence[str]], Answering]] = {
-    "classification": _class,
-    "multilabel": _labels,
-    "regression": _mean,
-    "tagging": _tag,
-}
 
 
 def _most(targets: Sequence[str], labels: Sequence[str]) -> str:

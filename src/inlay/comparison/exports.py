@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,9 @@ from inlay import drawing
 from inlay.comparison.baselines import TFIDF
 from inlay.comparison.tradeoff import Point, draw
 from inlay.errors import RunError
+from inlay.library.card_text import percent
 from inlay.metrics import LOWER_IS_BETTER
-from inlay.sweeps.exports import html_cells, latex_table, opened, shown_exactly, write_text
+from inlay.sweeps.exports import html_cells, latex_table, shown_exactly, write_rows, write_text
 
 if TYPE_CHECKING:
     from inlay.comparison.table import Comparison, Line
@@ -21,9 +21,9 @@ COST = ("parameters", "of base", "size", "seconds")
 """Columns beside the total, whose name says for how many tasks."""
 
 
-def header(found: Comparison) -> list[str]:
+def header(found: Comparison, between: str = "\n") -> list[str]:
     """The columns of the table; those of datasets name what is measured on which rows."""
-    names = [f"{dataset.name}\n{dataset.metric}\n{dataset.split}" for dataset in found.datasets]
+    names = [between.join((dataset.name, dataset.metric, dataset.split)) for dataset in found.datasets]
     average = ["average"] if len(names) > 1 else []
     parameters, share, size, seconds = COST
     return ["method", parameters, share, total_name(found), size, seconds, *names, *average, "against the best"]
@@ -39,7 +39,7 @@ def cells(found: Comparison, line: Line) -> list[str]:
     cost = ["", "", "", "", f"{line.seconds:.1f}"]
     if not line.is_baseline:
         size = "" if line.bytes is None else sized(line.bytes)
-        cost = [f"{line.parameters:,}", share(line.share), f"{times(line.total or 0.0)}x", size, cost[-1]]
+        cost = [f"{line.parameters:,}", percent(line.share), f"{times(line.total or 0.0)}x", size, cost[-1]]
     values = []
     for dataset in found.datasets:
         cell = line.cells.get(dataset.name)
@@ -61,11 +61,6 @@ def spread(mean: float, std: float | None, metric: str) -> str:
     return f"{scale * mean:.{digits}f}" + ("" if std is None else f" ± {scale * std:.{digits}f}")
 
 
-def share(value: float) -> str:
-    """A share of the base."""
-    return "< 0.01 %" if 0 < value < 0.00005 else f"{100 * value:.2f} %"
-
-
 def times(value: float) -> str:
     """So many bases: `1.3`, and more digits where the first two are 1.0."""
     return f"{value:.3f}" if value < 1.05 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
@@ -82,53 +77,45 @@ def sized(count: int) -> str:
 
 
 def write_csv(found: Comparison, path: str | os.PathLike[str]) -> None:
-    """One line for every method, dataset and seed, in the settings that were chosen."""
+    """A CSV file: a line for every method, dataset and seed, in the settings that were chosen."""
     methods = [line for line in found.lines if not line.is_baseline]
     keys = list(dict.fromkeys(key for line in methods for cell in line.cells.values() for key in cell.setting))
     columns = ["method", "baseline", "dataset", "split", "metric", "seed", "value", "mean", "validation mean", *keys]
     columns += ["parameters", "share of base", f"total for {total_name(found)}", "bytes", "seconds", "p", "verdict"]
-    with opened(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        for line in found.lines:
-            writer.writerows(_csv_lines(found, line, keys))
+    write_rows(path, [columns, *(row for line in found.lines for row in _csv_lines(found, line, keys))])
 
 
 def _csv_lines(found: Comparison, line: Line, keys: Sequence[str]) -> list[list[Any]]:
     made = []
     for dataset in found.datasets:
         cell = line.cells.get(dataset.name)
-        for seed, value in cell.values.items() if cell is not None else ():
-            assert cell is not None
+        if cell is None:
+            continue
+        for seed, value in cell.values.items():
             what = [line.method, int(line.is_baseline), dataset.name, dataset.split, dataset.metric, seed, value]
             setting = [shown_exactly(cell.setting[key], key) if key in cell.setting else "" for key in keys]
-            cost = ["", ""] if line.is_baseline else [cell.parameters, cell.share]
-            total, size, p = ("" if one is None else one for one in (line.total, cell.bytes, line.p))
-            row = [*what, cell.mean, cell.validation, *setting, *cost, total, size, round(cell.seconds, 3), p]
-            made.append([*row, line.verdict])
+            own = [None, None] if line.is_baseline else [cell.parameters, cell.share]
+            cost = [*own, line.total, cell.bytes, round(cell.seconds, 3), line.p, line.verdict]
+            made.append([*what, cell.mean, cell.validation, *setting, *cost])
     return made
 
 
 def write_latex(found: Comparison, path: str | os.PathLike[str]) -> None:
-    """A tabular in the style of booktabs; the best in bold."""
-    columns = [column.replace("\n", ", ") for column in header(found)]
+    """The table as a tabular in the style of booktabs; the best in bold."""
     lines, bold = [cells(found, line) for line in found.lines], [line.is_best for line in found.lines]
-    write_text(path, latex_table(columns, lines, bold, [*COST, total_name(found)]))
+    write_text(path, latex_table(header(found, ", "), lines, bold, [*COST, total_name(found)]))
 
 
 def html_table(found: Comparison) -> str:
     """For notebooks."""
-    columns = [column.replace("\n", ", ") for column in header(found)]
-    return html_cells(found.name, columns, [cells(found, line) for line in found.lines])
+    return html_cells(found.name, header(found, ", "), [cells(found, line) for line in found.lines])
 
 
 def write_plot(found: Comparison, path: str | os.PathLike[str]) -> None:
     """Quality against trained parameters, in the format that the file's ending names."""
     made, reference = points(found)
-    metrics = {dataset.metric for dataset in found.datasets}
-    name = metrics.pop() if len(metrics) == 1 else "score"
     title = ", ".join(dataset.name for dataset in found.datasets) if len(found.datasets) <= 4 else ""
-    drawing.write(draw(made, metric=name, reference=reference, title=title), path)
+    drawing.write(draw(made, metric=found.metric, reference=reference, title=title), path)
 
 
 def points(found: Comparison) -> tuple[list[Point], str]:

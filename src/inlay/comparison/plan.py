@@ -6,9 +6,8 @@ Terms are equal: the same rows, steps and seeds, and as many settings tried of e
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from inlay.comparison import linear
 from inlay.comparison.baselines import TRIALS
@@ -19,7 +18,8 @@ from inlay.metrics import LOWER_IS_BETTER
 from inlay.runs.prepare import Prepared, prepare
 from inlay.runs.run import Run, data_name
 from inlay.sweeps.api import Plan as SweepPlan
-from inlay.sweeps.grid import Grid, Space
+from inlay.sweeps.api import not_counts
+from inlay.sweeps.grid import Grid, Space, refused
 from inlay.sweeps.ray import Cluster
 from inlay.sweeps.search import optuna
 from inlay.sweeps.trial import Trial, Trials
@@ -46,12 +46,9 @@ class Plan:
     def problems(self) -> list[str]:
         """What is wrong with it, apart from what a grid's reader says."""
         found = [] if "method" not in self.grid else ["method is not a key of this grid; list methods (--methods)"]
-        for key in ("tasks", "trials"):
-            value = getattr(self, key)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                found.append(f"{key}={value} is not valid: expected 1 or more")
+        found += not_counts(tasks=self.tasks, trials=self.trials)
         if self.baselines:
-            found += [problem for check in (lambda: linear.sklearn("pipeline"), optuna) for problem in _refused(check)]
+            found += [*refused(linear.sklearn, "pipeline"), *refused(optuna)]
         return found
 
     def space(self, run: Run) -> tuple[Space, list[str]]:
@@ -152,11 +149,3 @@ def _clashes(parts: Sequence[Part]) -> list[str]:
         told = ", ".join(f"{part.about.name}: {part.about.metric}" for part in parts)
         found.append(f"these metrics have no common average ({told}); compare such datasets one by one")
     return found
-
-
-def _refused(check: Callable[[], Any]) -> list[str]:
-    try:
-        check()
-    except InlayError as error:
-        return [str(error)]
-    return []

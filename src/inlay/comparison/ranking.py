@@ -13,6 +13,7 @@ from dataclasses import replace
 from inlay.comparison import significance
 from inlay.comparison.table import Dataset, Line
 from inlay.metrics import LOWER_IS_BETTER
+from inlay.sweeps.exports import sample_std
 
 
 def total_parameters(share: float, tasks: int, replaces: bool = False) -> float:
@@ -54,7 +55,7 @@ def _average(line: Line, names: Sequence[str]) -> tuple[float | None, float | No
         return None, None
     seeds = set.intersection(*(set(cell.values) for cell in cells))
     of_seed = [statistics.fmean(cell.values[seed] for cell in cells) for seed in sorted(seeds)]
-    return statistics.fmean(cell.mean for cell in cells), statistics.stdev(of_seed) if len(of_seed) > 1 else None
+    return statistics.fmean(cell.mean for cell in cells), sample_std(of_seed)
 
 
 def _differences(line: Line, best: Line) -> list[float]:

@@ -21,8 +21,7 @@ from inlay.comparison.tradeoff import family
 from inlay.engine.host import Host
 from inlay.errors import InlayError
 from inlay.methods.finetune import Finetune
-from inlay.sweeps.local import Local
-from inlay.sweeps.ray import Cluster, Ray
+from inlay.sweeps.ray import Cluster, make_engine
 from inlay.sweeps.store import Row, Store
 from inlay.sweeps.table import Entry, rank
 from inlay.sweeps.trial import Trial
@@ -49,11 +48,7 @@ class ComparisonRunner:
         for trial in (trial for part in parts for trial in part.trials):
             own.setdefault(trial.id, trial)  # what two parts have is run once, and called as in the first
         self.trials = list(own.values())
-        self.engine: Local | Ray
-        if cluster is None:
-            self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
-        else:
-            self.engine = Ray(host, store, cluster, slots=slots, callbacks=callbacks)
+        self.engine = make_engine(host, store, cluster, slots, callbacks, save_every)
         self.notes: list[str] = []
         self.scores: dict[tuple[str, str], dict[int, baselines.Score]] = {}
         """(baseline, dataset) -> seed -> score."""
@@ -75,9 +70,7 @@ class ComparisonRunner:
 
     def rows(self) -> list[Row]:
         """All runs, in the order of datasets and methods."""
-        own = {trial.id: trial for trial in self.trials}
-        rows = [replace(r, label=own[r.id].label, setting=own[r.id].setting) for r in self.store.rows(own)]
-        return [replace(row, position=i) for i, row in enumerate(rows)]
+        return self.store.rows_of(self.trials)
 
     def run(self) -> Comparison:
         """Baselines first, which are quick; then every run that has not been run."""

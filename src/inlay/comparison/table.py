@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from inlay.comparison import significance
+from inlay.comparison.exports import html_table, write_csv, write_latex, write_plot
 from inlay.library.adapter import Adapter
+from inlay.sweeps.exports import sample_std
 from inlay.sweeps.store import Row
 
 
@@ -59,7 +60,7 @@ class Cell:
     @property
     def std(self) -> float | None:
         """Of the sample; None for a single seed."""
-        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
+        return sample_std([*self.values.values()])
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -184,25 +185,7 @@ class Comparison:
             "store": None if self.store is None else str(self.store),
         }
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """A line for every method, dataset and seed, in the settings that were chosen."""
-        from inlay.comparison.exports import write_csv
-
-        write_csv(self, path)
-
-    def to_latex(self, path: str | os.PathLike[str]) -> None:
-        """The table, for booktabs."""
-        from inlay.comparison.exports import write_latex
-
-        write_latex(self, path)
-
-    def plot(self, path: str | os.PathLike[str]) -> None:
-        """Quality against trained parameters."""
-        from inlay.comparison.exports import write_plot
-
-        write_plot(self, path)
-
-    def _repr_html_(self) -> str:
-        from inlay.comparison.exports import html_table
-
-        return html_table(self)
+    to_csv = write_csv
+    to_latex = write_latex
+    plot = write_plot
+    _repr_html_ = html_table

@@ -9,11 +9,11 @@ trained parameters (a baseline) is a dashed line across.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from inlay import config, drawing
-from inlay.bank.delta import parse
+from inlay.bank.delta import Method, parse
 from inlay.errors import RunError
 from inlay.metrics import LOWER_IS_BETTER
 
@@ -53,8 +53,13 @@ class Place(NamedTuple):
 
 def family(spec: str) -> str:
     """A spec without what says how large it is: `houlsby:size=8,where=ffn` -> `houlsby:where=ffn`."""
-    name, options = config.split_spec(parse(spec).spec)
-    rest = ",".join(f"{key}={value}" for key, value in options.items() if key not in SIZES)
+    return without(parse(spec), SIZES)
+
+
+def without(method: Method, options: Collection[str]) -> str:
+    """A method's spec without some of its options: what different sizes of it have in common."""
+    name, have = config.split_spec(method.spec)
+    rest = ",".join(f"{key}={value}" for key, value in have.items() if key not in options)
     return f"{name}:{rest}" if rest else name
 
 
@@ -81,8 +86,7 @@ def draw(
     families = places(points)
     if not families:
         raise RunError("there is nothing to plot: no method has a value")
-    figure, axes = drawing.sheet(width=6.0, height=4.2)
-    panel = axes[0, 0]
+    figure, panel = drawing.single(width=6.0, height=4.2)
     scale = 1.0 if metric in LOWER_IS_BETTER else 100.0
     is_band = max(place.datasets for own in families.values() for place in own) > 1
     trained = {name: own for name, own in families.items() if own[0].parameters is not None}
@@ -96,20 +100,15 @@ def draw(
     if trained:
         panel.set_xscale("log")
     unit = " (points)" if scale != 1 else ""
-    panel.set_xlabel("trained parameters per task")
-    panel.set_ylabel(f"{metric}\nrelative to {reference}{unit}")
-    if title:
-        panel.set_title(title, fontsize=10)
-    drawing.plain(panel)
-    shown = dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
+    drawing.label(panel, "trained parameters per task", f"{metric}\nrelative to {reference}{unit}", title)
+    shown = drawing.handles([panel])
     names = [own[0].method if len(own) == 1 else name for name, own in (trained | families).items()]
-    how = {"loc": "outside lower center", "ncols": min(4, len(names)), "frameon": False, "fontsize": 9}
-    figure.legend([shown[name] for name in names], names, **how)
+    drawing.legend(figure, {name: shown[name] for name in names}, min(4, len(names)))
     return figure
 
 
 def _family(panel: Any, i: int, name: str, own: Sequence[Place], scale: float, is_band: bool) -> None:
-    colour, marker = drawing.COLOURS[i % len(drawing.COLOURS)], drawing.MARKERS[i % len(drawing.MARKERS)]
+    colour, marker = drawing.colour(i), drawing.marker(i)
     x = [max(1.0, place.parameters or 1.0) for place in own]  # a method without any has no logarithm
     low, middle, high = ([scale * getattr(place, name) for place in own] for name in ("low", "middle", "high"))
     if len(own) == 1:

@@ -13,6 +13,7 @@ file are written, because `load_adapter` wants the `.bin` unless it is told to `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from inlay.base.load import Base
 from inlay.errors import AdapterError
 from inlay.interop import lowrank
 from inlay.interop.bottlenecks import PLACES, from_inlay, to_inlay
-from inlay.interop.exchange import assemble, open_adapter
+from inlay.interop.exchange import assemble, imported, model_prefix, open_adapter
 from inlay.interop.files import (
+    CONFIG,
     Keys,
     as_json,
     as_safetensors,
@@ -41,7 +43,7 @@ from inlay.library.adapter import Adapter
 from inlay.methods.houlsby import Houlsby
 from inlay.methods.lora import Lora
 
-CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter.safetensors", "pytorch_adapter.bin"
+WEIGHTS, PICKLED = "adapter.safetensors", "pytorch_adapter.bin"
 HEAD_CONFIG, HEAD, PICKLED_HEAD = "head_config.json", "model_head.safetensors", "pytorch_model_head.bin"
 FUSION_CONFIG = "adapter_fusion_config.json"
 VERSION = "adapters.1.3.0"
@@ -58,13 +60,8 @@ _LORA_REFUSED = {
     "vera_d": "VeRA shares random matrices between layers",
     "vera_b": "VeRA shares random matrices between layers",
 }
-_OLD_NAMES = {
-    "attention_text_task_adapters": "adapters",
-    "attention_text_lang_adapters": "adapters",
-    "layer_text_task_adapters": "adapters",
-    "layer_text_lang_adapters": "adapters",
-}
-"""Names in files of the library's first years."""
+_OLD_NAME = re.compile(r"\.(attention|layer)_text_(task|lang)_adapters(?=\.)")
+"""What files of the library's first years call `.adapters`."""
 
 
 def recognises(folder: Path) -> bool:
@@ -80,20 +77,20 @@ def read(folder: Path, base: Base) -> Adapter:
         raise AdapterError(f"{folder} holds an AdapterFusion, which mixes several adapters; Inlay has none")
     config = read_json(folder / CONFIG)
     name, options = _checked(config, base, folder / CONFIG)
-    tensors = {_renamed(key): t for key, t in read_tensors(folder, WEIGHTS, PICKLED).items()}
-    keys = Keys(folder, _without(f"{_prefix(base)}.", tensors), base.name)
+    stored = read_tensors(folder, WEIGHTS, PICKLED)
+    prefix = f"{model_prefix(base)}."
+    tensors = {_OLD_NAME.sub(".adapters", key).removeprefix(prefix): tensor for key, tensor in stored.items()}
+    keys = Keys(folder, tensors, base.name)
     if options.get("architecture") == "lora":
         spec, found = lowrank.to_inlay(_lora_changes(keys, name, options, config, base), base.sites)
     else:
-        old = "version" not in config
-        spec, found = to_inlay(keys, name, options, old, base)
+        spec, found = to_inlay(keys, name, options, "version" not in config, base)
     keys.finish()
     head = None
     if any((folder / file).exists() for file in (HEAD_CONFIG, HEAD, PICKLED_HEAD)):
         head_tensors = read_tensors(folder, HEAD, PICKLED_HEAD)
         head = read_flex_head(Keys(folder, head_tensors, base.name), read_json(folder / HEAD_CONFIG), base)
-    about = {"imported": {"from": "adapters", "version": str(config.get("version") or "")}}
-    about["imported"]["base"] = str(config.get("model_name") or "")
+    about = imported("adapters", config.get("version"), config.get("model_name"))
     return assemble(base, spec, found, head, plain_name(name, folder.resolve().name), about)
 
 
@@ -119,11 +116,11 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
         "name": name,
         "version": VERSION,
     }
-    stored = opened.stored({f"{_prefix(base)}.{key}": tensor for key, tensor in tensors.items()})
+    stored = opened.stored({f"{model_prefix(base)}.{key}": tensor for key, tensor in tensors.items()})
     files = {CONFIG: as_json({"config": options, **about})}
     files |= {WEIGHTS: as_safetensors(stored), PICKLED: as_torch(stored)}
     if opened.head is not None:
-        settings, tensors = write_flex_head(opened.head, name, base)
+        settings, tensors = write_flex_head(opened.head, name)
         stored = opened.stored(tensors)
         files[HEAD_CONFIG] = as_json({"config": settings, **about})
         files |= {HEAD: as_safetensors(stored), PICKLED_HEAD: as_torch(stored)}
@@ -163,20 +160,14 @@ def _lora_changes(
     if options.get("composition_mode", "add") != "add":
         raise AdapterError(f"{path}: composition_mode={options['composition_mode']} multiplies, as (IA)3; LoRA adds")
     refuse(options, _LORA_REFUSED, _LORA_NEUTRAL, path)
-    rank, alpha = (number(options.get(key, 8), key, path) for key in ("r", "alpha"))
-    if rank < 1:
-        raise AdapterError(f"{path}: r={rank:g} is not valid: expected 1 or more")
+    rank, alpha = lowrank.rank_of(options.get("r", 8), path), number(options.get("alpha", 8), "alpha", path)
     if _before_1_1(config.get("version")):
         alpha = rank  # what those versions computed, whatever they were told
     found: dict[str, lowrank.Change] = {}
     for leaf, sites in lowrank.leaves(base.sites).items():
         names = [f"{leaf}.loras.{name}.lora_{side}" for side in "AB"]
         if any(key in keys for key in names):
-            down, up = (keys.take(key) for key in names)
-            change = lowrank.Change(down, up, alpha / rank)
-            found[leaf] = lowrank.checked(change, sites, f"{keys.path}: {leaf}")
-            if change.down.shape[0] != rank:
-                raise AdapterError(f"{keys.path}: {leaf} has rank {change.down.shape[0]}, but {CONFIG} says {rank:g}")
+            found[leaf] = lowrank.take(keys, names, sites, leaf, alpha / rank, rank)
     if not found:
         raise AdapterError(f"{keys.path} holds no LoRA matrix named {name!r} for a projection of {base.name}")
     return found
@@ -220,17 +211,3 @@ def _before_1_1(version: object) -> bool:
     library, _, numbers = str(version or "").partition(".")
     parts = [int(part) for part in numbers.split(".")[:2] if part.isdigit()]
     return library == "adapters" and len(parts) == 2 and parts < [1, 1]
-
-
-def _renamed(key: str) -> str:
-    for old, new in _OLD_NAMES.items():
-        key = key.replace(f".{old}.", f".{new}.")
-    return key
-
-
-def _without(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
-
-
-def _prefix(base: Base) -> str:
-    return str(getattr(base.model, "base_model_prefix", ""))

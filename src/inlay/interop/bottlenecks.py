@@ -14,7 +14,7 @@ from inlay.base.load import Base
 from inlay.base.sites import Sites
 from inlay.errors import AdapterError
 from inlay.interop.exchange import layers_text
-from inlay.interop.files import Keys
+from inlay.interop.files import CONFIG, Keys
 from inlay.interop.settings import number, refuse
 from inlay.methods.houlsby import Bottleneck, Houlsby, NormedBottleneck
 
@@ -72,7 +72,7 @@ def to_inlay(keys: Keys, name: str, options: Mapping[str, Any], old: bool, base:
         name: the adapter's, as it is in the keys.
         old: whether the file says no version.
     """
-    path, sites = keys.path / "adapter_config.json", base.sites
+    path, sites = keys.path / CONFIG, base.sites
     refuse(options, _REFUSED, _READ | _TRAINING_ONLY | _WITHOUT_EFFECT, path)
     parallel, normed = _variant(options, path)
     places = [place for place, key in (("attn", "mh_adapter"), ("ffn", "output_adapter")) if options.get(key)]
@@ -209,7 +209,7 @@ def _matrices(keys: Keys, prefix: str, options: Mapping[str, Any], sites: Sites)
     if scaling in ("learned", "channel"):
         scale = keys.take(f"{prefix}.scaling", (1,) if scaling == "learned" else (d,))
     else:
-        scale = number(scaling, "scaling", keys.path / "adapter_config.json")
+        scale = number(scaling, "scaling", keys.path / CONFIG)
     return {"down": down.T, "down_bias": down_bias, "up": up.T * scale, "up_bias": up_bias * scale}
 
 

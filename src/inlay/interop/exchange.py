@@ -35,6 +35,16 @@ def assemble(
     return adapter
 
 
+def imported(library: str, version: object, base: object) -> dict[str, Any]:
+    """What an adapter says of where it is from."""
+    return {"imported": {"from": library, "version": str(version or ""), "base": str(base or "")}}
+
+
+def model_prefix(base: Base) -> str:
+    """What transformers' classes with a head call the base in them."""
+    return str(getattr(base.model, "base_model_prefix", ""))
+
+
 @dataclass(frozen=True)
 class Opened:
     """An adapter that is to be written for another library."""

@@ -25,6 +25,8 @@ from inlay.errors import AdapterError
 from inlay.library.header import LIMIT as _HEADER_LIMIT
 from inlay.library.tensors import written
 
+CONFIG = "adapter_config.json"
+"""What both peft and AdapterHub call an adapter's settings."""
 _JSON_LIMIT = 4 << 20
 _WEIGHTS_LIMIT = 8 << 30
 _CALLS = re.compile(r"collections OrderedDict|torch (\w+Storage)|torch\._utils _rebuild_(tensor_v2|parameter)")

@@ -52,7 +52,7 @@ def read_flex_head(keys: Keys, config: Mapping[str, Any], base: Base) -> HeadPar
     return head_parts(inner, pool, task, labels, tensors)
 
 
-def write_flex_head(head: HeadParts, name: str, base: Base) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def write_flex_head(head: HeadParts, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """`head_config.json`'s own part, and the weights; an error says why there is no such head."""
     inner = {own: theirs for theirs, own in _INNER.items()}
     if head.kind not in ("linear", *inner):

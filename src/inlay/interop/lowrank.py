@@ -7,8 +7,9 @@ sites here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from torch import Tensor
 from inlay.base.sites import Site, Sites
 from inlay.errors import AdapterError
 from inlay.interop.exchange import layers_text
+from inlay.interop.files import CONFIG, Keys
+from inlay.interop.settings import number
 from inlay.methods.lora import Lora
 
 
@@ -96,12 +99,27 @@ def from_inlay(method: Lora, tensors: Mapping[str, Tensor], sites: Sites) -> dic
     return found
 
 
-def checked(change: Change, sites: list[Site], where: str) -> Change:
-    """A change whose matrices fit their projection and each other."""
-    rank = change.down.shape[0] if change.down.dim() == 2 else 0
-    for tensor, shape in ((change.down, (rank, sites[0].d_in)), (change.up, (width(sites), rank))):
-        if tuple(tensor.shape) != shape or not rank:
-            wanted = f"[rank, {sites[0].d_in}] and [{width(sites)}, rank]"
-            shapes = f"{tuple(change.down.shape)} and {tuple(change.up.shape)}"
-            raise AdapterError(f"{where}: the matrices are {shapes}, but {wanted} on this base")
-    return change
+def take(keys: Keys, names: Sequence[str], sites: list[Site], at: str, scale: float, said: float) -> Change:
+    """The change in a file's matrices of these names, if they fit their projection, each other and the settings.
+
+    Args:
+        at: the projection.
+        said: the rank that the settings have.
+    """
+    down, up = (keys.take(name) for name in names)
+    rank = down.shape[0] if down.dim() == 2 else 0
+    if not rank or (tuple(down.shape), tuple(up.shape)) != ((rank, sites[0].d_in), (width(sites), rank)):
+        wanted = f"[rank, {sites[0].d_in}] and [{width(sites)}, rank]"
+        shapes = f"{tuple(down.shape)} and {tuple(up.shape)}"
+        raise AdapterError(f"{keys.path}: {at}: the matrices are {shapes}, but {wanted} on this base")
+    if rank != said:
+        raise AdapterError(f"{keys.path}: {at} has rank {rank}, but {CONFIG} says {said:g}")
+    return Change(down, up, scale)
+
+
+def rank_of(value: object, path: Path) -> float:
+    """A rank as settings say it."""
+    rank = number(value, "r", path)
+    if rank < 1:
+        raise AdapterError(f"{path}: r={rank:g} is not valid: expected 1 or more")
+    return rank

@@ -18,17 +18,26 @@ from typing import Any
 from torch import Tensor
 
 from inlay.base.load import Base
-from inlay.base.sites import Sites, stores_in_out
+from inlay.base.sites import stores_in_out
 from inlay.engine.class_heads import ROWS, SPANS, TOKENS, HeadParts, layouts, model_config, read_head, write_head
 from inlay.errors import AdapterError
 from inlay.interop import lowrank
-from inlay.interop.exchange import assemble, open_adapter
-from inlay.interop.files import Keys, as_json, as_safetensors, peek, plain_name, read_json, read_tensors, write_files
+from inlay.interop.exchange import assemble, imported, model_prefix, open_adapter
+from inlay.interop.files import (
+    CONFIG,
+    Keys,
+    as_json,
+    as_safetensors,
+    peek,
+    plain_name,
+    read_json,
+    read_tensors,
+    write_files,
+)
 from inlay.interop.settings import number, refuse, short
 from inlay.library.adapter import Adapter
 from inlay.methods.lora import Lora
 
-CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PICKLED = "adapter_model.bin"
 MODEL_CONFIG = "model_config.json"
@@ -80,13 +89,7 @@ def read(folder: Path, base: Base) -> Adapter:
         raise AdapterError(f"{folder} holds {strange}; expected names that begin with {_PREFIX}")
     keys = Keys(folder, {key.removeprefix(_PREFIX): tensor for key, tensor in tensors.items()}, base.name)
     spec, found = lowrank.to_inlay(_changes(keys, base, config), base.sites)
-    about = {
-        "imported": {
-            "from": "peft",
-            "version": str(config.get("peft_version") or ""),
-            "base": str(config.get("base_model_name_or_path") or ""),
-        }
-    }
+    about = imported("peft", config.get("peft_version"), config.get("base_model_name_or_path"))
     return assemble(base, spec, found, _head(keys, base, config), plain_name(folder.resolve().name, "peft"), about)
 
 
@@ -105,7 +108,7 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
             layout, head = write_head(opened.head, base)
         except AdapterError as error:
             raise AdapterError(f"{error}; or leave the head out (--without-head)") from None
-        prefix = f"{_model_prefix(base)}."
+        prefix = f"{model_prefix(base)}."
         tensors |= head
         settings["task_type"] = next(task for task, auto in _TASKS.items() if auto == layout.auto)
         settings["modules_to_save"] = sorted({_module(path) for path in (layout.out, layout.dense) if path})
@@ -138,27 +141,17 @@ def _refuse(config: Mapping[str, Any], path: Path) -> None:
 def _changes(keys: Keys, base: Base, config: Mapping[str, Any]) -> dict[str, lowrank.Change]:
     found: dict[str, lowrank.Change] = {}
     for path, sites in lowrank.leaves(base.sites).items():
-        for full in (path, f"{_model_prefix(base)}.{path}"):
+        for full in (path, f"{model_prefix(base)}.{path}"):
             names = [f"{full}.lora_{side}.weight" for side in "AB"]
             if not any(name in keys for name in names):
                 continue
-            down, up = (keys.take(name) for name in names)
-            change = lowrank.Change(down, up, _scale(config, full, keys.path))
-            found[path] = lowrank.checked(change, sites, f"{keys.path}: {full}")
-            rank = number(_pattern(config, "rank_pattern", full, keys.path, config.get("r")), "r", keys.path)
-            if rank != down.shape[0]:
-                raise AdapterError(f"{keys.path}: {full} has rank {down.shape[0]}, but {CONFIG} says {rank:g}")
+            rank = lowrank.rank_of(_pattern(config, "rank_pattern", full, keys.path, config.get("r")), keys.path)
+            alpha = _pattern(config, "alpha_pattern", full, keys.path, config.get("lora_alpha"))
+            scale = number(alpha, "lora_alpha", keys.path) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+            found[path] = lowrank.take(keys, names, sites, full, scale, rank)
     if not found:
         raise AdapterError(f"{keys.path} holds no LoRA matrix for a projection of {base.name}")
     return found
-
-
-def _scale(config: Mapping[str, Any], path: str, where: Path) -> float:
-    rank = number(_pattern(config, "rank_pattern", path, where, config.get("r")), "r", where)
-    alpha = number(_pattern(config, "alpha_pattern", path, where, config.get("lora_alpha")), "lora_alpha", where)
-    if rank < 1:
-        raise AdapterError(f"{where}: r={rank:g} is not valid: expected 1 or more")
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _pattern(config: Mapping[str, Any], key: str, path: str, where: Path, otherwise: object) -> object:
@@ -211,7 +204,7 @@ def _settings(changes: Mapping[str, lowrank.Change], base: Base) -> dict[str, An
         "r": rank,
         "lora_alpha": short(scale * rank),
         "lora_dropout": 0.0,
-        "target_modules": _targets(set(changes), base.sites, base),
+        "target_modules": _targets(set(changes), base),
         "rank_pattern": {re.escape(path): wide for path, wide in patterns.items()},
         "alpha_pattern": {re.escape(path): short(scale * wide) for path, wide in patterns.items()},
         "use_rslora": False,
@@ -229,7 +222,7 @@ _HEAD_PATHS = ("classifier.dense", "pooler.dense", "lm_head.dense", "cls.predict
 """Modules of heads whose names end as those of projections do."""
 
 
-def _targets(paths: set[str], sites: Sites, base: Base) -> list[str]:
+def _targets(paths: set[str], base: Base) -> list[str]:
     """The shortest ends of paths that name these projections and nothing else."""
     names = [name for name, _ in base.model.named_modules() if name] + list(_HEAD_PATHS)
     found: set[str] = set()
@@ -242,10 +235,6 @@ def _targets(paths: set[str], sites: Sites, base: Base) -> list[str]:
 
 def _named(end: str, names: list[str]) -> set[str]:
     return {name for name in names if name == end or name.endswith(f".{end}")}
-
-
-def _model_prefix(base: Base) -> str:
-    return str(getattr(base.model, "base_model_prefix", ""))
 
 
 def _module(path: str) -> str:

@@ -76,6 +76,11 @@ def percent(share: float) -> str:
     return "< 0.01 %" if 0 < share < 0.00005 else f"{100 * share:.2f} %"
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def clock(seconds: float) -> str:
     """`1:05:09` or `5:09`."""
     minutes, rest = divmod(round(seconds), 60)

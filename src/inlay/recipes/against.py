@@ -47,8 +47,7 @@ def compare_with(name: str, chosen: Chosen, results: Results) -> Against:
     """Every other row minus this one, as far as runs are done."""
     scores = {row.name: _scores(row, chosen, results) for row in (chosen.row(name), *chosen.rows)}
     base = scores.pop(name)
-    pairs = {row: {one: (own[one], base[one]) for one in own if one in base} for row, own in scores.items()}
-    found = {row: {one: _difference(*pair) for one, pair in own.items()} for row, own in pairs.items()}
+    found = {row: {one: _difference(own[one], base[one]) for one in own if one in base} for row, own in scores.items()}
     return Against(name, {row: {one: d for one, d in own.items() if d is not None} for row, own in found.items()})
 
 

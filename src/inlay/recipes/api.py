@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any
 
 from inlay.comparison.plan import Part, Plan
@@ -50,11 +49,8 @@ def run(
     if against is not None:
         chosen.row(against)  # a wrong name is said before anything is trained
     parts = read_all(host, chosen)
-    opened = Store(store)
-    runner = make_runner(host, chosen, parts, opened, slots, callbacks, save_every)
-    if store is None:  # in memory: the result still needs it
-        return put_beside_paper(chosen, runner, within(minutes, runner, runner.run), against)
-    with closing(opened):
+    with Store(store) as opened:
+        runner = make_runner(host, chosen, parts, opened, slots, callbacks, save_every)
         return put_beside_paper(chosen, runner, within(minutes, runner, runner.run), against)
 
 

@@ -171,9 +171,9 @@ def fitted(host: Host, chosen: Chosen) -> Chosen:
         row.model_copy(update={"methods": tuple(m for m in row.methods if m not in reasons)}) for row in chosen.rows
     ]
     rows = [row for row in rows if row.methods]
-    if all(row.is_baseline for row in rows):
-        raise RunError(f"{chosen.recipe.name}: {'; '.join(f'{spec}: {reason}' for spec, reason in reasons.items())}")
     unfit = tuple(f"{spec}: {reason}" for spec, reason in reasons.items())
+    if all(row.is_baseline for row in rows):
+        raise RunError(f"{chosen.recipe.name}: {'; '.join(unfit)}")
     return replace(chosen, rows=tuple(rows), unfit=unfit)
 
 

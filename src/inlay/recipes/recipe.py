@@ -231,10 +231,10 @@ def decimals(value: float) -> int:
     return max(1, len(repr(value).partition(".")[2]))
 
 
-def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names with commas; of many, the first."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
+def listed(names: Sequence[str]) -> str:
+    """Names with commas; of more than twelve, the first."""
+    rest = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(names[:12]) + rest
 
 
 def _one(settings: Settings) -> dict[str, tuple[Any, ...]]:

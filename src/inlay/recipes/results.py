@@ -29,6 +29,7 @@ from inlay.library.adapter import Adapter
 from inlay.recipes.plan import Chosen
 from inlay.recipes.recipe import Column, Row
 from inlay.runs.prepare import read_examples
+from inlay.sweeps.exports import sample_std
 from inlay.sweeps.store import Row as Ran
 from inlay.sweeps.table import Entry, rank
 
@@ -54,10 +55,8 @@ class Result:
 
     def spread(self, kind: str) -> float | None:
         """The standard deviation of the sample, or the standard error of the mean; None for a single seed."""
-        if len(self.values) < 2:
-            return None
-        std = statistics.stdev(self.values)
-        return std / math.sqrt(len(self.values)) if kind == "sem" else std
+        std = sample_std(self.values)
+        return std / math.sqrt(len(self.values)) if std is not None and kind == "sem" else std
 
 
 class Results:

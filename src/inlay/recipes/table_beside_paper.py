@@ -6,7 +6,6 @@ the paper prints, unless all columns were run.
 
 from __future__ import annotations
 
-import csv
 import os
 import statistics
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from inlay.recipes.deviations import deviations
 from inlay.recipes.plan import Chosen
 from inlay.recipes.recipe import Column, Recipe, Row
 from inlay.recipes.results import Result, Results
-from inlay.sweeps.exports import opened
+from inlay.sweeps.exports import write_rows
 
 
 @dataclass(frozen=True)
@@ -132,17 +131,14 @@ class TableBesidePaper:
         """A line for every row and column."""
         spread = self.recipe.spread
         names = ["row", "column", "metric", "paper", f"paper {spread}", "ours", spread, "method", "setting"]
-        with opened(path) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*names, "parameters"])
-            for line in self.lines:
-                for column in self.columns:
-                    cell = line.cells[column.name]
-                    setting = " ".join(f"{key}={value}" for key, value in cell.setting.items())
-                    scores = [cell.paper, cell.paper_spread, cell.ours, cell.spread, cell.method, setting]
-                    what = [line.row.name, column.name, column.metric]
-                    values = [*what, *scores, cell.parameters]
-                    writer.writerow(["" if value is None else value for value in values])
+        rows: list[list[Any]] = [[*names, "parameters"]]
+        for line in self.lines:
+            for column in self.columns:
+                cell = line.cells[column.name]
+                setting = " ".join(f"{key}={value}" for key, value in cell.setting.items())
+                scores = [cell.paper, cell.paper_spread, cell.ours, cell.spread, cell.method, setting]
+                rows.append([line.row.name, column.name, column.metric, *scores, cell.parameters])
+        write_rows(path, rows)
 
 
 def put_beside_paper(

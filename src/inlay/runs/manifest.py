@@ -30,12 +30,7 @@ _FILES = ("data", "val", "test", "unlabelled")
 def read_manifest(path: str | os.PathLike[str]) -> list[Run]:
     """The runs of a manifest; one error names everything that is wrong in it."""
     path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise RunError(f"{path}: is not TOML: {error}") from None
+    content = read_toml(path)
     unknown = sorted(set(content) - {"defaults", "tasks"})
     if unknown:
         raise RunError(f"{path}: has {unknown[0]!r}; expected [defaults] and [tasks.NAME]")
@@ -58,17 +53,28 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Run]:
     return runs
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RunError(f"{path}: is not TOML: {error}") from None
+
+
+def beside(path: Path, given: Any) -> Any:
+    """A file is named relative to the one that names it; what is not there and looks like none is a hub name."""
+    if not isinstance(given, str) or not given:
+        return given
+    near = join(path.parent / part for part in parts_of(given) or [given])
+    return near if os.path.exists(near) or extension(given) in BY_EXTENSION else given
+
+
 def _run(path: Path, name: str, defaults: dict[str, Any], settings: Any) -> Run:
     where = f"{path} [tasks.{name}]"
     if not isinstance(settings, dict):
         raise RunError(f"{where}: is not a table")
     values = {**defaults, **settings, "name": name}
-    for key in _FILES:
-        given = values.get(key)
-        if not isinstance(given, str) or not given:
-            continue
-        beside = join(path.parent / part for part in parts_of(given) or [given])
-        # what is not there and does not look like a file is a hub name
-        if os.path.exists(beside) or extension(given) in BY_EXTENSION:
-            values[key] = beside
+    values |= {key: beside(path, values[key]) for key in _FILES if key in values}
     return make_run(values, where)

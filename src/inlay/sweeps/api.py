@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from inlay.sweeps import ensemble as together
 from inlay.sweeps.grid import Grid, Setting, Space, read_grid
 from inlay.sweeps.local import Local
 from inlay.sweeps.random_search import draw
-from inlay.sweeps.ray import Cluster, Ray, read_engine
+from inlay.sweeps.ray import Cluster, make_engine, read_engine
 from inlay.sweeps.search import PRUNERS, OptunaSearch
 from inlay.sweeps.store import Row, Store
 from inlay.sweeps.table import SELECT, Entry, Select, Sweep, rank, worth_keeping
@@ -53,11 +52,7 @@ class Plan:
 
     def problems(self) -> list[str]:
         """What does not go together."""
-        found = []
-        for key in ("random", "trials", "seeds"):
-            value = getattr(self, key)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                found.append(f"{key}={value} is not valid: expected 1 or more")
+        found = not_counts(random=self.random, trials=self.trials, seeds=self.seeds)
         if self.search not in (None, "optuna"):
             found.append(f"unknown search {self.search!r}. {suggest(str(self.search), ['optuna'])}")
         if self.select not in SELECT:
@@ -81,6 +76,12 @@ class Plan:
         if self.ensemble is not None:
             problems = [*problems, *together.problems(self.ensemble, self.grid, given)]
         return space, [*self.problems(), *problems]
+
+
+def not_counts(**values: Any) -> list[str]:
+    """What is wrong with numbers that are to be 1 or more, or None."""
+    wrong = {key: value for key, value in values.items() if value is not None and (type(value) is not int or value < 1)}
+    return [f"{key}={value} is not valid: expected 1 or more" for key, value in wrong.items()]
 
 
 def sweep(
@@ -137,11 +138,8 @@ def sweep(
     if problems:
         raise RunError("; ".join(dict.fromkeys(problems)))
     named = check_name(name or run.name or (data_name(run.data) if isinstance(run.data, str) else "sweep"))
-    opened = Store(store)
-    runner = SweepRunner(host, plan, space, named, opened, slots, callbacks, save_every, cluster, library)
-    if store is None:  # in memory: the result still needs it
-        return runner.run(best, library)
-    with closing(opened):
+    with Store(store) as opened:
+        runner = SweepRunner(host, plan, space, named, opened, slots, callbacks, save_every, cluster, library)
         return runner.run(best, library)
 
 
@@ -165,40 +163,30 @@ class SweepRunner:
         first = int(space.given.get("seed", 0))
         self.seeds = list(range(first, first + plan.seeds))
         self.maker = Trials(host, space, name, self.seeds, library, plan.ensemble is not None)
-        self.engine: Local | Ray
-        if cluster is None:
-            self.engine = Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
-        else:
-            self.engine = Ray(host, store, cluster, slots=slots, callbacks=callbacks)
+        self.engine = make_engine(host, store, cluster, slots, callbacks, save_every)
         self.search: OptunaSearch | None = None
         self.trials: list[Trial] = []
-        self.data: Prepared | None = None
+        self.data: Prepared
         self.prepare()
 
     def prepare(self) -> None:
         """Read the data and decide on the trials, as far as they can be known before anything has run."""
-        self._prepare()
-        if self.plan.report is not None and self.data is not None:
-            self.data.task.primary(self.plan.report, self.data.labels)  # refuses what the task does not have
-
-    def _prepare(self) -> None:
-        if self.plan.search is None:
+        plan, first = self.plan, self.seeds[0]
+        if plan.search is None:
             self.trials = self.maker.all(self._settings())
             self.data = self.trials[0].data
-            self._refuse()
+        else:
+            self.data = self.maker.make(next(self.space.settings()), first).data
+        if plan.ensemble is not None:
+            refuse(self.data.task)
+        if plan.report is not None:
+            self.data.task.primary(plan.report, self.data.labels)  # refuses what the task does not have
+        if plan.search is None:
             self.store.add(self.trials)
             return
-        self.data = self.maker.make(next(self.space.settings()), self.seeds[0]).data
-        self._refuse()
-        count = self.plan.trials or 1
-        self.search = OptunaSearch(
-            self.maker, self.store, self._study(), count, seed=self.seeds[0], pruner=self.plan.pruner or "median"
-        )
+        pruner, study = plan.pruner or "median", self._study()
+        self.search = OptunaSearch(self.maker, self.store, study, plan.trials or 1, seed=first, pruner=pruner)
         self.trials = self.search.known()
-
-    def _refuse(self) -> None:
-        if self.plan.ensemble is not None and self.data is not None:
-            refuse(self.data.task)
 
     @property
     def runs(self) -> int:
@@ -207,7 +195,6 @@ class SweepRunner:
 
     def run(self, best: bool = False, library: Library | None = None) -> Sweep:
         """Run what has not been run, and rank everything."""
-        assert self.data is not None
         self.engine.run(self.trials, self.search, self._wanted)
         result = self.result()
         if self.plan.ensemble is not None and result.ranking:
@@ -217,7 +204,6 @@ class SweepRunner:
     @property
     def metric(self) -> str:
         """What decides."""
-        assert self.data is not None
         return self.data.metric
 
     def result(self) -> Sweep:
@@ -225,13 +211,20 @@ class SweepRunner:
         rows = self._rows()
         ranking = rank(rows, self.metric, self.plan.select, len(self.seeds))
         verdict = self._verdict(ranking) if self.plan.select == "careful" else None
-        load, path = self.store.adapter, self.store.path
-        keys, how = tuple(self.space.keys), self.plan.select
-        more = {"verdict": verdict, "report": self.plan.report, "_load": load}
-        return Sweep(self.name, self.metric, how, keys, tuple(rows), ranking, path, **more)  # type: ignore[arg-type]
+        return Sweep(
+            self.name,
+            self.metric,
+            self.plan.select,
+            tuple(self.space.keys),
+            tuple(rows),
+            ranking,
+            self.store.path,
+            verdict=verdict,
+            report=self.plan.report,
+            _load=self.store.adapter,
+        )
 
     def _verdict(self, ranking: Sequence[Entry]) -> Verdict | None:
-        assert self.data is not None
         far = distances(self.space, ranking, self.data.run.few_shot)
         return decide(ranking, self.metric, far, self.space.keys) if ranking else None
 
@@ -245,7 +238,6 @@ class SweepRunner:
 
     def _together(self, result: Sweep, picks: int) -> together.Chosen:
         """The ensemble; what was deleted since is trained again."""
-        assert self.data is not None
         rows = together.candidates(result.rows, self.metric)
         missing = [row.id for row in rows if self.store.adapter(row.id) is None]
         if missing:
@@ -284,18 +276,12 @@ class SweepRunner:
         return list(self.space.settings())
 
     def _rows(self) -> list[Row]:
-        """The rows of this sweep, in its own order and words: the file may know them from another one."""
-        if self.search is not None:
-            rows = self.store.study(self._study())
-        else:
-            own = {trial.id: trial for trial in self.trials}
-            found = self.store.rows(own)
-            rows = [replace(row, label=own[row.id].label, setting=own[row.id].setting) for row in found]
-        return [replace(row, position=i) for i, row in enumerate(rows)]
+        if self.search is None:
+            return self.store.rows_of(self.trials)
+        return [replace(row, position=i) for i, row in enumerate(self.store.study(self._study()))]
 
     def _study(self) -> str:
         """The same for the same question, whoever asks and however many trials."""
-        assert self.data is not None
         branches = [repr(replace(branch, method=lasting(branch.method))) for branch in self.space.branches]
         base = (self.host.base.identity(True), self.host.base.form or "", str(self.host.base.dtype))
         given = {

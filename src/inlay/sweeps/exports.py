@@ -6,7 +6,7 @@ import csv
 import html
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, stdev
@@ -37,30 +37,34 @@ def header(sweep: Sweep) -> list[str]:
     return ["rank", *sweep.keys, sweep.metric, *test, *more, "seconds", "parameters"]
 
 
-def cells(sweep: Sweep, entry: Entry, plus: str = " ± ") -> list[str]:
+def cells(sweep: Sweep, entry: Entry) -> list[str]:
     """A line of the ranked table."""
     values = [shown(entry.setting[key], key) if key in entry.setting else "" for key in sweep.keys]
-    value = spread(entry.mean, entry.std, plus)
+    value = spread(entry.mean, entry.std)
     if sweep.select == "best" and len(entry.runs) > 1:
         value = f"{entry.best.value:.4f} (mean {value})"
     elif len(entry.runs) < entry.seeds:
         value += f" ({len(entry.runs)} of {entry.seeds} seeds)"
     tested = any(one.test is not None for one in sweep.ranking)
-    test = [spread(entry.test, entry.test_std, plus)] if tested else []
-    more = sweep.reported(entry).values()
-    test += [spread(fmean(own), stdev(own) if len(own) > 1 else None, plus) for own in more]
+    test = [spread(entry.test, entry.test_std)] if tested else []
+    test += [spread(fmean(own), sample_std(own)) for own in sweep.reported(entry).values()]
     return [str(entry.rank), *values, value, *test, f"{entry.seconds:.1f}", f"{entry.parameters:,}"]
 
 
-def spread(mean: float | None, std: float | None, plus: str = " ± ") -> str:
+def spread(mean: float | None, std: float | None) -> str:
     """`0.9123 ± 0.0045`."""
     if mean is None:
         return ""
-    return f"{mean:.4f}" + ("" if std is None else f"{plus}{std:.4f}")
+    return f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
+
+
+def sample_std(values: Sequence[float]) -> float | None:
+    """The standard deviation over seeds; None for a single one."""
+    return stdev(values) if len(values) > 1 else None
 
 
 def write_csv(sweep: Sweep, path: str | os.PathLike[str]) -> None:
-    """One line per run, in the order of the ranking; what did not end well comes last."""
+    """A CSV file: one line per run, in the order of the ranking; what did not end well comes last."""
     place = {row.id: entry.rank for entry in sweep.ranking for row in entry.runs}
     metrics = sorted({(split, name) for row in sweep.rows for split, found in row.metrics.items() for name in found})
     columns = ["rank", "id", *sweep.keys, "seed", "state", "metric", "value"]
@@ -68,15 +72,12 @@ def write_csv(sweep: Sweep, path: str | os.PathLike[str]) -> None:
 
     def line(row: Row) -> list[Any]:
         settings = [shown_exactly(row.setting[key], key) if key in row.setting else "" for key in sweep.keys]
-        found = [row.metrics.get(split, {}).get(name, "") for split, name in metrics]
-        value = "" if row.value is None else row.value
-        start = [place.get(row.id, ""), row.id, *settings, row.seed, row.state, row.metric, value]
-        return [*start, *found, round(row.seconds, 3), row.tokens, row.parameters.get("adapter", ""), row.error]
+        found = [row.metrics.get(split, {}).get(name) for split, name in metrics]
+        start = [place.get(row.id), row.id, *settings, row.seed, row.state, row.metric, row.value]
+        return [*start, *found, round(row.seconds, 3), row.tokens, row.parameters.get("adapter"), row.error]
 
     rows = sorted(sweep.rows, key=lambda r: (place.get(r.id, len(place) + 1), _STATES.get(r.state, 3), r.position))
-    with opened(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([columns, *(line(row) for row in rows)])
+    write_rows(path, [columns, *map(line, rows)])
 
 
 def shown_exactly(value: Any, key: str = "") -> str:
@@ -85,7 +86,7 @@ def shown_exactly(value: Any, key: str = "") -> str:
 
 
 def write_latex(sweep: Sweep, path: str | os.PathLike[str]) -> None:
-    """A tabular in the style of booktabs; the winner in bold."""
+    """The ranked table as a tabular in the style of booktabs; the winner in bold."""
     lines = [cells(sweep, entry) for entry in sweep.ranking]
     bold = [entry is sweep.best for entry in sweep.ranking]
     write_text(path, latex_table(header(sweep), lines, bold, ("rank", "seconds", "parameters")))
@@ -97,27 +98,25 @@ def latex_table(
     """A tabular of plain cells; columns in `right` hold numbers."""
     places = "".join("r" if column in right else "l" for column in columns)
     made = ["% \\usepackage{booktabs}", f"\\begin{{tabular}}{{{places}}}"]
-    made += ["\\toprule", _latex_line(columns), "\\midrule"]
-    for line, is_bold in zip(lines, bold, strict=True):
-        found = _latex_line(line)
-        if is_bold:
-            found = " & ".join(f"\\textbf{{{cell}}}" for cell in found.removesuffix(" \\\\").split(" & ")) + " \\\\"
-        made.append(found)
+    made += ["\\toprule", _latex_line(columns), "\\midrule", *map(_latex_line, lines, bold)]
     return "\n".join([*made, "\\bottomrule", "\\end{tabular}", ""])
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """A file of text."""
-    with opened(path) as file:
+    with _opened(path) as file:
         file.write(text)
 
 
-def _latex_line(values: Sequence[str]) -> str:
-    return " & ".join(_escaped(value) for value in values) + r" \\"
+def write_rows(path: str | os.PathLike[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A file of CSV; None is an empty cell."""
+    with _opened(path) as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"[&%$#_{}~^\\±]", lambda found: _LATEX[found[0]], text)
+def _latex_line(values: Sequence[str], bold: bool = False) -> str:
+    cells = [re.sub(r"[&%$#_{}~^\\±]", lambda found: _LATEX[found[0]], value) for value in values]
+    return " & ".join(f"\\textbf{{{cell}}}" if bold else cell for cell in cells) + r" \\"
 
 
 def html_table(sweep: Sweep) -> str:
@@ -133,7 +132,7 @@ def html_cells(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     """A file to write to; a disk that is full is noticed when it is closed at the latest."""
     try:
         with Path(path).open("w", encoding="utf-8", newline="") as file:

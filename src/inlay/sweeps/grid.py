@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inlay import config
 from inlay.bank.delta import Method, parse
 from inlay.engine.host import Host
-from inlay.errors import InlayError, RunError, suggest
+from inlay.errors import InlayError, suggest
 from inlay.heads.head import head_part
 from inlay.heads.pool import choose as choose_pool
 from inlay.registry import methods as registry
@@ -122,12 +122,12 @@ class Space:
         for branch in self.branches:
             options = Branch(branch.method, tuple(axis for axis in branch.axes if axis.is_option))
             for setting in itertools.islice(options.settings(), MOST):
-                found |= dict.fromkeys(_refused(lambda s=setting: self.method(s).params(host.base.sites)))
+                found |= dict.fromkeys(refused(lambda own: self.method(own).params(host.base.sites), setting))
         for key, check in _CHECKS.items():
             values = [a.values for b in self.branches[:1] for a in b.axes if a.key == key]
             listed = values[0] if values and isinstance(values[0], tuple) else [self.given.get(key, _default(key))]
             for value in listed:
-                found |= dict.fromkeys(_refused(lambda v=value, c=check: c(v, host)))
+                found |= dict.fromkeys(refused(check, value, host))
         return list(found)
 
 
@@ -137,9 +137,10 @@ _CHECKS: dict[str, Any] = {
 }
 
 
-def _refused(do: Any) -> list[str]:
+def refused(do: Callable[..., Any], *given: Any) -> list[str]:
+    """Why something cannot be done; empty if it can."""
     try:
-        do()
+        do(*given)
     except InlayError as error:
         return [str(error)]
     return []
@@ -168,7 +169,7 @@ def read_grid(given: Mapping[str, Any], grid: Grid, ranges: bool = False) -> tup
             _add_option(key, grid[key], methods, axes, problems)
     branches = tuple(Branch(spec, tuple(own)) for spec, own in axes.items())
     space = Space(given.get("data", ""), {k: v for k, v in given.items() if k not in grid and k != "data"}, branches)
-    problems += _given_problems(space.given)
+    problems += refused(make_run, {"data": "", **space.given})
     if not ranges:
         problems += [
             f"{key} has a range, which needs random draws or a search; list its values" for key in space.ranges
@@ -234,9 +235,9 @@ def _add_setting(key: str, raw: Any, axes: Mapping[str, list[Axis]], problems: l
         )
 
     values = read_values(key, raw, read, problems)
-    for own in axes.values() if values is not None else ():
-        assert values is not None
-        own.append(Axis(key, values, False))
+    if values is not None:
+        for own in axes.values():
+            own.append(Axis(key, values, False))
 
 
 def _may_be_none(key: str) -> bool:
@@ -260,11 +261,3 @@ def _add_option(
         values = read_values(key, raw, read, problems)
         if values is not None:
             axes[spec].append(Axis(key, values, True))
-
-
-def _given_problems(given: Mapping[str, Any]) -> list[str]:
-    try:
-        make_run({"data": "", **given})
-    except RunError as error:
-        return [str(error)]
-    return []

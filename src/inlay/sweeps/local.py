@@ -8,11 +8,12 @@ number comes out as it would have without the kill.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
+from inlay.sweeps.search import OptunaSearch
 from inlay.sweeps.store import ENDED, Store
 from inlay.sweeps.trial import Trial
 from inlay.tracking.events import Callback
@@ -21,28 +22,6 @@ from inlay.training.checkpoint import Checkpoint
 from inlay.training.job import Job
 from inlay.training.loop import Loop
 from inlay.training.memory import slots_for
-
-
-class Search(Protocol):
-    """What decides which trial comes next, and which one is hopeless."""
-
-    def begin(self, jobs: Sequence[tuple[Trial, Job]], waiting: Sequence[Trial]) -> None:
-        """Take up trials that have a place in the loop, that wait, or (by their rows) that have ended."""
-
-    def next(self) -> Trial | None:
-        """Another trial for a free slot; None if there shall be no more."""
-
-    def is_hopeless(self, trial: Trial) -> bool:
-        """Whether a trial need not begin any more."""
-
-    def prune(self, jobs: Sequence[tuple[Trial, Job]]) -> list[Job]:
-        """Which of the active runs should end; asked after evaluations."""
-
-    def ended(self, trial: Trial, job: Job) -> None:
-        """A trial is done, pruned or failed."""
-
-    def largest(self) -> Sequence[Job]:
-        """Runs as large as any that may come."""
 
 
 class Local:
@@ -61,12 +40,12 @@ class Local:
         self.trials: list[Trial] = []
         """By the index of their jobs."""
         self.checkpoint = None if store.folder is None else Checkpoint(store.folder / "loop")
-        self._search: Search | None = None
-        self._loop: Loop | None = None
+        self._search: OptunaSearch | None = None
+        self._loop: Loop
         self._recorded: set[int] = set()
 
     def run(
-        self, trials: Sequence[Trial], search: Search | None = None, keep: Callable[[], Iterable[str]] = tuple
+        self, trials: Sequence[Trial], search: OptunaSearch | None = None, keep: Callable[[], Iterable[str]] = tuple
     ) -> None:
         """Until all have ended.
 
@@ -112,8 +91,7 @@ class Local:
     def _make(self, trials: Sequence[Trial]) -> Loop:
         self.trials = list(trials)
         jobs = [_job(i, trial) for i, trial in enumerate(self.trials)]
-        search = self._search
-        slots = self.slots
+        search, slots = self._search, self.slots
         if slots is None and search is not None:
             slots = slots_for(self.host, search.largest())
         self._loop = Loop(
@@ -146,7 +124,6 @@ class Local:
         self.store.note("loop", [trial.id for trial in self.trials])
 
     def _hear(self, event: Mapping[str, Any]) -> None:
-        assert self._loop is not None
         kind = event["event"]
         if kind == "begin":
             self.store.set({self.trials[event["index"]].id: {"state": "running"}})
@@ -160,17 +137,15 @@ class Local:
 
     def _record(self) -> None:
         """Write down every run that has ended since."""
-        assert self._loop is not None
         new = [job for job in self._loop.jobs if job.has_ended and job.index not in self._recorded]
         if new:
-            self.store.set({self.trials[job.index].id: self._fields(job) for job in new})
+            self.store.set({self.trials[job.index].id: fields_of(self.host, job, self._adapter(job)) for job in new})
             self._recorded |= {job.index for job in new}
 
-    def _fields(self, job: Job) -> dict[str, Any]:
-        return fields_of(self.host, job, self._adapter(job) if job.state == "done" else None)
-
-    def _adapter(self, job: Job) -> Adapter:
-        assert self._loop is not None
+    def _adapter(self, job: Job) -> Adapter | None:
+        """Of a run that is done."""
+        if job.state != "done":
+            return None
         found = self._loop.adapters.get(job.index)
         if found is None:
             assert self.checkpoint is not None
@@ -180,10 +155,9 @@ class Local:
         return found
 
     def _keep(self, wanted: set[str]) -> None:
-        assert self._loop is not None
         for trial, job in zip(self.trials, self._loop.jobs, strict=True):
-            if trial.id in wanted and job.state == "done":
-                self.store.keep(trial.id, self._adapter(job))
+            if trial.id in wanted and (adapter := self._adapter(job)) is not None:
+                self.store.keep(trial.id, adapter)
         self.store.forget(but=wanted)
 
 

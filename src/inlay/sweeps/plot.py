@@ -28,7 +28,7 @@ _MOST = 4
 
 
 def write_plot(sweep: Sweep, path: str | os.PathLike[str]) -> None:
-    """A picture in the format that the file's ending names."""
+    """The metric against every key that varies, in the format that the file's ending names."""
     if not sweep.ranking:
         raise RunError("there is nothing to plot: no run has finished")
     keys = [key for key in sweep.keys if key != "method"] or ["method"]
@@ -42,11 +42,9 @@ def write_plot(sweep: Sweep, path: str | os.PathLike[str]) -> None:
             panel.set_visible(False)
         if i % columns == 0:
             panel.set_ylabel(f"validation {sweep.metric}")
-    found = [dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True)) for panel in axes.flat]
-    lines = {method: own[method] for own in found for method in own}  # a panel lacks methods that lack its key
+    lines = drawing.handles(axes.flat)  # a panel lacks methods that lack its key
     if "method" in sweep.keys and keys != ["method"]:
-        how = {"loc": "outside lower center", "ncols": min(4, len(lines)), "frameon": False, "fontsize": 9}
-        made.legend(list(lines.values()), list(lines), **how)
+        drawing.legend(made, lines, min(4, len(lines)))
     drawing.write(made, path)
 
 
@@ -54,17 +52,18 @@ def _panel(panel: Any, sweep: Sweep, key: str) -> None:
     entries = [entry for entry in sweep.ranking if key in entry.setting]
     place, ticks = _places(entries, key)
     is_log = ticks is None and min(place.values()) > 0 and max(place.values()) >= _LOG * min(place.values())
-    methods = list(dict.fromkeys(entry.setting["method"] for entry in sorted(sweep.ranking, key=_position)))
+    given = sorted(sweep.ranking, key=lambda entry: min(row.position for row in entry.runs))
+    methods = list(dict.fromkeys(entry.setting["method"] for entry in given))
     lines = {"": entries} if key == "method" else {m: [e for e in entries if e.setting["method"] == m] for m in methods}
     for i, (method, own) in enumerate(lines.items()):  # a method has one colour in all panels
         if not own:
             continue
-        colour = drawing.COLOURS[i % len(drawing.COLOURS)]
+        colour = drawing.colour(i)
         x = _beside(place, i - (len(lines) - 1) / 2, is_log)
         panel.plot([x[_key(e, key)] for e in own], [e.mean for e in own], ".", color=colour, alpha=0.25)
         best = _best_at(own, key, sweep.metric)
         line = "" if key == "method" or isinstance(best[0].setting[key], str) else "-"
-        marker = drawing.MARKERS[i % len(drawing.MARKERS)]
+        marker = drawing.marker(i)
         how = {"fmt": marker + line, "color": colour, "label": method, "capsize": 3, "markersize": 5, "lw": 1.5}
         panel.errorbar([x[_key(e, key)] for e in best], [e.mean for e in best], [e.std or 0.0 for e in best], **how)
     _scale(panel, place, ticks, is_log)
@@ -114,7 +113,3 @@ def _best_at(entries: Sequence[Entry], key: str, metric: str) -> list[Entry]:
 
 def _key(entry: Entry, key: str) -> str:
     return shown(entry.setting[key], key)
-
-
-def _position(entry: Entry) -> int:
-    return min(row.position for row in entry.runs)

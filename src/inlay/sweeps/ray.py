@@ -19,8 +19,9 @@ from inlay import cluster
 from inlay.engine.host import Host
 from inlay.errors import RunError, suggest
 from inlay.library.adapter import Adapter
-from inlay.sweeps.local import Search, fields_of, open_trials
+from inlay.sweeps.local import Local, fields_of, open_trials
 from inlay.sweeps.ray_workers import LostWorker, RayWorkers, WorkerHandle
+from inlay.sweeps.search import OptunaSearch
 from inlay.sweeps.store import ENDED, Store
 from inlay.sweeps.trial import Trial
 from inlay.tracking.events import Callback, Event
@@ -62,6 +63,20 @@ def read_engine(
     return (Cluster(address, workers) if engine == "ray" else None), found
 
 
+def make_engine(
+    host: Host,
+    store: Store,
+    cluster: Cluster | None,
+    slots: int | None,
+    callbacks: Sequence[Callback],
+    save_every: float,
+) -> Local | Ray:
+    """What runs trials: on a cluster, or here."""
+    if cluster is None:
+        return Local(host, store, slots=slots, callbacks=callbacks, save_every=save_every)
+    return Ray(host, store, cluster, slots=slots, callbacks=callbacks)
+
+
 class Ray:
     """Runs trials on a cluster, and writes down what comes of them; used as `Local` is."""
 
@@ -78,7 +93,7 @@ class Ray:
         self._jobs: list[Job] = []
         """What is known here of runs that are made elsewhere."""
         self._queue: list[int] = []
-        self._search: Search | None = None
+        self._search: OptunaSearch | None = None
         self._asked_all = True
         self._deaths: Counter[int] = Counter()
         self._packs: dict[int, int] = {}
@@ -86,7 +101,7 @@ class Ray:
         self._interrupted = False
 
     def run(
-        self, trials: Sequence[Trial], search: Search | None = None, keep: Callable[[], Iterable[str]] = tuple
+        self, trials: Sequence[Trial], search: OptunaSearch | None = None, keep: Callable[[], Iterable[str]] = tuple
     ) -> None:
         """Until all have ended; as `Local.run`."""
         self._search, self._asked_all = search, search is None

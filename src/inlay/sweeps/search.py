@@ -16,7 +16,7 @@ from typing import Any
 
 from inlay import metrics
 from inlay.errors import InlayError, RunError, suggest
-from inlay.sweeps.grid import Setting
+from inlay.sweeps.grid import Axis, Setting
 from inlay.sweeps.random_search import largest
 from inlay.sweeps.store import ENDED, Row, Store
 from inlay.sweeps.trial import Trial, Trials
@@ -66,26 +66,19 @@ class OptunaSearch:
         """
         if pruner not in PRUNERS:
             raise RunError(f"unknown pruner {pruner!r}. {suggest(pruner, PRUNERS)}")
-        self.trials, self.store, self.name, self.count, self.seed, self.pruner = (
-            trials,
-            store,
-            study,
-            count,
-            seed,
-            pruner,
-        )
+        self.trials, self.store, self.name, self.count = trials, store, study, count
+        self.seed, self.pruner = seed, pruner
         self.optuna = optuna()
         self.asked: dict[int, _Asked] = {}
         self._waiting: list[Trial] = []
         self._study: Any = None
-        self._metric = ""
 
     def known(self) -> list[Trial]:
         """The trials that an earlier process has asked for."""
         return [self.trials.make(row.setting, row.seed, row.number) for row in self.store.study(self.name)]
 
     def begin(self, jobs: Sequence[tuple[Trial, Job]], waiting: Sequence[Trial]) -> None:
-        """Tell the study everything that is known."""
+        """Tell the study all that is known: of runs in a loop, of those that wait, and of rows that have ended."""
         rows = self.store.study(self.name)
         history = {trial.id: job.history for trial, job in jobs if not job.has_ended}
         for number in sorted({row.number for row in rows if row.number is not None}):
@@ -93,7 +86,7 @@ class OptunaSearch:
         self._waiting = list(waiting)
 
     def next(self) -> Trial | None:
-        """Another run of the newest setting, or the first one of a new setting."""
+        """Another run of the newest setting, or the first one of a new setting; None if there shall be no more."""
         while not self._waiting:
             if len(self.asked) >= self.count or not self._ask():
                 return None
@@ -161,13 +154,14 @@ class OptunaSearch:
         space = self.trials.space
         methods = [branch.method for branch in space.branches]
         setting: Setting = {"method": trial.suggest_categorical("method", methods) if len(methods) > 1 else methods[0]}
-        for axis in space.branch(setting).axes:
-            name = self._name(axis.key, axis.is_option, setting["method"])
+        for name, axis in self._axes(setting):
             setting[axis.key] = _suggested(trial, name, axis.values)
         return setting
 
-    def _name(self, key: str, is_option: bool, method: str) -> str:
-        return f"{method} {key}" if is_option else key  # an option of two methods may have two meanings
+    def _axes(self, setting: Setting) -> list[tuple[str, Axis]]:
+        """What else varies, each with its name: an option of two methods may have two meanings."""
+        axes, method = self.trials.space.branch(setting).axes, setting["method"]
+        return [(f"{method} {axis.key}" if axis.is_option else axis.key, axis) for axis in axes]
 
     def _distribution(self, values: Any) -> Any:
         kinds = self.optuna.distributions
@@ -183,15 +177,14 @@ class OptunaSearch:
         if len(space.branches) > 1:
             params["method"] = setting["method"]
             kinds["method"] = self._distribution(tuple(branch.method for branch in space.branches))
-        for axis in space.branch(setting).axes:
-            name = self._name(axis.key, axis.is_option, setting["method"])
+        for name, axis in self._axes(setting):
             params[name], kinds[name] = setting[axis.key], self._distribution(axis.values)
         return params, kinds
 
     def _made_study(self) -> Any:
         if self._study is None:
-            self._metric = self.trials.make(next(self.trials.space.settings()), self.trials.seeds[0]).data.metric
-            lower = self._metric in metrics.LOWER_IS_BETTER
+            any_trial = self.trials.make(next(self.trials.space.settings()), self.trials.seeds[0])
+            lower = any_trial.data.metric in metrics.LOWER_IS_BETTER
             pruners: Mapping[str, Callable[[], Any]] = {
                 "median": self.optuna.pruners.MedianPruner,
                 "hyperband": self.optuna.pruners.HyperbandPruner,

@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,8 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self.path is not None:  # in memory: the result of a sweep still needs it
+            self.close()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -209,6 +210,12 @@ class Store:
         """Rows that are there, in the order of their ids."""
         found = {row.id: row for row in self._select("select * from runs")}
         return [found[id] for id in ids if id in found]
+
+    def rows_of(self, trials: Iterable[Trial]) -> list[Row]:
+        """The rows of trials, in their order and words: the file may know them from another sweep."""
+        own = {trial.id: trial for trial in trials}
+        rows = (replace(row, label=own[row.id].label, setting=own[row.id].setting) for row in self.rows(own))
+        return [replace(row, position=i) for i, row in enumerate(rows)]
 
     def study(self, name: str) -> list[Row]:
         """The rows that a search has asked for, in that order; two searches may share a run."""

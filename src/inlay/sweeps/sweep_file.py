@@ -15,13 +15,11 @@ method = ["houlsby:size=8", "adapterbias"]
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from inlay.data.folder import join, parts_of
-from inlay.data.formats.sniff import BY_EXTENSION, extension
-from inlay.errors import RunError, suggest
+from inlay.errors import suggest
+from inlay.runs.manifest import beside, read_toml
 from inlay.sweeps.api import Plan
 
 _PLAN = ("random", "search", "trials", "pruner", "seeds", "select", "ensemble", "report")
@@ -31,12 +29,7 @@ _KEYS = ("data", "name", *_PLAN, "settings", "grid")
 def read_file(path: str | os.PathLike[str]) -> tuple[Plan, dict[str, Any], list[str]]:
     """The plan of a file, the settings of its runs with data and name, and what is wrong with it."""
     path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise RunError(f"{path}: is not TOML: {error}") from None
+    content = read_toml(path)
     problems = [f"{path}: unknown key {key!r}. {suggest(key, _KEYS)}" for key in content if key not in _KEYS]
     tables = {}
     for key in ("settings", "grid"):
@@ -51,12 +44,5 @@ def read_file(path: str | os.PathLike[str]) -> tuple[Plan, dict[str, Any], list[
     if "data" not in settings:
         problems.append(f"{path}: 'data' is missing")
     plan = Plan(tables["grid"], **{key: content[key] for key in _PLAN if key in content})
-    return plan, {key: _beside(path, key, value) for key, value in settings.items()}, problems
-
-
-def _beside(path: Path, key: str, value: Any) -> Any:
-    """A file is named relative to the file that names it; what does not look like one is a hub dataset."""
-    if key not in ("data", "val", "test") or not isinstance(value, str) or not value:
-        return value
-    near = join(path.parent / part for part in parts_of(value) or [value])
-    return near if os.path.exists(near) or extension(value) in BY_EXTENSION else value
+    settings |= {key: beside(path, settings[key]) for key in ("data", "val", "test") if key in settings}
+    return plan, settings, problems

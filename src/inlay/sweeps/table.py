@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from inlay import metrics
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
+from inlay.sweeps.exports import html_table, sample_std, write_csv, write_latex
+from inlay.sweeps.plot import write_plot
 from inlay.sweeps.store import Row
 
 if TYPE_CHECKING:
@@ -175,28 +176,10 @@ class Sweep:
         means = {split: statistics.fmean(values) for split, values in self.reported(entry).items()}
         return {"reported": {"metric": self.report, **means}} if means else {}
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """One line per run, in the order of the ranking."""
-        from inlay.sweeps.exports import write_csv
-
-        write_csv(self, path)
-
-    def to_latex(self, path: str | os.PathLike[str]) -> None:
-        """The ranked table, for booktabs."""
-        from inlay.sweeps.exports import write_latex
-
-        write_latex(self, path)
-
-    def plot(self, path: str | os.PathLike[str]) -> None:
-        """The metric against every key that varies, a line for every method."""
-        from inlay.sweeps.plot import write_plot
-
-        write_plot(self, path)
-
-    def _repr_html_(self) -> str:
-        from inlay.sweeps.exports import html_table
-
-        return html_table(self)
+    to_csv = write_csv
+    to_latex = write_latex
+    plot = write_plot
+    _repr_html_ = html_table
 
 
 def rank(rows: Sequence[Row], metric: str, select: Select, seeds: int) -> tuple[Entry, ...]:
@@ -227,9 +210,9 @@ def _entry(rows: Sequence[Row], metric: str, sign: int, seeds: int) -> Entry:
         runs=runs,
         seeds=seeds,
         mean=statistics.fmean(values),
-        std=statistics.stdev(values) if len(values) > 1 else None,
+        std=sample_std(values),
         test=statistics.fmean(tests) if tests else None,
-        test_std=statistics.stdev(tests) if len(tests) > 1 else None,
+        test_std=sample_std(tests),
         seconds=sum(row.seconds for row in runs),
         parameters=int(runs[0].parameters.get("adapter", 0)),
     )

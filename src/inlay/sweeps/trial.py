@@ -126,7 +126,8 @@ class Trials:
 def identity(data: Prepared, host: Host) -> str:
     """A hash of all settings, of the rows and of the base. It stays the same when Inlay gets another setting."""
     own = data.run.model_dump(exclude={"data"})
-    later = {key: value for key, value in own.items() if key not in defaults.RUN and value != _as_before(key)}
+    before = {key: defaults.LATER.get(key, field.default) for key, field in Run.model_fields.items()}
+    later = {key: value for key, value in own.items() if key not in defaults.RUN and value != before[key]}
     settings = {key: own.get(key, value) for key, value in defaults.RUN.items()} | later
     settings = {key: value for key, value in settings.items() if key not in _FILES}
     if settings.get("split_seed") == data.run.seed:  # as if nobody had said so
@@ -135,11 +136,6 @@ def identity(data: Prepared, host: Host) -> str:
     base = (host.base.identity(True), host.base.form or "", str(host.base.dtype))
     teacher = {"teacher": data.teacher} if data.teacher else {}
     return digest({"settings": settings, "data": data.data_hash, "base": base, **teacher})
-
-
-def _as_before(key: str) -> Any:
-    """The value of a setting that does what was done before there was one."""
-    return defaults.LATER[key] if key in defaults.LATER else Run.model_fields[key].default
 
 
 def digest(value: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,31 @@ class Verdict:
         return {**chosen, "gain": self.gain, "error": self.error, "why": self.why}
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A setting beside the one with the best mean."""
+
+    entry: Entry
+    name: str
+    gain: float
+    """How much better the best mean is."""
+    error: float | None
+    """The standard error of that; None where nothing tells it."""
+    far: float
+    """From the defaults."""
+    loss: float
+    """Over the seeds, with calibrated answers; nan where nobody has noted it."""
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        """Who goes first, if nothing else decides."""
+        return self.far, self.entry.parameters, self.entry.rank
+
+    def verdict(self, why: str, gain: float | None = None, error: float | None = None) -> Verdict:
+        """It wins."""
+        return Verdict(self.entry, lowest_loss(self.entry), why, gain, error)
+
+
 def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float], keys: Sequence[str]) -> Verdict:
     """The winner.
 
@@ -60,92 +85,66 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
         distances: key of a setting -> how far it is from the defaults.
         keys: what varies.
     """
-    best = ranking[0]
+    first = ranking[0]
     sign = -1.0 if metric in metrics.LOWER_IS_BETTER else 1.0
-    others = [entry for entry in ranking[1:] if len(entry.runs) == entry.seeds or len(best.runs) < best.seeds]
-    spread = _seeds_error(best, others)
-    errors = {key(entry.setting): _error(best, entry, spread) for entry in others}
+    whole = [entry for entry in ranking[1:] if len(entry.runs) == entry.seeds or len(first.runs) < first.seeds]
+    spread = _seeds_error(first, whole)
 
-    def gain(entry: Entry) -> float:
-        return sign * (best.mean - entry.mean)
+    def candidate(entry: Entry) -> _Candidate:
+        name, far = in_words(entry.setting, keys) or "the setting", distances.get(key(entry.setting), 0.0)
+        gain, error = sign * (first.mean - entry.mean), _error(first, entry, spread)
+        return _Candidate(entry, name, gain, error, far, _mean_loss(entry))
 
-    def order(entry: Entry) -> tuple[float, int, int]:
-        return distances.get(key(entry.setting), 0.0), entry.parameters, entry.rank
-
-    close = [entry for entry in others if gain(entry) < (errors[key(entry.setting)] or 0.0) or not gain(entry)]
-    losses = [_mean_loss(entry) for entry in (best, *close)]
-    known = [loss for loss in losses if loss is not None]
-    if close and len(known) == len(losses):
-        return _by_loss(best, close, known, gain, errors, order, keys)
-    chosen = min([best, *close], key=order)
-    nearest = min([best, *others], key=order)
+    best, others = candidate(first), [candidate(entry) for entry in whole]
+    close = [one for one in others if one.gain < (one.error or 0.0) or not one.gain]
+    if close and not any(math.isnan(one.loss) for one in (best, *close)):
+        return _by_loss(best, close)
+    chosen = min([best, *close], key=lambda one: one.order)
+    nearest = min([best, *others], key=lambda one: one.order)
     beside = chosen if chosen is not best else nearest
-    far = distances.get(key(best.setting), 0.0)
     if beside is best:
-        alike = all(distances.get(key(entry.setting), 0.0) == far for entry in others)
-        why = f"{_named(best, keys)} is best" + " and nearest to the defaults" * (not alike) if others else ""
-        return Verdict(best, lowest_loss(best), why)
-    error = errors[key(beside.setting)]
-    own = distances.get(key(beside.setting), 0.0)
-    near = "the default" if own == 0.0 < far else "which is nearer to the defaults"
-    near = near if own < far else "which has fewer parameters"
-    if not gain(beside):
-        name = _named(chosen, keys)
-        why = f"{_named(best, keys)} and {name} are equally good, so {name}, {near}, wins"
-        return Verdict(chosen, lowest_loss(chosen), why, 0.0, error)
-    if error is None:
-        why = f"{_named(best, keys)} is best by {gain(beside):.4f}; one run says nothing about the error of that"
-        return Verdict(best, lowest_loss(best), why, gain(beside))
-    by = f"{_named(best, keys)} is best by {gain(beside):.4f} ± {error:.4f}"
+        alike = all(one.far == best.far for one in others)
+        return best.verdict(f"{best.name} is best" + " and nearest to the defaults" * (not alike) if others else "")
+    near = "which is nearer to the defaults" if beside.far < best.far else "which has fewer parameters"
+    near = "the default" if beside.far == 0.0 < best.far else near
+    if not beside.gain:
+        why = f"{best.name} and {chosen.name} are equally good, so {chosen.name}, {near}, wins"
+        return chosen.verdict(why, 0.0, beside.error)
+    if beside.error is None:
+        why = f"{best.name} is best by {beside.gain:.4f}; one run says nothing about the error of that"
+        return best.verdict(why, beside.gain)
+    by = f"{best.name} is best by {beside.gain:.4f} ± {beside.error:.4f}"
     if chosen is best:
-        why = f"{by}, which is more than one standard error, so it wins over {_named(beside, keys)}"
+        why = f"{by}, which is more than one standard error, so it wins over {beside.name}"
     else:
-        why = f"{by}, which is less than one standard error, so {_named(chosen, keys)}, {near}, wins"
-    return Verdict(chosen, lowest_loss(chosen), why, gain(beside), error)
+        why = f"{by}, which is less than one standard error, so {chosen.name}, {near}, wins"
+    return chosen.verdict(why, beside.gain, beside.error)
 
 
-def _by_loss(
-    best: Entry,
-    close: Sequence[Entry],
-    losses: Sequence[float],
-    gain: Callable[[Entry], float],
-    errors: Mapping[str, float | None],
-    order: Callable[[Entry], tuple[float, int, int]],
-    keys: Sequence[str],
-) -> Verdict:
-    """The setting with the lowest loss, of the best and those that its score cannot tell from it.
-
-    Args:
-        losses: of the best, then of those.
-        order: decides where losses are equal.
-    """
-    loss = {entry.rank: round(value, _DIGITS) for value, entry in zip(losses, (best, *close), strict=True)}
-    chosen, second = sorted((best, *close), key=lambda entry: (loss[entry.rank], *order(entry)))[:2]
-    beside = second if chosen is best else chosen  # what the best by score is compared with
-    other = second if chosen is best else best
-    names = {entry.rank: _named(entry, keys) for entry in (best, chosen, beside)}
-    error = errors[key(beside.setting)]
-    if gain(beside):
-        over = f" over {names[beside.rank]}" if chosen is best else ""
-        by = f"{names[best.rank]} is best by {gain(beside):.4f} ± {error:.4f}{over}"
+def _by_loss(best: _Candidate, close: Sequence[_Candidate]) -> Verdict:
+    """The setting with the lowest loss, of the best and those that its score cannot tell from it."""
+    chosen, second = sorted((best, *close), key=lambda one: (one.loss, *one.order))[:2]
+    beside, other = (second, second) if chosen is best else (chosen, best)  # what the best, the chosen is compared with
+    if beside.gain:
+        over = f" over {beside.name}" if chosen is best else ""
+        by = f"{best.name} is best by {beside.gain:.4f} ± {beside.error:.4f}{over}"
         by += ", which is less than one standard error"
     else:
-        by = f"{names[best.rank]} and {names[beside.rank]} are equally good"
-    if loss[chosen.rank] < loss[other.rank]:
-        values = f"{loss[chosen.rank]:.{_DIGITS}f} against {loss[other.rank]:.{_DIGITS}f}"
-        why = f"{by}, and {names[chosen.rank]} has the lowest validation loss ({values}), so it wins"
+        by = f"{best.name} and {beside.name} are equally good"
+    if chosen.loss < other.loss:
+        values = f"{chosen.loss:.{_DIGITS}f} against {other.loss:.{_DIGITS}f}"
+        why = f"{by}, and {chosen.name} has the lowest validation loss ({values}), so it wins"
     else:
-        (far, size, _), (other_far, other_size, _) = order(chosen), order(other)
-        why = "which is nearer to the defaults" if far < other_far else "whose score is better"
-        why = "which has fewer parameters" if far == other_far and size < other_size else why
-        why = f"{by}, and their validation losses are equal, so {names[chosen.rank]}, {why}, wins"
-    return Verdict(chosen, lowest_loss(chosen), why, gain(beside), error)
+        why = "which is nearer to the defaults" if chosen.far < other.far else "whose score is better"
+        is_smaller = chosen.far == other.far and chosen.entry.parameters < other.entry.parameters
+        why = "which has fewer parameters" if is_smaller else why
+        why = f"{by}, and their validation losses are equal, so {chosen.name}, {why}, wins"
+    return chosen.verdict(why, beside.gain, beside.error)
 
 
-def _mean_loss(entry: Entry) -> float | None:
-    """Over the seeds, with calibrated answers; None where nobody has noted it."""
+def _mean_loss(entry: Entry) -> float:
     losses = [row.loss for row in entry.runs if row.loss is not None and math.isfinite(row.loss)]
-    return statistics.fmean(losses) if len(losses) == len(entry.runs) else None
+    return round(statistics.fmean(losses), _DIGITS) if len(losses) == len(entry.runs) else math.nan
 
 
 def lowest_loss(entry: Entry) -> Row:
@@ -225,7 +224,3 @@ def _pairs(one: Entry, other: Entry) -> list[tuple[Row, Row]]:
     """Runs of the same seed."""
     seeds = {row.seed: row for row in other.runs}
     return [(row, seeds[row.seed]) for row in one.runs if row.seed in seeds]
-
-
-def _named(entry: Entry, keys: Sequence[str]) -> str:
-    return in_words(entry.setting, keys) or "the setting"

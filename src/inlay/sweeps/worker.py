@@ -90,10 +90,6 @@ def portable(data: Prepared) -> Prepared:
     return _each_part(data, packed.portable)
 
 
-def _arrived(data: Prepared) -> Prepared:
-    return _each_part(data, packed.arrived)
-
-
 def _each_part(data: Prepared, change: Any) -> Prepared:
     def changed(part: Split | None) -> Any:
         return None if part is None else Split(part.examples, change(part.rows))
@@ -156,7 +152,7 @@ class Worker:
     def _fetch(self, data: Mapping[int, Any]) -> None:
         for key, reference in data.items():
             if key not in self._data:
-                self._data[key] = _arrived(ray().get(reference))
+                self._data[key] = _each_part(ray().get(reference), packed.arrived)
 
     def _job(self, index: int, order: Order) -> Job:
         data = self._data[order.key]

@@ -17,12 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, SupportsFloat
+from typing import Any, BinaryIO, Literal, Protocol, SupportsFloat
 
 from inlay.errors import RunError, suggest
-
-if TYPE_CHECKING:
-    from inlay.tracking.events import Event
+from inlay.tracking.events import Event
 
 Outcome = Literal["done", "failed", "stopped"]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inlay.library.card_text import clock, percent
+from inlay.library.card_text import clock, percent, shortened
 from inlay.runs.length import FEW_TO_VALIDATE
 from inlay.screen import GAP, Lines, table
 from inlay.untrusted import visible
@@ -97,7 +97,8 @@ class Progress:
             return ""
         name, row = max(self.active.items(), key=lambda item: item[1]["step"] / max(1, item[1]["steps"]))
         step, loss, found, left = _cells(row, now)
-        said = [_cut(visible(name), 20), _bar(row, _BAR), step, loss and f"loss {loss}", found, left and f"{left} left"]
+        bar = _bar(row, _BAR)
+        said = [shortened(visible(name), 20), bar, step, loss and f"loss {loss}", found, left and f"{left} left"]
         more = f"({self.caption(now)})" if self.runs > 1 else ""
         return "  ".join(filter(None, [*said, more]))
 
@@ -144,7 +145,7 @@ class Progress:
         now = time.monotonic()
         shown = list(self.active.items())[: max(1, min(_ROWS, self.screen.height - 6))]
         most = 20 if self.screen.width < ROOMY else 40
-        cells = [(_cut(name, most), *_cells(row, now)) for name, row in shown]
+        cells = [(shortened(name, most), *_cells(row, now)) for name, row in shown]
         if len(self.active) > len(shown):
             cells.append((f"... and {len(self.active) - len(shown)} more", "", "", "", ""))
         heads = ("run", "step", "loss", "validation", "left")
@@ -177,10 +178,6 @@ def _bar(row: Mapping[str, Any], width: int) -> str:
         return ""
     filled = int(width * row["step"] / max(1, row["steps"]))
     return "━" * filled + "╌" * (width - filled)
-
-
-def _cut(name: str, most: int) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:

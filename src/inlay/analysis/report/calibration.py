@@ -43,17 +43,17 @@ class Reliability:
         return {"ece": self.ece, "decisions": self.count, "bins": bins}
 
 
-def reliability(decisions: Sequence[Decision], bins: int = BINS) -> Reliability:
+def reliability(decisions: Sequence[Decision]) -> Reliability:
     """Sort decisions into equal bins, each with its upper end: (low, high]."""
-    sorted_in: list[list[Decision]] = [[] for _ in range(bins)]
+    sorted_in: list[list[Decision]] = [[] for _ in range(BINS)]
     for sure, is_right in decisions:
-        at = next((i for i in range(bins) if sure <= (i + 1) / bins), bins - 1)
+        at = next((i for i in range(BINS) if sure <= (i + 1) / BINS), BINS - 1)
         sorted_in[at].append((sure, is_right))
     found = []
     for i, own in enumerate(sorted_in):
         if own:
             mean = sum(sure for sure, _ in own) / len(own)
-            found.append(Bin(i / bins, (i + 1) / bins, len(own), mean, sum(right for _, right in own) / len(own)))
+            found.append(Bin(i / BINS, (i + 1) / BINS, len(own), mean, sum(right for _, right in own) / len(own)))
     total = len(decisions)
     ece = sum(one.count / total * abs(one.sure - one.right) for one in found) if total else 0.0
     return Reliability(tuple(found), total, ece)
@@ -61,9 +61,7 @@ def reliability(decisions: Sequence[Decision], bins: int = BINS) -> Reliability:
 
 def draw(found: Reliability, raw: Reliability) -> Any:
     """The diagram, above how many decisions there are in each bin."""
-    figure, panels = drawing.sheet(1, 1, width=3.6, height=3.2)
-    panel = panels[0, 0]
-    colour = drawing.COLOURS[0]
+    figure, panel = drawing.single(width=3.6, height=3.2)
     panel.plot([0, 1], [0, 1], color="#7F7F7F", lw=1, ls="--")
     width = 1 / BINS * 0.9
     centres = [(one.low + one.high) / 2 for one in found.bins]
@@ -72,13 +70,11 @@ def draw(found: Reliability, raw: Reliability) -> Any:
     if raw != found:
         at = {"color": drawing.COLOURS[1], "lw": 1.2, "ls": ":", "marker": "s", "markersize": 3.5}
         panel.plot([one.sure for one in raw.bins], [one.right for one in raw.bins], **at, label="without temperature")
-    how = {"color": colour, "lw": 1.6, "marker": "o", "markersize": 4.5, "label": "as served"}
+    how = {"color": drawing.COLOURS[0], "lw": 1.6, "marker": "o", "markersize": 4.5, "label": "as served"}
     panel.plot([one.sure for one in found.bins], [one.right for one in found.bins], **how)
     panel.set_xlim(0, 1)
     panel.set_ylim(0, 1.02)
-    panel.set_xlabel("confidence (mean score of a bin)")
-    panel.set_ylabel("share that is right")
-    drawing.plain(panel)
+    drawing.label(panel, "confidence (mean score of a bin)", "share that is right")
     if raw != found:
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+        drawing.legend(figure, drawing.handles([panel]), 2)
     return figure

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inlay import metrics
 from inlay.analysis.report import calibration
 from inlay.analysis.report.page import Section, esc, page, said, table
 from inlay.analysis.report.paired_tests import Difference, difference
-from inlay.analysis.report.predictions import Predictions, predict
+from inlay.analysis.report.predictions import Predictions, predict, shown_answer, shown_target
 from inlay.analysis.report.report import Report, Rows
+from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.library import card_text
 from inlay.library.cards import Entry
 from inlay.tasks import Answer
-
-if TYPE_CHECKING:
-    from inlay.engine.host import Host
 
 MOST = 20
 
@@ -177,26 +175,14 @@ def _apart(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Pr
     items = []
     for _, i in apart[:MOST]:
         example = first.examples[i]
-        answers = [(a.entry.ref, _shown(kind, first.answers[i])), (b.entry.ref, _shown(kind, second.answers[i]))]
-        right = [("right", _target(kind, example.target)), ("from", example.place)]
+        given = [_with_score(kind, one.answers[i]) for one in (first, second)]
+        answers = zip((a.entry.ref, b.entry.ref), given, strict=True)
+        right = [("right", shown_target(kind, example.target)), ("from", example.place)]
         pair = f"<p class='soft'>{esc((example.pair or '')[:400])}</p>" if example.pair else ""
         items.append(f"<li><p>{esc(example.shown()[:400])}</p>{pair}{said([*answers, *right])}</li>")
     return f"{told}<ol class='list'>{''.join(items)}</ol>"
 
 
-def _shown(kind: str, answer: Answer) -> str:
-    if kind == "regression":
-        return f"{answer['value']:.4g}"
-    if kind == "tagging":
-        return " ".join(answer["tags"])
-    what = answer["answer"] or "(no answer)" if kind == "qa" else answer["label"]
-    text = ", ".join(what) or "none" if isinstance(what, list) else str(what)
-    return f"{text} ({answer['score']:.3f})"
-
-
-def _target(kind: str, target: Any) -> str:
-    if kind == "qa":
-        return " | ".join(dict.fromkeys(text for text, _ in target)) or "(no answer)"
-    if isinstance(target, list | tuple):
-        return (" " if kind == "tagging" else ", ").join(map(str, target)) or "none"
-    return f"{target:.4g}" if isinstance(target, float) else str(target)
+def _with_score(kind: str, answer: Answer) -> str:
+    told = shown_answer(kind, answer)
+    return told if kind in ("regression", "tagging") else f"{told} ({answer['score']:.3f})"

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inlay import drawing
 from inlay.bank.delta import parse
 from inlay.base.load import load_tokenizer
 from inlay.base.sites import Sites
 from inlay.engine.alpha import alphas, has_alpha
+from inlay.engine.host import Host
 from inlay.engine.predict import batch_of, cut
 from inlay.library.adapter import Adapter
 from inlay.tasks import Row
-
-if TYPE_CHECKING:
-    from inlay.engine.host import Host
 
 Norms = Mapping[tuple[str, str], float]
 """(place, part) -> norm; a place is a layer, several that share, or what is no layer."""
@@ -68,8 +66,7 @@ def draw_norms(norms: Norms) -> Any:
     """Bars for every layer, one for each part of it."""
     places = sorted({place for place, _ in norms}, key=_order)
     parts = [part for part in PARTS if any(part == own for _, own in norms)]
-    figure, panels = drawing.sheet(1, 1, width=max(4.0, 0.4 * len(places) + 1), height=2.6)
-    panel = panels[0, 0]
+    figure, panel = _sheet(len(places), "norm of what was learned")
     wide = 0.8 / len(parts)
     for i, part in enumerate(parts):
         at = [(x, norms[place, part]) for x, place in enumerate(places) if (place, part) in norms]
@@ -77,28 +74,25 @@ def draw_norms(norms: Norms) -> Any:
         panel.bar(x, [norm for _, norm in at], wide * 0.9, color=drawing.COLOURS[i], label=part)
     is_crowded = len(places) > 14 or max(map(len, places)) > 6
     panel.set_xticks(range(len(places)), places, rotation=90 if is_crowded else 0)
-    panel.set_xlabel("layer")
-    panel.set_ylabel("norm of what was learned")
-    drawing.plain(panel)
-    panel.grid(visible=False, axis="x")
-    panel.set_axisbelow(True)
     if len(parts) > 1:
-        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        drawing.legend(figure, drawing.handles([panel]), 3)
     return figure
 
 
 def draw_weights(weights: Sequence[float]) -> Any:
     """A bar for every layer."""
-    figure, panels = drawing.sheet(1, 1, width=max(4.0, 0.4 * len(weights) + 1), height=2.6)
-    panel = panels[0, 0]
+    figure, panel = _sheet(len(weights), "mean |α| of a token")  # noqa: RUF001 - as the paper writes it
     panel.bar(range(len(weights)), weights, 0.7, color=drawing.COLOURS[4])
     panel.set_xticks(range(len(weights)))
-    panel.set_xlabel("layer")
-    panel.set_ylabel("mean |α| of a token")  # noqa: RUF001 - as the paper writes it
-    drawing.plain(panel)
+    return figure
+
+
+def _sheet(layers: int, name: str) -> tuple[Any, Any]:
+    figure, panel = drawing.single(width=max(4.0, 0.4 * layers + 1), height=2.6)
+    drawing.label(panel, "layer", name)
     panel.grid(visible=False, axis="x")
     panel.set_axisbelow(True)
-    return figure
+    return figure, panel
 
 
 def _place(name: str, sites: Sites) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from inlay import metrics
-from inlay.analysis.report.predictions import Predictions, is_right
+from inlay.analysis.report.predictions import Predictions, is_right, shown_answer, shown_target
+from inlay.library.card_text import shortened
 from inlay.tasks import Answer, Example
 
 MOST = 20
@@ -24,7 +26,7 @@ class Mistake:
     right: str
     said: str
     sure: float | None
-    """None where an answer has no score; then `by` says how far it is off."""
+    """None where an answer has no score; then `off` says how far it is off."""
     place: str
     off: float | None = None
     span: tuple[int, int] | None = None
@@ -35,12 +37,12 @@ class Mistake:
         return {key: value for key, value in vars(self).items() if value not in (None, "")}
 
 
-def mistakes(asked: Predictions, most: int = MOST) -> list[Mistake]:
+def mistakes(asked: Predictions) -> list[Mistake]:
     """The surest mistakes; of numbers, those that are furthest off."""
-    kinds = {
+    kinds: dict[str, Callable[[Example, Answer], Iterator[Mistake]]] = {
         "classification": _classes,
         "multilabel": _labels,
-        "tagging": _tags,
+        "tagging": partial(_tags, metrics.are_entity_tags(asked.labels)),
         "qa": _answers,
         "regression": _numbers,
     }
@@ -48,26 +50,25 @@ def mistakes(asked: Predictions, most: int = MOST) -> list[Mistake]:
     if of is None:
         return []
     pairs = zip(asked.examples, asked.answers, strict=True)
-    found = [one for example, answer in pairs for one in of(asked, example, answer)]
-    return sorted(found, key=lambda one: -(one.sure if one.sure is not None else one.off or 0.0))[:most]
+    found = [one for example, answer in pairs for one in of(example, answer)]
+    return sorted(found, key=lambda one: -(one.sure if one.sure is not None else one.off or 0.0))[:MOST]
 
 
-def _classes(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
+def _classes(example: Example, answer: Answer) -> Iterator[Mistake]:
     if answer["label"] != example.target:
         yield Mistake(*_shown(example), str(example.target), answer["label"], answer["score"], example.place)
 
 
-def _labels(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
+def _labels(example: Example, answer: Answer) -> Iterator[Mistake]:
     given, gold = set(answer["label"]), set(example.target or ())
     for label in sorted(given ^ gold):
         p = answer["scores"].get(label, 0.0)
-        right, said = ("", label) if label in given else (label, f"not {label}")
-        yield Mistake(*_shown(example), right or f"not {label}", said, p if label in given else 1 - p, example.place)
+        right, said, sure = (f"not {label}", label, p) if label in given else (label, f"not {label}", 1 - p)
+        yield Mistake(*_shown(example), right, said, sure, example.place)
 
 
-def _tags(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
+def _tags(entities: bool, example: Example, answer: Answer) -> Iterator[Mistake]:
     tags = list(example.target)
-    entities = metrics.are_entity_tags(asked.labels)
     gold = set(metrics.entities(tags) if entities else [(tag, i, i + 1) for i, tag in enumerate(tags)])
     words = answer["tokens"]
     starts = [0]
@@ -84,26 +85,20 @@ def _tags(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mist
             )
 
 
-def _answers(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
+def _answers(example: Example, answer: Answer) -> Iterator[Mistake]:
     if not is_right("qa", example, answer):
-        right = " | ".join(dict.fromkeys(text for text, _ in example.target)) or "(no answer)"
+        right, said = shown_target("qa", example.target), shown_answer("qa", answer)
         context = _around(example.pair or "", answer["start"] or 0)
-        said = answer["answer"] or "(no answer)"
-        yield Mistake(_cut(example.text), context, right, said, answer["score"], example.place)
+        yield Mistake(shortened(example.text, _ROOM), context, right, said, answer["score"], example.place)
 
 
-def _numbers(asked: Predictions, example: Example, answer: Answer) -> Iterator[Mistake]:
-    off = abs(answer["value"] - example.target)
-    said, right = f"{answer['value']:.4g}", f"{example.target:.4g}"
-    yield Mistake(*_shown(example), right, said, None, example.place, off)
+def _numbers(example: Example, answer: Answer) -> Iterator[Mistake]:
+    right, said = shown_target("regression", example.target), shown_answer("regression", answer)
+    yield Mistake(*_shown(example), right, said, None, example.place, abs(answer["value"] - example.target))
 
 
 def _shown(example: Example) -> tuple[str, str]:
-    return _cut(example.shown()), _cut(example.pair or "")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _ROOM else f"{text[: _ROOM - 1]}…"
+    return shortened(example.shown(), _ROOM), shortened(example.pair or "", _ROOM)
 
 
 def _around(text: str, at: int) -> str:

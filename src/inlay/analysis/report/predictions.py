@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from inlay import metrics
 from inlay.engine.answer_options import AnswerOptions
 from inlay.engine.evaluate import run_labelled
+from inlay.engine.host import Host
 from inlay.engine.predict import decode
 from inlay.errors import DataError
 from inlay.tasks import Answer, Example, Row, Task
-
-if TYPE_CHECKING:
-    from inlay.engine.host import Host
 
 Decision = tuple[float, bool]
 """How sure, and whether it was right."""
@@ -79,6 +77,25 @@ def is_right(kind: str, example: Example, answer: Answer) -> bool:
     if kind == "tagging":
         return tuple(answer["tags"]) == tuple(example.target)
     return metrics.qa([[text for text, _ in example.target]], [answer["answer"]])["exact"] == 1.0
+
+
+def shown_target(kind: str, target: Any) -> str:
+    """What is right, in words."""
+    if kind == "qa":
+        return " | ".join(dict.fromkeys(text for text, _ in target)) or "(no answer)"
+    if isinstance(target, list | tuple):
+        return (" " if kind == "tagging" else ", ").join(map(str, target)) or "none"
+    return f"{target:.4g}" if isinstance(target, float) else str(target)
+
+
+def shown_answer(kind: str, answer: Answer) -> str:
+    """What was answered, in words."""
+    if kind == "regression":
+        return f"{answer['value']:.4g}"
+    if kind == "tagging":
+        return " ".join(answer["tags"])
+    what = answer["answer"] or "(no answer)" if kind == "qa" else answer["label"]
+    return ", ".join(what) or "none" if isinstance(what, list) else str(what)
 
 
 def _decisions(

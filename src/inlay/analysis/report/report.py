@@ -6,15 +6,16 @@ Sections that need rows are left out where there are none, and a sentence says w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inlay.analysis.report import calibration, layers, sections, training
 from inlay.analysis.report.mistakes import mistakes
 from inlay.analysis.report.page import Section, code, esc, facts, page, table, tiles
 from inlay.analysis.report.predictions import Predictions, predict
+from inlay.engine.host import Host
 from inlay.errors import RunError
 from inlay.library import card_facts as known
 from inlay.library import card_text
@@ -22,9 +23,6 @@ from inlay.library.adapter import Adapter
 from inlay.library.cards import Entry
 from inlay.library.ensemble import Ensemble
 from inlay.tasks import Example
-
-if TYPE_CHECKING:
-    from inlay.engine.host import Host
 
 
 @dataclass(frozen=True)
@@ -191,20 +189,21 @@ def _numbers(
     norms: layers.Norms,
     weights: Sequence[float] | None,
 ) -> dict[str, Any]:
+    sure = None
+    if asked is not None and asked.decisions:
+        sure = {
+            "temperature": getattr(asked.task, "temperature", None),
+            "as_served": calibration.reliability(asked.decisions).document(),
+            "without_temperature": calibration.reliability(asked.raw).document(),
+        }
     return {
         "name": entry.name,
         "version": entry.version,
         "rows": None if rows is None or asked is None else {"from": rows.where, "count": len(rows.examples)},
         "without_rows": why or None,
         "metrics": None if asked is None else asked.metrics,
-        "calibration": dict(_sure(asked)) if asked is not None and asked.decisions else None,
+        "calibration": sure,
         "mistakes": [] if asked is None else [one.document() for one in mistakes(asked)],
         "layers": [{"layer": place, "part": part, "norm": norm} for (place, part), norm in norms.items()],
         "alpha": None if weights is None else list(weights),
     }
-
-
-def _sure(asked: Predictions) -> Iterator[tuple[str, Any]]:
-    yield "temperature", getattr(asked.task, "temperature", None)
-    yield "as_served", calibration.reliability(asked.decisions).document()
-    yield "without_temperature", calibration.reliability(asked.raw).document()

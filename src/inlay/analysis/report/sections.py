@@ -75,8 +75,7 @@ def _confusion(asked: Predictions) -> str:
     if len(found.labels) > 3:
         confused = [(gold, answer, n, found.rows_of(gold)) for gold, answer, n in found.confused(_PAIRS)]
         parts += ["<h3>Confused most</h3>", table(("right", "answered", "rows", "of"), confused, (2, 3))]
-    scores = ((label, *_scores(found.scores(label))) for label in found.labels)
-    parts += ["<h3>Label by label</h3>", _label_table(scores)]
+    parts += ["<h3>Label by label</h3>", _label_table((label, found.scores(label)) for label in found.labels)]
     return "\n".join(parts)
 
 
@@ -85,7 +84,7 @@ def _labels(asked: Predictions) -> str:
     for label in dict.fromkeys([*asked.labels, *sorted(asked.unknown)]):
         gold = ["yes" if label in (e.target or ()) else "no" for e in asked.examples]
         given = ["yes" if label in a["label"] else "no" for a in asked.answers]
-        lines.append((label, *_scores(confusion(gold, given, ("no", "yes")).scores("yes"))))
+        lines.append((label, confusion(gold, given, ("no", "yes")).scores("yes")))
     return _label_table(lines)
 
 
@@ -94,30 +93,23 @@ def _tags(asked: Predictions) -> str:
     gold, given = ([tag for pair in pairs for tag in pair[side]] for side in (0, 1))
     found = confusion(gold, given, asked.labels)
     words = f"<p class='soft'>{len(gold):,} words; rows are true tags, columns are answers.</p>"
-    scores = ((label, *_scores(found.scores(label))) for label in found.labels)
-    return "\n".join([words, matrix(found), "<h3>Tag by tag</h3>", _label_table(scores)])
+    scores = _label_table((label, found.scores(label)) for label in found.labels)
+    return "\n".join([words, matrix(found), "<h3>Tag by tag</h3>", scores])
 
 
-def _scores(found: tuple[int, float, float, float]) -> tuple[str, ...]:
-    rows, *scores = found
-    return (f"{rows:,}", *(f"{score:.3f}" for score in scores))
-
-
-def _label_table(rows: Iterable[Sequence[object]]) -> str:
+def _label_table(scores: Iterable[tuple[str, tuple[int, float, float, float]]]) -> str:
+    rows = ((label, f"{count:,}", *(f"{score:.3f}" for score in own)) for label, (count, *own) in scores)
     return table(("label", "rows", "precision", "recall", "F1"), rows, (1, 2, 3, 4))
 
 
 def _scatter(asked: Predictions) -> str:
     gold, given = [e.target for e in asked.examples], [a["value"] for a in asked.answers]
-    figure, panels = drawing.sheet(1, 1, width=3.8, height=3.4)
-    panel = panels[0, 0]
+    figure, panel = drawing.single(width=3.8, height=3.4)
     ends = [min(*gold, *given), max(*gold, *given)]
     panel.plot(ends, ends, color="#7F7F7F", lw=1, ls="--")
     how = {"color": drawing.COLOURS[0], "alpha": max(0.15, min(0.7, 60 / len(gold))), "ls": "", "markersize": 4}
     panel.plot(gold, given, marker="o", markeredgewidth=0, **how)
-    panel.set_xlabel("right number")
-    panel.set_ylabel("answer")
-    drawing.plain(panel)
+    drawing.label(panel, "right number", "answer")
     return figures((figure, "predicted against true numbers"))
 
 

@@ -25,7 +25,7 @@ def draw_losses(history: History) -> Any:
         at = [(e["step"], e[key]) for e in history if isinstance(e.get(key), int | float)]
         if at:
             panel.plot(*zip(*at, strict=True), style, color=drawing.COLOURS[colour], lw=1.6, label=label, marker=".")
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    drawing.legend(figure, drawing.handles([panel]), 2)
     return figure
 
 
@@ -37,14 +37,11 @@ def draw_metric(history: History, metric: str, best: int | None) -> Any:
     if best in steps:
         ring = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "ls": "", "color": drawing.COLOURS[1]}
         panel.plot([best], [values[steps.index(best)]], **ring, label="kept")
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+        drawing.legend(figure, drawing.handles([panel]), 2)
     return figure
 
 
 def _sheet(name: str) -> tuple[Any, Any]:
-    figure, panels = drawing.sheet(1, 1, width=4.0, height=2.6)
-    panel = panels[0, 0]
-    panel.set_xlabel("steps")
-    panel.set_ylabel(name)
-    drawing.plain(panel)
+    figure, panel = drawing.single(width=4.0, height=2.6)
+    drawing.label(panel, "steps", name)
     return figure, panel
