@@ -14,6 +14,7 @@ import string
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import eq, mul
+from statistics import stdev
 
 from inlay.errors import RunError, SpecError, suggest
 
@@ -180,6 +181,11 @@ def summary(values: Sequence[float], *, lower_is_better: bool = False) -> dict[s
     numbers = [value for value in values if not math.isnan(value)] or values
     best = min(numbers) if lower_is_better else max(numbers)
     return {"n": n, "mean": mean, "std": std, "sem": std / math.sqrt(n), "best": best}
+
+
+def sample_std(values: Sequence[float]) -> float | None:
+    """The standard deviation over seeds; None for a single one."""
+    return stdev(values) if len(values) > 1 else None
 
 
 def paired_interval(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:

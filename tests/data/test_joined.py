@@ -60,8 +60,10 @@ def test_beside_the_file_that_names_them(tmp_path: Path):
     wanted = f"{tmp_path / 'a.csv'},{tmp_path / 'b.csv'}"
     (tmp_path / "tasks.toml").write_text('[tasks.it]\ndata = "a.csv,b.csv"\n')
     assert read_manifest(tmp_path / "tasks.toml")[0].data == wanted
-    (tmp_path / "sweep.toml").write_text('data = "a.csv,b.csv"\n[grid]\nlr = [1e-3, 1e-2]\n')
-    assert read_file(tmp_path / "sweep.toml")[1]["data"] == wanted
+    more = '[settings]\nunlabelled = "a.csv"\n[grid]\nlr = [1e-3, 1e-2]\n'
+    (tmp_path / "sweep.toml").write_text(f'data = "a.csv,b.csv"\n{more}')
+    settings = read_file(tmp_path / "sweep.toml")[1]
+    assert settings == {"data": wanted, "unlabelled": str(tmp_path / "a.csv")}
 
 
 def test_treebanks_of_a_language_are_joined_and_other_files_are_not(tmp_path: Path):

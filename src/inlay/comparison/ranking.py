@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from inlay.comparison import significance
 from inlay.comparison.table import Dataset, Line
-from inlay.metrics import LOWER_IS_BETTER
-from inlay.sweeps.exports import sample_std
+from inlay.metrics import LOWER_IS_BETTER, sample_std
 
 
 def total_parameters(share: float, tasks: int, replaces: bool = False) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from inlay.comparison import significance
 from inlay.comparison.exports import html_table, write_csv, write_latex, write_plot
 from inlay.library.adapter import Adapter
-from inlay.sweeps.exports import sample_std
+from inlay.metrics import sample_std
 from inlay.sweeps.store import Row
 
 

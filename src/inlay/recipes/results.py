@@ -29,7 +29,7 @@ from inlay.library.adapter import Adapter
 from inlay.recipes.plan import Chosen
 from inlay.recipes.recipe import Column, Row
 from inlay.runs.prepare import read_examples
-from inlay.sweeps.exports import sample_std
+from inlay.metrics import sample_std
 from inlay.sweeps.store import Row as Ran
 from inlay.sweeps.table import Entry, rank
 

@@ -25,6 +25,7 @@ from inlay.errors import InlayError, RunError
 from inlay.runs.run import Run, make_run
 
 _FILES = ("data", "val", "test", "unlabelled")
+"""Settings that name a file."""
 
 
 def read_manifest(path: str | os.PathLike[str]) -> list[Run]:
@@ -63,8 +64,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: is not TOML: {error}") from None
 
 
-def beside(path: Path, given: Any) -> Any:
-    """A file is named relative to the one that names it; what is not there and looks like none is a hub name."""
+def with_files_beside(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run whose files are named relative to the file that the settings come from."""
+    return settings | {key: _beside(path, settings[key]) for key in _FILES if key in settings}
+
+
+def _beside(path: Path, given: Any) -> Any:
+    """What is not there and does not look like a file is a hub name."""
     if not isinstance(given, str) or not given:
         return given
     near = join(path.parent / part for part in parts_of(given) or [given])
@@ -76,5 +82,4 @@ def _run(path: Path, name: str, defaults: dict[str, Any], settings: Any) -> Run:
     if not isinstance(settings, dict):
         raise RunError(f"{where}: is not a table")
     values = {**defaults, **settings, "name": name}
-    values |= {key: beside(path, values[key]) for key in _FILES if key in values}
-    return make_run(values, where)
+    return make_run(with_files_beside(path, values), where)

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import IO, TYPE_CHECKING, Any
 
 from inlay.errors import RunError
+from inlay.metrics import sample_std
 from inlay.sweeps.values import shown
 
 if TYPE_CHECKING:
@@ -56,11 +57,6 @@ def spread(mean: float | None, std: float | None) -> str:
     if mean is None:
         return ""
     return f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
-
-
-def sample_std(values: Sequence[float]) -> float | None:
-    """The standard deviation over seeds; None for a single one."""
-    return stdev(values) if len(values) > 1 else None
 
 
 def write_csv(sweep: Sweep, path: str | os.PathLike[str]) -> None:

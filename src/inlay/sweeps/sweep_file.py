@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import suggest
-from inlay.runs.manifest import beside, read_toml
+from inlay.runs.manifest import read_toml, with_files_beside
 from inlay.sweeps.api import Plan
 
 _PLAN = ("random", "search", "trials", "pruner", "seeds", "select", "ensemble", "report")
@@ -44,5 +44,4 @@ def read_file(path: str | os.PathLike[str]) -> tuple[Plan, dict[str, Any], list[
     if "data" not in settings:
         problems.append(f"{path}: 'data' is missing")
     plan = Plan(tables["grid"], **{key: content[key] for key in _PLAN if key in content})
-    settings |= {key: beside(path, settings[key]) for key in ("data", "val", "test") if key in settings}
-    return plan, settings, problems
+    return plan, with_files_beside(path, settings), problems

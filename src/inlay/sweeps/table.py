@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from inlay import metrics
 from inlay.errors import RunError
 from inlay.library.adapter import Adapter
-from inlay.sweeps.exports import html_table, sample_std, write_csv, write_latex
+from inlay.sweeps.exports import html_table, write_csv, write_latex
 from inlay.sweeps.plot import write_plot
 from inlay.sweeps.store import Row
 
@@ -210,7 +210,7 @@ def _entry(rows: Sequence[Row], metric: str, sign: int, seeds: int) -> Entry:
         runs=runs,
         seeds=seeds,
         mean=statistics.fmean(values),
-        std=sample_std(values),
+        std=metrics.sample_std(values),
         test=statistics.fmean(tests) if tests else None,
         test_std=sample_std(tests),
         seconds=sum(row.seconds for row in runs),
