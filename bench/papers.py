@@ -34,7 +34,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,11 @@ def run_job(job: Job, base: str, ended: Mapping[Known, Any], until: float) -> No
     given = ["inlay", "recipe", "run", job.recipe, *job.arguments, "--store", str(job.store), "--base", own]
     if not job.store.exists():
         sys.argv = [*given, "--minutes", "0"]  # makes the store, with all runs still to be done
-        with suppress(SystemExit):
+        try:
             inlay()
+        except SystemExit as end:
+            if end.code:
+                raise
         fill(job.store, enough(planned(job, own), ended), own)
         with Store(job.store) as opened:
             opened.note("base", own)
