@@ -100,8 +100,10 @@ def run_job(job: Job, base: str, ended: Mapping[Known, Any], until: float) -> No
     os.dup2(log, 2)
     own = job.given.base or base
     given = ["inlay", "recipe", "run", job.recipe, *job.arguments, "--store", str(job.store), "--base", own]
-    if not job.store.exists():
-        sys.argv = [*given, "--minutes", "0"]  # makes the store, with all runs still to be done
+    with Store(job.store) as opened:
+        is_begun = opened.about("base") is not None
+    if not is_begun:
+        sys.argv = [*given, "--minutes", "0"]  # puts all runs into the store
         try:
             inlay()
         except SystemExit as end:
@@ -172,12 +174,13 @@ def merge(out: Path) -> None:
 def ended_in(store: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Id and line of every run of a store that has ended."""
     with closing(sqlite3.connect(store)) as opened:
-        (base,) = opened.execute("select value from about where key = 'base'").fetchone()
+        noted = opened.execute("select value from about where key = 'base'").fetchone()
+        base = json.loads(noted[0]) if noted else BASE
         for id, label, *texts, seed in opened.execute(
             "select id, label, config, metrics, seed from runs where state = 'done'"
         ):
             config, metrics = map(json.loads, texts)
-            yield id, line_of(json.loads(base), label, config, seed, metrics)
+            yield id, line_of(base, label, config, seed, metrics)
 
 
 def main(given: Sequence[str] | None = None) -> None:
