@@ -87,7 +87,7 @@ def show_missing(jobs: Sequence[Job], base: str, ended: Mapping[Known, Any]) -> 
         minutes += own
         command = " ".join(("inlay recipe run", job.recipe, *job.arguments))
         print(f"{len(new):5,} of {len(plans):5,} runs, {own:6.1f} minutes: {command}")
-    print(f"{len(missing):,} runs are missing: about {minutes:.0f} minutes of one H200, with 12 processes or more")
+    print(f"{len(missing):,} runs in all, about {minutes:.0f} minutes of one H200 with 12 processes or more")
 
 
 def run_job(job: Job, base: str, ended: Mapping[Known, Any], until: float) -> None:

@@ -50,7 +50,8 @@ class Job:
         parser.add_argument("folder")
         for option in ("--only", "--lines", "--tune", "--base", "--against"):
             parser.add_argument(option)
-        parser.add_argument("--seeds", type=int)
+        for option in ("--seeds", "--max-steps", "--train-size"):
+            parser.add_argument(option, type=int)
         parser.add_argument("--grid", action="append", default=[])
         return parser.parse_args(self.arguments)
 
@@ -163,10 +164,12 @@ def planned(job: Job, base: str) -> list[Planned]:
     given, recipe = job.given, recipes.find(job.recipe)
     own, layers = given.base or base, BASES[Path(given.base or base).name].layers
     grid = {key: _values(text) for key, _, text in (one.partition("=") for one in given.grid)}
+    grid |= {key: (vars(given)[key],) for key in ("max_steps", "train_size") if vars(given)[key]}
     found: dict[Known, Planned] = {}
     for dataset in (one for one in recipe.datasets if _is_named(one.name, given.only)):
         for row in (row for row in recipe.rows if _is_named(row.name, given.lines) and not row.is_baseline):
             paper = dict(recipe.tried(row, dataset)) | grid
+            paper["epochs"] = (max(paper["epochs"]),) if given.max_steps else paper["epochs"]
             rates = given.tune.partition("=")[2] if given.tune else ""
             tuned = [{**paper, "lr": _values(rates) if rates else around(paper["lr"])}] if given.tune else []
             methods = [one for one in row.methods if int((re.findall(r"top=(\d+)", one) or [0])[0]) <= layers]
