@@ -1,15 +1,21 @@
 """The papers' tables, many recipes at a time on one GPU.
 
-    python bench/papers.py data --data FOLDER --out PAPERS             GLUE and TAE as the recipes want them
-    python bench/papers.py run --jobs JOBS --out STORES --minutes 8    again and again, until nothing is left
-    python bench/papers.py merge --out STORES                          one store for all recipes, all.sqlite
+    python bench/papers.py data --data FOLDER --out PAPERS          GLUE, TAE and texts as the recipes want them
+    python bench/papers.py list                                     what is missing, and about how long it takes; no GPU
+    python bench/papers.py run --data PAPERS --out STORES           again and again (--minutes 8), until nothing is left
+    python bench/papers.py merge --out STORES                       one store for all recipes, all.sqlite, and all.jsonl
 
-JOBS has a line of arguments of `inlay recipe run` per job: `he-glue-1k PAPERS/glue --only CoLA --lines finetune`. Each
-job is a process with a store of its own (STORES/he-glue-1k.3.sqlite, for the third line that names it). Full
-fine-tuning steps one run at a time and leaves most of a large GPU idle, so several processes take much less time than
-one; NVIDIA's MPS lets their kernels run at the same time. After `merge`, the table itself is
+What is run is in bench/papers.txt (`--jobs`): a line of arguments of `inlay recipe run` per table, such as
+`he-glue-1k glue --only CoLA,RTE --lines finetune`, its folder below PAPERS. Each dataset of a line is a job: a process
+with a store of its own (STORES/he-glue-1k.3.sqlite, the third job of that recipe). Runs that bench/results/papers.jsonl
+has (`--known`) are noted in a new store as done. So `list` counts what is left of each line, and `run` trains no more.
+
+Full fine-tuning steps one run at a time and leaves most of a large GPU idle, so several processes take much less time
+than one; NVIDIA's MPS lets their kernels run at the same time. After `merge`, the table itself is
 
     inlay recipe run he-glue-1k PAPERS/glue --store STORES/all.sqlite --minutes 0 --csv FILE
+
+and the lines of all.jsonl belong into bench/results/papers.jsonl.
 
 GLUE's MNLI, QNLI and QQP may come as JSON files of labelled training pairs (FOLDER/glue_subsets). Where a set has no
 dev rows, `data` takes 2,000 of these pairs.
@@ -23,33 +29,21 @@ import json
 import multiprocessing
 import os
 import random
-import shlex
 import shutil
 import sqlite3
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from papers_jobs import Job, Known, enough, fill, line_of, planned, read_ended, read_jobs
+
+HERE = Path(__file__).parent
+BASE = "sentence-transformers/all-MiniLM-L6-v2"
 HELD_OUT = 2000
 SUBSETS = ("MNLI", "QNLI", "QQP")
-SETTINGS = (
-    "method",
-    "lr",
-    "epochs",
-    "batch_size",
-    "train_size",
-    "pool",
-    "head",
-    "schedule",
-    "warmup",
-    "pretrain_epochs",
-)
-SCORES = ("accuracy", "f1", "f1_macro", "f1_micro", "matthews", "spearman")
 TAE = {"chemprot": "ChemProt", "citation_intent": "ACL-ARC", "sciie-relation-extraction": "SciERC"}
 
 
@@ -81,53 +75,51 @@ def write_pairs(path: Path, columns: tuple[str, str], pairs: Sequence[dict[str, 
         lines.writerows([pair["text_a"], pair["text_b"], pair["label"]] for pair in pairs)
 
 
-@dataclass(frozen=True)
-class Job:
-    """A line of the file, and where its results go."""
-
-    arguments: tuple[str, ...]
-    store: Path
-
-    @property
-    def name(self) -> str:
-        """What its files are called."""
-        return self.store.stem
-
-
-def read_jobs(path: Path, out: Path) -> list[Job]:
-    """Jobs in the order of the file; those that should begin first are first."""
-    found, seen = [], Counter[str]()
-    for line in path.read_text().splitlines():
-        arguments = shlex.split(line, comments=True)
-        if arguments:
-            seen[arguments[0]] += 1
-            found.append(Job(tuple(arguments), out / f"{arguments[0]}.{seen[arguments[0]]}.sqlite"))
-    return found
+def show_missing(jobs: Sequence[Job], base: str, ended: Mapping[Known, Any]) -> None:
+    """For each line of the file, how many of its runs neither are known nor belong to a line above, and their time."""
+    minutes, missing = 0.0, set[Known]()
+    for job in jobs:
+        plans = planned(job, base)
+        done = enough(plans, ended).keys() | missing
+        new = [plan for plan in plans if plan.known not in done]
+        missing |= {plan.known for plan in new}
+        own = sum(plan.seconds for plan in new) / 60
+        minutes += own
+        command = " ".join(("inlay recipe run", job.recipe, *job.arguments))
+        print(f"{len(new):5,} of {len(plans):5,} runs, {own:6.1f} minutes: {command}")
+    print(f"{len(missing):,} runs in all, about {minutes:.0f} minutes of one H200 with 12 processes or more")
 
 
-def run_job(job: Job, base: str | None, known: Path | None, until: float) -> None:
+def run_job(job: Job, base: str, ended: Mapping[Known, Any], until: float) -> None:
     """In a process of its own: `inlay recipe run`, what it prints in a file."""
     from inlay.cli.main import main as inlay
-
-    if known is not None and not job.store.exists():
-        shutil.copy(known, job.store)
+    from inlay.sweeps.store import Store
 
     log = os.open(job.store.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    own = job.given.base or base
+    given = ["inlay", "recipe", "run", job.recipe, *job.arguments, "--store", str(job.store), "--base", own]
+    with Store(job.store) as opened:
+        is_begun = opened.about("base") is not None
+    if not is_begun:
+        sys.argv = [*given, "--minutes", "0"]  # puts all runs into the store
+        try:
+            inlay()
+        except SystemExit as end:
+            if end.code:
+                raise
+        fill(job.store, enough(planned(job, own), ended), own)
+        with Store(job.store) as opened:
+            opened.note("base", own)
     minutes = max(0.0, (until - time.time()) / 60)
-    given = ["recipe", "run", *job.arguments, "--store", str(job.store), "--minutes", f"{minutes:.2f}"]
-    given += ["--save-every", "3600", "--csv", str(job.store.with_suffix(".csv"))]
-    sys.argv = ["inlay", *given, *(["--base", base] if base else [])]
+    more = ["--save-every", "3600", "--csv", str(job.store.with_suffix(".csv"))]
+    sys.argv = [*given, "--minutes", f"{minutes:.2f}", *more]
     inlay()
 
 
-def run(jobs: Sequence[Job], workers: int, base: str | None, known: Path | None, minutes: float) -> None:
-    """So many at a time, each until it ends or the time is up.
-
-    Args:
-        known: a merged store; what it has is not run again.
-    """
+def run(jobs: Sequence[Job], workers: int, base: str, ended: Mapping[Known, Any], minutes: float) -> None:
+    """So many at a time, each until it ends or the time is up."""
     import inlay.cli.recipe  # once, here: children inherit what is imported
     import inlay.recipes.api
     import inlay.recipes.table_beside_paper  # noqa: F401
@@ -139,7 +131,7 @@ def run(jobs: Sequence[Job], workers: int, base: str | None, known: Path | None,
     while running or (waiting and time.time() < until - 20):
         while waiting and len(running) < workers and time.time() < until - 20:
             job = waiting.pop(0)
-            process = fork.Process(target=run_job, args=(job, base, known, until))
+            process = fork.Process(target=run_job, args=(job, base, ended, until))
             process.start()
             running[job.name] = (process, time.time())
         for name, (process, start) in list(running.items()):
@@ -171,40 +163,48 @@ def merge(out: Path) -> None:
                 all_runs.execute(f"insert or ignore into runs (position, {columns}) {ended}")
                 all_runs.execute("insert or ignore into about select key, value from other.about")
             all_runs.execute("detach other")
-        lines = list(said_of_runs(all_runs))
-    whole.with_suffix(".jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = {id: line for path in paths for id, line in ended_in(path)}
+    text = "".join(
+        json.dumps(line) + "\n" for line in sorted(lines.values(), key=lambda one: (one["base"], one["run"]))
+    )
+    whole.with_suffix(".jsonl").write_text(text)
     print(f"{whole}: {len(lines)} runs")
 
 
-def said_of_runs(store: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    """What was run and what came of it, for bench/results."""
-    columns = "label, config, seed, metrics"
-    for label, config, seed, metrics in store.execute(f"select {columns} from runs order by label, seed"):
-        settings = json.loads(config)
-        own = {key: settings[key] for key in SETTINGS if settings.get(key) is not None}
-        by_split = json.loads(metrics).items()
-        scores = {split: {key: round(one[key], 5) for key in SCORES if key in one} for split, one in by_split}
-        yield {"run": label, **own, "seed": seed, "scores": scores}
+def ended_in(store: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Id and line of every run of a store that has ended."""
+    with closing(sqlite3.connect(store)) as opened:
+        noted = opened.execute("select value from about where key = 'base'").fetchone()
+        base = json.loads(noted[0]) if noted else BASE
+        for id, label, *texts, seed in opened.execute(
+            "select id, label, config, metrics, seed from runs where state = 'done'"
+        ):
+            config, metrics = map(json.loads, texts)
+            yield id, line_of(base, label, config, seed, metrics)
 
 
 def main(given: Sequence[str] | None = None) -> None:
     """Nothing of Inlay is imported before it is needed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["data", "run", "merge"])
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--jobs", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--base")
-    parser.add_argument("--known", type=Path, help="a merged store, whose runs are not run again")
+    parser.add_argument("what", choices=["data", "list", "run", "merge"])
+    parser.add_argument("--data", type=Path, default=Path("PAPERS"))
+    parser.add_argument("--jobs", type=Path, default=HERE / "papers.txt")
+    parser.add_argument("--out", type=Path, default=Path("STORES"))
+    parser.add_argument("--base", default=BASE, help="of the lines that name none")
+    parser.add_argument("--known", type=Path, default=HERE / "results" / "papers.jsonl", help="runs that have ended")
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--minutes", type=float, default=8)
     arguments = parser.parse_args(given)
+    if arguments.what == "list":
+        lines = read_jobs(arguments.jobs, arguments.out, whole=True)
+        show_missing(lines, arguments.base, read_ended(arguments.known))
+        return
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.what == "data":
         make_data(arguments.data, arguments.out)
     elif arguments.what == "run":
-        jobs = read_jobs(arguments.jobs, arguments.out)
-        run(jobs, arguments.workers, arguments.base, arguments.known, arguments.minutes)
+        jobs = read_jobs(arguments.jobs, arguments.out, arguments.data)
+        run(jobs, arguments.workers, arguments.base, read_ended(arguments.known), arguments.minutes)
     else:
         merge(arguments.out)
 

@@ -26,10 +26,10 @@ from inlay.data.source import open_source
 from inlay.engine.evaluate import measure
 from inlay.errors import DataError
 from inlay.library.adapter import Adapter
+from inlay.metrics import sample_std
 from inlay.recipes.plan import Chosen
 from inlay.recipes.recipe import Column, Row
 from inlay.runs.prepare import read_examples
-from inlay.metrics import sample_std
 from inlay.sweeps.store import Row as Ran
 from inlay.sweeps.table import Entry, rank
 
