@@ -210,9 +210,9 @@ def _entry(rows: Sequence[Row], metric: str, sign: int, seeds: int) -> Entry:
         runs=runs,
         seeds=seeds,
         mean=statistics.fmean(values),
-        std=metrics.metrics.sample_std(values),
+        std=metrics.sample_std(values),
         test=statistics.fmean(tests) if tests else None,
-        test_std=sample_std(tests),
+        test_std=metrics.sample_std(tests),
         seconds=sum(row.seconds for row in runs),
         parameters=int(runs[0].parameters.get("adapter", 0)),
     )
