@@ -136,8 +136,9 @@ def _by_loss(
         why = f"{by}, and {names[chosen.rank]} has the lowest validation loss ({values}), so it wins"
     else:
         (far, size, _), (other_far, other_size, _) = order(chosen), order(other)
-        why = "which is nearer to the defaults" if far < other_far else "whose score is better"
+        why = "whose score is better" if gain(beside) else "which comes first"
         why = "which has fewer parameters" if far == other_far and size < other_size else why
+        why = "which is nearer to the defaults" if far < other_far else why
         why = f"{by}, and their validation losses are equal, so {names[chosen.rank]}, {why}, wins"
     return Verdict(chosen, lowest_loss(chosen), why, gain(beside), error)
 
