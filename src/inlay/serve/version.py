@@ -169,7 +169,8 @@ class Tokenizers:
 def encode(version: Version, ask: Ask, tokenizers: Tokenizers) -> Item:
     """An ask in rows of its version; an error says what is wrong with it."""
     options = AnswerOptions(ask.top_k, ask.threshold, ask.raw)
-    options.check({version.name: version.translator.task.kind})
+    if not ask.has_others:
+        options.check({version.name: version.translator.task.kind})
     translator = version.translator if ask.long == "cut" else version.translator.in_windows()
     example = translator.example(ask.given)
     key = _rows_key(translator, version.limit)
