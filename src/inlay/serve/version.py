@@ -57,6 +57,10 @@ class Version:
         """The names in the host of the adapters that answer; versions that are served twice share them."""
         return tuple([member.name for member in self.translator.members]) or (self.entry.ref,)
 
+    def told(self, error: InlayError) -> InlayError:
+        """An error of one of its adapters, with the version that needs it."""
+        return type(error)(f"{self.ref}: its member {error}") if self.entry.members else copy.copy(error)
+
     @property
     def parts(self) -> tuple[Entry, ...]:
         """The adapters that answer: itself, or its members."""
