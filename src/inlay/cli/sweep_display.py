@@ -112,7 +112,7 @@ def show_plan(screen: Console, runner: SweepRunner) -> None:
     data = runner.data
     for note in data.notes:
         screen.print(note, style="dim", soft_wrap=True)
-    for warning in data.warnings:
+    for warning in (*data.warnings, *_scored_apart(runner)):
         screen.print(warning, style="yellow", soft_wrap=True)
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
     rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate{test}"
@@ -131,6 +131,17 @@ def show_plan(screen: Console, runner: SweepRunner) -> None:
     done = sum(row.state in ("done", "pruned", "failed") for row in runner.result().rows)
     if done:
         screen.print(f"{done} of them are already done and are not repeated", style="yellow")
+
+
+def _scored_apart(runner: SweepRunner) -> list[str]:
+    """A warning if some settings are scored by folds and others are not: few-shot ones are, where nobody says."""
+    labels = {len(trial.data.folds): trial.label for trial in reversed(runner.trials)}
+    if len(labels) < 2:
+        return []
+    most, least = max(labels), min(labels)
+    rows = f"{least} folds" if least else "rows that are held out"
+    said = f"{labels[most]} is scored by {most} folds, {labels[least]} by {rows}: such scores cannot be compared"
+    return [f"{said}; pass --folds {most} to score all alike"]
 
 
 def show_ranking(screen: Console, found: Sweep) -> None:
