@@ -166,6 +166,7 @@ def test_settings_that_are_scored_on_different_rows_are_named(place: Place):
     said = " ".join(place.call(*few).output.split())
     apart = "few_shot=true is scored by 5 folds, few_shot=false by rows that are held out"
     assert f"{apart}: such scores cannot be compared; pass --folds 5 to score all alike" in said
+    assert " rows to train, scored by 5 folds; ranked by " in said
     assert "cannot be compared" not in " ".join(place.call(*few, "--folds", 5).output.split())
 
 

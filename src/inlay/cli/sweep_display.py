@@ -9,6 +9,7 @@ from inlay.cli import output
 from inlay.cli.score_notes import majority
 from inlay.cli.train_display import Progress, clock, decimals
 from inlay.screen import counted
+from inlay.tracking.progress import rows_for
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,8 +116,7 @@ def show_plan(screen: Console, runner: SweepRunner) -> None:
     for warning in (*data.warnings, *_scored_apart(runner)):
         screen.print(warning, style="yellow", soft_wrap=True)
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
-    rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate{test}"
-    screen.print(f"task: {data.task.name}, {rows}; ranked by {data.metric} on validation rows")
+    screen.print(f"task: {data.task.name}, {rows_for(data)}{test}; ranked by {data.metric} on validation rows")
     always, guess = majority(data)
     if guess:
         names = [name for name in dict.fromkeys((data.metric, "f1_macro")) if name in guess]
