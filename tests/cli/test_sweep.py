@@ -161,6 +161,15 @@ def test_search(place: Place):
     assert len(again["runs"]) == 5
 
 
+def test_settings_that_are_scored_on_different_rows_are_named(place: Place):
+    few = (place.data, "--name", "apart", *QUICK, "--grid", "few_shot=true,false", "--few-shot-steps", 1)
+    said = " ".join(place.call(*few).output.split())
+    apart = "few_shot=true is scored by 5 folds, few_shot=false by rows that are held out"
+    assert f"{apart}: such scores cannot be compared; pass --folds 5 to score all alike" in said
+    assert " rows to train, scored by 5 folds; ranked by " in said
+    assert "cannot be compared" not in " ".join(place.call(*few, "--folds", 5).output.split())
+
+
 def test_select_best(place: Place):
     found = place.sweep("--grid", "lr=1e-3,1e-2", "--seeds", "2", "--select", "best")
     assert found["best"]["best"] == max(run["value"] for run in found["runs"])

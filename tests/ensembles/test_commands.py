@@ -78,6 +78,7 @@ def test_it_is_asked_and_measured(place: Place):
     found = place.document("eval", "both", place.data)
     right = sum(line["label"] == line["input_label"] for line in lines)
     assert (found["rows"], found["metrics"]["accuracy"]) == (30, pytest.approx(right / 30))
+    assert found["trained_on"] is True  # its members have learned from these rows
     report = place.root / "report.html"
     place.call("report", "both", place.data, "--out", report)
     assert "both@1" in report.read_text()

@@ -122,6 +122,30 @@ def test_an_alias_does_not_point_to_what_is_removed_in_between(library, monkeypa
     assert library.aliases("tone") == {"prod": 1}
 
 
+def test_what_cannot_be_written_removes_nothing(library, monkeypatch):
+    real, before = library.storage.replace, files(library)
+
+    def replace(path: str, content: bytes) -> None:
+        if path == "trash/topic/1.json":
+            raise LibraryError("no space left")
+        real(path, content)
+
+    monkeypatch.setattr(library.storage, "replace", replace)
+    with pytest.raises(LibraryError, match="no space left"):
+        library.remove("tone", "topic")
+    monkeypatch.undo()
+    assert files(library) == before
+    assert refs(library.remove("tone", "topic")) == ["tone@1", "tone@2", "tone@3", "topic@1"]
+
+
+def test_what_was_removed_in_one_command_is_restored_in_one(library):
+    library.remove("tone", "topic", "tone@1")
+    with pytest.raises(LibraryError, match="tune is not in the trash"):
+        library.restore("tone", "tune")
+    assert library.names() == []
+    assert refs(library.restore("tone", "topic", "tone@1")) == ["tone@1", "tone@2", "tone@3", "topic@1"]
+
+
 def test_what_is_not_there(library):
     with pytest.raises(LibraryError, match="no adapter 'tune'"):
         library.remove("tune")

@@ -130,6 +130,18 @@ def test_one_text_for_several_tasks_is_answered_in_a_group(place: Place):
     same(every["results"]["topic"], several["results"]["topic"])
 
 
+def test_a_threshold_for_several_tasks_is_for_those_with_scores(place: Place):
+    both, plain = results(
+        place,
+        {"tasks": ["sms", "stars"], "text": TEXT, "threshold": 1.0},
+        {"task": "stars", "text": TEXT},
+    )
+    assert both["results"]["sms"]["label"] is None
+    same(both["results"]["stars"], plain)
+    (alone,) = results(place, {"tasks": ["stars"], "text": TEXT, "threshold": 1.0})
+    assert "needs scores" in alone["results"]["stars"]["error"]["message"]
+
+
 BAD: list[tuple[Any, str]] = [
     ({"task": "nope", "text": TEXT}, "unknown_task"),
     ({"task": "sms@7", "text": TEXT}, "unknown_task"),

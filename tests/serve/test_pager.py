@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -125,6 +126,28 @@ def test_one_that_is_waited_for_stays_until_it_has_run_and_is_wanted_again(make,
     pager.used(["t1@1"])
     pager.load_some(everybody, 0.0)
     assert resident(pager) == ["t0"]  # nobody had to ask again
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+@pytest.mark.parametrize("seed", range(6))
+def test_ensembles_that_share_members_do_not_block_each_other(make, entries, seed, memory):
+    draw, most = random.Random(seed), 2 + seed % 2
+    groups = [tuple(f"{name}@1" for name in draw.sample(NAMES, draw.randint(1, most))) for _ in range(16)]
+    pager = make(resident=most, remembered=most, memory=memory)
+
+    def waits(needed: str | tuple[str, ...]) -> bool:
+        return any(needed == group or needed in group for group in groups)
+
+    for group in groups:
+        pager.want([entries[ref.partition("@")[0]] for ref in group])
+    end = time.monotonic() + 20
+    while groups:
+        pager.load_some(waits, 0.0)
+        for group in [group for group in groups if all(ref in pager for ref in group)]:
+            pager.used(group)
+            groups.remove(group)
+        assert time.monotonic() < end, groups
+        time.sleep(0.001)
 
 
 def test_nobody_leaves_for_one_that_nobody_waits_for(make, entries):

@@ -144,6 +144,18 @@ def test_where_losses_are_equal_too_the_default_wins():
     assert verdict(lost).why.endswith("so lr=0.001, the default, wins")
 
 
+def test_where_nothing_tells_settings_apart_none_is_called_better():
+    rows = [row(setting(1e-3, patience=n), 0, 0.7, loss=0.5, position=n) for n in (2, 1)]
+    grid = {"lr": [1e-3], "patience": [1, 2]}
+    found = verdict(rows, grid=grid)
+    equal = "their validation losses are equal, so patience=1, which comes first, wins"
+    assert found.why == f"patience=1 and patience=2 are equally good, and {equal}"
+    worse = [i % 10 < 7 for i in range(200)]
+    better = [not right if i in {7, 17, 10} else right for i, right in enumerate(worse)]
+    rows = [row(setting(1e-3, patience=n), 0, right, loss=0.5) for n, right in ((1, worse), (2, better))]
+    assert verdict(rows, grid=grid).why.endswith("so patience=2, whose score is better, wins")
+
+
 def test_a_score_that_is_clearly_better_wins_whatever_the_loss():
     usual = outcomes(400, 0.6, 0)
     better = [right or i % 4 == 0 for i, right in enumerate(usual)]

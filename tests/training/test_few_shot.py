@@ -246,3 +246,17 @@ def test_a_card_says_how_it_was_trained(together, tmp_path):
     assert card["config"]["few_shot"] is True
     assert card["config"]["folds"] == 5
     assert dict(training(card))["best"] == "after 4 steps"
+
+
+def test_settings_that_do_nothing_are_named(host):
+    def said(**settings: Any) -> list[str]:
+        return prepare(work.run(**settings), host).warnings
+
+    why = "does nothing: this run is not few-shot (--few-shot)"
+    assert said(few_shot_steps=9) == [f"few_shot_steps (--few-shot-steps) {why}"]
+    assert said(few_shot=False, few_shot_temperature=0.5) == [f"few_shot_temperature (--few-shot-temperature) {why}"]
+    assert said(few_shot=True, few_shot_steps=9, few_shot_temperature=0.5) == []
+    (warning,) = said(pretrain_lr=1e-3)
+    assert warning == "pretrain_lr (--pretrain-lr) does nothing: nothing is pretrained (--pretrain-on-text)"
+    assert said(pretrain_on_text=True, pretrain_lr=1e-3, pretrain_epochs=1) == []
+    assert said() == []

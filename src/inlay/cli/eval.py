@@ -87,10 +87,11 @@ def _evaluate(
 
 
 def _was_trained_on(entry: Entry, source: Source, screen: output.Console) -> bool:
-    """Whether these are the rows that it learned from, and a line that says so."""
+    """Whether these are the rows that it, or a member of it, learned from, and a line that says so."""
     from inlay.data.digest import is_same
 
-    seen = is_same(source.name, section(entry.card, "files").get("train"))
+    cards = [entry.card, *(member.card for member in entry.members)]
+    seen = any(is_same(source.name, section(card, "files").get("train")) for card in cards)
     if seen:
         said = f"{entry.name} was trained on {source.name}: expect lower scores on new rows"
         screen.print(said, style="yellow", soft_wrap=True)

@@ -202,11 +202,9 @@ def restore(
     """
     screen, store = output.console(as_json), open_library(library)
     if refs:
-        restored = []
-        for ref in dict.fromkeys(refs):
-            for entry in store.restore(ref):
-                restored.append(entry)
-                screen.print(f"{entry.ref} is back")
+        restored = store.restore(*refs)
+        for entry in restored:
+            screen.print(f"{entry.ref} is back")
         found = {"restored": [entry.ref for entry in restored]}
     else:
         found = {"removed": [entry.ref for entry in store.removed()]}

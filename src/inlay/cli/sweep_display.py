@@ -9,6 +9,7 @@ from inlay.cli import output
 from inlay.cli.score_notes import majority
 from inlay.cli.train_display import Progress, clock, decimals, show_done, spent
 from inlay.screen import counted
+from inlay.tracking.progress import rows_for
 
 if TYPE_CHECKING:
     from inlay.comparison.runner import ComparisonRunner
@@ -108,11 +109,10 @@ def show_plan(screen: output.Console, runner: SweepRunner) -> None:
     data = runner.data
     for note in data.notes:
         screen.print(note, style="dim", soft_wrap=True)
-    for warning in data.warnings:
+    for warning in (*data.warnings, *_scored_apart(runner)):
         screen.print(warning, style="yellow", soft_wrap=True)
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
-    rows = f"{len(data.train.examples):,} rows to train, {len(data.validation.examples):,} to validate{test}"
-    screen.print(f"task: {data.task.name}, {rows}; ranked by {data.metric} on validation rows")
+    screen.print(f"task: {data.task.name}, {rows_for(data)}{test}; ranked by {data.metric} on validation rows")
     always, guess = majority(data)
     if guess:
         names = [name for name in dict.fromkeys((data.metric, "f1_macro")) if name in guess]
@@ -125,6 +125,17 @@ def show_plan(screen: output.Console, runner: SweepRunner) -> None:
     by = f", chosen by Optuna, pruned by {runner.search.pruner}" if runner.search is not None else ""
     screen.print(f"sweep: {counted(runner.runs, 'run')}{how}{by}", soft_wrap=True)
     show_done(screen, runner.result().rows)
+
+
+def _scored_apart(runner: SweepRunner) -> list[str]:
+    """A warning if some settings are scored by folds and others are not: few-shot ones are, where nobody says."""
+    labels = {len(trial.data.folds): trial.label for trial in reversed(runner.trials)}
+    if len(labels) < 2:
+        return []
+    most, least = max(labels), min(labels)
+    rows = f"{least} folds" if least else "rows that are held out"
+    said = f"{labels[most]} is scored by {most} folds, {labels[least]} by {rows}: such scores cannot be compared"
+    return [f"{said}; pass --folds {most} to score all alike"]
 
 
 def show_ranking(screen: output.Console, found: Sweep) -> None:

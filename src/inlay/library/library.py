@@ -233,9 +233,9 @@ class Library:
         """What is in the trash."""
         return trash.removed(self)
 
-    def restore(self, ref: str) -> builtins.list[Entry]:
-        """Take a version, or with a plain name all of them, out of the trash."""
-        return trash.restore(self, ref)
+    def restore(self, *refs: str) -> builtins.list[Entry]:
+        """Take versions, or with a plain name all of its own, out of the trash; if one is not there, none."""
+        return trash.restore(self, refs)
 
     def gc(self, dry_run: bool = False, grace: float = trash.GRACE) -> Freed:
         """Empty the trash, and delete blobs that no card names and files that a killed writer left.

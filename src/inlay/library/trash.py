@@ -45,15 +45,19 @@ def remove(library: Library, refs: Sequence[str]) -> list[Entry]:
     """Move versions into the trash, all or none; also damaged ones, of which little is then known."""
     chosen = dict.fromkeys(one for ref in refs for one in _named_by(library, ref))
     _refuse_needed(library, chosen)
-    mine = {one: content for one in chosen if (content := _taken(library, *one)) is not None}
-    if not mine:
-        raise LibraryError(f"{', '.join(refs)} was removed a moment ago")
+    mine: dict[tuple[str, int], bytes] = {}
     try:
+        for one in chosen:
+            if (content := _taken(library, *one)) is not None:
+                mine[one] = content
         _refuse_needed(library, mine)  # an alias may have been moved here in between
     except LibraryError:
         for one in mine:
-            _put_back(library, *one)
+            with contextlib.suppress(LibraryError):  # a damaged one stays in the trash
+                _put_back(library, *one)
         raise
+    if not mine:
+        raise LibraryError(f"{', '.join(refs)} was removed a moment ago")
     return [_whatever(library, content, *one) for one, content in mine.items()]
 
 
@@ -91,18 +95,25 @@ def removed(library: Library) -> list[Entry]:
     return [_whatever(library, content, name, version) for content, name, version in known if content is not None]
 
 
-def restore(library: Library, ref: str) -> list[Entry]:
-    """Take versions out of the trash."""
-    name, which = split_ref(ref)
-    there = {str(version): version for owner, version, _ in _in_trash(library) if owner == name}
-    chosen = list(there.values()) if which is None else [there[which]] if which in there else []
-    if not chosen:
-        raise LibraryError(f"{ref} is not in the trash. {suggest(ref, (f'{name}@{v}' for v in there))}")
-    found = {version: _put_back(library, name, version) for version in chosen}
-    gone = [f"{name}@{version}" for version, entry in found.items() if entry is None]
+def restore(library: Library, refs: Sequence[str]) -> list[Entry]:
+    """Take versions out of the trash; none if one that is named is not there."""
+    there = [(name, version) for name, version, _ in _in_trash(library)]
+    chosen = dict.fromkeys(one for ref in refs for one in _in_trash_by(there, ref))
+    found = {one: _put_back(library, *one) for one in chosen}
+    gone = [f"{name}@{version}" for (name, version), entry in found.items() if entry is None]
     if gone:
         raise LibraryError(f"{', '.join(gone)} is not in the trash any more: it was restored or deleted a moment ago")
     return [entry for entry in found.values() if entry is not None]
+
+
+def _in_trash_by(there: Sequence[tuple[str, int]], ref: str) -> list[tuple[str, int]]:
+    """The removed versions that a ref stands for."""
+    name, which = split_ref(ref)
+    own = [one for one in there if one[0] == name]
+    chosen = [one for one in own if which is None or which == str(one[1])]
+    if not chosen:
+        raise LibraryError(f"{ref} is not in the trash. {suggest(ref, (f'{name}@{v}' for _, v in own))}")
+    return chosen
 
 
 def _put_back(library: Library, name: str, version: int) -> Entry | None:

@@ -189,15 +189,22 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
         content([*train, *([] if folds else validation), *test]),
         given.files,
         folds,
-        warnings=_without_effect(run, host),
+        warnings=_without_effect(run, host, is_few_shot(run, task, method, len(train))),
     )
 
 
-def _without_effect(run: Run, host: Host) -> list[str]:
-    if not run.attention_dropout or (run.dropout and host.forward.spec.attention_dropout):
-        return []
-    why = "this base has none" if run.dropout else "this run has no dropout (--no-dropout)"
-    return [f"attention_dropout (--attention-dropout) does nothing: {why}"]
+def _without_effect(run: Run, host: Host, few_shot: bool) -> list[str]:
+    """A warning for every setting that was given and does nothing."""
+    without = {}
+    if run.attention_dropout and not (run.dropout and host.forward.spec.attention_dropout):
+        without["attention_dropout"] = "this base has none" if run.dropout else "this run has no dropout (--no-dropout)"
+    given = run.config()
+    for setting, is_on, why in (
+        ("few_shot_", few_shot, "this run is not few-shot (--few-shot)"),
+        ("pretrain_", run.pretrain_on_text, "nothing is pretrained (--pretrain-on-text)"),
+    ):
+        without |= {name: why for name in given if name.startswith(setting) and not is_on}
+    return [f"{name} (--{name.replace('_', '-')}) does nothing: {why}" for name, why in without.items()]
 
 
 def check(run: Run, host: Host) -> Method:

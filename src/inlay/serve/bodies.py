@@ -102,7 +102,7 @@ class Item(BaseModel):
         """One for every task; they share the rows that are made of the text."""
         how = (self.top_k, self.threshold, self.raw, self.long, self.explain)
         shared: dict[Any, Any] = {}
-        return [Ask(task, self.given, *how, shared) for task in tasks]
+        return [Ask(task, self.given, *how, shared, len(tasks) > 1) for task in tasks]
 
 
 _FIELDS = frozenset(Item.model_fields)

@@ -14,7 +14,6 @@ error stays for the life of a process), or errors do not end, its thread ends, a
 
 from __future__ import annotations
 
-import copy
 import functools
 import logging
 import threading
@@ -160,8 +159,11 @@ class Engine:
         if len(version.parts) > self._pager.resident:
             said = f"has {len(version.parts)} members, and {self._pager.resident} adapters can be resident (--resident)"
             raise AdapterError(f"{entry.ref} cannot be served: it {said}")
-        for part in version.parts if (self.ready if read is None else read) else ():
-            self._pager.read(part)
+        try:
+            for part in version.parts if (self.ready if read is None else read) else ():
+                self._pager.read(part)
+        except InlayError as error:
+            raise version.told(error) from None
         with self._change:
             version = self._served.serve(version)
             self._wake()
@@ -219,7 +221,7 @@ class Engine:
             raise Busy(f"{len(self._queue)} requests are waiting; try again in {after:.2g} s", after)
         error = self._error(version)
         if error is not None:
-            raise copy.copy(error)  # one that is raised again and again gathers everybody's frames
+            raise error
 
     def _enqueue(self, item: Item, deadline: float | None) -> None:
         version = item.version
@@ -263,8 +265,9 @@ class Engine:
             self._wake()
 
     def _error(self, version: Version) -> InlayError | None:
-        """Why a version cannot be used at the moment."""
-        return next((error for ref in version.refs if (error := self._pager.error(ref)) is not None), None)
+        """Why a version cannot be used at the moment; made anew, since one that is raised often gathers frames."""
+        error = next((error for ref in version.refs if (error := self._pager.error(ref)) is not None), None)
+        return None if error is None else version.told(error)
 
     def _described(self, version: Version) -> Served:
         error = self._error(version)
@@ -350,8 +353,9 @@ class Engine:
             error = self._pager.error(ref) or InlayError(f"{ref} cannot be used")
             with self._change:
                 flows = [version for version in self._queue.flows if ref in version.refs]
-                items = [piece.item for version in flows for piece in self._queue.remove_flow(version)]
-            self._runner.fail(items, error)
+                failed = [(version, self._queue.remove_flow(version)) for version in flows]
+            for version, pieces in failed:
+                self._runner.fail([piece.item for piece in pieces], version.told(error))
         return more
 
     def _run(self, pieces: list[Piece]) -> None:

@@ -32,6 +32,8 @@ class Ask:
     """Also `tokens` and `alpha`, one number per token, where the method has it."""
     shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     """Rows that were made of this very `given`, by how they are made: asks for other tasks use them too."""
+    has_others: bool = False
+    """Whether the same was asked of other tasks: a threshold is then for those that have scores."""
 
 
 class Pending(Future[Answer]):

@@ -3,6 +3,9 @@
 An adapter that is wanted is read ahead by a thread, checked and unpacked there; only its copy into the bank is the
 engine's own work, between two batches. Nothing that was loaded for an ask leaves before the ask has run, so there is
 progress however small the bank is. One that cannot be read or loaded is tried again after a while.
+
+The adapters of an ensemble are needed together, and one may be in several ensembles. So they come as a group: one that
+has begun to come comes whole, and an adapter stays for a group that is there and has not run.
 """
 
 from __future__ import annotations
@@ -29,6 +32,11 @@ _AHEAD = 32
 """Adapters that are read before there is room for them."""
 RETRY = 5.0
 """Seconds until a broken adapter is tried again."""
+
+Group = tuple[str, ...]
+"""Adapters that are needed together; most are alone."""
+Waits = Callable[[str | Group], bool]
+"""Whether there are asks for an adapter, or for a group."""
 
 
 class Pager:
@@ -67,8 +75,10 @@ class Pager:
         """Whether the last attempt to load an adapter failed in a way that no adapter causes."""
         self._closed = False
         self._reading: set[str] = set()
-        self._mates: dict[str, frozenset[str]] = {}
-        """Of members of ensembles: all that are needed together."""
+        self._groups: dict[str, dict[Group, bool]] = {}
+        """Of every adapter: the groups that it is wanted for, and whether memory can hold all of such a group."""
+        self._begun: Group | None = None
+        """The group that has begun to come."""
         self._broken: dict[str, tuple[InlayError, float]] = {}
         self._news: list[str] = []
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="inlay-read")
@@ -102,10 +112,11 @@ class Pager:
             asked: whether there is an ask for them already.
         """
         with self._lock:
-            if len(entries) > 1 and 2 * sum(entry.bytes for entry in entries) <= self._memory.size:
-                self._mates |= dict.fromkeys([entry.ref for entry in entries], frozenset(one.ref for one in entries))
+            group = tuple([entry.ref for entry in entries])
+            fits = 2 * sum(entry.bytes for entry in entries) <= self._memory.size
             for entry in entries:
                 ref = entry.ref
+                self._groups.setdefault(ref, {})[group] = fits
                 if ref in self._bank or ref in self._broken or ref in self._wishes or self._closed:
                     continue
                 if asked:
@@ -128,21 +139,22 @@ class Pager:
             news, self._news = self._news, []
         return news
 
-    def load_some(self, waits: Callable[[str], bool], seconds: float) -> bool:
+    def load_some(self, waits: Waits, seconds: float) -> bool:
         """Put wanted adapters into the bank, for so long at most but at least one; True if there may be more to do.
 
         Args:
-            waits: whether there are asks for an adapter: then it leaves only after it has run, and is wanted again. Who
-                calls `want` for an ask must have made this true before.
+            waits: where there are asks for an adapter, it leaves only after it has run, and is wanted again. Who calls
+                `want` for an ask must have made this true before.
         """
         began, counted = time.perf_counter(), 0.0
-        while (found := self._next()) is not None:
-            ref, fitted = found
-            if len(self._bank) >= self.resident and not self._make_room(ref, waits):
+        while (found := self._next(waits)) is not None:
+            fitted, group = found
+            ref = fitted.entry.ref
+            if len(self._bank) >= self.resident and not self._make_room(ref, group, waits):
                 if waits(ref):
                     break
                 continue
-            self._load(ref, fitted)
+            self._load(fitted, group)
             took = time.perf_counter() - began
             self._counters.add(load_seconds=took - counted)
             counted = took
@@ -162,6 +174,7 @@ class Pager:
         with self._lock:
             self._pop(ref)
             self._broken.pop(ref, None)
+            self._groups.pop(ref, None)
             self._read_ahead()
         if ref in self._bank:
             self._evict(ref)
@@ -226,20 +239,37 @@ class Pager:
         """With the lock held; what is wanted now does not leave."""
         self._memory.keep(fitted, {ref for ref, _ in self._coming()})
 
-    def _next(self) -> tuple[str, Fitted] | None:
-        """The first wish that can be loaded."""
+    def _next(self, waits: Waits) -> tuple[Fitted, Group] | None:
+        """The first wish that can be loaded, and the group that it is loaded for."""
+        if self._begun is not None and (not waits(self._begun) or self._is_here(self._begun)):
+            self._begun = None
         with self._lock:
-            ready = (ref for ref, _ in self._coming() if ref in self._memory and self._mates_are_here(ref))
-            ref = next(ready, None)
-            return None if ref is None else (ref, self._memory[ref])
+            for ref, _ in self._coming():
+                if ref in self._memory and (group := self._group_of(ref, waits)) is not None:
+                    return self._memory[ref], group
+        return None
 
-    def _mates_are_here(self, ref: str) -> bool:
-        """Whether what is needed with an adapter can be loaded too: two halves of ensembles would block each other."""
-        return all(mate in self._bank or mate in self._memory for mate in self._mates.get(ref, ()))
+    def _group_of(self, ref: str, waits: Waits) -> Group | None:
+        """The group that an adapter is loaded for now; None if each lacks some that have not been read. With the lock
+        held."""
+        groups = {group: fits for group, fits in self._groups.get(ref, {}).items() if waits(group)}
+        if not groups:
+            return (ref,)
+        if self._begun in groups:
+            return self._begun
+        return next((group for group, fits in groups.items() if not fits or self._is_near(group)), None)
 
-    def _lacks_mates(self, ref: str) -> bool:
-        """Whether an adapter in the bank cannot run yet, for others of its ensemble."""
-        return any(mate not in self._bank for mate in self._mates.get(ref, ()))
+    def _is_near(self, group: Group) -> bool:
+        return all(one in self._bank or one in self._memory for one in group)
+
+    def _is_here(self, group: Group) -> bool:
+        return all(one in self._bank for one in group)
+
+    def _has_to_run(self, ref: str, waits: Waits) -> bool:
+        """Whether an adapter in the bank is in a group that is there for asks, and has not run since it is whole; with
+        the lock held."""
+        groups = [group for group in self._groups.get(ref, ()) if waits(group) and self._is_here(group)]
+        return any(not self._fresh.isdisjoint(group) for group in groups)
 
     def _coming(self) -> Iterator[tuple[str, Entry]]:
         """What is to be loaded next; with the lock held."""
@@ -250,9 +280,9 @@ class Pager:
         self._wishes.pop(ref, None)
         self._hopes.pop(ref, None)
 
-    def _make_room(self, ref: str, waits: Callable[[str], bool]) -> bool:
-        """Let one leave for another: the one used longest ago that nobody waits for, else that has run since it came,
-        or cannot run yet for want of others.
+    def _make_room(self, ref: str, group: Group, waits: Waits) -> bool:
+        """Let one leave for another: the one used longest ago that nobody waits for, else one that need not stay for a
+        group that is there, or has begun to come.
 
         Nobody leaves for one that nobody waits for any more.
         """
@@ -260,19 +290,28 @@ class Pager:
             self._forget_wish(ref, waits)
             return False
         victim = next((one for one in self._bank if not waits(one)), None)
-        mates = self._mates.get(ref, frozenset())
-        others = [one for one in self._bank if one not in mates]
-        victim = victim or next((one for one in others if one not in self._fresh or self._lacks_mates(one)), None)
+        stay = {*group, *(self._begun or ())}
+        with self._lock:
+            others = (one for one in self._bank if one not in stay and not self._has_to_run(one, waits))
+            victim = victim or next(others, None)
         if victim is None:
             return False
         entry = self._bank[victim]
         self._evict(victim)
         self._counters.add(evictions=1)
         if waits(victim):  # an ask that came meanwhile may have found it in the bank
-            self.want([entry])
+            self._want_again(entry)
         return True
 
-    def _load(self, ref: str, fitted: Fitted) -> None:
+    def _want_again(self, entry: Entry) -> None:
+        with self._lock:
+            if entry.ref not in self._broken and not self._closed:
+                self._hopes.pop(entry.ref, None)
+                self._wishes.setdefault(entry.ref, entry)
+            self._read_ahead()
+
+    def _load(self, fitted: Fitted, group: Group) -> None:
+        ref = fitted.entry.ref
         try:
             self.host.enter(ref, fitted.record, fitted.tensors)
         except Exception as error:
@@ -286,15 +325,17 @@ class Pager:
         self.suspect = False
         with self._lock:
             self._pop(ref)
-            for mate in self._mates.get(ref, frozenset()) & self._wishes.keys():
-                self._wishes.move_to_end(mate, last=False)  # what has begun to come comes whole before anything else
+            self._begun = self._begun or (group if len(group) > 1 else None)
+            for mate in self._begun or ():
+                if mate in self._wishes:
+                    self._wishes.move_to_end(mate, last=False)  # what has begun to come comes before anything else
             self._bank[ref] = fitted.entry
             self._fresh.add(ref)
             self._counters.add(loads=1)
             self._remember(fitted)
             self._read_ahead()
 
-    def _forget_wish(self, ref: str, waits: Callable[[str], bool]) -> None:
+    def _forget_wish(self, ref: str, waits: Waits) -> None:
         with self._lock:
             if not waits(ref):
                 self._pop(ref)

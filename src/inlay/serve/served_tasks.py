@@ -37,7 +37,8 @@ class ServedTasks:
         self.served: dict[str, Version] = {}
         self.open = 0
         """Asks of all versions that are not answered yet."""
-        self._asks: Counter[str] = Counter()
+        self._asks: Counter[str | tuple[str, ...]] = Counter()
+        """Of every adapter, and of the adapters of every version."""
         self._users: Counter[str] = Counter()
         self._leaving: list[str] = []
 
@@ -72,22 +73,23 @@ class ServedTasks:
         """An ask begins."""
         self.open += 1
         version.open += 1
-        self._asks.update(version.refs)
+        self._asks.update([*version.refs, version.refs])
 
     def leave(self, version: Version) -> None:
         """An ask is answered, or will never be."""
         self.open -= 1
         version.open -= 1
-        for ref in version.refs:
-            self._asks[ref] -= 1
-            if not self._asks[ref]:
-                del self._asks[ref]
+        needed: list[str | tuple[str, ...]] = [*version.refs, version.refs]
+        for one in needed:
+            self._asks[one] -= 1
+            if not self._asks[one]:
+                del self._asks[one]
         if version.retired and not version.open:
             self._release(version)
 
-    def waits(self, ref: str) -> bool:
-        """Whether there are asks for an adapter."""
-        return ref in self._asks
+    def waits(self, needed: str | tuple[str, ...]) -> bool:
+        """Whether there are asks for an adapter, or for a version with these."""
+        return needed in self._asks
 
     def leaving(self) -> list[str]:
         """Adapters that nobody has needed since the last call."""

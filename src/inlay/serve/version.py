@@ -57,6 +57,10 @@ class Version:
         """The names in the host of the adapters that answer; versions that are served twice share them."""
         return tuple([member.name for member in self.translator.members]) or (self.entry.ref,)
 
+    def told(self, error: InlayError) -> InlayError:
+        """An error of one of its adapters, with the version that needs it."""
+        return type(error)(f"{self.ref}: its member {error}") if self.entry.members else copy.copy(error)
+
     @property
     def parts(self) -> tuple[Entry, ...]:
         """The adapters that answer: itself, or its members."""
@@ -169,7 +173,8 @@ class Tokenizers:
 def encode(version: Version, ask: Ask, tokenizers: Tokenizers) -> Item:
     """An ask in rows of its version; an error says what is wrong with it."""
     options = AnswerOptions(ask.top_k, ask.threshold, ask.raw)
-    options.check({version.name: version.translator.task.kind})
+    if not ask.has_others:
+        options.check({version.name: version.translator.task.kind})
     translator = version.translator if ask.long == "cut" else version.translator.in_windows()
     example = translator.example(ask.given)
     key = _rows_key(translator, version.limit)

@@ -135,9 +135,10 @@ def _by_loss(best: _Candidate, close: Sequence[_Candidate]) -> Verdict:
         values = f"{chosen.loss:.{_DIGITS}f} against {other.loss:.{_DIGITS}f}"
         why = f"{by}, and {chosen.name} has the lowest validation loss ({values}), so it wins"
     else:
-        why = "which is nearer to the defaults" if chosen.far < other.far else "whose score is better"
         is_smaller = chosen.far == other.far and chosen.entry.parameters < other.entry.parameters
+        why = "whose score is better" if beside.gain else "which comes first"
         why = "which has fewer parameters" if is_smaller else why
+        why = "which is nearer to the defaults" if chosen.far < other.far else why
         why = f"{by}, and their validation losses are equal, so {chosen.name}, {why}, wins"
     return chosen.verdict(why, beside.gain, beside.error)
 

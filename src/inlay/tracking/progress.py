@@ -189,7 +189,7 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
     for warning in data.warnings:
         screen.print(warning, style="yellow", soft_wrap=True)
     test = f", {len(data.test.examples):,} to test" if data.test is not None else ""
-    screen.print(f"task: {data.task.name}, {_rows(data)}{test}")
+    screen.print(f"task: {data.task.name}, {rows_for(data)}{test}")
     for line in describe.lines(data.look):
         screen.print(line)
     if data.look.over_long and getattr(data.task, "long", "") == "cut":
@@ -216,7 +216,7 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
         screen.print(f"first on the texts alone, with {head}")
 
 
-def _rows(data: Prepared) -> str:
+def rows_for(data: Prepared) -> str:
     """How many there are for what."""
     more = f" and {len(data.unlabelled.examples):,} unlabelled" if data.unlabelled is not None else ""
     rows = f"{len(data.train.examples):,} rows{more} to train"
@@ -252,7 +252,7 @@ def _off_by(rows: int) -> int:
 def show_runs(screen: Console | Lines, runs: Mapping[str, Prepared]) -> None:
     """What will be trained side by side, a line each."""
     for name, data in runs.items():
-        screen.print(f"{name}: {data.task.name}, {_rows(data)}, {data.method.spec}", soft_wrap=True)
+        screen.print(f"{name}: {data.task.name}, {rows_for(data)}, {data.method.spec}", soft_wrap=True)
         for warning in data.warnings:
             screen.print(f"{name}: {warning}", style="yellow", soft_wrap=True)
 
