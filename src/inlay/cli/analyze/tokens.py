@@ -150,7 +150,7 @@ def sparsity(
     library: options.Library = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show how many of alpha's weights are left in each layer after training with adapterbias:l0=...
+    """Show how many of alpha's weights are left in each layer (adapterbias with its option l0).
 
     Examples:
         inlay analyze sparsity reviews
