@@ -58,7 +58,12 @@ def serve(
     port: Annotated[
         int, options.option(RUNNING, "--port", "PORT", "The port to listen on; 0 picks a free one.", min=0, max=65535)
     ] = 8000,
-    base: options.TrainedBase = None,
+    base: Annotated[
+        str | None,
+        options.option(
+            METHOD, "--base", "BASE", f"{options.BASE}  [default: the one that most of the tasks were trained on]"
+        ),
+    ] = None,
     weights: options.Weights = None,
     library: options.Library = None,
     tasks: Annotated[
@@ -256,7 +261,11 @@ def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | N
     """The base that is named, else that of the most tasks."""
     if not entries and base is None:
         screen = output.console(True)
-        screen.print(f"{store.root} has no adapters yet: the default base is served", style="yellow", soft_wrap=True)
+        screen.print(
+            f"{store.root} has no adapters yet; inlay train makes one, and --watch finds it",
+            style="yellow",
+            soft_wrap=True,
+        )
     from inlay.base.places import locate
 
     named = Counter(str(entry.card["base_name"]) for entry in entries if entry.card.get("base_name"))
