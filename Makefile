@@ -21,7 +21,7 @@ $(VENV)/.demo-ready: pyproject.toml constraints.txt  # what the README's command
 
 $(VENV)/.ready: $(VENV)/.demo-ready  # the rest, for tests
 	$(PIP) --upgrade pip
-	$(PIP) -e '.[plots,hub,parquet,sweep,ray,onnx,s3,dev]'
+	$(PIP) -e '.[serve,plots,hub,parquet,sweep,ray,onnx,s3,dev]'
 	@touch $@
 
 demo: $(VENV)/.demo-ready
