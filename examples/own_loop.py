@@ -33,6 +33,7 @@ def main() -> None:
         optimiser.zero_grad()
         print(f"step {step}: loss {loss.item():.3f}")
     attached.adapter().save("own_loop.safetensors")
+    print("saved to own_loop.safetensors")
     attached.detach()
 
 

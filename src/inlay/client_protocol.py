@@ -247,7 +247,8 @@ def connection_errors(url: str) -> Iterator[None]:
     try:
         yield
     except httpx_module().HTTPError as error:
-        raise ServiceError(f"{url} cannot be reached: {error or type(error).__name__}") from None
+        said = f"{error or type(error).__name__}; is inlay serve running there?"
+        raise ServiceError(f"{url} cannot be reached: {said}") from None
 
 
 def httpx_module() -> Any:

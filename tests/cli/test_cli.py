@@ -91,6 +91,7 @@ def test_bad_usage_is_2(arguments: list[str]):
             ["params", "--labels", "0"],
             "error: --labels: must be greater than or equal to 1\nhelp: inlay params --help\n",
         ),
+        (["params", "--labels", "two"], "error: --labels: must be a whole number\nhelp: inlay params --help\n"),
         (["eval"], "error: missing argument 'NAME'\nhelp: inlay eval --help\n"),
         (["--nonsense"], "error: no such option: --nonsense\nhelp: inlay --help\n"),
     ],

@@ -53,6 +53,16 @@ def test_the_root_lists_every_command_in_a_line():
     assert "'train'" in call("trian").stderr
 
 
+@pytest.mark.parametrize("group", ["library", "analyze", "recipe", "export", "bench"])
+def test_a_group_lists_its_commands_in_whole_sentences(group: str):
+    shown = call(group, "--help").stdout
+    listed = shown.partition("Commands:")[2]
+    assert "..." not in listed
+    for path in COMMANDS:
+        if path[0] == group:
+            assert path[1] in listed
+
+
 def test_a_command_imports_no_other():
     code = "import sys; from inlay.cli.main import app; app(['info', '--help'], standalone_mode=False); "
     code += "print(sorted(name for name in sys.modules if name.startswith('inlay.cli.')))"

@@ -17,7 +17,7 @@ from inlay.interop.merge import merge
 from inlay.library.library import Library
 from inlay.runs.prepare import prepare
 
-NOTE = "a head on pool=mean cannot be merged or go to peft; for that train with --pool pooler"
+NOTE = "a head on pool=mean cannot be merged or exported to peft; if you need that, train with --pool pooler"
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,8 @@ def test_show(place: Place):
         entry.sha256,
         entry.card["data"],
         "max_steps 3, choose_by last",
+        "kept      after 3 steps",
+        "the last state was kept; no checkpoint was picked on the validation rows",
         "versions  1 @prod, [2]",
         '$ inlay predict tone "a text"',
     ):

@@ -121,6 +121,14 @@ def many(tmp_path: Path, rows: int = 23) -> Path:
     return table(tmp_path / "in.csv", [{"text": f"{TEXTS[i % 5]} {i}", "n": i} for i in range(rows)])
 
 
+def test_a_file_in_the_place_of_a_text_is_pointed_out(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "new.csv").write_text("text\nhello\n")
+    done = call(place, "sms", "new.csv", "x" * 5000)
+    assert done.exit_code == 0
+    assert done.stderr == "'new.csv' is taken as a text; --file new.csv reads the file of this name\n"
+
+
 # --- what is answered ---------------------------------------------------------------------------------------------
 
 

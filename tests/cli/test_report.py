@@ -108,6 +108,8 @@ def test_two(place: Place, tmp_path: Path):
     assert found["names"] == ["a@1", "b@1"]
     assert found["verdict"] in found["html"]
     assert found["rows"]["count"] == 12
+    done = place.done("report", "--compare", "a", "b", place.root / "new.jsonl", "--out", tmp_path / "f.html")
+    assert f"both on {found['rows']['from']}, 12 rows\n{found['verdict']}\n" in done.stdout
 
 
 def test_two_without_rows_say_why_once(place: Place, tmp_path: Path):

@@ -63,7 +63,7 @@ def test_the_majority_of_rows_that_are_evaluated():
 
 def test_a_matthews_near_zero_draws_a_warning(host: inlay.Host, data: Prepared):
     said = nothing_learned(result(validation={"accuracy": 0.9, "f1_macro": 0.5, "matthews": 0.04}), data)
-    assert said.startswith("the Matthews correlation on the validation rows is 0.0400, and 0 is guessing")
+    assert said.startswith("the Matthews correlation on the validation rows is 0.0400 (guessing gives 0): hardly")
     for option in ("--class-weights", "--metric", "--epochs", "--lr"):
         assert option in said
     few = replace(data, run=data.run.model_copy(update={"few_shot": True}))

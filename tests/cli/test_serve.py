@@ -213,11 +213,13 @@ def test_what_a_service_does_not_have(process: Process, asked: list[str], said: 
     done = call("predict", *asked, TEXT, "--url", process.url)
     assert (done.exit_code, done.stdout) == (1, "")
     assert said in done.stderr
+    assert done.stderr.count(process.url) <= 1
 
 
 def test_a_service_that_is_not_there():
     done = call("predict", "sms", TEXT, "--url", "http://127.0.0.1:9")
     assert (done.exit_code, "cannot be reached" in done.stderr) == (1, True)
+    assert "is inlay serve running there?" in done.stderr
     assert call("predict", "sms", TEXT, "--url", "http://127.0.0.1:9", "--base", "x").exit_code == 2
 
 

@@ -82,6 +82,8 @@ def test_too_few_pairs_cannot_tell():
     found = ranked([line("x", 10, a=[0.9, 0.9, 0.9]), line("y", 10, a=[0.1, 0.1, 0.1])], one)
     assert (found[1].pairs, found[1].p, found[1].verdict) == (3, None, "cannot tell")
     assert any("3 pairs of runs" in text and "6 are needed" in text for text in conclusions(found, one))
+    single = ranked([line("x", 10, a=[0.9]), line("y", 10, a=[0.1])], one)
+    assert any("1 pair of runs (datasets times seeds) is too few" in text for text in conclusions(single, one))
 
 
 def test_what_lacks_a_dataset_comes_last_and_is_no_winner():

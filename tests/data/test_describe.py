@@ -139,9 +139,9 @@ def test_lines():
         empty=2,
     )
     assert lines(found) == [
-        "5574 rows, 2 classes",
-        "  ham   4827   86.6 %",
-        "  spam   747   13.4 %",
+        "5,574 rows, 2 classes",
+        "  ham   4,827   86.6 %",
+        "  spam    747   13.4 %",
         "tokens per text: 1 █▄ ▁ 40, mean 12.2",
         "1 text (0.0 %) is longer than 32 tokens",
         "2 texts are empty",

@@ -24,6 +24,14 @@ def test_classes_that_look_like_one():
     assert odd_labels({"Y": 3, "N": 2}, "class") == odd_labels({"B-Y": 1, "b-y": 1}, "tag") == []
 
 
+def test_classes_of_one_row_look_like_a_wrong_column():
+    few = {f"id {n}": 1 for n in range(15)} | {f"topic {n}": 4 for n in range(10)}
+    assert odd_labels(few, "class") == ["15 of 25 classes have only one row; --label names another column"]
+    assert odd_labels({f"id {n}": 1 for n in range(10)}, "class") == []
+    assert odd_labels({f"topic {n}": 4 for n in range(25)}, "class") == []
+    assert odd_labels(few, "tag") == []
+
+
 def test_classes_that_mean_no_label():
     said = odd_labels({"pos": 3, "nan": 2, "N/A": 1}, "class")
     assert said == [

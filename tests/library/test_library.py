@@ -206,6 +206,13 @@ def test_aliases_that_are_not_there(three):
         three.alias("tune", "prod", 1)
 
 
+def test_an_empty_library_says_how_to_fill_it(tmp_path):
+    with pytest.raises(
+        LibraryError, match=r"no adapter 'tone' in .*\. It has no adapters yet; inlay train FILE makes one"
+    ):
+        Library(tmp_path).find("tone")
+
+
 # --- lineage and the card ---------------------------------------------------------------------------------------
 
 

@@ -245,7 +245,7 @@ def test_a_card_says_how_it_was_trained(together, tmp_path):
     assert card["folds"] == 5
     assert card["config"]["few_shot"] is True
     assert card["config"]["folds"] == 5
-    assert dict(training(card))["best"] == "after 4 steps"
+    assert dict(training(card))["kept"] == "after 4 steps"
 
 
 def test_settings_that_do_nothing_are_named(host):

@@ -115,6 +115,16 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 """A full disk can meet any write, and is nobody's bug."""
 
 
+class Group(TyperGroup):
+    """Commands are listed with their whole first sentence; click would cut it to fit the terminal."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """One entry for each."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(limit=1_000)) for name, one in commands if one])
+
+
 class Commands(TyperGroup):
     """A group whose commands end with one clear line when they fail."""
 
@@ -164,13 +174,14 @@ def _without_preamble(message: str) -> str:
     if found is None:
         return (message[:1].lower() + message[1:]).removesuffix(".")
     hint = f"{found[1].replace(chr(39), '')}: " if found[1] else ""
-    return (hint + found[2].replace("Input should be", "must be", 1)).removesuffix(".")
+    said = found[2].replace("Input should be", "must be", 1).partition(", unable to parse")[0]
+    return (hint + said.replace("a valid integer", "a whole number")).removesuffix(".")
 
 
 class App(typer.Typer):
     """Commands that all look and end alike."""
 
-    def __init__(self, help: str = "", cls: type[TyperGroup] = TyperGroup):
+    def __init__(self, help: str = "", cls: type[TyperGroup] = Group):
         super().__init__(
             cls=cls,
             help=help or Default(None),

@@ -196,7 +196,7 @@ def find_in_service(
             except ServiceError as error:
                 if error.kind != "unknown_task":
                     raise
-                raise AdapterError(f"{url}: {error}") from None
+                raise AdapterError(str(error)) from None
         which = ref.partition("@")[2]
         if "@" not in name and which and int(which) != card["version"]:
             raise AdapterError(f"{url} serves {name} at version {card['version']} now; this run began with {which}")

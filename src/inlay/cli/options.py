@@ -74,7 +74,7 @@ Weights = Annotated[
         "FORM",
         "How the base's weights are stored: plain; prepack, faster on CPUs, but not for fine-tuned tasks; int8 (CPU) "
         "or fp8 (CUDA), faster still, but scores change slightly.  "
-        "[default: plain; on a CPU, to serve or for a large file: prepack]",
+        "[default: plain; prepack to serve, or for a large file, on a CPU]",
         check=option_checks.one_of("form of weights", option_checks.WEIGHTS),
     ),
 ]

@@ -136,6 +136,9 @@ def predict(
     screen = output.console(as_json)
     for note in asked.notes:
         screen.print(note, style="dim", soft_wrap=True)
+    for path in filter(os.path.isfile, texts or ()):
+        note = f"{path!r} is taken as a text; --file {path} reads the file of this name"
+        output.console(True).print(note, style="yellow", soft_wrap=True)
     size = resumable_output.size_of(before)
     job = PredictJob(asked, chosen, size, skip_bad_rows)
     found: Any

@@ -118,9 +118,10 @@ def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, 
 
 def _tell(made: Report, path: Path, screen: output.Console) -> None:
     numbers = made.numbers
+    rows = f"{numbers['rows']['from']}, {numbers['rows']['count']:,} rows" if numbers.get("rows") else ""
     if verdict := numbers.get("verdict"):
-        screen.print(verdict, soft_wrap=True)
-    elif numbers.get("rows"):
+        screen.print(f"both on {rows}\n{verdict}", soft_wrap=True)
+    elif rows:
         metrics = ", ".join(f"{key} {value:.4f}" for key, value in numbers["metrics"].items())
-        screen.print(f"{numbers['rows']['from']}, {numbers['rows']['count']:,} rows: {metrics}", soft_wrap=True)
+        screen.print(f"{rows}: {metrics}", soft_wrap=True)
     screen.print(f"written: {path}", style="dim", soft_wrap=True)

@@ -39,7 +39,7 @@ def nothing_learned(result: Result, data: Prepared) -> str:
         return f"{result.metric} is 0: nothing was learned yet; {advice}"
     for split, found in result.metrics.items():
         if (matthews := found.get("matthews", 1.0)) < NEAR_ZERO:
-            near = f"the Matthews correlation on the {split} rows is {decimals(matthews)}, and 0 is guessing"
+            near = f"the Matthews correlation on the {split} rows is {decimals(matthews)} (guessing gives 0)"
             return f"{near}: hardly anything was learned; {advice}"
     always, guess = majority(data)
     last = list(result.metrics.values())[-1]

@@ -55,7 +55,10 @@ COMMAND = WatchesPlainly
 def serve(
     host: Annotated[str, RUNNING.option("HOST", "The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, RUNNING.option("PORT", "The port to listen on; 0 picks a free one.", min=0, max=65535)] = 8000,
-    base: options.TrainedBase = None,
+    base: Annotated[
+        str | None,
+        METHOD.option("BASE", f"{options.BASE}  [default: the one that most of the tasks were trained on]"),
+    ] = None,
     weights: options.Weights = None,
     library: options.Library = None,
     tasks: Annotated[
@@ -205,7 +208,8 @@ def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | N
     """The base that is named, else that of the most tasks."""
     if not entries and base is None:
         screen = output.console(True)
-        screen.print(f"{store.root} has no adapters yet: the default base is served", style="yellow", soft_wrap=True)
+        said = f"{store.root} has no adapters yet; inlay train makes one, and --watch finds it"
+        screen.print(said, style="yellow", soft_wrap=True)
     named = Counter(str(entry.card["base_name"]) for entry in entries if entry.card.get("base_name"))
     return base_of(base or next((name for name, _ in named.most_common(1)), None), [])
 

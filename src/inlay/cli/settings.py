@@ -16,7 +16,7 @@ from inlay.cli.options import either
 from inlay.errors import RunError
 from inlay.heads import HEADS, POOLS
 from inlay.runs.few import FEW_SHOT_BELOW, FEW_SHOT_STEPS, FOLDS
-from inlay.runs.length import FEW_TO_VALIDATE, FEWEST_EPOCHS, LEAST_STEPS
+from inlay.runs.length import FEW_TO_VALIDATE, FEWEST_EPOCHS, LEAST_STEPS, MOST_EVALUATIONS
 from inlay.runs.run import Run, make_run
 
 
@@ -72,7 +72,7 @@ SETTINGS: Mapping[Panel, Mapping[str, Shown]] = {
         "warmup": Shown("X"),
         "weight_decay": Shown("X"),
         "class_weights": Shown(),
-        "eval_every": Shown("N", "once an epoch"),
+        "eval_every": Shown("N", f"once an epoch; without --epochs at most {MOST_EVALUATIONS} times"),
         "patience": Shown("N", "never stop early"),
         "seed": Shown("N"),
     },

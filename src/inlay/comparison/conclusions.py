@@ -106,9 +106,9 @@ def _few(lines: Sequence[Line]) -> list[str]:
     if not short:
         return []
     pairs, needed = statistics.median_low(line.pairs for line in short), significance.pairs_needed(len(others))
-    what = "pair" if pairs == 1 else "pairs"
+    what, are = ("pair", "is") if pairs == 1 else ("pairs", "are")
     return [
-        f"{pairs} {what} of runs (datasets times seeds) are too few to tell {len(others) + 1} lines apart; "
+        f"{pairs} {what} of runs (datasets times seeds) {are} too few to tell {len(others) + 1} lines apart; "
         f"{needed} are needed (--seeds)"
     ]
 

@@ -19,6 +19,8 @@ Text = tuple[str, str | None]
 """A text and its pair, if it has one."""
 
 _SHOWN = 10
+_MANY = 20
+"""Classes from which on a single row of most of them looks like a wrong column."""
 _WIDEST = 40
 _BARS = "▁▂▃▄▅▆▇█"
 _PLURAL = {"class": "classes", "label": "labels", "tag": "tags"}
@@ -151,14 +153,14 @@ def _class_lines(look: Look) -> list[str]:
     if not look.labels:
         return [_many(look.rows, "row")]
     shown = [(_short(label), count) for label, count in list(look.labels.items())[:_SHOWN]]
-    wide, digits = max(len(name) for name, _ in shown), len(str(shown[0][1]))
+    wide, digits = max(len(name) for name, _ in shown), len(f"{shown[0][1]:,}")
     total = look.rows if look.kind == "label" else sum(look.labels.values())  # a row may have several labels, or none
     more = len(look.labels) - _SHOWN
     of = f", {_many(total, 'word')}" if look.kind == "tag" else ""
     return [
         f"{_many(look.rows, 'row')}{of}, {_many(len(look.labels), look.kind, _PLURAL[look.kind])}",
-        *(f"  {name:{wide}}  {count:{digits}}  {100 * count / total:5.1f} %" for name, count in shown),
-        *([f"  ... and {more} more"] if more > 0 else []),
+        *(f"  {name:{wide}}  {count:{digits},}  {100 * count / total:5.1f} %" for name, count in shown),
+        *([f"  ... and {more:,} more"] if more > 0 else []),
         *([look.form] if look.form else []),
     ]
 
@@ -187,19 +189,19 @@ def _warnings(look: Look) -> list[str]:
     for name, count in look.shared.items():
         if count:
             appear = "appears" if count == 1 else "appear"
-            found.append(f"{count} of {_many(look.sizes[name], f'{name} row')} also {appear} in train")
+            found.append(f"{count:,} of {_many(look.sizes[name], f'{name} row')} also {appear} in train")
     return found + odd_labels(look.labels, look.kind)
 
 
 def odd_labels(counts: Mapping[str, int], kind: str) -> list[str]:
-    """What is strange about the names of classes: two that look like one, and those that mean "no label"."""
+    """What is strange about the names of classes: those that look like one, mean "no label", or have one row."""
     alike: dict[str, list[str]] = {}
     if kind == "tag":
         return []
     for label in counts:
         folded = _fold(label)
         alike.setdefault(_SAME.get(folded, folded), []).append(label)
-    return [
+    said = [
         f"{_listed(names, counts)} look like one {kind}; they are trained as {len(names)}"
         for names in alike.values()
         if len(names) > 1
@@ -208,6 +210,10 @@ def odd_labels(counts: Mapping[str, int], kind: str) -> list[str]:
         for label in counts
         if label.strip().lower() in _NOTHING
     ]
+    alone = sum(1 for count in counts.values() if count == 1)
+    if kind == "class" and len(counts) >= _MANY and 2 * alone > len(counts):
+        said.append(f"{alone:,} of {len(counts):,} classes have only one row; --label names another column")
+    return said
 
 
 def tag_form(tags: Collection[str]) -> str:
@@ -227,7 +233,7 @@ def _listed(names: Sequence[str], counts: Mapping[str, int]) -> str:
 
 
 def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count} {one if count == 1 else more or one + 's'}"
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def _short(label: str) -> str:

@@ -112,9 +112,9 @@ class Host:
     @property
     def names(self) -> list[str]:
         """The adapters and ensembles that are loaded."""
-        loaded, ensembles = list(self._loaded), dict(self._ensembles)  # another thread may load one meanwhile
+        ensembles = dict(self._ensembles)  # copies: another thread may load one meanwhile
         inside = {member.name for one in ensembles.values() for member in one.members}
-        return [*(name for name in loaded if name not in inside), *ensembles]
+        return [*(name for name in list(self._loaded) if name not in inside), *ensembles]
 
     def __repr__(self) -> str:
         names = self.names

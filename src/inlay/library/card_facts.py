@@ -55,7 +55,8 @@ def training(card: Card) -> Iterator[tuple[str, str]]:
     best = card_text.section(card, "best")
     if isinstance(best.get("step"), int) and isinstance(best.get("epoch"), int | float):
         epoch = f" (epoch {best['epoch']:.1f})" if best["epoch"] else ""  # none where a head is fitted
-        yield "best", f"after {best['step']:,} steps{epoch}"
+        kept = "kept" if card_text.settings(card).get("choose_by") == "last" else "best"
+        yield kept, f"after {best['step']:,} {'step' if best['step'] == 1 else 'steps'}{epoch}"
     took = f" in {card_text.clock(card['seconds'])}" if isinstance(card.get("seconds"), int | float) else ""
     yield "made", f"{when(card, '%Y-%m-%d %H:%M')}{took}, with Inlay {one_line(card.get('inlay', '?'))}"
     if command := card_text.train_command(card):

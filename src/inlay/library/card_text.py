@@ -143,7 +143,7 @@ def scored(card: Card) -> str:
     if isinstance(folds, int) and folds:
         return f"{folds} folds gave the validation score, each on rows it had not seen; this adapter saw all of them"
     if config.get("choose_by") == "last" or config.get("epochs") == 0:
-        return "validation rows picked nothing: the last state was kept"
+        return "the last state was kept; no checkpoint was picked on the validation rows"
     chose = "the loss" if config.get("choose_by") == "loss" else str(card.get("metric"))
     return f"{chose} on the validation rows picked the checkpoint, so the score is slightly optimistic"
 

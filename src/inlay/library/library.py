@@ -167,9 +167,11 @@ class Library:
         """The number of a version that is given as such, by an alias, or not at all (the newest)."""
         indexed = self._indexed(name) if indexed is None else indexed
         if not indexed.versions and indexed.removed:
-            raise LibraryError(f"{name} was removed; if no gc has run since, it can be restored")
+            raise _removed(name)
         if not indexed.versions:
-            raise LibraryError(f"no adapter {name!r} in {self.root}. {suggest(name, self.names())}")
+            names = self.names()
+            hint = suggest(name, names) if names else "It has no adapters yet; inlay train FILE makes one"
+            raise LibraryError(f"no adapter {name!r} in {self.root}. {hint}")
         version = indexed.versions[-1] if which is None else number_of(which)
         for _ in range(_TRIES):
             if which is not None and number_of(which) is None:
@@ -182,7 +184,7 @@ class Library:
         if version is not None and version in indexed.versions:
             return version
         if version in indexed.removed:
-            raise LibraryError(f"{name}@{version} was removed; if no gc has run since, it can be restored")
+            raise _removed(f"{name}@{version}")
         valid = [*map(str, indexed.versions), *sorted(aliases.current(self.storage, name, indexed, []))]
         raise LibraryError(f"{name} has no version {which!r}. Valid: {', '.join(valid) or 'none'}")
 
@@ -329,3 +331,7 @@ def _written(
         adapter, sha256, len(content), more, list(filter(None, adapter.refs)) if parents is None else parents
     )
     return card, dict(zip([*hashes, sha256], [*contents, content], strict=True))
+
+
+def _removed(ref: str) -> LibraryError:
+    return LibraryError(f"{ref} was removed; unless gc has run since, inlay library restore {ref} brings it back")

@@ -15,7 +15,8 @@ def check_name(name: str) -> str:
     """A name that is a safe file name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise LibraryError(
-            f"{name!r} is not a valid name: use ASCII letters, digits, - _ and ., and do not begin with - or ."
+            f"{name!r} is not a valid name: use ASCII letters, digits, - _ and . only, "
+            "and begin with a letter, a digit or _"
         )
     return name
 

@@ -226,7 +226,7 @@ def _stays_here(run: Run, method: Method, task: Task, host: Host) -> list[str]:
     instead = cannot_leave(run.head, pool, host.base)
     if not instead:
         return []
-    return [f"a head on pool={pool} cannot be merged or go to peft; for that train with {instead}"]
+    return [f"a head on pool={pool} cannot be merged or exported to peft; if you need that, train with {instead}"]
 
 
 def read_examples(

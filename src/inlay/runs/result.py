@@ -72,7 +72,7 @@ class Result:
             return f"an ensemble of {len(self._adapter.members)}"
         chosen = "" if self.config.get("choose_by") == "last" else "best "
         epoch = f" (epoch {self.best_epoch:.1f})" if self.best_epoch else ""
-        return f"{chosen}after {self.best_step} steps{epoch}"
+        return f"{chosen}after {self.best_step:,} {'step' if self.best_step == 1 else 'steps'}{epoch}"
 
     def document(self) -> dict[str, Any]:
         """What `inlay train --json` prints."""

@@ -122,7 +122,7 @@ class Run(BaseModel):
     fold: str | None = Field(None, description="leave out one part of the rows: 2/5 is the second of five")
     teacher: str | None = Field(
         None,
-        description="learn from the answers of an ensemble or an adapter in the library too, not from labels alone",
+        description="also learn from the answers of an ensemble or an adapter in the library",
     )
     unlabelled: str | None = Field(None, description="a file of texts that the teacher labels")
     skip_bad_rows: bool = Field(False, description="skip rows that cannot be used, and count them")

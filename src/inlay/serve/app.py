@@ -161,7 +161,7 @@ def _predictions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/predict/stream", response_class=Response, responses={**refusals, **lines}, openapi_extra=asks)
     async def predict_stream(request: Request) -> Response:
-        """As /v1/predict, but every answer is a line of its own, sent when it is there, with its item's index."""
+        """As /v1/predict, but each answer is a line of its own, sent when it is ready, with its request's index."""
         call = await service.call(request)
         return StreamingResponse(_as_lines(call, service, request), media_type=_LINES)
 

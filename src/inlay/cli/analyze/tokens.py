@@ -129,7 +129,7 @@ def shift(
 
 @expand_groups(figure=Figure)
 def sparsity(names: options.Adapters, *, figure: Figure) -> None:
-    """Show how many of alpha's weights are left in each layer after training with adapterbias:l0=...
+    """Show how many of alpha's weights are left in each layer (adapterbias with its option l0).
 
     Examples:
         inlay analyze sparsity reviews
