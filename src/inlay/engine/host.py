@@ -270,8 +270,7 @@ class Host:
     def keys(self, steps: Mapping[str, tuple[int, int]], without_dropout: Iterable[str] = ()) -> Keys:
         """Training mode for these adapters: name -> (seed, step)."""
         if not self.base.trains:
-            kind = self.base.form
-            raise BaseError(f"{self.base.name} runs in {kind}, which is for serving; train on a host without {kind}")
+            raise BaseError(f"{self.base.name} runs in {self.base.form}, which is for serving; train on a plain host")
         without = frozenset(self.slot(name) for name in without_dropout)
         return Keys({self.slot(name): key for name, key in steps.items()}, without)
 
