@@ -238,8 +238,7 @@ class Host:
     def write(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite tensors of an adapter in place; those that are not given stay."""
         slot = self.slot(name)
-        unknown = sorted(tensors.keys() - self.forward.bank.places(slot).keys())
-        if unknown:
+        if unknown := sorted(tensors.keys() - self.forward.bank.places(slot).keys()):
             raise SlotError(f"{name!r} has no tensor {unknown[0]!r}")
         self.forward.bank.write(slot, tensors)
 
@@ -270,7 +269,8 @@ class Host:
     def keys(self, steps: Mapping[str, tuple[int, int]], without_dropout: Iterable[str] = ()) -> Keys:
         """Training mode for these adapters: name -> (seed, step)."""
         if not self.base.trains:
-            raise BaseError(f"{self.base.name} runs in {self.base.form}, which is for serving; train on a plain host")
+            kind = self.base.form
+            raise BaseError(f"{self.base.name} runs in {kind}, which is for serving; train on a host without {kind}")
         without = frozenset(self.slot(name) for name in without_dropout)
         return Keys({self.slot(name): key for name, key in steps.items()}, without)
 
