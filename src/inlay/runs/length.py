@@ -1,4 +1,4 @@
-"""How long a run trains where nobody says, and which of its states is kept.
+"""How long a run trains when the user does not say, and which of its states is kept.
 
 It makes `FEWEST_EPOCHS` passes, or more until it has taken `LEAST_STEPS` steps. With a hundred rows, five passes are
 some thirty steps, in which the learning rate rises and falls before anything is learned. The least number of steps is
@@ -26,10 +26,10 @@ kept: with 300 rows, 30 of them held out, that is worth 0.8 points over the best
 
 
 def settled(run: Run, rows: int, held_out: int = FEW_TO_VALIDATE, few_shot: bool = False, folds: int = 0) -> Run:
-    """The run with all that follows from its rows; what was given stays as it is.
+    """The run with all settings that follow from its rows; those that are given stay as they are.
 
     Args:
-        rows: how many there are to train on; a text in several windows counts as often.
+        rows: how many there are to train on; each window of a long text counts.
         held_out: how many examples there are to validate on.
     """
     changes: dict[str, object] = {"few_shot": few_shot, "folds": folds}
@@ -57,6 +57,6 @@ def _length(run: Run, rows: int, few_shot: bool) -> dict[str, int]:
     epochs = max(FEWEST_EPOCHS, math.ceil(LEAST_STEPS / steps))
     if run.max_steps is not None:
         epochs = min(epochs, math.ceil(run.max_steps / steps))
-    many = run.eval_every is None and epochs > MOST_EVALUATIONS
-    found = {"epochs": epochs}
-    return found | ({"eval_every": steps * math.ceil(epochs / MOST_EVALUATIONS)} if many else {})
+    too_often = run.eval_every is None and epochs > MOST_EVALUATIONS
+    settings = {"epochs": epochs}
+    return settings | ({"eval_every": steps * math.ceil(epochs / MOST_EVALUATIONS)} if too_often else {})

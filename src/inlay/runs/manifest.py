@@ -69,12 +69,12 @@ def with_files_beside(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return settings | {key: _beside(path, settings[key]) for key in _FILES if key in settings}
 
 
-def _beside(path: Path, given: Any) -> Any:
+def _beside(path: Path, value: Any) -> Any:
     """What is not there and does not look like a file is a hub name."""
-    if not isinstance(given, str) or not given:
-        return given
-    near = join(path.parent / part for part in parts_of(given) or [given])
-    return near if os.path.exists(near) or extension(given) in BY_EXTENSION else given
+    if not isinstance(value, str) or not value:
+        return value
+    near = join(path.parent / part for part in parts_of(value) or [value])
+    return near if os.path.exists(near) or extension(value) in BY_EXTENSION else value
 
 
 def _run(path: Path, name: str, defaults: dict[str, Any], settings: Any) -> Run:

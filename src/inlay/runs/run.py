@@ -144,8 +144,8 @@ class Run(BaseModel):
     @field_validator("fold")
     @classmethod
     def _a_part(cls, fold: str | None) -> str | None:
-        found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", fold or "", re.ASCII)
-        if fold is not None and (found is None or int(found[1]) > int(found[2]) or int(found[2]) < 2):
+        match = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", fold or "", re.ASCII)
+        if fold is not None and (match is None or int(match[1]) > int(match[2]) or int(match[2]) < 2):
             raise ValueError("expected K/N with K up to N, and N at least 2")
         return fold
 
@@ -155,9 +155,9 @@ class Run(BaseModel):
             try:
                 super().__init__(**values)
             except ValidationError as error:
-                # one for each setting, where several types may be
-                first = {one["loc"][:1]: one for one in reversed(error.errors())}
-                raise RunError("; ".join(_problem(one) for one in reversed(first.values()))) from None
+                # one problem for each setting, where several types are allowed
+                first = {problem["loc"][:1]: problem for problem in reversed(error.errors())}
+                raise RunError("; ".join(_problem(problem) for problem in reversed(first.values()))) from None
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         return self.config().items()
@@ -202,18 +202,18 @@ def make_run(values: dict[str, Any], where: str = "") -> Run:
         raise RunError(f"{where}: {error}" if where else str(error)) from None
 
 
-def _problem(one: Any) -> str:
-    key = ".".join(str(part) for part in one["loc"][:1])
-    if one["type"] == "extra_forbidden":
+def _problem(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"][:1])
+    if problem["type"] == "extra_forbidden":
         if key.lower() in ELSEWHERE:
             return f"unknown setting {key!r}. Did you mean {ELSEWHERE[key.lower()]}?"
         return f"unknown setting {key!r}. {suggest(key, Run.model_fields)}"
-    if one["type"] == "missing":
+    if problem["type"] == "missing":
         return f"{key!r} is missing"
-    given = repr(one["input"])
-    shown = given if len(given) <= 60 else f"{given[:57]}..."
-    said = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"{key}={shown} is not valid: {said}"
+    value = repr(problem["input"])
+    shown = value if len(value) <= 60 else f"{value[:57]}..."
+    expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"{key}={shown} is not valid: {expected}"
 
 
 def data_name(data: str) -> str:
