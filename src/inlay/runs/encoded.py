@@ -3,7 +3,7 @@
 What rows depend on goes into a key: what encoding reads of the examples, the task's options and code, the labels, the
 limit, the tokenizer. Runs in one process that agree in it have the very same rows, as long as one of them lives. Runs
 that split one file in different ways share the ids of the whole file. A task from outside this package is encoded for
-every run: nobody would notice that its code has changed.
+every run: a change of its code would go unnoticed.
 """
 
 from __future__ import annotations

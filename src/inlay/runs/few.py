@@ -62,13 +62,13 @@ def folds_of(run: Run, task: Task, method: Method, rows: int, has_validation: bo
         rows: how many there are for training and validation together.
         has_validation: whether the data comes with validation rows.
     """
-    given = next((name for name in ("val", "val_size", "fold") if getattr(run, name) is not None), None)
+    setting = next((name for name in ("val", "val_size", "fold") if getattr(run, name) is not None), None)
     if run.folds is None:
-        enough = given is None and not has_validation and run.train_size is None
+        enough = setting is None and not has_validation and run.train_size is None
         few = enough and rows < FEW_SHOT_BELOW and is_few_shot(run, task, method, rows)
         return FOLDS if few else 0
     if run.folds:
-        if given is not None or has_validation:
+        if setting is not None or has_validation:
             raise RunError("folds (--folds) are for data without validation rows; leave out one of the two")
         if run.train_size is not None:
             raise RunError("folds (--folds) score all rows, so they cannot be combined with train_size (--train-size)")

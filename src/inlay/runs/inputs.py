@@ -22,7 +22,7 @@ SAMPLE = 200
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows given as objects, in the place of a file."""
+    """Rows given as objects, instead of a file."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]

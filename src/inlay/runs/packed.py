@@ -70,7 +70,7 @@ def pack(rows: Sequence[Row]) -> dict[str, array[Any]] | None:
 
 
 def unpack(values: Values) -> list[Row]:
-    """The rows again; ids and types are windows, and nobody can write through them."""
+    """The rows again; ids and types are read-only windows."""
     ends = values["ends"]
     ids = _windows(values["ids"], ends)
     types = _windows(values["types"], ends) if "types" in values else [None] * len(ids)

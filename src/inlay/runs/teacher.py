@@ -114,9 +114,9 @@ def _refuse_other_task(ref: str, teacher: Adapter | Ensemble, data: Prepared) ->
         raise RunError(f"the teacher {ref} knows the labels {theirs}, and the data has {mine}{differ}")
     columns = teacher.columns if isinstance(teacher, Ensemble) else teacher.about.get("columns")
     if columns and bool(columns.get("pair")) != bool(data.columns.pair):
-        what = ("single texts", "pairs of texts")
+        kinds = ("single texts", "pairs of texts")
         pair = bool(data.columns.pair)
-        raise RunError(f"the teacher {ref} was trained on {what[not pair]}, and the data has {what[pair]}")
+        raise RunError(f"the teacher {ref} was trained on {kinds[not pair]}, and the data has {kinds[pair]}")
 
 
 def _unlabelled(run: Run, data: Prepared) -> tuple[list[Example], list[str]]:

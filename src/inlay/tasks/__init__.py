@@ -54,9 +54,9 @@ class Example:
     text: str = ""
     pair: str | None = None
     words: tuple[str, ...] = ()
-    """Given instead of a text where every word gets an answer."""
+    """Given instead of a text if every word gets an answer."""
     target: Any = None
-    """What is right, as the data says it; None when nobody knows."""
+    """The right answer, as the data has it; None if unknown."""
     id: str = ""
     place: str = ""
 
@@ -101,11 +101,11 @@ class Task(ABC):
 
     name: ClassVar[str] = ""
     kind: ClassVar[str]
-    """Whose data and answers it has: its own name, or that of the task that it derives from."""
+    """The task whose data and answers it has: its own name, or that of the task it derives from."""
     columns: ClassVar[tuple[str, ...]]
     """The parts of its examples that data has columns of, as `Columns` names them."""
     optional: ClassVar[tuple[str, ...]] = ("pair",)
-    """Those that data may be without; what is right is always one of them where nothing is learned from it."""
+    """Those that data may lack; where nothing is learned from the data, it may also lack the right answer."""
     joined: ClassVar[tuple[str, ...]] = ()
     """Those that may be made of several columns."""
     measures: ClassVar[tuple[str, ...]]

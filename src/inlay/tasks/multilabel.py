@@ -72,18 +72,18 @@ class Multilabel(TextTask):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value [labels, 2]: for each label whether it is given, and how much it counts."""
-        given = np.array([row.target for row in rows], dtype=np.float32)
-        value = np.ones((*given.shape, 2), dtype=np.float32)
-        value[..., 0] = given
+        truth = np.array([row.target for row in rows], dtype=np.float32)
+        value = np.ones((*truth.shape, 2), dtype=np.float32)
+        value[..., 0] = truth
         if weights is not None:
             value[..., 1] = weights
-        return Targets(np.arange(len(rows)), value, np.full(len(rows), 1 / max(1, given.size), dtype=np.float32))
+        return Targets(np.arange(len(rows)), value, np.full(len(rows), 1 / max(1, truth.size), dtype=np.float32))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Binary cross-entropy, the sum over labels: one beyond a run's own counts 0."""
-        given, counts = value.unbind(-1)
-        logits = outputs[:, : given.shape[1]]
-        return F.binary_cross_entropy_with_logits(logits, given, counts, reduction="none").sum(-1)
+        truth, counts = value.unbind(-1)
+        logits = outputs[:, : truth.shape[1]]
+        return F.binary_cross_entropy_with_logits(logits, truth, counts, reduction="none").sum(-1)
 
     @classmethod
     def mixed_answers(
