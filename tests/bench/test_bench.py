@@ -280,11 +280,18 @@ def test_the_lengths_are_like_glue():
 def test_lengths_of_a_file(tmp_path: Path):
     file = tmp_path / "some.csv"
     file.write_text("text,label\na good film,1\nnot bad at all and very fine,0\nsoup,1\n")
-    found = lengths_of(str(file), "text", tiny.tokenizer(), 6, seed=0)
-    one = sorted(
+    lengths = lengths_of(str(file), "text", tiny.tokenizer(), 6, seed=0)
+    expected = sorted(
         len(tiny.tokenizer()(text)["input_ids"]) for text in ("a good film", "not bad at all and very fine", "soup")
     )
-    assert sorted(found[:3]) == sorted(found[3:]) == one
+    assert sorted(lengths[:3]) == sorted(lengths[3:]) == expected
+
+
+def test_lengths_of_two_columns_and_of_rows_without_a_text(tmp_path: Path):
+    file = tmp_path / "some.csv"
+    file.write_text("subject,body\na good film,soup\n,\n")
+    lengths = lengths_of(str(file), "subject,body", tiny.tokenizer(), 2, seed=0)
+    assert lengths == [len(tiny.tokenizer()("a good film soup")["input_ids"])] * 2
 
 
 def test_rows_have_their_lengths_and_no_special_tokens():
