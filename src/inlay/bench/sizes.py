@@ -58,10 +58,10 @@ def sizes_of(method: Method, sites: Sites, labels: int, epochs: int) -> Sizes:
     parts = [*method.parts(sites), *head] if isinstance(method, SlotMethod) else head
     tensors = _stored(method, sites) | {name: (p.numel, _FLOAT) for name, p in params_of(head).items()}
     own = sum(n * size for n, size in _stored(method, sites).values()) if isinstance(method, WeightMethod) else 0
-    adapter = _typical(method, labels, epochs)
+    adapter = _typical_adapter(method, labels, epochs)
     text = json.dumps({"format": FORMAT, **_fields_of(adapter), "full": adapter.full})
     file, half = (_file_bytes(tensors, text, size) for size in (4, 2))
-    card = len(cards.encode(cards.make(adapter, "0" * 64, file, _MORE, None), adapter.name, 1))
+    card = len(cards.encode(cards.make(adapter, "0" * 64, file, _CARD_FACTS, None), adapter.name, 1))
     return Sizes(_entry_bytes(parts), own, file, half, card)
 
 
@@ -101,7 +101,7 @@ def _file_bytes(tensors: dict[str, tuple[int, int]], text: str, size: int) -> in
     return 8 + -(-length // 8) * 8 + at
 
 
-def _typical(method: Method, labels: int, epochs: int) -> Adapter:
+def _typical_adapter(method: Method, labels: int, epochs: int) -> Adapter:
     """An adapter as `inlay train` describes it, without its tensors; an evaluation after every epoch."""
     metrics = dict.fromkeys(_METRICS, _NUMBER)
     evaluation = {"stage": "task", "step": 1000, "epoch": 1.0, "metrics": metrics, "loss": _NUMBER}
@@ -121,7 +121,7 @@ def _typical(method: Method, labels: int, epochs: int) -> Adapter:
     return Adapter(method.spec, base, {}, 0, "linear", "mean", names, "task-0000", task, about)
 
 
-_MORE = {
+_CARD_FACTS = {
     "base_name": "sentence-transformers/all-MiniLM-L6-v2",
     "base_parameters": 100_000_000,
     "parameters": {"adapter": 1_000_000, "head": 1_000, "share_of_base": _NUMBER},

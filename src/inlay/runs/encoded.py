@@ -68,7 +68,7 @@ class Encoder:
         key_of_part = f"{key}-{hashlib.blake2b(chosen, digest_size=16).hexdigest()}"
         rows = _shared.get(key_of_part)
         if rows is None:
-            rows = _shared[key_of_part] = _taken(self._whole(key, pool), chosen, len(pool))
+            rows = _shared[key_of_part] = _take(self._whole(key, pool), chosen, len(pool))
         return rows
 
     def lengths(self, examples: Sequence[Example], pool: Sequence[Example] | None = None) -> list[int]:
@@ -167,7 +167,7 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _taken(pool: Rows, chosen: Sequence[int], count: int) -> Rows:
+def _take(pool: Rows, chosen: Sequence[int], count: int) -> Rows:
     """The rows of chosen examples, numbered anew."""
     rows_of: list[list[Row]] = [[] for _ in range(count)]
     for row in pool:

@@ -36,21 +36,21 @@ def settled(run: Run, rows: int, held_out: int = FEW_TO_VALIDATE, few_shot: bool
     if few_shot and run.few_shot_steps is None:
         changes["few_shot_steps"] = FEW_SHOT_STEPS
     if run.choose_by is None:
-        changes["choose_by"] = _kept(run, held_out, folds)
+        changes["choose_by"] = _default_choice(run, held_out, folds)
     if run.epochs is None:
-        changes |= _length(run, rows, few_shot)
+        changes |= _default_length(run, rows, few_shot)
     elif run.epochs == 0 and not few_shot:
         raise RunError("epochs=0 (--epochs) is for few-shot training (--few-shot), which fits a head before")
     return run.model_copy(update=changes)
 
 
-def _kept(run: Run, held_out: int, folds: int) -> str:
+def _default_choice(run: Run, held_out: int, folds: int) -> str:
     if folds or (held_out < FEW_TO_VALIDATE and run.patience is None):
         return "last"
     return "loss" if held_out < FEW_TO_VALIDATE else "score"
 
 
-def _length(run: Run, rows: int, few_shot: bool) -> dict[str, int]:
+def _default_length(run: Run, rows: int, few_shot: bool) -> dict[str, int]:
     if few_shot and run.max_steps is None:
         return {"epochs": 0}
     steps = math.ceil(rows / run.batch_size)

@@ -40,7 +40,7 @@ def read(kind: str, key: str) -> Arrays | None:
     file = place / f"{key}.safetensors"
     try:
         with file.open("rb") as opened:
-            arrays = _parsed(memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)))
+            arrays = _parse(memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     with suppress(OSError):
@@ -82,7 +82,7 @@ def _pieces(views: Mapping[str, memoryview]) -> Iterable[bytes | memoryview]:
     return [len(header).to_bytes(8, "little"), header, *data]
 
 
-def _parsed(file: memoryview) -> Arrays:
+def _parse(file: memoryview) -> Arrays:
     """The arrays of a file; ValueError, KeyError, TypeError or AttributeError if it is not one, or not what it was."""
     begin = 8 + int.from_bytes(file[:8], "little")
     table = json.loads(bytes(file[8:begin]))

@@ -103,10 +103,10 @@ class Progress:
         return "  ".join(filter(None, [*parts, others]))
 
     def _begin(self, event: dict[str, Any]) -> None:
-        at, steps = event.get("step", 0), event["steps"]
-        self.active[event["run"]] = {"steps": steps, "step": at, "began": time.monotonic(), "first": None}
-        if at:
-            self.screen.print(f"{event['run']}: continuing after step {at} of {steps}")
+        step, steps = event.get("step", 0), event["steps"]
+        self.active[event["run"]] = {"steps": steps, "step": step, "began": time.monotonic(), "first": None}
+        if step:
+            self.screen.print(f"{event['run']}: continuing after step {step} of {steps}")
 
     def _step(self, event: dict[str, Any]) -> None:
         row = self.active[event["run"]]
@@ -120,8 +120,8 @@ class Progress:
         metric = self.deciding.get(event["run"]) or next(iter(event["metrics"]))
         row["score"] = f"{metric} {decimals(event['metrics'][metric])}"
         if self._live is None and self.evaluations:
-            at = f"step {event['step']}/{row['steps']}, loss {decimals(event['loss'])}"
-            self.screen.print(f"{event['run']}: {at}, {row['score']}", soft_wrap=True)
+            state = f"step {event['step']}/{row['steps']}, loss {decimals(event['loss'])}"
+            self.screen.print(f"{event['run']}: {state}, {row['score']}", soft_wrap=True)
 
     def _done(self, event: dict[str, Any]) -> None:
         self.active.pop(event["run"], None)

@@ -118,20 +118,21 @@ class AdamW:
         number_of = {lane: i for i, lane in enumerate(lanes)}
         scale = self._clipping(lanes, trained)
         for stacks in trained:
-            lane_of_slot = [_lane(slot, stacks.are_gates, lanes) for slot in stacks.slots]
+            own_lanes = _lanes_of(stacks, lanes)
             with_grad = {name: t for name, t in stacks.tensors.items() if t.grad is not None}
             if not with_grad:
                 continue
             if stacks.entries is None:
-                (lane,) = lane_of_slot
-                updates += _of_tensors(self._views(list(with_grad.values())), lanes[lane], scale[number_of[lane]])
+                (lane,) = own_lanes
+                views = self._views(list(with_grad.values()))
+                updates += _updates_of_tensors(views, lanes[lane], scale[number_of[lane]])
                 decays.append((with_grad, lanes[lane]))
                 continue
             for low, high, start in _stretches(stacks.entries):
-                lanes_here = lane_of_slot[start : start + high - low]
+                lanes_here = own_lanes[start : start + high - low]
                 places = torch.tensor([number_of[lane] for lane in lanes_here], device=scale.device)
                 views = self._views(list(with_grad.values()), low, high)
-                updates.append(_of_stacks(views, [lanes[lane] for lane in lanes_here], scale[places]))
+                updates.append(_update_of_stacks(views, [lanes[lane] for lane in lanes_here], scale[places]))
 
         @torch.no_grad()
         def apply() -> None:
@@ -149,15 +150,15 @@ class AdamW:
         number_of = {lane: i for i, lane in enumerate(lanes)}
         parts, decays = [], []
         for stacks in self.bank.trained(settings):
-            lane_numbers = [number_of[_lane(slot, stacks.are_gates, lanes)] for slot in stacks.slots]
+            lane_numbers = [number_of[lane] for lane in _lanes_of(stacks, lanes)]
             for tensor in stacks.tensors.values():
-                four = self._four(tensor)
+                four = self._kernel_tensors(tensor)
                 if stacks.entries is None:
                     parts.append(fused.rows([t.unsqueeze(0) for t in four], [0], lane_numbers))
                 else:
                     parts.append(fused.rows(four, stacks.entries, lane_numbers))
             if stacks.entries is None:
-                decays.append((stacks.tensors, lanes[_lane(stacks.slots[0], stacks.are_gates, lanes)]))
+                decays.append((stacks.tensors, lanes[_lanes_of(stacks, lanes)[0]]))
         chunks = torch.cat(parts)
         chunks = chunks[torch.argsort(chunks[:, -1], stable=True)]
         if self._room is None or not torch.cuda.is_current_stream_capturing():
@@ -178,9 +179,9 @@ class AdamW:
 
         return apply
 
-    def _four(self, stack: Tensor) -> list[Tensor]:
+    def _kernel_tensors(self, stack: Tensor) -> list[Tensor]:
         """Value, gradient and moments; a stack whose gradient is missing has one of zeros."""
-        moments = self._of(stack)
+        moments = self._moments_of(stack)
         grad = torch.zeros_like(stack) if stack.grad is None else stack.grad.contiguous()
         stack.grad = grad  # kept until the kernels have read it
         return [stack.data, grad, moments.first, moments.second]
@@ -200,8 +201,7 @@ class AdamW:
         places: dict[_Lane, list[Hashable]] = {lane: [] for lane in lanes}
         for stacks in self.bank.trained({slot for slot, _ in lanes}):
             sizes = [t.numel() if stacks.entries is None else t[0].numel() for t in stacks.tensors.values()]
-            for i, slot in enumerate(stacks.slots):
-                lane = _lane(slot, stacks.are_gates, lanes)
+            for i, (slot, lane) in enumerate(zip(stacks.slots, _lanes_of(stacks, lanes), strict=True)):
                 chunks[lane] += sum(-(-size // ADAMW_CHUNK) for size in sizes)
                 home = slot if stacks.entries is None else (id(next(iter(stacks.tensors.values()))), stacks.entries[i])
                 places[lane].append(home)
@@ -249,7 +249,7 @@ class AdamW:
         device = self.bank.device
         squares = torch.zeros(len(number_of), dtype=torch.float32, device=device)
         for stacks in trained:
-            lane_numbers = [number_of[_lane(slot, stacks.are_gates, lanes)] for slot in stacks.slots]
+            lane_numbers = [number_of[lane] for lane in _lanes_of(stacks, lanes)]
             grads = [t.grad for t in stacks.tensors.values() if t.grad is not None]
             if grads and stacks.entries is None:
                 squares[lane_numbers[0]] += torch.stack(torch._foreach_norm(grads)).square().sum()
@@ -262,7 +262,7 @@ class AdamW:
 
     def _views(self, stacks: Sequence[Tensor], low: int | None = None, high: int | None = None) -> _Views:
         """Values, gradients and moments, of a stretch of entries or whole."""
-        moments = [self._of(stack) for stack in stacks]
+        moments = [self._moments_of(stack) for stack in stacks]
         cut = slice(low, high)
         return _Views(
             [stack.data[cut] for stack in stacks],
@@ -271,7 +271,7 @@ class AdamW:
             [m.second[cut] for m in moments],
         )
 
-    def _of(self, stack: Tensor) -> _Moments:
+    def _moments_of(self, stack: Tensor) -> _Moments:
         """A stack's moments; they grow when it has grown."""
         moments = self._moments.get(id(stack))
         if moments is None or moments.stack is not stack:
@@ -285,7 +285,7 @@ class AdamW:
 
     def _entries(self, slot: int) -> dict[str, tuple[_Moments, tuple[Any, ...]]]:
         places = self.bank.places(slot).items()
-        return {name: (self._of(stack), index) for name, (stack, index) in places if stack.requires_grad}
+        return {name: (self._moments_of(stack), index) for name, (stack, index) in places if stack.requires_grad}
 
 
 def _stretches(entries: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -297,9 +297,9 @@ def _stretches(entries: Sequence[int]) -> Iterator[tuple[int, int, int]]:
             start = i
 
 
-def _lane(slot: int, gate: bool, lanes: Mapping[_Lane, Settings]) -> _Lane:
-    """Where a slot's tensor steps."""
-    return (slot, True) if gate and (slot, True) in lanes else (slot, False)
+def _lanes_of(stacks: Trained, lanes: Mapping[_Lane, Settings]) -> list[_Lane]:
+    """The lane of each slot in these stacks."""
+    return [(slot, stacks.are_gates and (slot, True) in lanes) for slot in stacks.slots]
 
 
 class _Views(NamedTuple):
@@ -338,7 +338,7 @@ class _Update:
         torch._foreach_addcdiv_(values, grads, self.room)
 
 
-def _of_stacks(views: _Views, settings: Sequence[Settings], scale: Tensor) -> _Update:
+def _update_of_stacks(views: _Views, settings: Sequence[Settings], scale: Tensor) -> _Update:
     """A step of n neighbouring entries in every stack of a group, [n, ...] each."""
     table = torch.tensor([_factors(s) for s in settings], dtype=scale.dtype).to(scale.device)
     columns = [scale, *table.unbind(1)]
@@ -347,7 +347,7 @@ def _of_stacks(views: _Views, settings: Sequence[Settings], scale: Tensor) -> _U
     return _Update(views, shaped[0], decay, shaped[2], shaped[3], [torch.empty_like(v) for v in views.values])
 
 
-def _of_tensors(views: _Views, settings: Settings, scale: Tensor) -> list[_Update]:
+def _updates_of_tensors(views: _Views, settings: Settings, scale: Tensor) -> list[_Update]:
     """A step of a weight-level adapter; on the CPU in pieces, which take turns in one piece's memory."""
     decay, root, step = _factors(settings)
     on_cpu = scale.device.type == "cpu"

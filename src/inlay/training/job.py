@@ -272,10 +272,10 @@ def _stages(data: Prepared) -> list[Stage]:
     stages: list[Stage] = []
     numbers = range(len(data.train.examples))
     for fold, held_out in enumerate(data.folds):
-        scored = _some(data.validation, held_out)
+        scored = _part_of(data.validation, held_out)
         learned = set(numbers).difference(held_out)
-        text = None if data.text is None else _some(data.text, sorted(learned))
-        stages += _round(data, _some(data.train, sorted(learned)), scored, text, fold)
+        text = None if data.text is None else _part_of(data.text, sorted(learned))
+        stages += _round(data, _part_of(data.train, sorted(learned)), scored, text, fold)
     validation = data.validation if not data.folds else Split([], [])
     return stages + _round(data, data.train, validation, data.text, None)
 
@@ -311,7 +311,7 @@ def _round(data: Prepared, train: Split, scored: Split, text: Split | None, fold
     return stages
 
 
-def _some(part: Split, chosen: Sequence[int]) -> Split:
+def _part_of(part: Split, chosen: Sequence[int]) -> Split:
     """Some of the examples of a part, with their rows."""
     number_of = {example: i for i, example in enumerate(chosen)}
     rows = [replace(row, example=number_of[row.example]) for row in part.rows if row.example in number_of]

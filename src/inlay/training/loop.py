@@ -107,7 +107,7 @@ class Loop:
                 while self._fill():
                     with contextlib.suppress(Stopped):
                         if not self._catch_up():
-                            self._go_on()
+                            self._step_all()
                     stop, save = self.ranks.any(self.interrupt.pending, self._is_time_to_save())
                     if stop or save:
                         self.save()
@@ -192,7 +192,7 @@ class Loop:
     def _tell_begin(self, job: Job) -> None:
         self.tell("begin", job, steps=job.total, step=job.at, config=job.data.run.config())
 
-    def _go_on(self) -> None:
+    def _step_all(self) -> None:
         """One step of every active run, and what is due after it."""
         self._cache.keep(self.active)
         stepped: list[Job] = []

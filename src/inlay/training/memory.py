@@ -34,7 +34,7 @@ def slots_for(host: Host, jobs: Sequence[Job]) -> int:
         sharing.setdefault(tuple(id(stage.rows) for stage in job.stages), []).append(job)
     need = 1
     for jobs_alike in sharing.values():
-        long = _long(jobs_alike[0])
+        long = _long_row(jobs_alike[0])
         need = max(need, *(_bytes(host, job, long) for job in jobs_alike))
     return max(1, slots_in(free_memory(device), need, device.type, len(jobs)))
 
@@ -57,7 +57,7 @@ def run_bytes(sites: Sites, method: Method, rows: int, length: int, width: int) 
     return int(activations + 4 * trained * copies)
 
 
-def _long(job: Job) -> int:
+def _long_row(job: Job) -> int:
     """The tokens of a long row."""
     lengths = sorted(len(row.ids) for stage in job.stages for row in stage.rows)
     return lengths[int(0.95 * (len(lengths) - 1))]
