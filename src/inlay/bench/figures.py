@@ -23,7 +23,7 @@ from inlay.bench.measure import OURS
 from inlay.bench.work import Say, Settings, compare, machine
 
 BLOCKS: Mapping[str, Any] = {"repeats": 3, "steps": 1, "warmup": 1}
-"""What a short measurement takes: about a minute for the default base on two cores."""
+"""Settings of a short measurement: about a minute for the default base on two cores."""
 _BUSY = 0.5
 """Load of other programs, by core, from which on a measurement says little."""
 _RUNS = {"cuda": (1, 16, 64), "cpu": (1, 4)}
@@ -33,7 +33,7 @@ _TASKS = {"cuda": (1024, 256), "cpu": (64, 32)}
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured on one machine, with one base and one method."""
+    """The speed of one machine, with one base and one method."""
 
     source: str
     """`this machine`, or where it is published."""
@@ -48,7 +48,7 @@ class Figures:
     """Multiplications of that base for one token."""
     method: str
     step_tokens: float
-    """Of one run in one step."""
+    """Tokens of one run in one step."""
     step_ms: dict[int, float]
     """Runs side by side -> milliseconds of a step of all of them."""
     finetune_ms: float
@@ -58,7 +58,7 @@ class Figures:
     batch_ms: float
     """A mixed batch of many tasks."""
     load: float = 0.0
-    """Of the machine by core, before anything was measured."""
+    """The machine's load by core, before anything was measured."""
 
     @property
     def busy(self) -> bool:
@@ -178,7 +178,7 @@ def keep(figures: Figures) -> Path | None:
 
 
 def known(base: str, method: str) -> Figures:
-    """What was measured on this machine, with this base and method if possible; else the published figures."""
+    """The measurement kept on this machine, with this base and method if possible; else the published figures."""
     folder = caches.folder("figures")
     here = machine(Settings("train").settled())["device"]
     kept = [] if folder is None else [_read(file) for file in folder.glob("*.json")]

@@ -41,13 +41,13 @@ _METHOD = "lora"
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one stage."""
+    """The cost of one stage."""
 
     stage: str
     microseconds: float
     """For each row, or for each run."""
     calls: int
-    """Of Python functions, of the whole batch."""
+    """Calls of Python functions for the whole batch."""
 
 
 def predict_costs(rows: int = 64, tasks: int = 50, times: int = 200) -> list[Cost]:

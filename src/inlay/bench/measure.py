@@ -46,7 +46,7 @@ def interleave(parties: Sequence[Party], repeats: int) -> None:
 
 
 def summary(party: Party) -> dict[str, Any]:
-    """All that was measured of one party."""
+    """All measurements of one party."""
     facts: dict[str, Any] = {"ms": party.times, "share": party.share, **party.about}
     if party.problem:
         facts["problem"] = party.problem

@@ -22,7 +22,7 @@ STEP_ROWS = 32
 _LONG = 2
 """A long row in mean ones: the 95th percentile of GLUE's lengths."""
 _ROOM = 0.9
-"""Of a device's memory: kernels, recordings and fragments take the rest."""
+"""The share of a device's memory to use: kernels, recordings and fragments take the rest."""
 _WIDTH = {"cuda": 2, "cpu": 4}
 """Bytes of a number in the base."""
 _BATCH = {"cuda": 32768, "cpu": 4096}
@@ -38,9 +38,9 @@ class Question:
     tasks: int
     method: Method
     rows: int = 5000
-    """Of every task, for training."""
+    """Rows of every task, for training."""
     tokens: int = 32
-    """Of a row, on average."""
+    """Tokens of a row, on average."""
     epochs: int = 5
     labels: int = 2
     memory: int | None = None
@@ -144,7 +144,7 @@ def _scaled(speed: float, sites: Sites, figures: Figures) -> float:
 
 
 def _notes(question: Question, name: str, sites: Sites, figures: Figures) -> list[str]:
-    """What was not measured as it is used here."""
+    """Notes on figures that were measured under other conditions, or not at all."""
     spec, ratio = question.method.spec, figures.products / products_of(sites)
     notes = []
     if figures.base != name:

@@ -26,7 +26,7 @@ from inlay.version import __version__
 LARGE = 2000
 """Examples from which on rows are kept on disk."""
 _FORMAT = 1
-"""Of the arrays in a file."""
+"""The version of the arrays in a file."""
 _KIND = "rows"
 _CHUNK = 1000
 
@@ -35,9 +35,9 @@ class Rows(list[Row]):
     """Rows that runs share; a list, so that it can be referred to weakly."""
 
     pool: Rows | None = None
-    """Those of the whole file, kept alive for runs that split it another way."""
+    """The rows of the whole file, kept alive for runs that split it another way."""
     lengths: list[int] | None = None
-    """Of the examples without a limit, once they have been computed."""
+    """The examples' lengths without a limit, once they have been computed."""
 
 
 _shared: WeakValueDictionary[str, Rows] = WeakValueDictionary()
@@ -52,7 +52,7 @@ class Encoder:
     labels: Sequence[str]
     limit: int
     _keys: dict[int, tuple[Sequence[Example], str]] = field(default_factory=dict, repr=False, compare=False)
-    """By the id of the examples, which are kept for as long."""
+    """id of the examples -> the examples, which this keeps alive, and their key."""
 
     def rows(self, examples: Sequence[Example], pool: Sequence[Example] | None = None) -> Rows:
         """The rows of these examples. The list must not be changed: other runs have it too.

@@ -5,7 +5,7 @@ logistic regression: docs/log.md has what that is worth. A tenth of so few rows 
 missed in training. So folds give the score, each trained without the rows it is scored on, and the adapter learns from
 all rows.
 
-Both take steps, of which a file of a hundred rows can afford some 800 in three minutes on two cores (runs/length.py).
+Both take steps: a file of a hundred rows can afford some 800 in three minutes on two cores (runs/length.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FEW_SHOT_BELOW = 200
 """Rows to train on: with fewer, classification is few-shot by itself."""
 FEW_SHOT_STEPS = 100
 FEW_SHOT_RATE = 0.5
-"""Of a method's own learning rate."""
+"""What a method's own learning rate is multiplied with."""
 FOLDS = 5
-"""Of a few-shot run that has no more rows than that, for training and validation together."""
+"""The folds of a few-shot run with fewer rows than `FEW_SHOT_BELOW`, training and validation together."""
 
 
 def own_rate(method: Method, few_shot: bool | None) -> float:

@@ -39,7 +39,7 @@ class _Rows:
 
 
 def name_of(run: Run) -> str:
-    """What messages call the data."""
+    """The name of the data in messages."""
     return run.data if isinstance(run.data, str) else "the rows given"
 
 

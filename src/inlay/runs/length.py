@@ -18,7 +18,7 @@ from inlay.runs.run import Run
 FEWEST_EPOCHS = 5
 LEAST_STEPS = 400
 MOST_EVALUATIONS = 20
-"""Of a run with more than `FEWEST_EPOCHS`: more would take longer than the training, and choose by luck."""
+"""Evaluations of a run with more than `FEWEST_EPOCHS`: more would take longer than training, and choose by luck."""
 FEW_TO_VALIDATE = 50
 """Below this, validation rows say little (the standard error of an accuracy is 7 points with 50), and the last state is
 kept: with 300 rows, 30 of them held out, that is worth 0.8 points over the best score, and 2.8 over the lowest loss

@@ -55,7 +55,7 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Run]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file holds."""
+    """The content of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -70,7 +70,7 @@ def with_files_beside(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _beside(path: Path, value: Any) -> Any:
-    """What is not there and does not look like a file is a hub name."""
+    """A name that is not there and does not look like a file is a hub name."""
     if not isinstance(value, str) or not value:
         return value
     near = join(path.parent / part for part in parts_of(value) or [value])

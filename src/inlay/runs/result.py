@@ -1,4 +1,4 @@
-"""What a training gives."""
+"""The result of a training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inlay.library.ensemble import Ensemble
 
 @dataclass(frozen=True)
 class Result:
-    """One run's outcome: the adapter, how good it is, and how it came to be."""
+    """The outcome of one run: the adapter, how good it is, and how it was made."""
 
     name: str
     method: str

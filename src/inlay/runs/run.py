@@ -42,11 +42,11 @@ _ELSEWHERE = {
     "method": "adapter adapter_config peft_config",
 }
 ELSEWHERE: Mapping[str, str] = {word: name for name, words in _ELSEWHERE.items() for word in words.split()}
-"""What settings are called in other libraries -> what they are called here."""
+"""Names of settings in other libraries -> their names here."""
 
 
 class Run(BaseModel):
-    """One adapter to be trained."""
+    """The settings of one adapter's training."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -182,7 +182,7 @@ class Run(BaseModel):
         return self._without_rows(self.model_dump(exclude_defaults=True))
 
     def written(self) -> dict[str, Any]:
-        """What differs from the first defaults: what files keep, and `from_config` reads whatever the defaults are."""
+        """What differs from the first defaults: files keep this, and `from_config` reads it under any defaults."""
         return self._without_rows(defaults.settings(self.model_dump()))
 
     def _without_rows(self, kept: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from inlay.tasks import parse as parse_task
 from inlay.tasks._soft import soft_target, soft_task
 
 _NAME = "teacher#"
-"""Of the teacher in the host while it is asked."""
+"""The teacher's name in the host while it answers."""
 _CHUNK = 20_000
 """Examples that are answered at once."""
 
@@ -149,7 +149,7 @@ def _unlabelled(run: Run, data: Prepared) -> tuple[list[Example], list[str]]:
 
 
 def _seen(members: Sequence[Adapter], known: Known, task: Task) -> list[Seen]:
-    """What each member has learned from."""
+    """The subjects that each member has learned from."""
     files: dict[str, Known | None] = {}
 
     def read_once(run: Run) -> Known | None:
@@ -164,7 +164,7 @@ def _seen(members: Sequence[Adapter], known: Known, task: Task) -> list[Seen]:
 
 
 def _learned_from(member: Adapter, known: Known, task: Task, read_once: Callable[[Run], Known | None]) -> Seen:
-    """By the rows at hand if its data has the same hash; else by the file that its card names."""
+    """From the rows at hand if its data has the same hash; else from the file that its card names."""
     try:
         run = from_config(member.about.get("config") or {})
     except InlayError:

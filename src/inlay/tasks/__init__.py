@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from inlay.data.record import Record
 
 Answer = dict[str, Any]
-"""What a task says about one example: label, score, scores; or value, spans, answer ..."""
+"""A task's answer to one example: label, score, scores; or value, spans, answer ..."""
 
 NOTHING = -1e4
 """Stands where a unit has no output, and in columns beyond an adapter's labels: exp makes it exactly 0."""
@@ -74,10 +74,10 @@ class Row:
     types: Sequence[int] | None = None
     """Token types; None if all are 0, or the model has none."""
     target: Any = None
-    """What the loss compares with; its form is the task's own."""
+    """What the loss compares with; its form depends on the task."""
     example: int = 0
     aux: Any = None
-    """What decoding needs to find its way back: word or character positions."""
+    """What decoding needs besides: word or character positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Task(ABC):
     optional: ClassVar[tuple[str, ...]] = ("pair",)
     """Those that data may lack; where nothing is learned from the data, it may also lack the right answer."""
     joined: ClassVar[tuple[str, ...]] = ()
-    """Those that may be made of several columns."""
+    """Those that may be joined from several columns."""
     measures: ClassVar[tuple[str, ...]]
     """Its metrics; the first decides."""
     per_token: ClassVar[bool] = False
@@ -181,7 +181,7 @@ class Task(ABC):
         """Rows of at most `limit` tokens; `Row.example` is the index of the example."""
 
     def packed(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> Batch | None:
-        """The same rows of examples without targets, one each, as a batch: where that is so, and they have no `aux`."""
+        """The rows of `encode` as one batch, if examples without targets have one row each and no `aux`; else None."""
         return None
 
     def label_names(self, example: Example) -> tuple[str, ...]:

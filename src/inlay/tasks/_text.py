@@ -75,7 +75,7 @@ def text_rows(
 
 
 def _token_ids(tokenizer: Any, examples: Sequence[Example], limit: int | None) -> tuple[Ids, Ids | None]:
-    """Of examples that are all pairs, or all single texts."""
+    """Ids and token types of examples that are all pairs, or all single texts."""
     pairs = [e.pair for e in examples] if examples[0].pair is not None else None
     return token_ids(tokenizer, [" ".join(e.words) if e.words else e.text for e in examples], pairs, limit)
 
@@ -182,7 +182,7 @@ class TextTask(Task):
 
     @abstractmethod
     def target_of(self, labels: Sequence[str]) -> Callable[[Example], Any]:
-        """What makes a row's target of an example that has one."""
+        """A function that makes a row's target of an example that has one."""
 
     def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
         """One row, or as many windows as it takes."""
@@ -203,7 +203,7 @@ class TextTask(Task):
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
-        """One of many."""
+        """As `answers`, for one example."""
         return self.answers([outputs], [rows], [example], labels, base)[0]
 
     def answers(
@@ -214,7 +214,7 @@ class TextTask(Task):
         labels: Sequence[str],
         base: Base,
     ) -> Sequence[Answer]:
-        """Those of one adapter."""
+        """As `mixed_answers`, for one adapter."""
         count = len(outputs)
         return self.mixed_answers([self] * count, outputs, rows, examples, [labels] * count, base)
 

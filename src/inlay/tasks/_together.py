@@ -29,7 +29,7 @@ def disagreement(chances: Sequence[Sequence[float]], weights: Sequence[int]) -> 
 
 
 def entropy(chances: Sequence[float]) -> float:
-    """In nats."""
+    """The entropy in nats."""
     return -math.fsum(p * math.log(p) for p in chances if p > 0)
 
 
@@ -40,7 +40,7 @@ def deviation(values: Sequence[float], weights: Sequence[int]) -> float:
 
 
 def shares(votes: Sequence[_T], weights: Sequence[int]) -> dict[_T, float]:
-    """What is voted for -> its share of the votes, in the order in which it was first named."""
+    """Vote -> its share of the votes, in the order in which votes first occur."""
     share_of_vote: dict[_T, float] = {}
     for vote, weight in zip(votes, weights, strict=True):
         share_of_vote[vote] = share_of_vote.get(vote, 0.0) + weight / sum(weights)

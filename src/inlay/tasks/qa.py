@@ -88,7 +88,7 @@ class QA(Task):
         return Targets(at, value, equal_shares(len(rows)))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
-        """Over all tokens of a window."""
+        """Cross-entropy over all tokens of a window, the mean of start and end."""
         both = outputs[..., :2].transpose(1, 2).flatten(0, 1)  # [units * 2, tokens]
         return F.cross_entropy(both, value.flatten(), reduction="none").view_as(value).mean(-1)
 

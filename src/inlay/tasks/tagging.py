@@ -121,7 +121,7 @@ class Tagging(Task):
         labels: Sequence[str],
         base: Base,
     ) -> list[Answer]:
-        """All at once."""
+        """Words, tags and spans of all examples, from one tensor."""
         pairs = [(out, row) for out, row in _row_outputs(outputs, rows) if row.aux]
         best_of_word: Iterator[tuple[float, int]] = iter(())
         if pairs:

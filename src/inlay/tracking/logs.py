@@ -98,7 +98,7 @@ def _mend(path: Path) -> None:
 
 
 def _last_line(file: BinaryIO) -> bytes:
-    """What follows the last line end."""
+    """The bytes after the last line end."""
     size, length = file.seek(0, os.SEEK_END), 1 << 16
     while True:
         length = min(length, size)

@@ -181,7 +181,7 @@ def _bar(row: Mapping[str, Any], width: int) -> str:
 
 
 def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
-    """What will be trained, on what."""
+    """Show what will be trained, and on what data."""
     from inlay.data import describe
 
     for note in data.notes:
@@ -248,7 +248,7 @@ def _off_by(rows: int) -> int:
 
 
 def show_runs(screen: Console | Lines, runs: Mapping[str, Prepared]) -> None:
-    """What will be trained side by side, a line each."""
+    """Show what will be trained side by side, a line for each run."""
     for name, data in runs.items():
         screen.print(f"{name}: {data.task.name}, {rows_for(data)}, {data.method.spec}", soft_wrap=True)
         for warning in data.warnings:

@@ -321,7 +321,7 @@ class _Update:
     room: list[Tensor]
 
     def apply(self) -> None:
-        """In place: what is left of the gradients is of no use."""
+        """In place; the gradients are used up."""
         values, grads, first, second = self.views
         torch._foreach_mul_(grads, self.scale)
         if self.decay is not None:

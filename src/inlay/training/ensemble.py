@@ -22,7 +22,7 @@ from inlay.runs.run import Run
 from inlay.tasks import Task
 
 _NAME = "ensemble#"
-"""Of the ensemble in the host while it is measured."""
+"""The ensemble's name in the host while it is measured."""
 
 
 def refuse(task: Task) -> None:

@@ -50,7 +50,7 @@ class Interrupt:
 
     @property
     def error(self) -> KeyboardInterrupt:
-        """What the loop ends with; it knows the signal, if there was one."""
+        """The error that the loop ends with; it has the signal, if there was one."""
         return KeyboardInterrupt(*(() if self.number is None else (self.number,)))
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -48,7 +48,7 @@ class Stage:
     classes: Mapping[int, Sequence[int]] | None = None
     """Class -> the numbers of its rows, if every row should meet another one of its class."""
     fold: int | None = None
-    """Which fold it is about; None for all rows."""
+    """The fold that this stage is part of; None for the training on all rows."""
     starts_over: bool = False
     """Whether it begins with a fresh adapter."""
 
@@ -97,13 +97,13 @@ class Job:
     gates: dict[str, Any] = field(default_factory=dict)
     """How shut they were when they were dropped, if training went on after that."""
     held_out: list[list[Any]] = field(default_factory=list)
-    """Of every fold that is done: the outputs for each row that it is scored on, as plain numbers."""
+    """For every fold that is done, the outputs for each row that it is scored on, as plain numbers."""
     is_compared: bool = False
     """Whether its score is compared with those of other settings, so that its error must be known."""
     replicates: list[float] = field(default_factory=list)
     """The deciding score without the first, second ... part of the validation rows, if it is compared."""
     validation_loss: float | None = None
-    """With calibrated answers, if it is compared."""
+    """The loss of the validation rows with calibrated answers, if it is compared."""
     _order: tuple[tuple[int, int], list[list[int]]] = ((-1, -1), [])
 
     def __post_init__(self) -> None:
@@ -155,7 +155,7 @@ class Job:
 
     @property
     def gate_lr(self) -> float | None:
-        """The same for gates that have a learning rate of their own."""
+        """The learning rate of gates that have one of their own."""
         peak = self.data.method.gate_rate
         return None if peak is None else self._scheduled(peak)
 

@@ -17,7 +17,7 @@ from inlay.training.job import Job, rows_of_a_step
 TOO_LARGE = "{} does not fit in memory even on its own; try a smaller batch_size or max_length"
 _MOST = {"cuda": 64, "cpu": 16}
 _SHARE = 0.5
-"""Of what is free now: the estimate is rough, and other programs need memory too."""
+"""The share of free memory to use: the estimate is rough, and other programs need memory too."""
 PER_TOKEN = 30
 """Numbers kept for the backward pass, per token, layer and unit of width."""
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from inlay.training.loop import Loop
 
 Outputs = list[Sequence[Tensor]]
-"""Of every split of a run: the outputs of all its rows."""
+"""For every split of a run, the outputs of all its rows."""
 
 
 class Milestones:
-    """Those of the runs in a loop."""
+    """The milestones of the runs in a loop."""
 
     def __init__(self, loop: Loop):
         self.loop = loop
@@ -250,7 +250,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
 
 
 def _splits(job: Job) -> dict[str, Split]:
-    """What a finished adapter is run on; its validation rows only if it has not learned from them."""
+    """The splits that a finished adapter is run on; validation rows only if it has not learned from them."""
     data = job.data
     validation = {} if data.folds else {"validation": data.validation}
     return validation | ({"test": data.test} if data.test is not None else {})

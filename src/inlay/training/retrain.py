@@ -79,7 +79,7 @@ class Change:
         return self.loss is not None and self.loss <= tolerance + 1e-12  # 0.81 - 0.80 is not 0.01
 
     def document(self) -> dict[str, Any]:
-        """What `inlay retrain --json` says of it."""
+        """What `inlay retrain --json` prints of it."""
         facts: dict[str, Any] = {
             "name": self.old.name,
             "old": self.old.ref,

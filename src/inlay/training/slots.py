@@ -171,7 +171,7 @@ class Slots:
 
 
 def slot_name(job: Job) -> str:
-    """What a run's adapter is called while it trains; no user's name looks like this."""
+    """The name of a run's adapter while it trains; no user's name looks like this."""
     return f" run {job.index}"
 
 

@@ -32,7 +32,7 @@ class RunStep:
     """What one run brings to a step."""
 
     name: str
-    """Of its adapter in the host."""
+    """The name of its adapter in the host."""
     task: Task
     rows: Sequence[Row]
     settings: Settings
@@ -40,7 +40,7 @@ class RunStep:
     """Seed and step, for its noise."""
     dropout: bool = True
     weights: Sequence[float] | None = None
-    """Of the classes."""
+    """The weights of the classes."""
     attention_dropout: bool = False
     head_dropout: float | None = None
     share: Share | None = None
