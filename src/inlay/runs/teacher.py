@@ -139,7 +139,7 @@ def _unlabelled(run: Run, data: Prepared) -> tuple[list[Example], list[str]]:
     for example in examples:
         if (subject := data.task.subject(example)) not in own_subjects:
             example_of.setdefault(subject, example)
-    # --text and --pair are for the data, whose names this file should have
+    # --text and --pair name columns of the data, which this file should have too
     notes = [f"{source.name}: {note.partition(' (pass ')[0]}"] if note else []
     if isinstance(bad, Skipped) and bad.note:
         notes.append(f"{source.name}: {bad.note}")

@@ -302,7 +302,7 @@ def _round(data: Prepared, train: Split, scored: Split, text: Split | None, fold
     main = (data.task, data.labels, rows, scored.examples, scored.rows, data.metric)
     groups = _groups(data.task, train) if data.task.compares_rows else None
     assert run.epochs is not None  # settled with the data
-    # a fold is only there for its end
+    # a fold is only evaluated at its end
     eval_every = run.eval_every if fold is None else run.epochs * math.ceil(len(rows) / run.batch_size)
     add(Stage("task", *main, run.epochs, 0, eval_every, groups), run.max_steps)
     if data.method.retunes:

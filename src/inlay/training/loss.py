@@ -78,7 +78,7 @@ def loss_per_run(plans: Sequence[LossPlan[Tensor]], outputs: Sequence[Output], c
         units = units.masked_fill(beyond if units.dim() == 2 else beyond.unsqueeze(1), NOTHING)
         value = plan.value if plan.value.is_floating_point() else plan.value.long()
         losses = plan.task.losses(units, value, base) * plan.weight
-        # not index_add, whose order varies; nor a product: a NaN stays its own run's
+        # not index_add, whose order varies; nor a product, so that a NaN stays in its own run
         is_of_run = plan.run == torch.arange(count, device=base.device).unsqueeze(1)
         total = total + torch.where(is_of_run, losses, 0.0).sum(1)
     return total
