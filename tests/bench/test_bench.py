@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from inlay.bank.delta import parse
+from inlay.bench import peers
 from inlay.bench.measure import BARE, OURS, Party, interleave, quartiles, ratios, summary
 from inlay.bench.peers import Peer, PeerError, Worker, method_for
 from inlay.bench.rows import draw_lengths, draw_rows, lengths_of
@@ -247,6 +248,17 @@ def test_a_peer_that_hangs_is_given_up(tmp_path: Path):
     worker = Worker(Peer("peft", sys.executable, workers=fake(tmp_path, before="time.sleep(60)")), seconds=0.2)
     try:
         with pytest.raises(PeerError, match="no answer to run within 0 s"):
+            worker.ask(op="run")
+    finally:
+        worker.close()
+
+
+def test_a_peer_that_closes_its_output_and_goes_on_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(peers, "EXIT_SECONDS", 0.1)
+    hangs = "__import__('os').close(1); time.sleep(60)"
+    worker = Worker(Peer("peft", sys.executable, workers=fake(tmp_path, before=hangs)))
+    try:
+        with pytest.raises(PeerError, match="died in run: it closed its output without a message"):
             worker.ask(op="run")
     finally:
         worker.close()

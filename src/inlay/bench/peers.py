@@ -27,6 +27,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {"peft": ("lora",), "adapters": ("lora", 
 """Peer -> the methods it has that Inlay has too."""
 SECONDS = 1800.0
 """How long a peer may take for one answer: a thousand adapters are slow to add."""
+EXIT_SECONDS = 10.0
+"""How long a peer may take to exit after its output has ended."""
 
 
 class PeerError(InlayError):
@@ -132,10 +134,13 @@ class Worker:
         self._lines.put("")
 
     def _last_words(self) -> str:
-        self._process.wait(timeout=10)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=EXIT_SECONDS)
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit code {self._process.returncode}, and no message"
+        code = self._process.returncode
+        silent = "it closed its output without a message" if code is None else f"exit code {code}, and no message"
+        return lines[-1] if lines else silent
 
 
 def not_given(peers: Sequence[Peer]) -> list[str]:
