@@ -140,7 +140,18 @@ def read(run: Run) -> Known:
     labels = task.labels([*known, *held_out])
     skipped = [bad.note] if isinstance(bad, Skipped) and bad.note else []
     files = {split: value for split, source in sources.items() if (value := digest(source.name)) is not None}
-    return Known(task, columns, labels, known, held_out, test, sources["train"].hints, notes, skipped, files)
+    return Known(
+        task,
+        columns,
+        labels,
+        train=known,
+        validation=held_out,
+        test=test,
+        hints=sources["train"].hints,
+        notes=notes,
+        skipped=skipped,
+        files=files,
+    )
 
 
 def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Prepared:
@@ -162,8 +173,8 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
     encoder = Encoder(task, tokenizer, labels, limit)
     # another seed splits the same examples in another way
-    is_all = not folds and not known.validation and len(train) + len(validation) == len(known.train)
-    pool = known.train if is_all else None
+    is_split = not folds and not known.validation and len(train) + len(validation) == len(known.train)
+    pool = known.train if is_split else None
 
     def fixed(rows: list[Row]) -> list[Row]:  # the noise that engine.predict has, so that `eval` gives the same
         return task.draw(rows, tokenizer, torch.Generator().manual_seed(0)) if task.draws else rows
@@ -172,23 +183,24 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
     test_split = Split(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
     notes += _new_labels(test, labels)
     notes += _stays_here(run, method, task, host)
+    held_out = [] if folds else validation
     return Prepared(
-        run,
-        method,
-        task,
-        columns,
-        labels or ("word",),
-        _metric(run, task, known.hints, labels),
-        Split(train, encoder.rows(train, pool)),
-        Split(validation, fixed(encoder.rows(validation, pool))),
-        test_split,
-        _texts(run, tokenizer, host, train, pool) if run.pretrain_on_text else None,
-        _weights(run, train, labels),
-        _look(task, train, [] if folds else validation, test, encoder.lengths(train, pool), limit),
-        notes,
-        content([*train, *([] if folds else validation), *test]),
-        known.files,
-        folds,
+        run=run,
+        method=method,
+        task=task,
+        columns=columns,
+        labels=labels or ("word",),
+        metric=_metric(run, task, known.hints, labels),
+        train=Split(train, encoder.rows(train, pool)),
+        validation=Split(validation, fixed(encoder.rows(validation, pool))),
+        test=test_split,
+        text=_texts(run, tokenizer, host, train, pool) if run.pretrain_on_text else None,
+        weights=_weights(run, train, labels),
+        look=_look(task, train, held_out, test, encoder.lengths(train, pool), limit),
+        notes=notes,
+        data_hash=content([*train, *held_out, *test]),
+        files=known.files,
+        folds=folds,
         warnings=_without_effect(run, host, is_few_shot(run, task, method, len(train))),
     )
 

@@ -97,15 +97,15 @@ def _plan(runs: Sequence[RunTargets], numbers: Sequence[int], roomy: bool) -> Lo
     at = _joined([run.targets.at for run in runs], size, -1, roomy)
     first = each([run.first for run in runs], 0).reshape(-1, *[1] * (at.ndim - 1))
     return LossPlan(
-        np.where(at < 0, -1, at + first),
-        _joined([run.targets.value for run in runs], size, 0, False),
-        _joined([run.targets.weight for run in runs], size, 0, False),
-        each(numbers, -1),
-        each([run.labels for run in runs], 0),
-        runs[0].head,
-        task.per_token,
-        task.loss_key,
-        task,
+        at=np.where(at < 0, -1, at + first),
+        value=_joined([run.targets.value for run in runs], size, 0, False),
+        weight=_joined([run.targets.weight for run in runs], size, 0, False),
+        run=each(numbers, -1),
+        labels=each([run.labels for run in runs], 0),
+        head=runs[0].head,
+        per_token=task.per_token,
+        loss=task.loss_key,
+        task=task,
     )
 
 
