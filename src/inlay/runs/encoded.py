@@ -62,20 +62,20 @@ class Encoder:
         """
         key = self._key(examples if pool is None else pool)
         if pool is None or not key:
-            return self._whole(key, examples)
+            return self._all_rows(key, examples)
         number_of = {id(e): i for i, e in enumerate(pool)}
         chosen = array("q", (number_of[id(e)] for e in examples))
         key_of_part = f"{key}-{hashlib.blake2b(chosen, digest_size=16).hexdigest()}"
         rows = _shared.get(key_of_part)
         if rows is None:
-            rows = _shared[key_of_part] = _take(self._whole(key, pool), chosen, len(pool))
+            rows = _shared[key_of_part] = _take(self._all_rows(key, pool), chosen, len(pool))
         return rows
 
     def lengths(self, examples: Sequence[Example], pool: Sequence[Example] | None = None) -> list[int]:
         """How many tokens each example has if nothing is cut."""
         whole = examples if pool is None else pool
         key = self._key(whole)
-        rows = self._whole(key, whole) if key else Rows()
+        rows = self._all_rows(key, whole) if key else Rows()
         if rows.lengths is None:
             stored = _read(f"{key}-lengths", whole) if key else None
             rows.lengths = stored["lengths"].tolist() if stored is not None else self._lengths(whole, rows)
@@ -86,7 +86,7 @@ class Encoder:
         length_of = dict(zip(map(id, pool), rows.lengths, strict=True))
         return [length_of[id(e)] for e in examples]
 
-    def _whole(self, key: str, examples: Sequence[Example]) -> Rows:
+    def _all_rows(self, key: str, examples: Sequence[Example]) -> Rows:
         rows = _shared.get(key)
         if rows is not None:
             return rows

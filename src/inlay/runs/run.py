@@ -129,21 +129,21 @@ class Run(BaseModel):
 
     @field_validator("folds")
     @classmethod
-    def _not_one(cls, folds: int | None) -> int | None:
+    def _check_folds(cls, folds: int | None) -> int | None:
         if folds == 1:
             raise ValueError("expected at least 2, or 0 for none")
         return folds
 
     @field_validator("val_size", "test_size", "train_size")
     @classmethod
-    def _a_size(cls, size: Size | None) -> Size | None:
+    def _check_size(cls, size: Size | None) -> Size | None:
         if size is not None and not is_size(size):
             raise ValueError("expected a number of rows such as 1000, or a share such as 10%")
         return size
 
     @field_validator("fold")
     @classmethod
-    def _a_part(cls, fold: str | None) -> str | None:
+    def _check_fold(cls, fold: str | None) -> str | None:
         match = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", fold or "", re.ASCII)
         if fold is not None and (match is None or int(match[1]) > int(match[2]) or int(match[2]) < 2):
             raise ValueError("expected K/N with K up to N, and N at least 2")
@@ -164,7 +164,7 @@ class Run(BaseModel):
 
     @field_validator("name")
     @classmethod
-    def _plain_name(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         from inlay.library.library import check_name
 
         try:

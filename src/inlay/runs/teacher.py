@@ -68,7 +68,7 @@ def prepare_taught(
     members = teacher.members if isinstance(teacher, Ensemble) else (teacher,)
     seen = _seen(members, known, data.task)
     examples = [*data.train.examples, *texts]
-    members_of = [_unseen(seen, data.task.subject(example)) for example in examples]
+    members_of = [_members_without(seen, data.task.subject(example)) for example in examples]
     count = len(data.train.examples)
     taught, kept = sum(map(bool, members_of[:count])), [i for i in range(count, len(examples)) if members_of[i]]
     if not taught and not kept:
@@ -87,8 +87,8 @@ def prepare_taught(
         data,
         run=run,  # with its own settings: those that depend on the number of rows depend on that of all rows
         task=task,
-        train=Split(data.train.examples, _soft(data.train, task, answers[:count], data)),
-        unlabelled=Split(new.examples, _soft(new, task, answers[count:], data)) if kept else None,
+        train=Split(data.train.examples, _soft_rows(data.train, task, answers[:count], data)),
+        unlabelled=Split(new.examples, _soft_rows(new, task, answers[count:], data)) if kept else None,
         teacher={**about, "texts": new.content if kept else "", "asked": _digest(members_of)},
         notes=[*data.notes, *notes, *_notes(entry.ref, len(members), count, taught, len(kept), len(texts))],
         warnings=[*data.warnings, *_warnings(entry.ref, seen), *_leaked(entry.ref, seen, data)],
@@ -185,7 +185,7 @@ def _learned_from(member: Adapter, known: Known, task: Task, read_once: Callable
     return None
 
 
-def _unseen(seen: Sequence[Seen], subject: Hashable) -> list[int]:
+def _members_without(seen: Sequence[Seen], subject: Hashable) -> list[int]:
     """The numbers of the members that may answer for a text."""
     return [number for number, subjects in enumerate(seen) if subjects is None or subject not in subjects]
 
@@ -215,7 +215,7 @@ def _answers(
         host.unload(_NAME)
 
 
-def _soft(part: Split, task: Task, answers: Sequence[Answer | None], data: Prepared) -> list[Row]:
+def _soft_rows(part: Split, task: Task, answers: Sequence[Answer | None], data: Prepared) -> list[Row]:
     return [replace(row, target=soft_target(task, row.target, answers[row.example], data.labels)) for row in part.rows]
 
 

@@ -220,7 +220,7 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
     """A run's finished adapter, which the host has in the run's slot, with its metrics and its history."""
     data, name, splits = job.data, slot_name(job), _splits(job)
     if data.folds:
-        splits, outputs = {"validation": data.validation, **splits}, [_of_folds(job), *outputs]
+        splits, outputs = {"validation": data.validation, **splits}, [_fold_outputs(job), *outputs]
     sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
     task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
     scores: dict[str, dict[str, float]] = {}
@@ -256,7 +256,7 @@ def _splits(job: Job) -> dict[str, Split]:
     return validation | ({"test": data.test} if data.test is not None else {})
 
 
-def _of_folds(job: Job) -> Sequence[Tensor]:
+def _fold_outputs(job: Job) -> Sequence[Tensor]:
     """The outputs for every row, by the fold that has not learned from it."""
     output_of_row: dict[int, Tensor] = {}
     for examples, row_outputs in zip(job.data.folds, job.held_out, strict=True):

@@ -60,11 +60,11 @@ def read(
         _refuse_change(job, saved.pop("config"), saved.pop("data"), saved.pop("teacher", {}))
         for name, value in saved.items():
             setattr(job, name, value)
-        job.best_tensors = _under(tensors, f"{job.index}/best/")
+        job.best_tensors = _with_prefix(tensors, f"{job.index}/best/")
         if job.state == "done":
             finished[job.index] = checkpoint.kept(job.index)
-        elif now := _under(tensors, f"{job.index}/now/"):
-            moments = (_under(tensors, f"{job.index}/{part}/") for part in ("first", "second"))
+        elif now := _with_prefix(tensors, f"{job.index}/now/"):
+            moments = (_with_prefix(tensors, f"{job.index}/{part}/") for part in ("first", "second"))
             slots.aside[job.index] = Snapshot(slots.adapter_around(job, now), *moments)
     snapshots = dict(slots.aside)
     for index in state["active"]:
@@ -96,5 +96,5 @@ def _refuse_change(job: Job, config: Mapping[str, Any], data: str, teacher: Mapp
         raise RunError(f"the {source} of {job.name} has changed since the checkpoint was written")
 
 
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
