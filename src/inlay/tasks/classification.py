@@ -49,7 +49,6 @@ class Classification(TextTask):
         if len(names) < 2:
             place = examples[0].place if examples else "the data"
             raise DataError(f"{place}: every row has the label {names[0] if names else None!r}; expected two classes")
-
         return names
 
     def label_names(self, example: Example) -> tuple[str, ...]:

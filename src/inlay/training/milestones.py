@@ -100,8 +100,8 @@ class Milestones:
             loss = stage.task.loss(outputs, stage.validation, self.loop.host.base).item()
         is_best = job.judge(*self.loop.ranks.same((scores, loss)))
         if stage.fold is not None and job.step >= stage.steps:
-            answers = self.loop.ranks.same([out.tolist() for out in outputs])
-            job.held_out = [*job.held_out[: stage.fold], answers]  # once more, after a stage that tunes again
+            row_outputs = self.loop.ranks.same([out.tolist() for out in outputs])
+            job.held_out = [*job.held_out[: stage.fold], row_outputs]  # once more, after a stage that tunes again
         if is_best:
             job.best_tensors = self.loop.host.adapter(slot_name(job)).tensors
         self.loop.tell("eval", job, **job.history[-1])
