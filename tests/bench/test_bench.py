@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from inlay.bank.delta import parse
+from inlay.bench import peers
 from inlay.bench.measure import BARE, OURS, Party, interleave, quartiles, ratios, summary
 from inlay.bench.peers import Peer, PeerError, Worker, method_for
 from inlay.bench.rows import draw_lengths, draw_rows, lengths_of
@@ -252,6 +253,17 @@ def test_a_peer_that_hangs_is_given_up(tmp_path: Path):
         worker.close()
 
 
+def test_a_peer_that_closes_its_output_and_goes_on_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(peers, "EXIT_SECONDS", 0.1)
+    hangs = "__import__('os').close(1); time.sleep(60)"
+    worker = Worker(Peer("peft", sys.executable, workers=fake(tmp_path, before=hangs)))
+    try:
+        with pytest.raises(PeerError, match="died in run: it closed its output without a message"):
+            worker.ask(op="run")
+    finally:
+        worker.close()
+
+
 def test_what_peers_have():
     assert method_for("adapters", parse("houlsby:size=32")) == {"kind": "houlsby", "size": 32, "activation": "gelu"}
     assert method_for("peft", parse("lora")) == {"kind": "lora", "rank": 8, "alpha": 16.0}
@@ -280,11 +292,18 @@ def test_the_lengths_are_like_glue():
 def test_lengths_of_a_file(tmp_path: Path):
     file = tmp_path / "some.csv"
     file.write_text("text,label\na good film,1\nnot bad at all and very fine,0\nsoup,1\n")
-    found = lengths_of(str(file), "text", tiny.tokenizer(), 6, seed=0)
-    one = sorted(
+    lengths = lengths_of(str(file), "text", tiny.tokenizer(), 6, seed=0)
+    expected = sorted(
         len(tiny.tokenizer()(text)["input_ids"]) for text in ("a good film", "not bad at all and very fine", "soup")
     )
-    assert sorted(found[:3]) == sorted(found[3:]) == one
+    assert sorted(lengths[:3]) == sorted(lengths[3:]) == expected
+
+
+def test_lengths_of_two_columns_and_of_rows_without_a_text(tmp_path: Path):
+    file = tmp_path / "some.csv"
+    file.write_text("subject,body\na good film,soup\n,\n")
+    lengths = lengths_of(str(file), "subject,body", tiny.tokenizer(), 2, seed=0)
+    assert lengths == [len(tiny.tokenizer()("a good film soup")["input_ids"])] * 2
 
 
 def test_rows_have_their_lengths_and_no_special_tokens():

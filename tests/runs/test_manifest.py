@@ -247,7 +247,7 @@ def test_mistakes_in_the_file_end_the_command(base, tmp_path):
 
 def test_an_interrupted_manifest_goes_on(base, mixed, monkeypatch):
     whole = {one["name"]: one["history"] for one in json.loads(train(base, mixed, "--json", "--slots", "2").stdout)}
-    steps, real = [0], Loop._go_on
+    steps, real = [0], Loop._step_all
 
     def go_on(loop: Loop) -> None:
         steps[0] += 1
@@ -256,7 +256,7 @@ def test_an_interrupted_manifest_goes_on(base, mixed, monkeypatch):
         real(loop)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_go_on", go_on)
+        patch.setattr(Loop, "_step_all", go_on)
         assert train(base, mixed, "--slots", "2").exit_code == 130
     assert "--resume to continue it" in train(base, mixed).stderr
     resumed = train(base, mixed, "--resume", "--json")
@@ -274,13 +274,13 @@ def test_forty_tasks_in_one_command(base, tmp_path, monkeypatch):
         for i in range(40)
     ]
     at_once: list[int] = []
-    real = Loop._go_on
+    real = Loop._step_all
 
     def go_on(loop: Loop) -> None:
         at_once.append(len(loop.active))
         real(loop)
 
-    monkeypatch.setattr(Loop, "_go_on", go_on)
+    monkeypatch.setattr(Loop, "_step_all", go_on)
     done = train(base, manifest(tmp_path, "[defaults]\nepochs = 1\nbatch_size = 6\n" + "".join(tasks)), "--slots", "16")
     assert done.exit_code == 0, done.output
     assert "40 of 40 tasks trained" in done.stdout

@@ -234,7 +234,7 @@ def test_writing_moments_clears_what_a_wider_adapter_left():
     ours.write(slot, *({n: torch.ones_like(t) for n, t in part.items()} for part in ours.read(slot)))
     for name in ("layers.0.attn.out.down", "layers.0.attn.out.up"):
         stack, (entry, *_) = host.forward.bank.place(slot, name)
-        assert ours._of(stack).first[entry].sum() == 5 * 16
+        assert ours._moments_of(stack).first[entry].sum() == 5 * 16
 
 
 @pytest.mark.parametrize("weights", [False, True])
@@ -295,7 +295,7 @@ def test_a_step_in_pieces_is_the_whole_step_bit_for_bit(monkeypatch):
     whole, pieces = four(), four()
     for views, size in ((whole, 10_000), (pieces, 12)):
         monkeypatch.setattr(adamw, "_pieces", lambda views, size=size: _pieces(views, size))
-        for update in adamw._of_tensors(views, one, scale):
+        for update in adamw._updates_of_tensors(views, one, scale):
             update.apply()
     assert not whole.values[1].equal(four().values[1])
     for a, b in zip(whole, pieces, strict=True):

@@ -486,7 +486,7 @@ def test_text_first_then_labels_from_where_it_ended(method, monkeypatch):
     """The adapter moves while it learns words, and the label stage starts from there with a fresh head."""
     states: dict[str, list[dict[str, torch.Tensor]]] = {"begin": [], "stage": [], "next": []}
     host = work.host()
-    real = Loop._go_on
+    real = Loop._step_all
 
     def go_on(self: Loop) -> None:
         if self.jobs[0].stage_index == 1 and not states["next"]:
@@ -497,7 +497,7 @@ def test_text_first_then_labels_from_where_it_ended(method, monkeypatch):
         if event["event"] in ("begin", "stage"):
             states[event["event"]].append(host.read(" run 0"))
 
-    monkeypatch.setattr(Loop, "_go_on", go_on)
+    monkeypatch.setattr(Loop, "_step_all", go_on)
     run = work.run(method=method, pretrain_on_text=True, pretrain_epochs=2, seed=4)
     result = inlay.train(host, run, callbacks=[look])
     own = set(inlay.parse_method(method).params(host.base.sites))

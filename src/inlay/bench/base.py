@@ -1,4 +1,4 @@
-"""The base that everyone runs: a checkpoint, or a shape with random weights that is written out for the peers."""
+"""The base that all parties run: a checkpoint, or a shape with random weights that is written out for the peers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DEFAULT_SHAPE = "minilm"
 
 
 class _NoTokenizer:
-    """Stands where a base of random weights has no tokenizer: rows are token ids already."""
+    """For a base of random weights, which has no tokenizer: rows are token ids already."""
 
     model_max_length = 512
 
 
 def folder_of(shape: str, base: str | None, scratch: Path) -> str:
-    """The folder that everyone loads: of `base`, of the default base (`minilm`), or of a new random model."""
+    """The folder that all parties load: of `base`, of the default base (`minilm`), or of a new random model."""
     from transformers import AutoConfig, AutoModel
 
     if base is not None or shape == DEFAULT_SHAPE:

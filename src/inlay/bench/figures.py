@@ -23,9 +23,9 @@ from inlay.bench.measure import OURS
 from inlay.bench.work import Say, Settings, compare, machine
 
 BLOCKS: Mapping[str, Any] = {"repeats": 3, "steps": 1, "warmup": 1}
-"""What a short measurement takes: about a minute for the default base on two cores."""
+"""Settings of a short measurement: about a minute for the default base on two cores."""
 _BUSY = 0.5
-"""Load of others, by core, from which on a measurement says little."""
+"""Load of other programs, by core, from which on a measurement says little."""
 _RUNS = {"cuda": (1, 16, 64), "cpu": (1, 4)}
 _TASKS = {"cuda": (1024, 256), "cpu": (64, 32)}
 """Rows and tasks of a mixed batch."""
@@ -33,7 +33,7 @@ _TASKS = {"cuda": (1024, 256), "cpu": (64, 32)}
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured on one machine, with one base and one method."""
+    """The speed of one machine, with one base and one method."""
 
     source: str
     """`this machine`, or where it is published."""
@@ -48,7 +48,7 @@ class Figures:
     """Multiplications of that base for one token."""
     method: str
     step_tokens: float
-    """Of one run in one step."""
+    """Tokens of one run in one step."""
     step_ms: dict[int, float]
     """Runs side by side -> milliseconds of a step of all of them."""
     finetune_ms: float
@@ -58,11 +58,11 @@ class Figures:
     batch_ms: float
     """A mixed batch of many tasks."""
     load: float = 0.0
-    """Of the machine by core, before anything was measured."""
+    """The machine's load by core, before anything was measured."""
 
     @property
     def busy(self) -> bool:
-        """Whether others had the machine too."""
+        """Whether other programs used the machine too."""
         return self.load > _BUSY
 
     def training(self, runs: int) -> float:
@@ -115,35 +115,35 @@ def measure(base: str, shape: str | None, sites: Sites, method: str, most: int, 
     """Measure this machine for a minute or so; `blocks` are settings of the benchmark.
 
     Args:
-        base, shape: a folder or hub name; or the shape that takes its place, with random weights.
+        base, shape: a folder or hub name; or instead of it a shape, with random weights.
         most: do not train more runs side by side than this.
     """
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    given = {**BLOCKS, "method": method, **blocks}
-    given |= {"base": base} if shape is None else {"shape": shape}
-    settings = Settings("train", **given).settled()
+    arguments = {**BLOCKS, "method": method, **blocks}
+    arguments |= {"base": base} if shape is None else {"shape": shape}
+    settings = Settings("train", **arguments).settled()
     steps: dict[int, float] = {}
     for runs in (n for n in _RUNS.get(settings.device, (1,)) if n == 1 or n <= most):
         say(f"a step of {runs} run{'s' * (runs > 1)}")
-        steps[runs] = (found := compare(replace(settings, runs=runs)))["parties"][OURS]["cost_ms"]
+        steps[runs] = (measured := compare(replace(settings, runs=runs)))["parties"][OURS]["cost_ms"]
     say("a step of full fine-tuning")
     full = compare(replace(settings, method="finetune"))["parties"][OURS]["cost_ms"]
     rows, tasks = _TASKS.get(settings.device, (64, 32))
     say(f"a batch of {tasks} tasks")
     rows = blocks.get("rows", rows)
     mixed = compare(replace(settings, work="mixed", rows=rows, tasks=tasks, loaded=tasks))
-    about = found["machine"]
+    machine_facts = measured["machine"]
     return Figures(
         source="this machine",
-        machine=about["device"],
+        machine=machine_facts["device"],
         device=settings.device,
         memory=device_memory(settings.device),
-        when=about["when"],
-        version=about["versions"]["inlay"],
+        when=machine_facts["when"],
+        version=machine_facts["versions"]["inlay"],
         base=shape or base,
         products=products_of(sites),
         method=method,
-        step_tokens=settings.rows * found["tokens_per_row"],
+        step_tokens=settings.rows * measured["tokens_per_row"],
         step_ms=steps,
         finetune_ms=full,
         finetune_measured=True,
@@ -161,7 +161,7 @@ def device_memory(device: str) -> int:
 
 
 def keep(figures: Figures) -> Path | None:
-    """Remember what was measured, in the place of an older measurement of the same; None if caches are off."""
+    """Keep a measurement, instead of an older one of the same; None if caches are off."""
     folder = caches.folder("figures")
     if folder is None:
         return None
@@ -178,26 +178,26 @@ def keep(figures: Figures) -> Path | None:
 
 
 def known(base: str, method: str) -> Figures:
-    """What was measured on this machine, with this base and method if possible; else the published figures."""
+    """The measurement kept on this machine, with this base and method if possible; else the published figures."""
     folder = caches.folder("figures")
     here = machine(Settings("train").settled())["device"]
-    found = [] if folder is None else [one for file in folder.glob("*.json") if (one := _read(file)) is not None]
-    mine = [one for one in found if one.machine == here]
-    return max(mine, key=lambda one: (one.base == base, one.method == method, one.when), default=H200)
+    kept = [] if folder is None else [_read(file) for file in folder.glob("*.json")]
+    of_machine = [figures for figures in kept if figures is not None and figures.machine == here]
+    return max(of_machine, key=lambda f: (f.base == base, f.method == method, f.when), default=H200)
 
 
 def default_base() -> str:
-    """What every command takes without `--base`."""
+    """The base of every command without `--base`."""
     return os.environ.get("INLAY_BASE") or DEFAULT
 
 
 def _read(file: Path) -> Figures | None:
     """A measurement that was kept; None if it is damaged or another version's."""
     try:
-        found = json.loads(file.read_text())
-        found["step_ms"] = {int(runs): float(ms) for runs, ms in found["step_ms"].items()}
-        made = Figures(**found)
-        times = [*made.step_ms.values(), made.finetune_ms, made.batch_ms, made.step_tokens, made.products]
-        return made if made.step_ms and min(times) > 0 and made.memory > 0 else None
+        fields = json.loads(file.read_text())
+        fields["step_ms"] = {int(runs): float(ms) for runs, ms in fields["step_ms"].items()}
+        figures = Figures(**fields)
+        positive = [figures.finetune_ms, figures.batch_ms, figures.step_tokens, figures.products, figures.memory]
+        return figures if figures.step_ms and min([*positive, *figures.step_ms.values()]) > 0 else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

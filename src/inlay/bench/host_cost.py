@@ -41,36 +41,36 @@ _METHOD = "lora"
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one stage."""
+    """The cost of one stage."""
 
     stage: str
     microseconds: float
     """For each row, or for each run."""
     calls: int
-    """Of Python functions, of the whole batch."""
+    """Calls of Python functions for the whole batch."""
 
 
 def predict_costs(rows: int = 64, tasks: int = 50, times: int = 200) -> list[Cost]:
-    """Answering so many rows of so many tasks, a row; `all` is `Host.predict`."""
+    """The cost per row of answering this many rows of this many tasks; `all` is `Host.predict`."""
     host = _host(tasks)
-    asked: list[Request] = [(f"t{i % tasks}", text) for i, text in enumerate(texts(rows, 4, 12))]
-    encoded = encode(host, asked)
+    requests: list[Request] = [(f"t{i % tasks}", text) for i, text in enumerate(texts(rows, 4, 12))]
+    encoded = encode(host, requests)
     outputs = run(host, encoded)
-    flat, names = [own[0] for own in encoded.rows], [one.name for one in encoded.translators]
+    flat, names = [windows[0] for windows in encoded.rows], [translator.name for translator in encoded.translators]
     batch = batch_of(flat)
     stages: dict[str, Callable[[], object]] = {
-        "encode": lambda: encode(host, asked),
+        "encode": lambda: encode(host, requests),
         "batch": lambda: batch_of(flat),
         "plan": lambda: plan_with_heads(host, batch, names, None),
         "batch, plan, heads, rows": lambda: run(host, encoded),
         "decode": lambda: decode(host, encoded, outputs, AnswerOptions()),
-        "all": lambda: host.predict(asked),
+        "all": lambda: host.predict(requests),
     }
     return _costs(stages, rows, times)
 
 
 def step_costs(runs: int = 64, rows: int = 32, times: int = 50) -> list[Cost]:
-    """What precedes a training step of so many runs on the device, a run."""
+    """The cost per run of what precedes a training step of this many runs on the device."""
     host = _host(runs)
     host.forward.kernels = True  # planned as for CUDA, and not run
     draw = random.Random(0)
@@ -82,7 +82,7 @@ def step_costs(runs: int = 64, rows: int = 32, times: int = 50) -> list[Cost]:
         return Row(memoryview(ids), None, draw.randrange(2))
 
     steps = [RunStep(f"t{i}", task, [drawn() for _ in range(rows)], Settings(1, 1e-3), (i, 0)) for i in range(runs)]
-    flat = [row for one in steps for row in one.rows]
+    flat = [row for run_step in steps for row in run_step.rows]
     step, batch = Step(host, AdamW(host.forward)), batch_of(flat)
     plan = step.plan(steps, batch)
     stages: dict[str, Callable[[], object]] = {
@@ -95,7 +95,7 @@ def step_costs(runs: int = 64, rows: int = 32, times: int = 50) -> list[Cost]:
 
 
 def texts(count: int, least: int = 20, most: int = 65, seed: int = 0) -> list[str]:
-    """Texts of so many words; about 45 tokens on average, if nothing else is said."""
+    """Texts of `least` to `most` words each; about 45 tokens on average by default."""
     draw = random.Random(seed)
     return [" ".join(draw.choices(WORDS, k=draw.randint(least, most))) for _ in range(count)]
 
@@ -104,11 +104,11 @@ def tiny_base(folder: Path) -> str:
     """A model that costs next to nothing, with the default base's own tokenizer."""
     import transformers
 
-    words = transformers.AutoTokenizer.from_pretrained(locate(DEFAULT)[0])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(locate(DEFAULT)[0])
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.BertConfig(vocab_size=len(words), **size)
+    config = transformers.BertConfig(vocab_size=len(tokenizer), **size)
     transformers.BertModel(config).save_pretrained(folder)
-    words.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return str(folder)
 
 
@@ -136,14 +136,14 @@ def _costs(stages: dict[str, Callable[[], object]], units: int, times: int) -> l
 
 def python_calls(work: Callable[[], object]) -> int:
     """How many Python functions `work` enters, without those within `Forward.call`."""
-    inside, found = 0, 0
+    inside, count = 0, 0
     model = Forward.call.__code__
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal inside, found
+        nonlocal inside, count
         if event == "call":
             inside += frame.f_code is model or inside > 0
-            found += inside == 0
+            count += inside == 0
         elif event == "return" and inside:
             inside -= 1
 
@@ -152,17 +152,17 @@ def python_calls(work: Callable[[], object]) -> int:
         work()
     finally:
         sys.setprofile(None)
-    return found
+    return count
 
 
 def seconds(work: Callable[[], object], times: int = 50) -> float:
     """The median CPU time of `work` in this thread, without `Forward.call`; run it on one thread of torch's."""
-    real, model, found = Forward.call, 0.0, []
+    real, model, results = Forward.call, 0.0, []
 
-    def timed(self: Forward, *given: Any) -> Any:
+    def timed(self: Forward, *arguments: Any) -> Any:
         nonlocal model
         began = time.thread_time()
-        out = real(self, *given)
+        out = real(self, *arguments)
         model += time.thread_time() - began
         return out
 
@@ -170,5 +170,5 @@ def seconds(work: Callable[[], object], times: int = 50) -> float:
         for _ in range(times):
             model, began = 0.0, time.thread_time()
             work()
-            found.append(time.thread_time() - began - model)
-    return sorted(found)[times // 2]
+            results.append(time.thread_time() - began - model)
+    return sorted(results)[times // 2]

@@ -1,4 +1,4 @@
-"""Interleaving and numbers: every party runs one block, then everyone the next, so that a slow minute hits all.
+"""Interleaving and numbers: every party runs one block, then every party the next, so that a slow minute hits all.
 
 The first round settles caches and compiled code and is not counted.
 """
@@ -46,15 +46,15 @@ def interleave(parties: Sequence[Party], repeats: int) -> None:
 
 
 def summary(party: Party) -> dict[str, Any]:
-    """All that was found about one party."""
-    found: dict[str, Any] = {"ms": party.times, "share": party.share, **party.about}
+    """All measurements of one party."""
+    facts: dict[str, Any] = {"ms": party.times, "share": party.share, **party.about}
     if party.problem:
-        found["problem"] = party.problem
+        facts["problem"] = party.problem
     if party.times:
         cost = [party.share * ms for ms in party.times]
         low, middle, high = quartiles(cost)
-        found |= {"cost_ms": middle, "quartiles_ms": [low, high]}
-    return found
+        facts |= {"cost_ms": middle, "quartiles_ms": [low, high]}
+    return facts
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -65,9 +65,9 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, statistics.median(values), high
 
 
-def ratios(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """What every other party costs, in what ours costs."""
-    ours = found[OURS].get("cost_ms")
+def ratios(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """What every other party costs, as a multiple of our cost."""
+    ours = summaries[OURS].get("cost_ms")
     if not ours:
         return {}
-    return {name: one["cost_ms"] / ours for name, one in found.items() if name != OURS and "cost_ms" in one}
+    return {name: s["cost_ms"] / ours for name, s in summaries.items() if name != OURS and "cost_ms" in s}

@@ -27,6 +27,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {"peft": ("lora",), "adapters": ("lora", 
 """Peer -> the methods it has that Inlay has too."""
 SECONDS = 1800.0
 """How long a peer may take for one answer: a thousand adapters are slow to add."""
+EXIT_SECONDS = 10.0
+"""How long a peer may take to exit after its output has ended."""
 
 
 class PeerError(InlayError):
@@ -54,7 +56,7 @@ class Peer:
 
 
 def method_for(peer: str, method: Method) -> dict[str, Any]:
-    """A method as a peer is asked for it; PeerError if it has no such thing."""
+    """A method as a request to a peer names it; PeerError if the peer does not have it."""
     from inlay.methods.houlsby import Houlsby
     from inlay.methods.lora import Lora
 
@@ -80,7 +82,7 @@ class Worker:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         environment |= {"PYTHONPATH": peer.path} if peer.path else {}
         if not peer.path:
-            environment.pop("PYTHONPATH", None)  # what is there is for our interpreter
+            environment.pop("PYTHONPATH", None)  # the one set is for our interpreter
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - read when the process has died
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
         try:
@@ -91,19 +93,19 @@ class Worker:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def ask(self, **what: Any) -> dict[str, Any]:
+    def ask(self, **request: Any) -> dict[str, Any]:
         """Send one request and wait for its answer."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(what) + "\n")
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             line = self._lines.get(timeout=self.seconds)
         except queue.Empty:
-            raise PeerError(f"gave no answer to {what['op']} within {self.seconds:.0f} s") from None
+            raise PeerError(f"gave no answer to {request['op']} within {self.seconds:.0f} s") from None
         except OSError:
             line = ""
         if not line:
-            raise PeerError(f"died in {what['op']}: {self._last_words()}")
+            raise PeerError(f"died in {request['op']}: {self._last_words()}")
         try:
             answer = json.loads(line)
         except ValueError:
@@ -111,7 +113,7 @@ class Worker:
         if not isinstance(answer, dict):
             raise PeerError(f"answered {line.strip()[:80]!r}, which is not a JSON object")
         if "error" in answer:
-            raise PeerError(f"failed in {what['op']}: {answer['error']}")
+            raise PeerError(f"failed in {request['op']}: {answer['error']}")
         return answer
 
     def close(self) -> None:
@@ -132,13 +134,16 @@ class Worker:
         self._lines.put("")
 
     def _last_words(self) -> str:
-        self._process.wait(timeout=10)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=EXIT_SECONDS)
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit code {self._process.returncode}, and no message"
+        code = self._process.returncode
+        silent = "it closed its output without a message" if code is None else f"exit code {code}, and no message"
+        return lines[-1] if lines else silent
 
 
 def not_given(peers: Sequence[Peer]) -> list[str]:
-    """A line for every peer that is left out because nobody said where it is."""
+    """A line for every peer that is left out because its interpreter was not given."""
     missing = [name for name in KINDS if name not in {peer.name for peer in peers}]
     return [f"{name} is left out: pass --{name}-python" for name in missing]

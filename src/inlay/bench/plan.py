@@ -22,7 +22,7 @@ STEP_ROWS = 32
 _LONG = 2
 """A long row in mean ones: the 95th percentile of GLUE's lengths."""
 _ROOM = 0.9
-"""Of a device's memory: kernels, recordings and fragments take the rest."""
+"""The share of a device's memory to use: kernels, recordings and fragments take the rest."""
 _WIDTH = {"cuda": 2, "cpu": 4}
 """Bytes of a number in the base."""
 _BATCH = {"cuda": 32768, "cpu": 4096}
@@ -38,9 +38,9 @@ class Question:
     tasks: int
     method: Method
     rows: int = 5000
-    """Of every task, for training."""
+    """Rows of every task, for training."""
     tokens: int = 32
-    """Of a row, on average."""
+    """Tokens of a row, on average."""
     epochs: int = 5
     labels: int = 2
     memory: int | None = None
@@ -56,7 +56,7 @@ def plan(question: Question, name: str, sites: Sites, figures: Figures) -> dict[
     sizes = sizes_of(question.method, sites, question.labels, question.epochs)
     serving = _serving(question, sites, sizes, figures)
     training = _training(question, sites, figures)
-    found = {
+    document = {
         "tasks": question.tasks,
         "fits": bool(serving["resident"] >= question.tasks and training["side_by_side"]),
         "base": {"name": name, "parameters": sites.size, "bytes": sites.size * _WIDTH[figures.device]},
@@ -79,7 +79,7 @@ def plan(question: Question, name: str, sites: Sites, figures: Figures) -> dict[
         "finetuning": _finetuning(question, sites, figures),
         "figures": {**asdict(figures), "notes": _notes(question, name, sites, figures)},
     }
-    return found | {"would_fit": [] if found["fits"] else _would_fit(question, sites, figures, serving)}
+    return document | {"would_fit": [] if document["fits"] else _would_fit(question, sites, figures, serving)}
 
 
 def room_for(question: Question, sites: Sites, figures: Figures) -> int:
@@ -144,7 +144,7 @@ def _scaled(speed: float, sites: Sites, figures: Figures) -> float:
 
 
 def _notes(question: Question, name: str, sites: Sites, figures: Figures) -> list[str]:
-    """What was not measured as it is used here."""
+    """Notes on figures that were measured under other conditions, or not at all."""
     spec, ratio = question.method.spec, figures.products / products_of(sites)
     notes = []
     if figures.base != name:
@@ -162,22 +162,22 @@ def _notes(question: Question, name: str, sites: Sites, figures: Figures) -> lis
 
 def _would_fit(question: Question, sites: Sites, figures: Figures, serving: Mapping[str, Any]) -> list[str]:
     """What would make them fit, or serve them anyway."""
-    found = []
+    ways = []
     total = question.memory or figures.memory
     room = room_for(question, sites, figures)
     _, need = side_by_side(question, sites, figures)
     if serving["resident"] < question.tasks:
         if serving["resident"]:
-            found.append(
+            ways.append(
                 f"inlay serve --resident {serving['resident']} keeps that many loaded, and loads the others on demand"
             )
         missing = serving["bytes_for_all"] - room
-        found.append(f"a device of {size(total + missing / _ROOM)}, or several that share the tasks")
+        ways.append(f"a device of {size(total + missing / _ROOM)}, or several that share the tasks")
         for spec in SMALLER:
             smaller = sizes_of(parse(spec), sites, question.labels, question.epochs)
             if smaller.bank(question.tasks) <= room:
-                found.append(f"--method {spec}, which takes {size(smaller.bank(question.tasks))} for all")
+                ways.append(f"--method {spec}, which takes {size(smaller.bank(question.tasks))} for all")
                 break
     if not slots_in(total - sites.size * _WIDTH[figures.device], need, figures.device, 1):
-        found.append(f"a device with {size(2 * need)} beside the base, to train even one run")
-    return found
+        ways.append(f"a device with {size(2 * need)} beside the base, to train even one run")
+    return ways

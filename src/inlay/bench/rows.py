@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from inlay.errors import RunError, suggest
 
 POOL = 50
-"""Batches that rows are drawn for: a length-grouped sampler sorts so many at a time."""
+"""Batches that rows are drawn for: a length-grouped sampler sorts this many at a time."""
 
 
 def draw_lengths(kind: str, count: int, seed: int) -> list[int]:
@@ -28,23 +27,23 @@ def draw_lengths(kind: str, count: int, seed: int) -> list[int]:
 
 def lengths_of(file: str, text: str | None, tokenizer: Any, count: int, seed: int) -> list[int]:
     """The token lengths of a file's texts, drawn at random; every text comes up before one comes up again."""
-    from inlay.data.columns import choose
+    from inlay.data.record import Skipped
     from inlay.data.source import open_source
+    from inlay.runs.prepare import read_examples
+    from inlay.tasks import parse
 
-    source = open_source(file)
-    sample = list(itertools.islice(source.records(), 200))
     given = {"text": text} if text else {}
-    column = choose("mlm", source.columns, sample, given, source.hints, source.name)[1].text
-    texts = [str(record.fields[column]) for record in source.records()]
-    found = [len(ids) for ids in tokenizer(texts, truncation=True, max_length=128)["input_ids"]]
+    examples, _ = read_examples(open_source(file), parse("mlm"), given, Skipped())
+    encoded = tokenizer([example.text for example in examples], truncation=True, max_length=128)
+    lengths = [len(ids) for ids in encoded["input_ids"]]
     random = torch.Generator().manual_seed(seed)
-    order = [i for _ in range(math.ceil(count / len(found))) for i in torch.randperm(len(found), generator=random)]
-    return [found[int(i)] for i in order[:count]]
+    order = [i for _ in range(math.ceil(count / len(lengths))) for i in torch.randperm(len(lengths), generator=random)]
+    return [lengths[int(i)] for i in order[:count]]
 
 
 def draw_rows(lengths: Sequence[int], vocabulary: int, seed: int, longest: int | None = None) -> list[list[int]]:
     """Rows of these lengths, cut where the base takes no more; special tokens are not among them."""
     random = torch.Generator().manual_seed(seed)
-    low = min(1000, vocabulary // 2)
-    most = longest or max(lengths)
-    return [torch.randint(low, vocabulary, (min(n, most),), generator=random).tolist() for n in lengths]
+    lowest = min(1000, vocabulary // 2)
+    limit = longest or max(lengths)
+    return [torch.randint(lowest, vocabulary, (min(n, limit),), generator=random).tolist() for n in lengths]

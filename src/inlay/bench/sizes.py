@@ -32,22 +32,22 @@ class Sizes:
     entry: int
     """Bytes of one entry in the stacks, padding included."""
     own: int
-    """Bytes that stack with nobody's: weight-level methods."""
+    """Bytes that are not stacked with those of others: weight-level methods."""
     file: int
     file_fp16: int
     card: int
 
     def bank(self, adapters: int) -> int:
-        """Bytes of a bank with so many of these."""
+        """Bytes of a bank with this many of these."""
         return (capacity(adapters) * self.entry if adapters else 0) + adapters * self.own
 
     def most(self, room: int) -> int:
-        """How many fit into so much memory."""
+        """How many fit into this much memory."""
         return bisect_right(range(1, 1 << 40), room, key=self.bank)
 
 
 def capacity(adapters: int) -> int:
-    """Entries of stacks that hold so many adapters: they double when they are full, and one is nobody's."""
+    """Entries of stacks that hold this many adapters: they double when they are full, and one stays free."""
     return max(2, 1 << adapters.bit_length())
 
 
@@ -58,10 +58,10 @@ def sizes_of(method: Method, sites: Sites, labels: int, epochs: int) -> Sizes:
     parts = [*method.parts(sites), *head] if isinstance(method, SlotMethod) else head
     tensors = _stored(method, sites) | {name: (p.numel, _FLOAT) for name, p in params_of(head).items()}
     own = sum(n * size for n, size in _stored(method, sites).values()) if isinstance(method, WeightMethod) else 0
-    adapter = _typical(method, labels, epochs)
-    text = json.dumps({"format": FORMAT, **_said(adapter), "full": adapter.full})
+    adapter = _typical_adapter(method, labels, epochs)
+    text = json.dumps({"format": FORMAT, **_fields_of(adapter), "full": adapter.full})
     file, half = (_file_bytes(tensors, text, size) for size in (4, 2))
-    card = len(cards.encode(cards.make(adapter, "0" * 64, file, _MORE, None), adapter.name, 1))
+    card = len(cards.encode(cards.make(adapter, "0" * 64, file, _CARD_FACTS, None), adapter.name, 1))
     return Sizes(_entry_bytes(parts), own, file, half, card)
 
 
@@ -72,8 +72,8 @@ def _entry_bytes(parts: Sequence[Part]) -> int:
     for part in parts:
         delta = part.delta.bucketed()
         padded = delta.params(part.site)
-        own = [(name, full) for name, full in part.names().items() if padded[name].role != "shared"]
-        rows |= {(delta, full): padded[name].numel for name, full in own}
+        own_names = [(name, full) for name, full in part.names().items() if padded[name].role != "shared"]
+        rows |= {(delta, full): padded[name].numel for name, full in own_names}
     return _FLOAT * sum(rows.values())
 
 
@@ -97,14 +97,14 @@ def _file_bytes(tensors: dict[str, tuple[int, int]], text: str, size: int) -> in
         end = at + numel * (full if name.endswith(sparse.INDEX) else size)
         header[name] = {"dtype": "F32", "shape": [numel], "data_offsets": [at, end]}
         at = end
-    said = len(json.dumps(header, separators=(",", ":")))
-    return 8 + -(-said // 8) * 8 + at
+    length = len(json.dumps(header, separators=(",", ":")))
+    return 8 + -(-length // 8) * 8 + at
 
 
-def _typical(method: Method, labels: int, epochs: int) -> Adapter:
-    """What `inlay train` says of an adapter, without its tensors; an evaluation after every epoch."""
+def _typical_adapter(method: Method, labels: int, epochs: int) -> Adapter:
+    """An adapter as `inlay train` describes it, without its tensors; an evaluation after every epoch."""
     metrics = dict.fromkeys(_METRICS, _NUMBER)
-    one = {"stage": "task", "step": 1000, "epoch": 1.0, "metrics": metrics, "loss": _NUMBER}
+    evaluation = {"stage": "task", "step": 1000, "epoch": 1.0, "metrics": metrics, "loss": _NUMBER}
     about = {
         "metrics": {"validation": metrics},
         "metric": "accuracy",
@@ -114,14 +114,14 @@ def _typical(method: Method, labels: int, epochs: int) -> Adapter:
         "scored_on": {"validation": "0" * 32},
         "config": {"data": "training.csv", "name": "task-0000", "method": method.spec, "epochs": 5},
         "columns": {"text": "text", "label": "label"},
-        "history": [one] * epochs,
+        "history": [evaluation] * epochs,
     }
     names = tuple(f"label-{i:02}" for i in range(labels))
     base, task = "sha256:" + "0" * 64, "classification:temperature=0.9876"
     return Adapter(method.spec, base, {}, 0, "linear", "mean", names, "task-0000", task, about)
 
 
-_MORE = {
+_CARD_FACTS = {
     "base_name": "sentence-transformers/all-MiniLM-L6-v2",
     "base_parameters": 100_000_000,
     "parameters": {"adapter": 1_000_000, "head": 1_000, "share_of_base": _NUMBER},
@@ -129,6 +129,6 @@ _MORE = {
 }
 
 
-def _said(adapter: Adapter) -> dict[str, object]:
+def _fields_of(adapter: Adapter) -> dict[str, object]:
     fields = ("method", "base", "seed", "head", "pool", "labels", "name", "task", "about")
     return {name: getattr(adapter, name) for name in fields}

@@ -1,4 +1,4 @@
-"""Training runs side by side, a block of steps at a time, through the training loop that everyone uses.
+"""Training runs side by side, a block of steps at a time, through the training loop that `inlay train` uses.
 
 The loop pauses between two blocks, so that other parties have their turn while ours stays in its steady state. It runs
 in the main thread, as `inlay train` does: in another one the same steps take a third longer on the CPU.
@@ -68,7 +68,7 @@ def _refuse_fewer(event: Event) -> None:
 def jobs_for(method: str, ids: Sequence[Sequence[int]], runs: int, rows: int, steps: int) -> list[Job]:
     """Runs of one method that differ in their seeds, on these rows with random classes, never evaluated on the way."""
     task = parse_task("classification")
-    made = [Row(row, target=i % 2, example=i) for i, row in enumerate(ids)]
+    all_rows = [Row(row, target=i % 2, example=i) for i, row in enumerate(ids)]
     examples = [Example(target=str(i % 2)) for i in range(len(ids))]
     settings: dict[str, Any] = {"data": "random rows", "method": method, "batch_size": rows, "lr": 1e-4, "pool": "cls"}
     settings |= {"max_steps": steps, "epochs": steps, "eval_every": steps + 1, "warmup": 0.0}
@@ -81,8 +81,8 @@ def jobs_for(method: str, ids: Sequence[Sequence[int]], runs: int, rows: int, st
             columns=Columns(text="text", label="label"),
             labels=("0", "1"),
             metric="accuracy",
-            train=Split(examples, made),
-            validation=Split(examples[:2], made[:2]),
+            train=Split(examples, all_rows),
+            validation=Split(examples[:2], all_rows[:2]),
             test=None,
             text=None,
             weights=None,

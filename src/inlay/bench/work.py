@@ -1,7 +1,7 @@
 """The three kinds of work: steps of training, batches of one task, batches of many.
 
-Everyone starts from token ids. Peers are timed from padded batches that lie on the device; ours from the rows, packing
-included. Before anything is timed, everyone is given the same adapter weights and their hidden states are compared.
+All parties start from token ids. Peers are timed from padded batches on the device; ours from the rows, packing
+included. Before anything is timed, all get the same adapter weights, and their hidden states are compared.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Settings:
 
 
 def compare(settings: Settings, peers: Sequence[Peer] = (), say: Say = lambda line: None) -> dict[str, Any]:
-    """Measure, and return everything that was found as one document."""
+    """Measure, and return all results as one document."""
     settings = settings.settled()
     parse(settings.method)
     notes = not_given(peers)
@@ -94,7 +94,7 @@ def compare(settings: Settings, peers: Sequence[Peer] = (), say: Say = lambda li
                 parties.insert(-1, Party(peer.name, lambda: 0.0, problem=str(error)))
         say("measuring")
         interleave(parties, settings.repeats)
-        found = {party.name: summary(party) for party in parties}
+        summaries = {party.name: summary(party) for party in parties}
     for party in parties:
         done = f"stopped after {len(party.times)} of {settings.repeats} blocks" if party.times else "is left out"
         notes += [f"{party.name} {done}: it {party.problem}"] * bool(party.problem)
@@ -102,8 +102,8 @@ def compare(settings: Settings, peers: Sequence[Peer] = (), say: Say = lambda li
         "settings": asdict(settings),
         "machine": machine(settings),
         "tokens_per_row": scene.mean_length,
-        "parties": found,
-        "ratios": ratios(found),
+        "parties": summaries,
+        "ratios": ratios(summaries),
         "notes": notes,
     }
 
@@ -129,7 +129,7 @@ def machine(settings: Settings) -> dict[str, Any]:
 
 
 class _Scene:
-    """One base, its rows, and everyone who works on them."""
+    """One base, its rows, and the parties that work on them."""
 
     def __init__(self, settings: Settings, scratch: Path, stack: ExitStack):
         self.settings, self.scratch, self.stack = settings, scratch, stack
@@ -152,7 +152,7 @@ class _Scene:
             self.host.unload("t0")
             another = host_on(self.folder, s.device)
             return [self._trained(OURS, self.host, s.method), self._trained(BARE, another, BARE_METHOD)]
-        batches = [Batch.of(some) for some in _cut(self.rows, s.rows)]
+        batches = [Batch.of(chunk) for chunk in _cut(self.rows, s.rows)]
         none = [None] * s.rows
         ours: Callable[..., object] = self.host.logits if s.work == "serve" else self.host.hidden
         return [
@@ -200,7 +200,7 @@ class _Scene:
         save_file(stored, self.scratch / "tensors.safetensors")
         with torch.inference_mode():
             states = self.host.hidden(Batch.of(self.rows[: self.settings.rows]), self.names).rows()
-        return [one.float().cpu() for one in states]
+        return [state.float().cpu() for state in states]
 
     def _difference(self, worker: Worker) -> float:
         """The largest difference between their hidden states and ours, or PeerError if it is not rounding."""
@@ -228,7 +228,7 @@ class _Scene:
         trained = sum(p.numel for p in parse(method).params(host.base.sites).values() if not p.is_fixed)
         return Party(name, stepper.block, about={"method": method, "dtype": str(host.base.dtype), "trainable": trained})
 
-    def _blocks(self, batches: Sequence[Batch], do: Callable[[Batch], object]) -> Callable[[], float]:
+    def _blocks(self, batches: Sequence[Batch], run_batch: Callable[[Batch], object]) -> Callable[[], float]:
         """A block: `steps` batches, spread over all of them."""
         steps, turn = self.settings.steps, 0
         stride = max(1, len(batches) // steps)
@@ -241,7 +241,7 @@ class _Scene:
             began = time.perf_counter()
             with torch.inference_mode():
                 for batch in chosen:
-                    do(batch)
+                    run_batch(batch)
             self._wait()
             return 1000 * (time.perf_counter() - began) / steps
 

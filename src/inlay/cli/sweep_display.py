@@ -52,7 +52,7 @@ class SweepProgress(Progress):
     def _eval(self, event: dict[str, Any]) -> None:
         row = self.active[event["run"]]
         metric = self._metric(event["run"])
-        row["found"] = f"{metric} {decimals(event['metrics'][metric])}"
+        row["score"] = f"{metric} {decimals(event['metrics'][metric])}"
 
     def _done(self, event: dict[str, Any]) -> None:
         super()._done(event)
@@ -68,7 +68,7 @@ class SweepProgress(Progress):
         row = self.active.pop(event["run"], {})
         self.ended += 1
         self.pruned += 1
-        self._line(event, f"pruned after step {row.get('step', 0)}, {row.get('found', '')}")
+        self._line(event, f"pruned after step {row.get('step', 0)}, {row.get('score', '')}")
 
     def _lost(self, event: dict[str, Any]) -> None:
         self.active.pop(event["run"], None)

@@ -3,7 +3,7 @@
 What rows depend on goes into a key: what encoding reads of the examples, the task's options and code, the labels, the
 limit, the tokenizer. Runs in one process that agree in it have the very same rows, as long as one of them lives. Runs
 that split one file in different ways share the ids of the whole file. A task from outside this package is encoded for
-every run: nobody would notice that its code has changed.
+every run: a change of its code would go unnoticed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from inlay.version import __version__
 LARGE = 2000
 """Examples from which on rows are kept on disk."""
 _FORMAT = 1
-"""Of the arrays in a file."""
+"""The version of the arrays in a file."""
 _KIND = "rows"
 _CHUNK = 1000
 
@@ -35,9 +35,9 @@ class Rows(list[Row]):
     """Rows that runs share; a list, so that it can be referred to weakly."""
 
     pool: Rows | None = None
-    """Those of the whole file, kept alive for runs that split it in another way."""
+    """The rows of the whole file, kept alive for runs that split it another way."""
     lengths: list[int] | None = None
-    """Of the examples without a limit, once somebody has asked."""
+    """The examples' lengths without a limit, once they have been computed."""
 
 
 _shared: WeakValueDictionary[str, Rows] = WeakValueDictionary()
@@ -52,56 +52,56 @@ class Encoder:
     labels: Sequence[str]
     limit: int
     _keys: dict[int, tuple[Sequence[Example], str]] = field(default_factory=dict, repr=False, compare=False)
-    """By the id of the examples, which are kept for as long."""
+    """id of the examples -> the examples, which this keeps alive, and their key."""
 
     def rows(self, examples: Sequence[Example], pool: Sequence[Example] | None = None) -> Rows:
-        """The rows of these examples. Nobody may change the list: other runs have it too.
+        """The rows of these examples. The list must not be changed: other runs have it too.
 
         Args:
-            pool: what the examples were taken from. All of it is encoded, once for everyone who takes some of it.
+            pool: what the examples were taken from. All of it is encoded, once for all runs that take part of it.
         """
         key = self._key(examples if pool is None else pool)
         if pool is None or not key:
-            return self._whole(key, examples)
-        number = {id(e): i for i, e in enumerate(pool)}
-        chosen = array("q", (number[id(e)] for e in examples))
-        part = f"{key}-{hashlib.blake2b(chosen, digest_size=16).hexdigest()}"
-        found = _shared.get(part)
-        if found is None:
-            found = _shared[part] = _taken(self._whole(key, pool), chosen, len(pool))
-        return found
+            return self._all_rows(key, examples)
+        number_of = {id(e): i for i, e in enumerate(pool)}
+        chosen = array("q", (number_of[id(e)] for e in examples))
+        key_of_part = f"{key}-{hashlib.blake2b(chosen, digest_size=16).hexdigest()}"
+        rows = _shared.get(key_of_part)
+        if rows is None:
+            rows = _shared[key_of_part] = _take(self._all_rows(key, pool), chosen, len(pool))
+        return rows
 
     def lengths(self, examples: Sequence[Example], pool: Sequence[Example] | None = None) -> list[int]:
         """How many tokens each example has if nothing is cut."""
         whole = examples if pool is None else pool
         key = self._key(whole)
-        rows = self._whole(key, whole) if key else Rows()
+        rows = self._all_rows(key, whole) if key else Rows()
         if rows.lengths is None:
-            kept = _read(f"{key}-lengths", whole) if key else None
-            rows.lengths = kept["lengths"].tolist() if kept is not None else self._lengths(whole, rows)
-            if key and kept is None:
+            stored = _read(f"{key}-lengths", whole) if key else None
+            rows.lengths = stored["lengths"].tolist() if stored is not None else self._lengths(whole, rows)
+            if key and stored is None:
                 _write(f"{key}-lengths", whole, {"lengths": array("q", rows.lengths)})
         if pool is None:
             return rows.lengths
-        of = dict(zip(map(id, pool), rows.lengths, strict=True))
-        return [of[id(e)] for e in examples]
+        length_of = dict(zip(map(id, pool), rows.lengths, strict=True))
+        return [length_of[id(e)] for e in examples]
 
-    def _whole(self, key: str, examples: Sequence[Example]) -> Rows:
-        found = _shared.get(key)
-        if found is not None:
-            return found
-        kept = _read(key, examples) if key else None
-        if kept is not None:
-            found = Rows(packed.unpack(kept))
+    def _all_rows(self, key: str, examples: Sequence[Example]) -> Rows:
+        rows = _shared.get(key)
+        if rows is not None:
+            return rows
+        stored = _read(key, examples) if key else None
+        if stored is not None:
+            rows = Rows(packed.unpack(stored))
         else:
-            made = self.task.encode(self.tokenizer, examples, self.labels, self.limit)
-            arrays = packed.pack(made)
-            found = Rows(made if arrays is None else packed.unpack(arrays))
+            encoded = self.task.encode(self.tokenizer, examples, self.labels, self.limit)
+            arrays = packed.pack(encoded)
+            rows = Rows(encoded if arrays is None else packed.unpack(arrays))
             if key and arrays is not None:
                 _write(key, examples, arrays)
         if key:
-            _shared[key] = found
-        return found
+            _shared[key] = rows
+        return rows
 
     def _key(self, examples: Sequence[Example]) -> str:
         """Empty if rows cannot be shared."""
@@ -113,26 +113,26 @@ class Encoder:
         kind, tokenizer = type(self.task), fingerprint(self.tokenizer)
         if not kind.__module__.startswith(f"{Task.__module__}.") or not tokenizer:
             return ""
-        what = (_FORMAT, _code(), kind.__module__, kind.__qualname__, self.task.encode_key, tuple(self.labels))
-        digest = hashlib.blake2b(repr((*what, self.limit, tokenizer)).encode("utf-8", "surrogatepass"), digest_size=16)
+        facts = (_FORMAT, _code(), kind.__module__, kind.__qualname__, self.task.encode_key, tuple(self.labels))
+        digest = hashlib.blake2b(repr((*facts, self.limit, tokenizer)).encode("utf-8", "surrogatepass"), digest_size=16)
         digest.update(content(examples).encode())
         return digest.hexdigest()
 
     def _lengths(self, examples: Sequence[Example], rows: Sequence[Row]) -> list[int]:
-        """Mostly known from the rows; the tokenizer is asked about the others."""
-        found = [0] * len(examples)
+        """Mostly known from the rows; the tokenizer counts the others."""
+        lengths = [0] * len(examples)
         for row in rows if self.task.has_whole_rows else ():
-            is_whole = found[row.example] == 0 and len(row.ids) < self.limit
-            found[row.example] = len(row.ids) if is_whole else -1  # a second row: the text is longer than one
-        rest = [i for i, n in enumerate(found) if n <= 0]
+            is_whole = lengths[row.example] == 0 and len(row.ids) < self.limit
+            lengths[row.example] = len(row.ids) if is_whole else -1  # a second row: the text is longer than one
+        rest = [i for i, n in enumerate(lengths) if n <= 0]
         for begin in range(0, len(rest), _CHUNK):
             chunk = rest[begin : begin + _CHUNK]
             texts = [examples[i].shown() for i in chunk]
             pairs = [examples[i].pair for i in chunk] if examples[0].pair is not None else None
             ids = self.tokenizer(texts, pairs, truncation=False, verbose=False)["input_ids"]
-            for i, own in zip(chunk, ids, strict=True):
-                found[i] = len(own)
-        return found
+            for i, tokens in zip(chunk, ids, strict=True):
+                lengths[i] = len(tokens)
+        return lengths
 
 
 def content(examples: Sequence[Example]) -> str:
@@ -151,8 +151,8 @@ def fingerprint(tokenizer: Any) -> str:
     # what stands before the tokens is the truncation and padding of the latest call
     _, _, text = backend.to_str().partition('"added_tokens"')
     names = ("truncation_side", "padding_side", "model_input_names", "all_special_ids", "mask_token_id")
-    more = [type(tokenizer).__qualname__, *(repr(getattr(tokenizer, name, None)) for name in names)]
-    return hashlib.blake2b("\n".join([*more, text]).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    facts = [type(tokenizer).__qualname__, *(repr(getattr(tokenizer, name, None)) for name in names)]
+    return hashlib.blake2b("\n".join([*facts, text]).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @functools.cache
@@ -167,14 +167,14 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _taken(pool: Rows, chosen: Sequence[int], count: int) -> Rows:
+def _take(pool: Rows, chosen: Sequence[int], count: int) -> Rows:
     """The rows of chosen examples, numbered anew."""
-    of: list[list[Row]] = [[] for _ in range(count)]
+    rows_of: list[list[Row]] = [[] for _ in range(count)]
     for row in pool:
-        of[row.example].append(row)
-    found = Rows(Row(row.ids, row.types, row.target, i, row.aux) for i, e in enumerate(chosen) for row in of[e])
-    found.pool = pool
-    return found
+        rows_of[row.example].append(row)
+    taken = Rows(Row(row.ids, row.types, row.target, i, row.aux) for i, e in enumerate(chosen) for row in rows_of[e])
+    taken.pool = pool
+    return taken
 
 
 def _read(key: str, examples: Sequence[Example]) -> store.Arrays | None:

@@ -22,7 +22,7 @@ SAMPLE = 200
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows given as objects, in the place of a file."""
+    """Rows given as objects, instead of a file."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
@@ -39,27 +39,27 @@ class _Rows:
 
 
 def name_of(run: Run) -> str:
-    """What messages call the data."""
+    """The name of the data in messages."""
     return run.data if isinstance(run.data, str) else "the rows given"
 
 
 def open_inputs(run: Run) -> tuple[dict[str, Any], list[str]]:
     """Split -> its source, and what people should know of them."""
-    how = {"format": run.format, "encoding": run.encoding}
-    found: dict[str, Any] = {}
+    options = {"format": run.format, "encoding": run.encoding}
+    sources: dict[str, Any] = {}
     if isinstance(run.data, str):
-        found |= open_splits(run.data, **how)
+        sources |= open_splits(run.data, **options)
     else:
-        found["train"] = _Rows("data", run.data)
-    if "train" not in found:
-        raise DataError(f"{name_of(run)}: has no training rows, only {', '.join(found)}")
+        sources["train"] = _Rows("data", run.data)
+    if "train" not in sources:
+        raise DataError(f"{name_of(run)}: has no training rows, only {', '.join(sources)}")
     if run.val is not None:
-        found["validation"] = open_source(run.val, **how)
+        sources["validation"] = open_source(run.val, **options)
     if run.test is not None:
         if run.test_size is not None:
             raise RunError("test_size (--test-size) and test (--test) both give test rows; leave out one of the two")
-        found["test"] = open_source(run.test, **how)
-    return found, [note for source in found.values() for note in source.notes]
+        sources["test"] = open_source(run.test, **options)
+    return sources, [note for source in sources.values() for note in source.notes]
 
 
 def choose_columns(run: Run, source: Any, kind: str | None) -> tuple[str, Columns, str]:
@@ -72,7 +72,7 @@ def choose_columns(run: Run, source: Any, kind: str | None) -> tuple[str, Column
 
 
 def check(run: Run) -> None:
-    """Raise what is wrong with a run's names, files and columns, without torch; `prepare` notices everything else."""
+    """Raise what is wrong with a run's names, files and columns, without torch; `prepare` notices the rest."""
     methods.check(config.split_spec(run.method)[0])
     kind = None if run.task is None else config.split_spec(run.task)[0]
     if kind is not None:
@@ -84,6 +84,6 @@ def check(run: Run) -> None:
         open_source(run.unlabelled, format=run.format, encoding=run.encoding)
     if kind is not None and kind not in metrics.OF_TASK:
         return  # what it reads is known when it is imported
-    found, _, _ = choose_columns(run, sources["train"], kind)
+    task, _, _ = choose_columns(run, sources["train"], kind)
     if run.metric is not None:
-        metrics.choose(metrics.OF_TASK[found], run.metric, found)
+        metrics.choose(metrics.OF_TASK[task], run.metric, task)

@@ -55,7 +55,7 @@ def read_manifest(path: str | os.PathLike[str]) -> list[Run]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file holds."""
+    """The content of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -69,12 +69,12 @@ def with_files_beside(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return settings | {key: _beside(path, settings[key]) for key in _FILES if key in settings}
 
 
-def _beside(path: Path, given: Any) -> Any:
-    """What is not there and does not look like a file is a hub name."""
-    if not isinstance(given, str) or not given:
-        return given
-    near = join(path.parent / part for part in parts_of(given) or [given])
-    return near if os.path.exists(near) or extension(given) in BY_EXTENSION else given
+def _beside(path: Path, value: Any) -> Any:
+    """A name that is not there and does not look like a file is a hub name."""
+    if not isinstance(value, str) or not value:
+        return value
+    near = join(path.parent / part for part in parts_of(value) or [value])
+    return near if os.path.exists(near) or extension(value) in BY_EXTENSION else value
 
 
 def _run(path: Path, name: str, defaults: dict[str, Any], settings: Any) -> Run:

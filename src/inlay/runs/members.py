@@ -12,9 +12,9 @@ def members_of(run: Run, count: int, name: str) -> list[Run]:
         raise RunError(f"ensemble={count} (--ensemble) is not valid: expected 2 or more")
     if run.teacher is not None:
         raise RunError("teacher (--teacher) cannot be combined with an ensemble: it trains one adapter")
-    which = next((name for name in ("fold", "folds", "val_size", "train_size") if getattr(run, name)), None)
-    if which is not None:
-        option = which.replace("_", "-")
-        raise RunError(f"{which} (--{option}) cannot be combined with an ensemble, which has parts of its own")
-    own = [{"name": f"{name}-{i + 1}", "seed": run.seed + i, "fold": f"{i + 1}/{count}"} for i in range(count)]
-    return [run.model_copy(update=changes) for changes in own]
+    setting = next((name for name in ("fold", "folds", "val_size", "train_size") if getattr(run, name)), None)
+    if setting is not None:
+        option = setting.replace("_", "-")
+        raise RunError(f"{setting} (--{option}) cannot be combined with an ensemble, which has parts of its own")
+    changes = ({"name": f"{name}-{i + 1}", "seed": run.seed + i, "fold": f"{i + 1}/{count}"} for i in range(count))
+    return [run.model_copy(update=of_member) for of_member in changes]

@@ -17,7 +17,7 @@ Values = Mapping[str, "array[Any] | memoryview"]
 
 
 class Tuples(Sequence[tuple[int, ...]]):
-    """A list of tuples of one width that is made when first looked at: most rows' positions never are."""
+    """A list of tuples of one width, made when first looked at: most rows' positions never are."""
 
     __slots__ = ("_flat", "_list", "_width")
 
@@ -62,15 +62,15 @@ def pack(rows: Sequence[Row]) -> dict[str, array[Any]] | None:
         return None
     if 0 < len(typed) < len(rows):
         typed = [bytes(len(row.ids)) if row.types is None else row.types for row in rows]
-    out = {"ids": ids, "ends": _ends(row.ids for row in rows), "example": array("q", (row.example for row in rows))}
+    arrays = {"ids": ids, "ends": _ends(row.ids for row in rows), "example": array("q", (row.example for row in rows))}
     try:
-        return out | ({"types": array("B", chain.from_iterable(typed))} if typed else {}) | target | aux
+        return arrays | ({"types": array("B", chain.from_iterable(typed))} if typed else {}) | target | aux
     except OverflowError:
         return None
 
 
 def unpack(values: Values) -> list[Row]:
-    """The rows again; ids and types are windows, and nobody can write through them."""
+    """The rows again; ids and types are read-only windows."""
     ends = values["ends"]
     ids = _windows(values["ids"], ends)
     types = _windows(values["types"], ends) if "types" in values else [None] * len(ids)
@@ -95,7 +95,7 @@ def portable(rows: Sequence[Row]) -> dict[str, array[Any]] | list[Row]:
 
 
 def arrived(rows: Values | Sequence[Row]) -> list[Row]:
-    """What `portable` was given."""
+    """The rows that `portable` was given."""
     return unpack(rows) if isinstance(rows, Mapping) else list(rows)
 
 
@@ -112,8 +112,8 @@ def _column(name: str, values: Sequence[Any]) -> dict[str, array[Any]] | None:
         if form.endswith("tuple") or len(widths) != 1 or widths == {0}:
             return None
         form, flat = f"{form}:{widths.pop()}", list(chain.from_iterable(flat))
-    found = _named(form, flat)
-    return None if found is None else found | {f"{name}.ends": _ends(values)}
+    arrays = _named(form, flat)
+    return None if arrays is None else arrays | {f"{name}.ends": _ends(values)}
 
 
 def _named(name: str, values: Sequence[Any]) -> dict[str, array[Any]] | None:
@@ -147,15 +147,15 @@ def _windows(flat: array[Any] | memoryview, ends: array[Any] | memoryview, width
 
 def _values(name: str, values: Values, rows: int) -> Sequence[Any]:
     """A value for every row."""
-    found = next((key for key in values if key == name or key.startswith(f"{name}:")), None)
-    if found is None:
+    key = next((k for k in values if k == name or k.startswith(f"{name}:")), None)
+    if key is None:
         return [None] * rows
-    if found == name:
+    if key == name:
         return values[name].tolist()
-    _, kind, *width = found.split(":")
+    _, kind, *width = key.split(":")
     ends = values[f"{name}.ends"]
     if width:
-        return [Tuples(window, int(width[0])) for window in _windows(values[found], ends, int(width[0]))]
-    flat = values[found].tolist()
+        return [Tuples(window, int(width[0])) for window in _windows(values[key], ends, int(width[0]))]
+    flat = values[key].tolist()
     parts = (flat[a:b] for a, b in pairwise([0, *ends.tolist()]))
     return list(parts) if kind == "list" else list(map(tuple, parts))

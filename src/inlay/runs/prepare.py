@@ -81,18 +81,18 @@ class Prepared:
     folds: tuple[tuple[int, ...], ...] = ()
     """The numbers of the examples that each fold is scored on; all are then in `train` and in `validation`."""
     teacher: dict[str, Any] = field(default_factory=dict)
-    """What a card says of who else has labelled the training rows; see runs/teacher.py."""
+    """What the card says of the teacher of the training rows; see runs/teacher.py."""
     unlabelled: Split | None = None
-    """Rows to train on that the teacher alone has labelled."""
+    """Rows to train on that only the teacher has labelled."""
     warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # also for another run on these rows
+        # done here so that it also holds for a copy of this with another run
         rows = len(self.train.rows) + (len(self.unlabelled.rows) if self.unlabelled is not None else 0)
         few = is_few_shot(self.run, self.task, self.method, len(self.train.examples))
         run = settled(self.run, rows, len(self.validation.examples), few, len(self.folds))
         run = run.model_copy(update={"teacher": self.teacher["ref"]}) if self.teacher else run
-        if run.lr is None and self.method.name in RATES:  # else files that name none would mean another rate
+        if run.lr is None and self.method.name in RATES:  # else a file without a rate would mean another one
             run = run.model_copy(update={"lr": own_rate(self.method, few)})
         object.__setattr__(self, "run", run)
 
@@ -106,7 +106,7 @@ class Known:
     labels: tuple[str, ...]
     train: list[Example]
     validation: list[Example]
-    """Empty where some of `train` will be held out."""
+    """Empty if some of `train` will be held out."""
     test: list[Example]
     hints: Mapping[str, str]
     notes: list[str]
@@ -115,7 +115,7 @@ class Known:
     files: dict[str, Any]
 
     def is_split(self, run: Run) -> bool:
-        """Whether a seed decides on which rows to train."""
+        """Whether a seed decides which rows to train on."""
         return run.fold is None and (not self.validation or run.train_size is not None)
 
     def is_split_by_seed(self, run: Run) -> bool:
@@ -139,8 +139,19 @@ def read(run: Run) -> Known:
         notes.append(note)
     labels = task.labels([*known, *held_out])
     skipped = [bad.note] if isinstance(bad, Skipped) and bad.note else []
-    files = {split: found for split, source in sources.items() if (found := digest(source.name)) is not None}
-    return Known(task, columns, labels, known, held_out, test, sources["train"].hints, notes, skipped, files)
+    files = {split: value for split, source in sources.items() if (value := digest(source.name)) is not None}
+    return Known(
+        task,
+        columns,
+        labels,
+        train=known,
+        validation=held_out,
+        test=test,
+        hints=sources["train"].hints,
+        notes=notes,
+        skipped=skipped,
+        files=files,
+    )
 
 
 def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Prepared:
@@ -150,61 +161,62 @@ def prepare(run: Run, host: Host, reading: Callable[[Run], Known] = read) -> Pre
         reading: gives what `read` does, for runs that share it.
     """
     method = check(run, host)
-    given = reading(run)
-    columns, labels, test = given.columns, given.labels, given.test
-    number = folds_of(run, given.task, method, len(given.train), bool(given.validation))
-    folds, more = into_folds(run, given.task, given.train, number) if number else ((), [])
-    train, validation = given.train, given.train
+    known = reading(run)
+    columns, labels, test = known.columns, known.labels, known.test
+    number = folds_of(run, known.task, method, len(known.train), bool(known.validation))
+    folds, split_notes = into_folds(run, known.task, known.train, number) if number else ((), [])
+    train, validation = known.train, known.train
     if not folds:
-        train, validation, more = split_known(run, given.task, given.train, given.validation, len(given.test))
-    task = given.task.fit(train)
-    notes = [*given.notes, *more, *given.skipped]
+        train, validation, split_notes = split_known(run, known.task, known.train, known.validation, len(known.test))
+    task = known.task.fit(train)
+    notes = [*known.notes, *split_notes, *known.skipped]
     tokenizer, limit = load_tokenizer(host.base), row_limit(host, task.max_length)
     encoder = Encoder(task, tokenizer, labels, limit)
     # another seed splits the same examples in another way
-    known = given.train
-    pool = known if not folds and not given.validation and len(train) + len(validation) == len(known) else None
+    is_split = not folds and not known.validation and len(train) + len(validation) == len(known.train)
+    pool = known.train if is_split else None
 
     def fixed(rows: list[Row]) -> list[Row]:  # the noise that engine.predict has, so that `eval` gives the same
         return task.draw(rows, tokenizer, torch.Generator().manual_seed(0)) if task.draws else rows
 
-    # nobody learns from test rows, so they may have labels of their own
-    tested = Split(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
+    # nothing is learned from test rows, so they may have labels of their own
+    test_split = Split(test, fixed(encoder.rows([replace(e, target=None) for e in test]))) if test else None
     notes += _new_labels(test, labels)
     notes += _stays_here(run, method, task, host)
+    held_out = [] if folds else validation
     return Prepared(
-        run,
-        method,
-        task,
-        columns,
-        labels or ("word",),
-        _metric(run, task, given.hints, labels),
-        Split(train, encoder.rows(train, pool)),
-        Split(validation, fixed(encoder.rows(validation, pool))),
-        tested,
-        _texts(run, tokenizer, host, train, pool) if run.pretrain_on_text else None,
-        _weights(run, train, labels),
-        _look(task, train, [] if folds else validation, test, encoder.lengths(train, pool), limit),
-        notes,
-        content([*train, *([] if folds else validation), *test]),
-        given.files,
-        folds,
+        run=run,
+        method=method,
+        task=task,
+        columns=columns,
+        labels=labels or ("word",),
+        metric=_metric(run, task, known.hints, labels),
+        train=Split(train, encoder.rows(train, pool)),
+        validation=Split(validation, fixed(encoder.rows(validation, pool))),
+        test=test_split,
+        text=_texts(run, tokenizer, host, train, pool) if run.pretrain_on_text else None,
+        weights=_weights(run, train, labels),
+        look=_look(task, train, held_out, test, encoder.lengths(train, pool), limit),
+        notes=notes,
+        data_hash=content([*train, *held_out, *test]),
+        files=known.files,
+        folds=folds,
         warnings=_without_effect(run, host, is_few_shot(run, task, method, len(train))),
     )
 
 
 def _without_effect(run: Run, host: Host, few_shot: bool) -> list[str]:
     """A warning for every setting that was given and does nothing."""
-    without = {}
+    reason = {}
     if run.attention_dropout and not (run.dropout and host.forward.spec.attention_dropout):
-        without["attention_dropout"] = "this base has none" if run.dropout else "this run has no dropout (--no-dropout)"
-    given = run.config()
+        reason["attention_dropout"] = "this base has none" if run.dropout else "this run has no dropout (--no-dropout)"
+    changed = run.config()
     for setting, is_on, why in (
         ("few_shot_", few_shot, "this run is not few-shot (--few-shot)"),
         ("pretrain_", run.pretrain_on_text, "nothing is pretrained (--pretrain-on-text)"),
     ):
-        without |= {name: why for name in given if name.startswith(setting) and not is_on}
-    return [f"{name} (--{name.replace('_', '-')}) does nothing: {why}" for name, why in without.items()]
+        reason |= {name: why for name in changed if name.startswith(setting) and not is_on}
+    return [f"{name} (--{name.replace('_', '-')}) does nothing: {why}" for name, why in reason.items()]
 
 
 def check(run: Run, host: Host) -> Method:
@@ -219,14 +231,14 @@ def check(run: Run, host: Host) -> Method:
 
 
 def _stays_here(run: Run, method: Method, task: Task, host: Host) -> list[str]:
-    """A note if the adapter could be merged or go to peft, but for its head."""
+    """A note if only the head keeps the adapter from being merged or exported to peft."""
     if task.per_token or task.head is not None or type(method) not in (Lora, BitFit, Norms, Finetune, DiffPrune):
         return []
     pool = choose_pool(run.pool, host.base)
-    instead = cannot_leave(run.head, pool, host.base)
-    if not instead:
+    other_head = cannot_leave(run.head, pool, host.base)
+    if not other_head:
         return []
-    return [f"a head on pool={pool} cannot be merged or exported to peft; if you need that, train with {instead}"]
+    return [f"a head on pool={pool} cannot be merged or exported to peft; if you need that, train with {other_head}"]
 
 
 def read_examples(
@@ -240,16 +252,16 @@ def read_examples(
     """A labelled file as a known task sees it, and a line on what was guessed: for `eval`.
 
     Args:
-        pairs: whether the adapter was trained on pairs of texts; None if nobody knows.
+        pairs: whether the adapter was trained on pairs of texts; None if unknown.
     """
     sample = list(itertools.islice(source.records(bad), SAMPLE))
-    asked = (task.kind, source.columns, sample, given, source.hints, source.name)
-    _, columns, note = choosing.choose(*asked, labelled=labelled, pairs=pairs)
+    arguments = (task.kind, source.columns, sample, given, source.hints, source.name)
+    _, columns, note = choosing.choose(*arguments, labelled=labelled, pairs=pairs)
     return _read(source, task, columns, bad), note
 
 
 def _drop_unlabelled(run: Run, sources: dict[str, Any], columns: Columns) -> list[str]:
-    """Benchmarks come with test rows whose labels are secret; only test rows asked for must have them."""
+    """Benchmarks come with test rows whose labels are secret; only test rows from --test must have them."""
     gold = columns.label or columns.tags or columns.answers
     if run.test is not None or "test" not in sources or not gold:
         return []
@@ -267,9 +279,9 @@ def _new_labels(test: Sequence[Example], labels: Sequence[str]) -> list[str]:
 
 
 def _task(run: Run, source: Any) -> tuple[Task, Columns, str]:
-    asked = parse_task(run.task) if run.task is not None else None
-    name, columns, note = choose_columns(run, source, asked.kind if asked is not None else None)
-    task = asked if asked is not None else parse_task(name)
+    task = parse_task(run.task) if run.task is not None else None
+    name, columns, note = choose_columns(run, source, task.kind if task is not None else None)
+    task = parse_task(name) if task is None else task
     changes: dict[str, Any] = {} if run.max_length is None else {"max_length": run.max_length}
     if run.long != "cut":
         if not hasattr(task, "long"):
@@ -300,7 +312,7 @@ def _read(source: Any, task: Task, columns: Columns, bad: Bad) -> list[Example]:
 
 
 def _texts(run: Run, tokenizer: Any, host: Host, train: list[Example], pool: list[Example] | None) -> Split:
-    """The same texts without their labels."""
+    """The training texts without their labels."""
     bare = {id(e): Example(e.shown(), e.pair, place=e.place) for e in pool or train}
     texts = [bare[id(e)] for e in train]
     encoder = Encoder(parse_task("mlm"), tokenizer, (), row_limit(host, run.max_length))
@@ -314,8 +326,8 @@ def _weights(run: Run, train: list[Example], labels: Sequence[str]) -> list[floa
     if not all(isinstance(t, str) for t in targets) or set(labels).isdisjoint(targets):
         raise RunError("class weights are for classes; this task has none")
     counts = Counter(targets)
-    found = describe.class_weights({label: counts[label] for label in labels if counts[label]})
-    return [found.get(label, 0.0) for label in labels]
+    weights = describe.class_weights({label: counts[label] for label in labels if counts[label]})
+    return [weights.get(label, 0.0) for label in labels]
 
 
 def _look(

@@ -1,4 +1,4 @@
-"""What a training gives."""
+"""The result of a training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inlay.library.ensemble import Ensemble
 
 @dataclass(frozen=True)
 class Result:
-    """One run's outcome: the adapter, how good it is, and how it came to be."""
+    """The outcome of one run: the adapter, how good it is, and how it was made."""
 
     name: str
     method: str
@@ -99,8 +99,8 @@ class Result:
         """A small table and the learning curve, for notebooks."""
         rows = [("method", self.method), ("parameters", f"{self.parameters.get('adapter', 0):,}")]
         rows += [("problem", self.problem)] if self.problem else []
-        for split, found in self.metrics.items():
-            rows += [(f"{split} {name}", f"{value:.4f}") for name, value in found.items()]
+        for split, values in self.metrics.items():
+            rows += [(f"{split} {name}", f"{value:.4f}") for name, value in values.items()]
         rows.append(("best epoch", f"{self.best_epoch:g}"))
         cells = "".join(
             f"<tr><th style='text-align:left'>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows

@@ -42,11 +42,11 @@ _ELSEWHERE = {
     "method": "adapter adapter_config peft_config",
 }
 ELSEWHERE: Mapping[str, str] = {word: name for name, words in _ELSEWHERE.items() for word in words.split()}
-"""What settings are called in other libraries -> what they are called here."""
+"""Names of settings in other libraries -> their names here."""
 
 
 class Run(BaseModel):
-    """One adapter to be trained."""
+    """The settings of one adapter's training."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -129,23 +129,23 @@ class Run(BaseModel):
 
     @field_validator("folds")
     @classmethod
-    def _not_one(cls, folds: int | None) -> int | None:
+    def _check_folds(cls, folds: int | None) -> int | None:
         if folds == 1:
             raise ValueError("expected at least 2, or 0 for none")
         return folds
 
     @field_validator("val_size", "test_size", "train_size")
     @classmethod
-    def _a_size(cls, size: Size | None) -> Size | None:
+    def _check_size(cls, size: Size | None) -> Size | None:
         if size is not None and not is_size(size):
             raise ValueError("expected a number of rows such as 1000, or a share such as 10%")
         return size
 
     @field_validator("fold")
     @classmethod
-    def _a_part(cls, fold: str | None) -> str | None:
-        found = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", fold or "", re.ASCII)
-        if fold is not None and (found is None or int(found[1]) > int(found[2]) or int(found[2]) < 2):
+    def _check_fold(cls, fold: str | None) -> str | None:
+        match = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", fold or "", re.ASCII)
+        if fold is not None and (match is None or int(match[1]) > int(match[2]) or int(match[2]) < 2):
             raise ValueError("expected K/N with K up to N, and N at least 2")
         return fold
 
@@ -155,16 +155,16 @@ class Run(BaseModel):
             try:
                 super().__init__(**values)
             except ValidationError as error:
-                # one for each setting, where several types may be
-                first = {one["loc"][:1]: one for one in reversed(error.errors())}
-                raise RunError("; ".join(_problem(one) for one in reversed(first.values()))) from None
+                # one problem for each setting, where several types are allowed
+                first = {problem["loc"][:1]: problem for problem in reversed(error.errors())}
+                raise RunError("; ".join(_problem(problem) for problem in reversed(first.values()))) from None
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         return self.config().items()
 
     @field_validator("name")
     @classmethod
-    def _plain_name(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         from inlay.library.library import check_name
 
         try:
@@ -182,7 +182,7 @@ class Run(BaseModel):
         return self._without_rows(self.model_dump(exclude_defaults=True))
 
     def written(self) -> dict[str, Any]:
-        """What differs from the first defaults: what files keep, and `from_config` reads whatever the defaults are."""
+        """What differs from the first defaults: files keep this, and `from_config` reads it under any defaults."""
         return self._without_rows(defaults.settings(self.model_dump()))
 
     def _without_rows(self, kept: dict[str, Any]) -> dict[str, Any]:
@@ -202,18 +202,18 @@ def make_run(values: dict[str, Any], where: str = "") -> Run:
         raise RunError(f"{where}: {error}" if where else str(error)) from None
 
 
-def _problem(one: Any) -> str:
-    key = ".".join(str(part) for part in one["loc"][:1])
-    if one["type"] == "extra_forbidden":
+def _problem(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"][:1])
+    if problem["type"] == "extra_forbidden":
         if key.lower() in ELSEWHERE:
             return f"unknown setting {key!r}. Did you mean {ELSEWHERE[key.lower()]}?"
         return f"unknown setting {key!r}. {suggest(key, Run.model_fields)}"
-    if one["type"] == "missing":
+    if problem["type"] == "missing":
         return f"{key!r} is missing"
-    given = repr(one["input"])
-    shown = given if len(given) <= 60 else f"{given[:57]}..."
-    said = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"{key}={shown} is not valid: {said}"
+    value = repr(problem["input"])
+    shown = value if len(value) <= 60 else f"{value[:57]}..."
+    expected = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"{key}={shown} is not valid: {expected}"
 
 
 def data_name(data: str) -> str:

@@ -13,7 +13,7 @@ from inlay.tasks import Example, Task
 
 
 def for_test(run: Run, task: Task, known: list[Example], has_test: bool) -> tuple[list[Example], list[Example], str]:
-    """The rows that are left, those that test, and a note. The seed has no say in it."""
+    """The rows that are left, those that test, and a note. The seed does not matter here."""
     if has_test:
         raise RunError(f"{name_of(run)}: has test rows of its own; leave out test_size (--test-size)")
     assert run.test_size is not None
@@ -29,11 +29,11 @@ def split_known(
     """The rows to train on, those that validate, and notes.
 
     Args:
-        known: the rows there are, but for those that test.
-        held_out: validation rows of their own, if there are any.
+        known: all rows but those that test.
+        held_out: the data's own validation rows, if there are any.
         tested: how many test; those that `test_size` took count where sizes are shares.
     """
-    strata, everything = _strata(run, task, known), len(known) + (tested if run.test_size is not None else 0)
+    strata, total = _strata(run, task, known), len(known) + (tested if run.test_size is not None else 0)
     if run.fold is not None:
         return _without_fold(run, task, known, held_out, strata)
     if held_out:
@@ -44,7 +44,7 @@ def split_known(
         )
         if run.train_size is None:
             return known, held_out, notes
-        n = splitting.size(run.train_size, everything, "train_size")
+        n = splitting.size(run.train_size, total, "train_size")
         if n > len(known):
             raise RunError(f"train_size {run.train_size} needs {n} rows; --test-size leaves {len(known)}")
         chosen = splitting.take(len(known), n, run.splits_by, strata)
@@ -58,7 +58,7 @@ def split_known(
         val_size=run.val_size,
         stratify=strata,
         groups=texts,
-        of=everything,
+        of=total,
     )
     notes = [f"held out {len(validation):,} of {len(known):,} rows for validation (seed {run.splits_by})"]
     if run.train_size is not None:
@@ -69,11 +69,11 @@ def split_known(
 def _without_fold(
     run: Run, task: Task, known: list[Example], held_out: list[Example], strata: Sequence[str] | None
 ) -> tuple[list[Example], list[Example], list[str]]:
-    """All but one part of the rows; that part validates where nothing else does. The seed has no say in it."""
+    """All but one part of the rows; that part validates if nothing else does. The seed does not matter here."""
     number, count = map(int, (run.fold or "").split("/"))
-    also = next((name for name in ("val_size", "train_size") if getattr(run, name) is not None), None)
-    if also is not None:
-        raise RunError(f"{also} (--{also.replace('_', '-')}) cannot be combined with fold (--fold)")
+    setting = next((name for name in ("val_size", "train_size") if getattr(run, name) is not None), None)
+    if setting is not None:
+        raise RunError(f"{setting} (--{setting.replace('_', '-')}) cannot be combined with fold (--fold)")
     parts = splitting.folds(len(known), count, 0, strata, describe.groups([task.subject(e) for e in known]))
     if len(parts) < count:
         few = f"{len(parts)} different texts are too few for {count} parts"
@@ -89,10 +89,10 @@ def into_folds(
 ) -> tuple[tuple[tuple[int, ...], ...], list[str]]:
     """The examples that each fold is scored on, by their numbers; the same text is never in two of them."""
     texts = describe.groups([task.subject(e) for e in known])
-    found = splitting.folds(len(known), number, run.splits_by, _strata(run, task, known), texts)
-    whose = f"(seed {run.splits_by})"
-    note = f"{len(found)} folds of the {len(known):,} rows give the score {whose}; the adapter learns from all"
-    return tuple(map(tuple, found)), [note]
+    folds = splitting.folds(len(known), number, run.splits_by, _strata(run, task, known), texts)
+    seed = f"(seed {run.splits_by})"
+    note = f"{len(folds)} folds of the {len(known):,} rows give the score {seed}; the adapter learns from all"
+    return tuple(map(tuple, folds)), [note]
 
 
 def _strata(run: Run, task: Task, known: list[Example]) -> list[str] | None:

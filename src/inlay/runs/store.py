@@ -1,7 +1,7 @@
 """Arrays kept on disk: a safetensors file per key, mapped into memory when it is asked for.
 
-A file is written under another name and then moved to its place, so that readers and other writers see all of it or
-nothing. It holds a hash of itself; a damaged one counts as missing. What was not used for longest goes when there is
+A file is written under another name and then moved into place, so that readers and other writers see all of it or
+nothing. It holds a hash of itself; a damaged one counts as missing. The least recently used files go when there is
 more than ROOM. No failure here is an error: a cache that cannot be read or written only costs time.
 """
 
@@ -33,23 +33,23 @@ Arrays = dict[str, memoryview]
 
 
 def read(kind: str, key: str) -> Arrays | None:
-    """The arrays of a key, which are windows on their file; None if there are none, or only damaged ones."""
+    """The arrays of a key, as windows on their file; None if there are none, or only damaged ones."""
     place = folder(kind)
     if place is None:
         return None
     file = place / f"{key}.safetensors"
     try:
         with file.open("rb") as opened:
-            found = _parsed(memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)))
+            arrays = _parse(memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     with suppress(OSError):
         os.utime(file)  # it has been used
-    return found
+    return arrays
 
 
 def write(kind: str, key: str, arrays: Mapping[str, array[Any] | memoryview]) -> None:
-    """Keep arrays under a key, in the place of what it had."""
+    """Keep arrays under a key, instead of what it had."""
     place = folder(kind)
     views = {name: memoryview(a) for name, a in arrays.items()}
     if place is None or sum(v.nbytes for v in views.values()) > ROOM:
@@ -82,7 +82,7 @@ def _pieces(views: Mapping[str, memoryview]) -> Iterable[bytes | memoryview]:
     return [len(header).to_bytes(8, "little"), header, *data]
 
 
-def _parsed(file: memoryview) -> Arrays:
+def _parse(file: memoryview) -> Arrays:
     """The arrays of a file; ValueError, KeyError, TypeError or AttributeError if it is not one, or not what it was."""
     begin = 8 + int.from_bytes(file[:8], "little")
     table = json.loads(bytes(file[8:begin]))
@@ -100,17 +100,17 @@ def _hash(table: Mapping[str, Any], data: Iterable[memoryview]) -> str:
 
 
 def _make_room(place: Path) -> None:
-    """Remove what was not used for longest, and what writers that died have left. Others may do so at the same time."""
-    found = []
+    """Remove the least recently used files, and what dead writers left. Other processes may do so at the same time."""
+    kept = []
     for file in place.iterdir():
         with suppress(OSError):
-            facts = file.stat()
+            stat = file.stat()
             if file.suffix == ".safetensors":
-                found.append((facts.st_mtime_ns, facts.st_size, file))
-            elif file.suffix == ".part" and time.time() - facts.st_mtime > _LEFT:
+                kept.append((stat.st_mtime_ns, stat.st_size, file))
+            elif file.suffix == ".part" and time.time() - stat.st_mtime > _LEFT:
                 file.unlink()
-    total = sum(size for _, size, _ in found)
-    for _, size, file in sorted(found):
+    total = sum(size for _, size, _ in kept)
+    for _, size, file in sorted(kept):
         if total <= ROOM:
             return
         with suppress(OSError):

@@ -1,12 +1,12 @@
-"""`--teacher NAME`: a run that also learns from what an ensemble, or one adapter, says of its rows.
+"""`--teacher NAME`: a run that also learns from the answers of an ensemble, or of one adapter, to its rows.
 
-A member says nothing of a text that it has learned from: there it knows the label, and not how hard the text is. What
-it has learned from follows from its card: the settings of its run split the same rows in the same way, and the hash of
-its data confirms it. Of an ensemble that was trained on the same file (`--ensemble`) each row has one member that left
-it out; a text that nobody has seen is labelled by all of them. Validation rows keep their labels.
+A member does not answer for a text that it has learned from: there it knows the label, and not how hard the text is.
+What it has learned from follows from its card: the settings of its run split the same rows the same way, and the hash
+of its data confirms it. An ensemble trained on the same file (`--ensemble`) has for each row one member that left it
+out; a text that no member has seen is labelled by all of them. Validation rows keep their labels.
 
-What the teacher says is computed once, before the training. The run is another one if the teacher is another, if its
-members label other rows, or if the unlabelled texts are others (`Prepared.teacher`).
+The answers are computed once, before the training. A run is another one if its teacher is another, if the members
+label other rows, or if the unlabelled texts are others (`Prepared.teacher`).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from inlay.tasks import parse as parse_task
 from inlay.tasks._soft import soft_target, soft_task
 
 _NAME = "teacher#"
-"""Of the teacher in the host while it is asked."""
+"""The teacher's name in the host while it answers."""
 _CHUNK = 20_000
-"""Examples that are asked about at once."""
+"""Examples that are answered at once."""
 
 Seen = set[Hashable] | None
-"""The subjects that a member has learned from; None where nobody knows."""
+"""The subjects that a member has learned from; None if this is unknown."""
 
 
 def prepare_taught(
     run: Run, host: Host, library: Library | None = None, reading: Callable[[Run], Known] = read
 ) -> Prepared:
-    """`prepare`, and where a run has a teacher, its rows with what the teacher says of them.
+    """`prepare`; if a run has a teacher, its rows get the teacher's answers.
 
     Args:
         library: where the teacher is; the default one if there is none.
@@ -67,28 +67,29 @@ def prepare_taught(
     texts, notes = _unlabelled(run, data)
     members = teacher.members if isinstance(teacher, Ensemble) else (teacher,)
     seen = _seen(members, known, data.task)
-    every = [*data.train.examples, *texts]
-    asked = [_unseen(seen, data.task.subject(example)) for example in every]
+    examples = [*data.train.examples, *texts]
+    members_of = [_members_without(seen, data.task.subject(example)) for example in examples]
     count = len(data.train.examples)
-    taught, kept = sum(map(bool, asked[:count])), [i for i in range(count, len(every)) if asked[i]]
+    taught, kept = sum(map(bool, members_of[:count])), [i for i in range(count, len(examples)) if members_of[i]]
     if not taught and not kept:
         raise RunError(
             f"the teacher {entry.ref} has learned from all these rows; give texts that it has not seen (--unlabelled)"
         )
     # a text that all members have learned from says nothing new
-    every, asked = [*every[:count], *(every[i] for i in kept)], [*asked[:count], *(asked[i] for i in kept)]
-    answers = _answers(host, teacher, every, asked)
+    examples = [*examples[:count], *(examples[i] for i in kept)]
+    members_of = [*members_of[:count], *(members_of[i] for i in kept)]
+    answers = _answers(host, teacher, examples, members_of)
     task, limit = soft_task(data.task), row_limit(host, data.task.max_length)
-    new = Split(every[count:], Encoder(data.task, load_tokenizer(host.base), data.labels, limit).rows(every[count:]))
-    rows = [_soft(part, task, said, data) for part, said in ((data.train, answers[:count]), (new, answers[count:]))]
+    encoder = Encoder(data.task, load_tokenizer(host.base), data.labels, limit)
+    new = Split(examples[count:], encoder.rows(examples[count:]))
     about = {"ref": entry.ref, "sha256": entry.sha256, "rows": taught, "unlabelled": len(kept)}
     return replace(
         data,
-        run=run,  # as it was given: what follows from the number of rows follows from that of all of them
+        run=run,  # with its own settings: those that depend on the number of rows depend on that of all rows
         task=task,
-        train=Split(data.train.examples, rows[0]),
-        unlabelled=Split(new.examples, rows[1]) if kept else None,
-        teacher={**about, "texts": new.content if kept else "", "asked": _digest(asked)},
+        train=Split(data.train.examples, _soft_rows(data.train, task, answers[:count], data)),
+        unlabelled=Split(new.examples, _soft_rows(new, task, answers[count:], data)) if kept else None,
+        teacher={**about, "texts": new.content if kept else "", "asked": _digest(members_of)},
         notes=[*data.notes, *notes, *_notes(entry.ref, len(members), count, taught, len(kept), len(texts))],
         warnings=[*data.warnings, *_warnings(entry.ref, seen), *_leaked(entry.ref, seen, data)],
     )
@@ -113,13 +114,13 @@ def _refuse_other_task(ref: str, teacher: Adapter | Ensemble, data: Prepared) ->
         raise RunError(f"the teacher {ref} knows the labels {theirs}, and the data has {mine}{differ}")
     columns = teacher.columns if isinstance(teacher, Ensemble) else teacher.about.get("columns")
     if columns and bool(columns.get("pair")) != bool(data.columns.pair):
-        what = ("single texts", "pairs of texts")
+        kinds = ("single texts", "pairs of texts")
         pair = bool(data.columns.pair)
-        raise RunError(f"the teacher {ref} was trained on {what[not pair]}, and the data has {what[pair]}")
+        raise RunError(f"the teacher {ref} was trained on {kinds[not pair]}, and the data has {kinds[pair]}")
 
 
 def _unlabelled(run: Run, data: Prepared) -> tuple[list[Example], list[str]]:
-    """The texts of the file, each once, but for those that are among the run's own rows."""
+    """The texts of the file, each once, without those that are among the run's own rows."""
     if run.unlabelled is None:
         return [], []
     source = open_source(run.unlabelled, format=run.format, encoding=run.encoding)
@@ -131,27 +132,27 @@ def _unlabelled(run: Run, data: Prepared) -> tuple[list[Example], list[str]]:
         if name and set(several(name, source.columns)).issubset(source.columns)
     }
     bad: Bad = Skipped() if run.skip_bad_rows else stop_or_skip
-    read, note = read_examples(source, data.task, given, bad, labelled=False, pairs=bool(data.columns.pair))
-    own = [*data.train.examples, *data.validation.examples, *(data.test.examples if data.test is not None else ())]
-    taken = {data.task.subject(example) for example in own}
-    found: dict[Hashable, Example] = {}
-    for example in read:
-        if (subject := data.task.subject(example)) not in taken:
-            found.setdefault(subject, example)
-    # --text and --pair are for the data, whose names this file should have
+    examples, note = read_examples(source, data.task, given, bad, labelled=False, pairs=bool(data.columns.pair))
+    splits = [split for split in (data.train, data.validation, data.test) if split is not None]
+    own_subjects = {data.task.subject(example) for split in splits for example in split.examples}
+    example_of: dict[Hashable, Example] = {}
+    for example in examples:
+        if (subject := data.task.subject(example)) not in own_subjects:
+            example_of.setdefault(subject, example)
+    # --text and --pair name columns of the data, which this file should have too
     notes = [f"{source.name}: {note.partition(' (pass ')[0]}"] if note else []
     if isinstance(bad, Skipped) and bad.note:
         notes.append(f"{source.name}: {bad.note}")
-    if left_out := len(read) - len(found):
+    if left_out := len(examples) - len(example_of):
         notes.append(f"{source.name}: left out {left_out:,} texts that occur twice or are among the data's own rows")
-    return list(found.values()), notes
+    return list(example_of.values()), notes
 
 
 def _seen(members: Sequence[Adapter], known: Known, task: Task) -> list[Seen]:
-    """What each member has learned from."""
+    """The subjects that each member has learned from."""
     files: dict[str, Known | None] = {}
 
-    def own(run: Run) -> Known | None:
+    def read_once(run: Run) -> Known | None:
         key = json.dumps(run.model_dump(exclude={"name", "seed", "fold"}), sort_keys=True, default=str)
         if key not in files:
             files[key] = None
@@ -159,79 +160,81 @@ def _seen(members: Sequence[Adapter], known: Known, task: Task) -> list[Seen]:
                 files[key] = read(run)
         return files[key]
 
-    return [_learned_from(member, known, task, own) for member in members]
+    return [_learned_from(member, known, task, read_once) for member in members]
 
 
-def _learned_from(member: Adapter, known: Known, task: Task, own: Callable[[Run], Known | None]) -> Seen:
-    """By the rows at hand if its data has the same hash; else by the file that its card names."""
+def _learned_from(member: Adapter, known: Known, task: Task, read_once: Callable[[Run], Known | None]) -> Seen:
+    """From the rows at hand if its data has the same hash; else from the file that its card names."""
     try:
         run = from_config(member.about.get("config") or {})
     except InlayError:
         return None
-    for reading in (lambda _: known, own):
-        given = reading(run)
-        if given is None:
+    for reading in (lambda _: known, read_once):
+        read_again = reading(run)
+        if read_again is None:
             continue
-        train, validation = given.train, list[Example]()
+        train, validation = read_again.train, list[Example]()
         try:
             if not member.about.get("folds"):  # else it has learned from all of them
-                train, validation, _ = split_known(run, task, given.train, given.validation, len(given.test))
+                parts = read_again.train, read_again.validation, len(read_again.test)
+                train, validation, _ = split_known(run, task, *parts)
         except InlayError:
             continue
-        if content([*train, *validation, *given.test]) == member.about.get("data"):
+        if content([*train, *validation, *read_again.test]) == member.about.get("data"):
             return {task.subject(example) for example in train}
     return None
 
 
-def _unseen(seen: Sequence[Seen], subject: Hashable) -> list[int]:
-    """The members that may say something of a text."""
-    return [number for number, own in enumerate(seen) if own is None or subject not in own]
+def _members_without(seen: Sequence[Seen], subject: Hashable) -> list[int]:
+    """The numbers of the members that may answer for a text."""
+    return [number for number, subjects in enumerate(seen) if subjects is None or subject not in subjects]
 
 
 def _answers(
-    host: Host, teacher: Adapter | Ensemble, examples: Sequence[Example], asked: Sequence[Sequence[int]]
+    host: Host, teacher: Adapter | Ensemble, examples: Sequence[Example], members_of: Sequence[Sequence[int]]
 ) -> list[Answer | None]:
-    """What the members that are asked about an example say of it together; None if there are none."""
+    """The joint answer of the members chosen for each example; None if there are none."""
     host.load(teacher, _NAME)
     try:
-        whole = host.translator(_NAME)
-        members, weights = whole.members or (whole,), whole.weights or (1,)
-        found: list[Answer | None] = []
+        translator = host.translator(_NAME)
+        members, weights = translator.members or (translator,), translator.weights or (1,)
+        joint: list[Answer | None] = []
         for begin in range(0, len(examples), _CHUNK):
             chunk = range(begin, min(begin + _CHUNK, len(examples)))
             bare = {i: replace(examples[i], target=None) for i in chunk}
-            pairs = [(number, i) for number in range(len(members)) for i in chunk if number in asked[i]]
+            pairs = [(number, i) for number in range(len(members)) for i in chunk if number in members_of[i]]
             encoded = encode(host, [(members[number].name, bare[i]) for number, i in pairs])
-            said = dict(zip(pairs, decode(host, encoded, run_encoded(host, encoded), AnswerOptions()), strict=True))
+            decoded = decode(host, encoded, run_encoded(host, encoded), AnswerOptions())
+            answer_of = dict(zip(pairs, decoded, strict=True))
             for i in chunk:
-                own = [said[number, i] for number in asked[i]]
-                counts = [weights[number] for number in asked[i]]
-                found.append(whole.task.together(own, counts, whole.labels) if own else None)
-        return found
+                answers = [answer_of[number, i] for number in members_of[i]]
+                counts = [weights[number] for number in members_of[i]]
+                joint.append(translator.task.together(answers, counts, translator.labels) if answers else None)
+        return joint
     finally:
         host.unload(_NAME)
 
 
-def _soft(part: Split, task: Task, said: Sequence[Answer | None], data: Prepared) -> list[Row]:
-    return [replace(row, target=soft_target(task, row.target, said[row.example], data.labels)) for row in part.rows]
+def _soft_rows(part: Split, task: Task, answers: Sequence[Answer | None], data: Prepared) -> list[Row]:
+    return [replace(row, target=soft_target(task, row.target, answers[row.example], data.labels)) for row in part.rows]
 
 
-def _digest(asked: Sequence[Sequence[int]]) -> str:
-    """A hash of who is asked about what."""
-    return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
+def _digest(members_of: Sequence[Sequence[int]]) -> str:
+    """A hash of which members answer for which example."""
+    return hashlib.blake2b(json.dumps(members_of).encode(), digest_size=16).hexdigest()
 
 
 def _notes(ref: str, members: int, rows: int, taught: int, new: int, texts: int) -> list[str]:
-    who = f"{ref} ({members} members)" if members > 1 else ref
-    more = f", and {new:,} unlabelled texts" if new else ""
-    found = [f"teacher: {who} labels {taught:,} of {rows:,} rows, each by members that have not seen it{more}"]
+    teacher = f"{ref} ({members} members)" if members > 1 else ref
+    also = f", and {new:,} unlabelled texts" if new else ""
+    notes = [f"teacher: {teacher} labels {taught:,} of {rows:,} rows, each by members that have not seen it{also}"]
     if texts > new:
-        found.append(f"left out {texts - new:,} unlabelled texts that all members have learned from")
-    return found
+        notes.append(f"left out {texts - new:,} unlabelled texts that all members have learned from")
+    return notes
 
 
 def _warnings(ref: str, seen: Sequence[Seen]) -> list[str]:
-    unknown = sum(own is None for own in seen)
+    unknown = sum(subjects is None for subjects in seen)
     if not unknown:
         return []
     who = f"{unknown} of the {len(seen)} members of the teacher {ref}" if len(seen) > 1 else f"the teacher {ref}"
@@ -244,11 +247,11 @@ def _warnings(ref: str, seen: Sequence[Seen]) -> list[str]:
 def _leaked(ref: str, seen: Sequence[Seen], data: Prepared) -> list[str]:
     """A warning if the teacher has learned from rows that test the run."""
     tested = data.test.examples if data.test is not None else []
-    learned = set[Hashable]().union(*(own for own in seen if own is not None))
-    found = sum(data.task.subject(example) in learned for example in tested)
-    if not found:
+    learned = set[Hashable]().union(*(subjects for subjects in seen if subjects is not None))
+    leaked = sum(data.task.subject(example) in learned for example in tested)
+    if not leaked:
         return []
     return [
-        f"The teacher {ref} has learned from {found:,} of the {len(tested):,} test rows, so the test score is too "
+        f"The teacher {ref} has learned from {leaked:,} of the {len(tested):,} test rows, so the test score is too "
         "good. Train the teacher with the same test rows (--test, --test-size)."
     ]

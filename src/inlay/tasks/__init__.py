@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from inlay.data.record import Record
 
 Answer = dict[str, Any]
-"""What a task says about one example: label, score, scores; or value, spans, answer ..."""
+"""A task's answer to one example: label, score, scores; or value, spans, answer ..."""
 
 NOTHING = -1e4
 """Stands where a unit has no output, and in columns beyond an adapter's labels: exp makes it exactly 0."""
@@ -54,9 +54,9 @@ class Example:
     text: str = ""
     pair: str | None = None
     words: tuple[str, ...] = ()
-    """Given instead of a text where every word gets an answer."""
+    """Given instead of a text if every word gets an answer."""
     target: Any = None
-    """What is right, as the data says it; None when nobody knows."""
+    """The right answer, as the data has it; None if unknown."""
     id: str = ""
     place: str = ""
 
@@ -74,10 +74,10 @@ class Row:
     types: Sequence[int] | None = None
     """Token types; None if all are 0, or the model has none."""
     target: Any = None
-    """What the loss compares with; its form is the task's own."""
+    """What the loss compares with; its form depends on the task."""
     example: int = 0
     aux: Any = None
-    """What decoding needs to find its way back: word or character positions."""
+    """What decoding needs besides: word or character positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +101,25 @@ class Task(ABC):
 
     name: ClassVar[str] = ""
     kind: ClassVar[str]
-    """Whose data and answers it has: its own name, or that of the task that it derives from."""
+    """The task whose data and answers it has: its own name, or that of the task it derives from."""
     columns: ClassVar[tuple[str, ...]]
     """The parts of its examples that data has columns of, as `Columns` names them."""
     optional: ClassVar[tuple[str, ...]] = ("pair",)
-    """Those that data may be without; what is right is always one of them where nothing is learned from it."""
+    """Those that data may lack; where nothing is learned from the data, it may also lack the right answer."""
     joined: ClassVar[tuple[str, ...]] = ()
-    """Those that may be made of several columns."""
+    """Those that may be joined from several columns."""
     measures: ClassVar[tuple[str, ...]]
     """Its metrics; the first decides."""
     per_token: ClassVar[bool] = False
     """Whether every token gets an answer; if not, rows are pooled."""
     gives_answers: ClassVar[bool] = True
-    """Whether anybody can ask it something; if not, what it says of a row is its loss."""
+    """Whether it gives answers to users; if not, what it gives for a row is its loss."""
     has_whole_rows: ClassVar[bool] = True
     """Whether an example's only row, if it is shorter than the limit, is all of its text."""
     compares_rows: ClassVar[bool] = False
     """Whether its loss is about several rows at once: all rows about one subject are then in the same batch."""
     draws: ClassVar[bool] = False
-    """Whether it has noise of its own in the input: a `draw` of its own."""
+    """Whether it adds noise to the input: it has a `draw` of its own."""
     joins_answers: ClassVar[bool] = False
     """Whether an ensemble can answer: it gives answers, and has a `together` of its own."""
     head: ClassVar[str | None] = None
@@ -144,7 +144,7 @@ class Task(ABC):
             cls.encode_options = None
         if "encode" in cls.__dict__ and "asked_options" not in cls.__dict__:
             cls.asked_options = None
-        # a faster way of its parent's would pass by what it says itself
+        # a faster way of its parent's would skip what it defines itself
         if "decode" in cls.__dict__ and "answers" not in cls.__dict__:
             cls.answers = Task.answers  # type: ignore[method-assign]
         if {"decode", "answers"} & cls.__dict__.keys() and "mixed_answers" not in cls.__dict__:
@@ -181,7 +181,7 @@ class Task(ABC):
         """Rows of at most `limit` tokens; `Row.example` is the index of the example."""
 
     def packed(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> Batch | None:
-        """The same rows of examples without targets, one each, as a batch: where that is so, and they have no `aux`."""
+        """The rows of `encode` as one batch, if examples without targets have one row each and no `aux`; else None."""
         return None
 
     def label_names(self, example: Example) -> tuple[str, ...]:
@@ -242,8 +242,9 @@ class Task(ABC):
             flat = outputs.logits
         else:
             flat = torch.cat(list(outputs)) if self.per_token else torch.stack(list(outputs))
-        found = self.targets(rows, None if weights is None else torch.as_tensor(weights, dtype=torch.float32).tolist())
-        at, value, weight = map(torch.from_numpy, (found.at, found.value, found.weight))
+        counts = None if weights is None else torch.as_tensor(weights, dtype=torch.float32).tolist()
+        targets = self.targets(rows, counts)
+        at, value, weight = map(torch.from_numpy, (targets.at, targets.value, targets.weight))
         losses = self.losses(at_units(flat, at.to(flat.device)), value.to(flat.device), base)
         return (losses * weight.to(losses.device)).sum()
 
@@ -262,8 +263,8 @@ class Task(ABC):
         base: Base,
     ) -> Sequence[Answer]:
         """The answers for many examples, from the rows of each; a task may have a faster way than one by one."""
-        found = zip(outputs, rows, examples, strict=True)
-        return [self.decode(out, own, example, labels, base) for out, own, example in found]
+        of_example = zip(outputs, rows, examples, strict=True)
+        return [self.decode(out, windows, example, labels, base) for out, windows, example in of_example]
 
     @classmethod
     def mixed_answers(
@@ -280,19 +281,19 @@ class Task(ABC):
         Args:
             tasks, labels: those of the adapter of each example.
         """
-        alike: dict[tuple[int, int], list[int]] = {}
+        numbers_of_adapter: dict[tuple[int, int], list[int]] = {}
         for i, adapter in enumerate(zip(map(id, tasks), map(id, labels), strict=True)):
-            alike.setdefault(adapter, []).append(i)
-        found: list[Answer] = [{}] * len(tasks)
-        for own in alike.values():
-            ran, seen, asked = [outputs[i] for i in own], [rows[i] for i in own], [examples[i] for i in own]
-            answers = tasks[own[0]].answers(ran, seen, asked, labels[own[0]], base)
-            for i, answer in zip(own, answers, strict=True):
-                found[i] = answer
-        return found
+            numbers_of_adapter.setdefault(adapter, []).append(i)
+        answers: list[Answer] = [{}] * len(tasks)
+        for numbers in numbers_of_adapter.values():
+            chosen = [outputs[i] for i in numbers], [rows[i] for i in numbers], [examples[i] for i in numbers]
+            answers_of_adapter = tasks[numbers[0]].answers(*chosen, labels[numbers[0]], base)
+            for i, answer in zip(numbers, answers_of_adapter, strict=True):
+                answers[i] = answer
+        return answers
 
     def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
-        """One answer of those of several adapters to the same example, with their `uncertainty`.
+        """One answer from those of several adapters to the same example, with their `uncertainty`.
 
         Args:
             weights: how much each of them counts.
@@ -362,7 +363,7 @@ def shares(classes: Array, weights: Sequence[float] | None) -> Array:
 
 
 def equal_shares(units: int) -> Array:
-    """Of so many units, each as much as any other."""
+    """Weights for this many units, all the same."""
     return np.full(units, 1 / max(1, units), dtype=np.float32)
 
 

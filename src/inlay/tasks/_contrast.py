@@ -6,7 +6,7 @@ rows of i's class,
     loss = mean over rows i that have others of their class of
            mean over p in P(i) of  -log( exp(z_i . z_p / T) / sum over a != i of exp(z_i . z_a / T) )
 
-Nobody can ask for it by a name: it has the rows of classification, and its outputs (head `states`) are no answers.
+Users cannot ask for it by name: it has the rows of classification, and its outputs (head `states`) are no answers.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ class Contrast(Classification):
         alike = (z @ z.transpose(1, 2) / self.sharpness).masked_fill(~others, NOTHING)
         same = others & (classes.unsqueeze(2) == classes.unsqueeze(1))
         count = same.sum(2)
-        of_row = -(alike.log_softmax(2).masked_fill(~same, 0.0).sum(2) / count.clamp(min=1))
-        return of_row.sum(1) / (count > 0).sum(1).clamp(min=1)
+        loss_of_row = -(alike.log_softmax(2).masked_fill(~same, 0.0).sum(2) / count.clamp(min=1))
+        return loss_of_row.sum(1) / (count > 0).sum(1).clamp(min=1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RowOutputs(Sequence[Tensor]):
-    """The logits of pooled rows: all of them in one tensor, and one by one for whoever asks."""
+    """The logits of pooled rows in one tensor, which can also be read row by row."""
 
     logits: Tensor
     """[rows, labels], on the CPU."""

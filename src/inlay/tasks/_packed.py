@@ -22,7 +22,7 @@ class PackedRows(Sequence[Sequence[Row]]):
     def __init__(self, batch: Batch, examples: Sequence[int] | Array | None = None):
         """
         Args:
-            examples: which rows of the batch are those; all of them by default.
+            examples: the rows of the batch that belong to these examples; all of them by default.
         """
         self.batch, self.examples = batch, np.arange(len(batch.lengths)) if examples is None else np.array(examples)
 
@@ -30,14 +30,14 @@ class PackedRows(Sequence[Sequence[Row]]):
         return len(self.examples)
 
     def __getitem__(self, i: Any) -> Any:
-        """That of one example, not of several."""
+        """The row of one example, as a list; not of several examples."""
         end, length = self._ends[self.examples[i]], self.batch.lengths[self.examples[i]]
-        own = slice(end - length, end)
-        types = None if self.batch.types is None else self.batch.types[own].data
-        return [Row(self.batch.ids[own].data, types, example=i)]
+        tokens = slice(end - length, end)
+        types = None if self.batch.types is None else self.batch.types[tokens].data
+        return [Row(self.batch.ids[tokens].data, types, example=i)]
 
     def take(self, examples: Sequence[int]) -> PackedRows:
-        """Those of some examples."""
+        """The rows of these examples."""
         return PackedRows(self.batch, self.examples[list(examples)])
 
     @cached_property

@@ -4,8 +4,8 @@
 
 It is the answer alone where there is no label, and the label alone where the teacher may not answer. Losses are linear
 in their target (squared error: up to a constant), so this is the same mixture of two losses. Only classification needs
-a loss of its own, for probabilities in the place of a class; validation rows keep their classes. Nobody can ask for it
-by a name: its spec is that of classification.
+a loss of its own, for probabilities instead of a class; validation rows keep their classes. Users cannot ask for it
+by name: its spec is that of classification.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SoftClassification(Classification):
 def soft_task(task: Task) -> Task:
     """The task with a loss for soft targets; an error if there is none."""
     if type(task) is Classification:
-        return SoftClassification(**{one.name: getattr(task, one.name) for one in fields(task)})
+        return SoftClassification(**{field.name: getattr(task, field.name) for field in fields(task)})
     if type(task) in (Multilabel, Regression):
         return task
     raise RunError(
@@ -68,15 +68,15 @@ def soft_target(task: Task, hard: Any, answer: Answer | None, labels: Sequence[s
     Args:
         task: what `soft_task` gave.
         hard: the row's target as the data says it; None if it has no label.
-        answer: what the teacher says; None if it may not say anything.
+        answer: the teacher's; None if it may not answer.
     """
     if isinstance(task, Regression):
-        said = None if answer is None else [(answer["value"] - task.mean) / task.scale]
-        return _mixed(None if hard is None else [hard], said)[0]
-    said = None if answer is None else [answer["scores"][label] for label in labels]
+        soft = None if answer is None else [(answer["value"] - task.mean) / task.scale]
+        return _mixed(None if hard is None else [hard], soft)[0]
+    soft = None if answer is None else [answer["scores"][label] for label in labels]
     if isinstance(task, Classification) and hard is not None:
         hard = [float(i == hard) for i in range(len(labels))]
-    return _mixed(hard, said)
+    return _mixed(hard, soft)
 
 
 def _mixed(hard: list[float] | None, soft: list[float] | None) -> list[float]:

@@ -33,16 +33,16 @@ def text_example(record: Record, columns: Columns, target: Any) -> Example:
 
 def _joined(record: Record, column: str) -> str:
     """The text of a column; or of several, with a space between them, of which some may be empty."""
-    whole = record.fields.get(column)
-    if type(whole) is str and not whole.isspace() and whole:
-        return whole
+    text = record.fields.get(column)
+    if type(text) is str and not text.isspace() and text:
+        return text
     parts = several(column, record.fields)
     if len(parts) == 1:
         return as_text(record, column)
-    found = [as_text(record, part) for part in parts if not is_blank(record.fields.get(part))]
-    if not found:
+    texts = [as_text(record, part) for part in parts if not is_blank(record.fields.get(part))]
+    if not texts:
         raise Unusable(f"the columns {', '.join(parts)} are empty")
-    return " ".join(found)
+    return " ".join(texts)
 
 
 def text_rows(
@@ -58,23 +58,24 @@ def text_rows(
         target: a row's target, for examples that have one.
     """
     rows: list[Row] = []
-    for begin, end in _runs(examples):
+    for begin, end in _stretches(examples):
         chunk = examples[begin:end]
         ids, types = _token_ids(tokenizer, chunk, None if windows else limit)
         targets = [None if e.target is None else target(e) for e in chunk]
-        own = zip(ids, types or repeat(None), targets, range(begin, end))  # noqa: B905 - repeat has no end
+        fields_of_row = zip(ids, types or repeat(None), targets, range(begin, end))  # noqa: B905 - repeat has no end
         if not windows or max(map(len, ids)) <= limit:
-            rows += starmap(Row, own)
+            rows += starmap(Row, fields_of_row)
             continue
-        long = [i for i, row in enumerate(ids) if len(row) > limit]
-        cut = dict(zip(long, overlapping(tokenizer, [chunk[i] for i in long], limit, limit // 4), strict=True))
-        for i, row in enumerate(own):
-            rows += [Row(*_row(*window), *row[2:]) for window in cut[i]] if i in cut else [Row(*row)]
+        too_long = [i for i, row in enumerate(ids) if len(row) > limit]
+        overlaps = overlapping(tokenizer, [chunk[i] for i in too_long], limit, limit // 4)
+        windows_of = dict(zip(too_long, overlaps, strict=True))
+        for i, row in enumerate(fields_of_row):
+            rows += [Row(*_row(*window), *row[2:]) for window in windows_of[i]] if i in windows_of else [Row(*row)]
     return rows
 
 
 def _token_ids(tokenizer: Any, examples: Sequence[Example], limit: int | None) -> tuple[Ids, Ids | None]:
-    """Of examples that are all pairs or all not."""
+    """Ids and token types of examples that are all pairs, or all single texts."""
     pairs = [e.pair for e in examples] if examples[0].pair is not None else None
     return token_ids(tokenizer, [" ".join(e.words) if e.words else e.text for e in examples], pairs, limit)
 
@@ -86,48 +87,48 @@ def overlapping(
 
     The first text of a pair is in every window. It gets no more than half the room, and is cut if it needs more.
     """
-    for begin, end in _runs(examples):
+    for begin, end in _stretches(examples):
         chunk, texts = examples[begin:end], [e.shown() for e in examples[begin:end]]
         is_pair = chunk[0].pair is not None
         rooms = [limit - tokenizer.num_special_tokens_to_add(pair=is_pair)] * len(chunk)
         if is_pair:
             texts, rooms = _first_texts(tokenizer, texts, rooms[0])
-        found: list[list[tuple[Any, int]]] = [[] for _ in chunk]
+        windows: list[list[tuple[Any, int]]] = [[] for _ in chunk]
         alike: dict[int, list[int]] = {}
         for i, room in enumerate(rooms):
             alike.setdefault(max(0, min(stride, room // 2)), []).append(i)
-        for own_stride, members in alike.items():  # nearly always one: a tokenizer is fast with many texts at once
+        for fitting, numbers in alike.items():  # nearly always one group: a tokenizer is fast with many texts at once
             encoded = tokenizer(
-                [texts[i] for i in members],
-                [chunk[i].pair for i in members] if is_pair else None,
+                [texts[i] for i in numbers],
+                [chunk[i].pair for i in numbers] if is_pair else None,
                 truncation="only_second" if is_pair else "only_first",
                 max_length=limit,
-                stride=own_stride,
+                stride=fitting,
                 return_overflowing_tokens=True,
                 return_offsets_mapping=True,
             )
-            for number, member in enumerate(encoded["overflow_to_sample_mapping"]):
-                found[members[member]].append((encoded, number))
-        yield from found
+            for number, i in enumerate(encoded["overflow_to_sample_mapping"]):
+                windows[numbers[i]].append((encoded, number))
+        yield from windows
 
 
 def _first_texts(tokenizer: Any, texts: Sequence[str], room: int) -> tuple[list[str], list[int]]:
     """First texts of pairs, cut at half the room, and the room that each leaves."""
     options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
-    out, most = list(texts), room // 2
-    spans = tokenizer(out, **options)["offset_mapping"]
-    left = [room - len(own) for own in spans]
-    long = [i for i, own in enumerate(spans) if len(own) > most]
-    for i in long:
-        out[i] = out[i][: spans[i][most - 1][1]] if most else ""
-    again = tokenizer([out[i] for i in long], **options)["offset_mapping"] if long else []
-    for i, own in zip(long, again, strict=True):
-        left[i] = room - len(own)  # a word cut short may have other pieces
-    return out, left
+    cut, half = list(texts), room // 2
+    spans = tokenizer(cut, **options)["offset_mapping"]
+    rooms = [room - len(offsets) for offsets in spans]
+    too_long = [i for i, offsets in enumerate(spans) if len(offsets) > half]
+    for i in too_long:
+        cut[i] = cut[i][: spans[i][half - 1][1]] if half else ""
+    spans = tokenizer([cut[i] for i in too_long], **options)["offset_mapping"] if too_long else []
+    for i, offsets in zip(too_long, spans, strict=True):
+        rooms[i] = room - len(offsets)  # a word cut short may have other pieces
+    return cut, rooms
 
 
-def _runs(examples: Sequence[Example]) -> Iterator[tuple[int, int]]:
-    """Stretches of examples that are all pairs or all not; short enough for memory, long enough to be fast."""
+def _stretches(examples: Sequence[Example]) -> Iterator[tuple[int, int]]:
+    """Stretches of examples that are all pairs or all single texts: short enough for memory, long enough to be fast."""
     begin = 0
     for _, group in groupby([e.pair is None for e in examples]):
         end = begin + len(list(group))
@@ -181,28 +182,28 @@ class TextTask(Task):
 
     @abstractmethod
     def target_of(self, labels: Sequence[str]) -> Callable[[Example], Any]:
-        """What makes a row's target of an example that has one."""
+        """A function that makes a row's target of an example that has one."""
 
     def encode(self, tokenizer: Any, examples: Sequence[Example], labels: Sequence[str], limit: int) -> list[Row]:
         """One row, or as many windows as it takes."""
         return text_rows(tokenizer, examples, limit, self.long == "windows", self.target_of(labels))
 
     def packed(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> Batch | None:
-        """Unless there may be windows."""
+        """None if there may be windows."""
         if self.long == "windows" or type(self).encode is not TextTask.encode:
             return None
         ids: list[Sequence[int]] = []
         types: list[Sequence[int] | None] = []
-        for begin, end in _runs(examples):
-            own, of_tokens = _token_ids(tokenizer, examples[begin:end], limit)
-            ids += own
-            types += of_tokens or [None] * len(own)
+        for begin, end in _stretches(examples):
+            chunk_ids, chunk_types = _token_ids(tokenizer, examples[begin:end], limit)
+            ids += chunk_ids
+            types += chunk_types or [None] * len(chunk_ids)
         return Batch.of(ids, types)
 
     def decode(
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
-        """One of many."""
+        """As `answers`, for one example."""
         return self.answers([outputs], [rows], [example], labels, base)[0]
 
     def answers(
@@ -213,21 +214,21 @@ class TextTask(Task):
         labels: Sequence[str],
         base: Base,
     ) -> Sequence[Answer]:
-        """Those of one adapter."""
-        alike = len(outputs)
-        return self.mixed_answers([self] * alike, outputs, rows, examples, [labels] * alike, base)
+        """As `mixed_answers`, for one adapter."""
+        count = len(outputs)
+        return self.mixed_answers([self] * count, outputs, rows, examples, [labels] * count, base)
 
     def answer_loss(
         self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]], base: Base
     ) -> float | None:
         """An example counts once, however many windows it has; numbers are in the units of the data."""
         logits = pooled(outputs) / getattr(self, "temperature", 1.0)
-        loss = self.loss(RowOutputs(logits), [own[0] for own in rows], base).item()
+        loss = self.loss(RowOutputs(logits), [windows[0] for windows in rows], base).item()
         return loss * getattr(self, "scale", 1.0) ** 2
 
 
 def best_temperature(mean_loss: Callable[[float], float], rows: int) -> float:
-    """The likeliest temperature given the mean loss of so many rows; 1 without a loss.
+    """The likeliest temperature, given the mean loss of this many rows; 1 if that is not finite.
 
     Its logarithm has a normal prior around 0 (standard deviation 1/2): a few rows without an error would otherwise ask
     for a temperature of zero, that is, for answers that are always sure. Golden section over 0.05 to 20.

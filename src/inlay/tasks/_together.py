@@ -1,4 +1,4 @@
-"""One answer of the answers of several adapters: means of probabilities, votes, and how far they disagree."""
+"""One answer from those of several adapters: means of probabilities, votes, and how far they disagree."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def disagreement(chances: Sequence[Sequence[float]], weights: Sequence[int]) -> 
     class, 0 where all say the same, however unsure of it they are.
     """
     total = sum(weights)
-    most = min(math.log(len(chances[0])), entropy([w / total for w in weights]))
-    inside = math.fsum(w * entropy(own) for w, own in zip(weights, chances, strict=True)) / total
-    return min(1.0, max(0.0, (entropy(mean(chances, weights)) - inside) / most)) if most else 0.0
+    largest = min(math.log(len(chances[0])), entropy([w / total for w in weights]))
+    inside = math.fsum(w * entropy(p) for w, p in zip(weights, chances, strict=True)) / total
+    return min(1.0, max(0.0, (entropy(mean(chances, weights)) - inside) / largest)) if largest else 0.0
 
 
 def entropy(chances: Sequence[float]) -> float:
-    """In nats."""
+    """The entropy in nats."""
     return -math.fsum(p * math.log(p) for p in chances if p > 0)
 
 
@@ -40,8 +40,8 @@ def deviation(values: Sequence[float], weights: Sequence[int]) -> float:
 
 
 def shares(votes: Sequence[_T], weights: Sequence[int]) -> dict[_T, float]:
-    """What is voted for -> its share of the votes, in the order in which it was first named."""
-    found: dict[_T, float] = {}
+    """Vote -> its share of the votes, in the order in which votes first occur."""
+    share_of_vote: dict[_T, float] = {}
     for vote, weight in zip(votes, weights, strict=True):
-        found[vote] = found.get(vote, 0.0) + weight / sum(weights)
-    return found
+        share_of_vote[vote] = share_of_vote.get(vote, 0.0) + weight / sum(weights)
+    return share_of_vote

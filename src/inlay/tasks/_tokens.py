@@ -1,7 +1,7 @@
 """Token ids of many texts: what a tokenizer's own call gives, without the objects that call makes on the way.
 
 A fast tokenizer is Rust behind a Python call that wraps every text in several dictionaries. Here its backend is asked,
-with the same truncation; a tokenizer of another kind, or one that encodes in its own way, is called as usual.
+with the same truncation; a tokenizer of another kind, or one that encodes in a way of its own, is called as usual.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def token_ids(
     """Ids and token types of every text or pair; None for types where the model has none, or all are 0.
 
     Args:
-        limit: cut at so many tokens, of a pair the longer text first; None to cut nothing.
+        limit: cut at this many tokens, the longer text of a pair first; None to cut nothing.
     """
     if not is_plain(type(tokenizer)):  # type: ignore[arg-type]  # mypy: a type[Any] cannot be hashed
         options: dict[str, Any] = {"verbose": False} if limit is None else {"truncation": True, "max_length": limit}
@@ -32,27 +32,27 @@ def token_ids(
     backend = tokenizer.backend_tokenizer
     if backend.encode_special_tokens != tokenizer.split_special_tokens:
         backend.encode_special_tokens = tokenizer.split_special_tokens
-    found = backend.encode_batch_fast(list(texts) if pairs is None else list(zip(texts, pairs, strict=True)))
-    ids = [one.ids for one in found]
+    encodings = backend.encode_batch_fast(list(texts) if pairs is None else list(zip(texts, pairs, strict=True)))
+    ids = [encoding.ids for encoding in encodings]
     if "token_type_ids" not in tokenizer.model_input_names:
         return ids, None
     if pairs is not None:
-        every = [one.type_ids for one in found]
-        return ids, every if any(map(any, every)) else None
-    if not any(max(found, key=len).type_ids):  # of single texts, the longest has all types that there are
+        types = [encoding.type_ids for encoding in encodings]
+        return ids, types if any(map(any, types)) else None
+    if not any(max(encodings, key=len).type_ids):  # among single texts, the longest has every type that occurs
         return ids, None
-    return ids, [one.type_ids for one in found]
+    return ids, [encoding.type_ids for encoding in encodings]
 
 
 @functools.cache
 def is_plain(kind: type) -> bool:
-    """Whether a call of a tokenizer of such a type is a call of its backend, and nothing beside."""
+    """Whether a call of such a tokenizer is a call of its backend, and nothing else."""
     from transformers import PreTrainedTokenizerFast as Fast
 
     if not issubclass(kind, Fast) or hasattr(kind, "_switch_to_input_mode"):
         return False
-    way = ("__call__", "_encode_plus", "_convert_encoding", "set_truncation_and_padding")
-    return all(getattr(kind, name) is getattr(Fast, name) for name in way)
+    methods = ("__call__", "_encode_plus", "_convert_encoding", "set_truncation_and_padding")
+    return all(getattr(kind, name) is getattr(Fast, name) for name in methods)
 
 
 @functools.cache

@@ -45,11 +45,11 @@ class Classification(TextTask):
 
     def labels(self, examples: Sequence[Example]) -> tuple[str, ...]:
         """Every class that occurs, in natural order."""
-        found = in_natural_order([e.target for e in examples])
-        if len(found) < 2:
+        names = in_natural_order([e.target for e in examples])
+        if len(names) < 2:
             place = examples[0].place if examples else "the data"
-            raise DataError(f"{place}: every row has the label {found[0] if found else None!r}; expected two classes")
-        return found
+            raise DataError(f"{place}: every row has the label {names[0] if names else None!r}; expected two classes")
+        return names
 
     def label_names(self, example: Example) -> tuple[str, ...]:
         """The class."""
@@ -94,11 +94,11 @@ class Classification(TextTask):
 
     def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
         """Means of the probabilities."""
-        chances = [list(answer["scores"].values()) for answer in answers]
-        p = mean(chances, weights)
-        best = max(range(len(p)), key=p.__getitem__)
-        found = {"label": labels[best], "score": p[best], "scores": dict(zip(labels, p, strict=True))}
-        return found | {"uncertainty": disagreement(chances, weights)}
+        p_of_member = [list(answer["scores"].values()) for answer in answers]
+        means = mean(p_of_member, weights)
+        best = max(range(len(means)), key=means.__getitem__)
+        answer = {"label": labels[best], "score": means[best], "scores": dict(zip(labels, means, strict=True))}
+        return answer | {"uncertainty": disagreement(p_of_member, weights)}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Accuracy, F1 of several kinds, Matthews."""
@@ -113,10 +113,10 @@ class Classification(TextTask):
         """One temperature that makes the held-out log-likelihood largest."""
         logits = pooled(outputs).double()
         targets = torch.tensor([r[0].target for r in rows], device=logits.device)
-        found = best_temperature(lambda t: F.cross_entropy(logits / t, targets).item(), len(targets))
-        return replace(self, temperature=found)
+        temperature = best_temperature(lambda t: F.cross_entropy(logits / t, targets).item(), len(targets))
+        return replace(self, temperature=temperature)
 
     def primary(self, asked: str | None, labels: Sequence[str]) -> str:
-        """Binary F1 is there for two classes alone."""
-        there = [m for m in self.measures if m != "f1" or len(labels) == 2]
-        return metrics.choose(there, asked, self.name)
+        """Binary F1 is only for two classes."""
+        measures = [m for m in self.measures if m != "f1" or len(labels) == 2]
+        return metrics.choose(measures, asked, self.name)

@@ -65,25 +65,25 @@ class MLM(Task):
         return [replace(row, aux=[i for i, token in enumerate(row.ids) if token not in special]) for row in rows]
 
     def draw(self, rows: Sequence[Row], tokenizer: Any, random: torch.Generator) -> list[Row]:
-        """Hide tokens; the target is what stood there."""
-        out = []
+        """Hide tokens; the target is what they were."""
+        drawn = []
         for row in rows:
             ids, target = torch.tensor(list(row.ids)), torch.full((len(row.ids),), _IGNORED)
-            may = torch.tensor(row.aux, dtype=torch.long)
-            chosen = may[torch.rand(len(may), dtype=torch.float32, generator=random) < self.share]
-            if not len(chosen) and len(may):
-                chosen = may[:1]
+            hideable = torch.tensor(row.aux, dtype=torch.long)
+            chosen = hideable[torch.rand(len(hideable), dtype=torch.float32, generator=random) < self.share]
+            if not len(chosen) and len(hideable):
+                chosen = hideable[:1]
             target[chosen] = ids[chosen]
             kind = torch.rand(len(chosen), dtype=torch.float32, generator=random)
             anything = torch.randint(len(tokenizer), (len(chosen),), generator=random)
             ids[chosen] = torch.where(
                 kind < 0.8, tokenizer.mask_token_id, torch.where(kind < 0.9, anything, ids[chosen])
             )
-            out.append(replace(row, ids=ids.tolist(), target=target.tolist()))
-        return out
+            drawn.append(replace(row, ids=ids.tolist(), target=target.tolist()))
+        return drawn
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
-        """A unit is a hidden token, its value what stood there; there may be none to hide."""
+        """A unit is a hidden token, its value what it was; a batch may have none."""
         tokens = np.array([token for row in rows for token in row.target], dtype=np.int64)
         at = np.flatnonzero(tokens != _IGNORED)
         return Targets(at, tokens[at], equal_shares(len(at)))
@@ -102,8 +102,8 @@ class MLM(Task):
         self, outputs: Sequence[Tensor], rows: Sequence[Row], example: Example, labels: Sequence[str], base: Base
     ) -> Answer:
         """The summed loss, and over how many tokens."""
-        flat, found = torch.cat(list(outputs)), self.targets(rows)
-        at, value = torch.from_numpy(found.at).to(flat.device), torch.from_numpy(found.value)
+        flat, targets = torch.cat(list(outputs)), self.targets(rows)
+        at, value = torch.from_numpy(targets.at).to(flat.device), torch.from_numpy(targets.value)
         losses = self.losses(at_units(flat, at), value, base)
         return {"loss": losses.sum().item(), "tokens": len(losses)}
 

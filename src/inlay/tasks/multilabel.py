@@ -50,10 +50,10 @@ class Multilabel(TextTask):
 
     def labels(self, examples: Sequence[Example]) -> tuple[str, ...]:
         """Every label that occurs."""
-        found = in_natural_order([label for e in examples for label in e.target])
-        if not found:
+        names = in_natural_order([label for e in examples for label in e.target])
+        if not names:
             raise DataError(f"{examples[0].place if examples else 'the data'}: no row has any label")
-        return found
+        return names
 
     def label_names(self, example: Example) -> tuple[str, ...]:
         """All labels."""
@@ -72,18 +72,18 @@ class Multilabel(TextTask):
 
     def targets(self, rows: Sequence[Row], weights: Sequence[float] | None = None) -> Targets:
         """A unit is a row, its value [labels, 2]: for each label whether it is given, and how much it counts."""
-        given = np.array([row.target for row in rows], dtype=np.float32)
-        value = np.ones((*given.shape, 2), dtype=np.float32)
-        value[..., 0] = given
+        truth = np.array([row.target for row in rows], dtype=np.float32)
+        value = np.ones((*truth.shape, 2), dtype=np.float32)
+        value[..., 0] = truth
         if weights is not None:
             value[..., 1] = weights
-        return Targets(np.arange(len(rows)), value, np.full(len(rows), 1 / max(1, given.size), dtype=np.float32))
+        return Targets(np.arange(len(rows)), value, np.full(len(rows), 1 / max(1, truth.size), dtype=np.float32))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
         """Binary cross-entropy, the sum over labels: one beyond a run's own counts 0."""
-        given, counts = value.unbind(-1)
-        logits = outputs[:, : given.shape[1]]
-        return F.binary_cross_entropy_with_logits(logits, given, counts, reduction="none").sum(-1)
+        truth, counts = value.unbind(-1)
+        logits = outputs[:, : truth.shape[1]]
+        return F.binary_cross_entropy_with_logits(logits, truth, counts, reduction="none").sum(-1)
 
     @classmethod
     def mixed_answers(
@@ -98,18 +98,18 @@ class Multilabel(TextTask):
         """Every label from the cut-off on; the score is that of the least certain of all decisions."""
         logits = pooled(outputs)
         p = (logits / column("temperature", tasks, logits)).sigmoid()
-        decided = [_decided(*one) for one in zip(p.tolist(), labels, [task.cutoff for task in tasks], strict=True)]
+        decided = [_decided(*args) for args in zip(p.tolist(), labels, [task.cutoff for task in tasks], strict=True)]
         label, score = zip(*decided, strict=True)
         return ByColumn({"label": label, "score": score, "scores": scores(labels, p)})
 
     def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
         """Means of the probabilities; uncertain by the mean over labels."""
-        chances = [list(answer["scores"].values()) for answer in answers]
-        apart = [disagreement([(p, 1 - p) for p in label], weights) for label in zip(*chances, strict=True)]
-        p = mean(chances, weights)
+        p_of_member = [list(answer["scores"].values()) for answer in answers]
+        disagreements = [disagreement([(p, 1 - p) for p in label], weights) for label in zip(*p_of_member, strict=True)]
+        p = mean(p_of_member, weights)
         label, score = _decided(p, labels, self.cutoff)
         scores = dict(zip(labels, p, strict=True))
-        return {"label": label, "score": score, "scores": scores, "uncertainty": fmean(apart)}
+        return {"label": label, "score": score, "scores": scores, "uncertainty": fmean(disagreements)}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """F1 over labels, and how often the whole set is right."""
@@ -135,10 +135,10 @@ def _decided(p: Sequence[float], labels: Sequence[str], cutoff: float) -> tuple[
 
 def _flag(record: Record, column: str) -> bool:
     value = needed(record, column)
-    found = as_flag(value)
-    if found is None:
+    flag = as_flag(value)
+    if flag is None:
         raise Unusable(f"the column {column!r} holds {str(value)[:40]!r}; expected 0 or 1")
-    return found
+    return flag
 
 
 def _labels(value: Any) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ class QA(Task):
         return Targets(at, value, equal_shares(len(rows)))
 
     def losses(self, outputs: Tensor, value: Tensor, base: Base) -> Tensor:
-        """Over all tokens of a window."""
+        """Cross-entropy over all tokens of a window, the mean of start and end."""
         both = outputs[..., :2].transpose(1, 2).flatten(0, 1)  # [units * 2, tokens]
         return F.cross_entropy(both, value.flatten(), reduction="none").view_as(value).mean(-1)
 
@@ -101,9 +101,9 @@ class QA(Task):
         for out, row in zip(outputs, rows, strict=True):
             logits = out.float().cpu()
             null = min(null, (logits[0, 0] + logits[0, 1]).item())
-            found = _best_span(logits, row.aux, self.longest)
-            if found is not None and (best is None or found[0] > best[0]):
-                best = found
+            span = _best_span(logits, row.aux, self.longest)
+            if span is not None and (best is None or span[0] > best[0]):
+                best = span
         context = example.pair or ""
         if best is None or (self.no_answer and null >= best[0]):
             return {"answer": "", "start": None, "end": None, "score": 0.0 if best is None else 1 - best[1]}
@@ -111,14 +111,14 @@ class QA(Task):
         return {"answer": context[start:end], "start": start, "end": end, "score": p}
 
     def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
-        """What most vote for, among equals the surest; uncertain by the share of the other votes."""
+        """The answer with the most votes, the surest of equals; uncertain by the share of the other votes."""
         votes = [(answer["start"], answer["end"]) for answer in answers]
-        sure = dict.fromkeys(votes, 0.0)
+        score_of = dict.fromkeys(votes, 0.0)
         for vote, answer, weight in zip(votes, answers, weights, strict=True):
-            sure[vote] += weight * answer["score"] / sum(weights)
-        found = shares(votes, weights)
-        best = max(found, key=lambda vote: (found[vote], sure[vote]))
-        return answers[votes.index(best)] | {"score": sure[best], "uncertainty": 1 - found[best]}
+            score_of[vote] += weight * answer["score"] / sum(weights)
+        share_of = shares(votes, weights)
+        best = max(share_of, key=lambda vote: (share_of[vote], score_of[vote]))
+        return answers[votes.index(best)] | {"score": score_of[best], "uncertainty": 1 - share_of[best]}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """F1 and exact match."""
@@ -179,14 +179,14 @@ def _answers(value: Any, context: str) -> list[tuple[str, int]]:
         if len(texts) != len(starts):
             raise Unusable(f"there are {len(texts)} answers but {len(starts)} positions")
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
-    found = []
-    for one in value if isinstance(value, list) else [value]:
-        text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, Mapping) else (one, None)
+    answers = []
+    for entry in value if isinstance(value, list) else [value]:
+        text, start = (entry.get("text"), entry.get("answer_start")) if isinstance(entry, Mapping) else (entry, None)
         if not isinstance(text, str) or not text.strip():
-            raise Unusable(f"an answer must be text, not {one!r}")
+            raise Unusable(f"an answer must be text, not {entry!r}")
         if start is None and (start := context.find(text)) < 0:
             raise Unusable(f"the answer {text[:60]!r} is not in the context")
         if not isinstance(start, int) or start < 0 or context[start : start + len(text)] != text:
             raise Unusable(f"the answer {text[:60]!r} is not in the context at {start}")
-        found.append((text, start))
-    return found
+        answers.append((text, start))
+    return answers

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Self
 from unicodedata import category
 
@@ -69,11 +69,11 @@ class Tagging(Task):
 
     def labels(self, examples: Sequence[Example]) -> tuple[str, ...]:
         """Every tag that occurs."""
-        found = in_natural_order([tag for e in examples for tag in e.target])
-        if len(found) < 2:
+        tags = in_natural_order([tag for e in examples for tag in e.target])
+        if len(tags) < 2:
             place = examples[0].place if examples else "the data"
-            raise DataError(f"{place}: every word has the tag {found[0] if found else None!r}; expected two tags")
-        return found
+            raise DataError(f"{place}: every word has the tag {tags[0] if tags else None!r}; expected two tags")
+        return tags
 
     def label_names(self, example: Example) -> tuple[str, ...]:
         """All tags."""
@@ -121,46 +121,51 @@ class Tagging(Task):
         labels: Sequence[str],
         base: Base,
     ) -> list[Answer]:
-        """All at once."""
-        flat = [(o, r) for out, own in zip(outputs, rows, strict=True) for o, r in zip(out, own, strict=True) if r.aux]
-        of_word: Iterator[tuple[float, int]] = iter(())
-        if flat:
-            logits = _at_words([o for o, _ in flat], [r for _, r in flat]).float()
+        """Words, tags and spans of all examples, from one tensor."""
+        pairs = [(out, row) for out, row in _row_outputs(outputs, rows) if row.aux]
+        best_of_word: Iterator[tuple[float, int]] = iter(())
+        if pairs:
+            logits = _at_words(pairs).float()
             p, tag = (logits / self.temperature).softmax(-1).max(-1)
-            of_word = zip(p.tolist(), tag.tolist(), strict=True)
+            best_of_word = zip(p.tolist(), tag.tolist(), strict=True)
         entities, nothing = is_entities(labels), "O" if "O" in labels else labels[0]
         answers: list[Answer] = []
-        for own, example in zip(rows, examples, strict=True):
-            found = word_spans(example.text) if not example.words else []
-            words = example.words or tuple(example.text[a:b] for a, b in found)
+        for windows, example in zip(rows, examples, strict=True):
+            places = word_spans(example.text) if not example.words else []
+            words = example.words or tuple(example.text[a:b] for a, b in places)
             tags, scores = [nothing] * len(words), [0.0] * len(words)
-            for row in own:
-                for (_, word), (score, best) in zip(row.aux, of_word, strict=False):  # the words of all rows in one
-                    if words:  # a text without any is asked about as if it were one
+            for row in windows:
+                # best_of_word goes on through the words of all rows
+                for (_, word), (score, best) in zip(row.aux, best_of_word, strict=False):
+                    if words:  # a text without words goes in as if it were one
                         tags[word], scores[word] = labels[best], score
-            spans = _spans(example, found, words, tags, scores, entities)
+            spans = _spans(example, places, words, tags, scores, entities)
             answers.append({"tokens": list(words), "tags": tags, "spans": spans})
         return answers
 
     def together(self, answers: Sequence[Answer], weights: Sequence[int], labels: Sequence[str]) -> Answer:
-        """The spans that more than half vote for; or, where tags are of another kind, what most say of each word.
+        """The spans that more than half vote for; or, where tags are of another kind, each word's most frequent tag.
 
-        Uncertain by the share of votes, over words, that differ from what comes of it.
+        Uncertain by the share of votes, over words, that differ from the result.
         """
         entities, total = is_entities(labels), sum(weights)
-        given = [answer["tags"] for answer in answers]
-        spans = [
-            dict(zip(_pieces(own, entities), answer["spans"], strict=True))
-            for own, answer in zip(given, answers, strict=True)
+        votes = [answer["tags"] for answer in answers]
+        span_of_piece = [
+            dict(zip(_pieces(vote, entities), answer["spans"], strict=True))
+            for vote, answer in zip(votes, answers, strict=True)
         ]
-        tags = _elected_spans(given, weights, labels) if entities else _elected_tags(given, weights)
-        found = []
+        tags = _elected_spans(votes, weights, labels) if entities else _elected_tags(votes, weights)
+        spans = []
         for piece in _pieces(tags, entities):
-            voters = [(w, own[piece]) for w, own in zip(weights, spans, strict=True) if piece in own]
-            found.append(voters[0][1] | {"score": sum(w * span["score"] for w, span in voters) / total})
-        others = [sum(w for w, own in zip(weights, given, strict=True) if own[i] != tag) for i, tag in enumerate(tags)]
-        uncertainty = sum(others) / total / max(1, len(tags))
-        return {"tokens": answers[0]["tokens"], "tags": tags, "spans": found, "uncertainty": uncertainty}
+            voters = [
+                (w, of_piece[piece]) for w, of_piece in zip(weights, span_of_piece, strict=True) if piece in of_piece
+            ]
+            spans.append(voters[0][1] | {"score": sum(w * span["score"] for w, span in voters) / total})
+        against = [
+            sum(w for w, vote in zip(weights, votes, strict=True) if vote[i] != tag) for i, tag in enumerate(tags)
+        ]
+        uncertainty = sum(against) / total / max(1, len(tags))
+        return {"tokens": answers[0]["tokens"], "tags": tags, "spans": spans, "uncertainty": uncertainty}
 
     def score(self, examples: Sequence[Example], answers: Sequence[Answer], labels: Sequence[str]) -> dict[str, float]:
         """Accuracy over words; F1 over entities where tags are B- and I-."""
@@ -169,8 +174,8 @@ class Tagging(Task):
     def calibrate(self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> Self:
         """One temperature over all words."""
         logits, targets = _words_and_tags(outputs, rows)
-        found = best_temperature(lambda t: F.cross_entropy(logits / t, targets).item(), len(targets))
-        return replace(self, temperature=found)
+        temperature = best_temperature(lambda t: F.cross_entropy(logits / t, targets).item(), len(targets))
+        return replace(self, temperature=temperature)
 
     def answer_loss(
         self, outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]], base: Base
@@ -181,15 +186,21 @@ class Tagging(Task):
 
     def primary(self, asked: str | None, labels: Sequence[str]) -> str:
         """Entity F1 where tags are B- and I-, else accuracy."""
-        there = ("f1", "precision", "recall", "accuracy") if is_entities(labels) else ("accuracy",)
-        return metrics.choose(there, asked, self.name)
+        measures = ("f1", "precision", "recall", "accuracy") if is_entities(labels) else ("accuracy",)
+        return metrics.choose(measures, asked, self.name)
+
+
+def _row_outputs(outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> list[tuple[Tensor, Row]]:
+    """Every row of every example, with its logits."""
+    of_example = zip(outputs, rows, strict=True)
+    return [pair for outs, windows in of_example for pair in zip(outs, windows, strict=True)]
 
 
 def _words_and_tags(outputs: Sequence[Sequence[Tensor]], rows: Sequence[Sequence[Row]]) -> tuple[Tensor, Tensor]:
     """[words, tags] logits of all words, and [words] the numbers of their tags."""
-    flat = [(o, r) for out, row in zip(outputs, rows, strict=True) for o, r in zip(out, row, strict=True)]
-    logits = _at_words([o for o, _ in flat], [r for _, r in flat]).double()
-    return logits, torch.tensor([t for _, r in flat for t in r.target], dtype=torch.long, device=logits.device)
+    pairs = _row_outputs(outputs, rows)
+    logits = _at_words(pairs).double()
+    return logits, torch.tensor([t for _, r in pairs for t in r.target], dtype=torch.long, device=logits.device)
 
 
 def is_entities(labels: Sequence[str]) -> bool:
@@ -223,25 +234,25 @@ def _windows(tokenizer: Any, sentences: Sequence[Sequence[str]], limit: int) -> 
     """
     if not tokenizer.is_fast:
         raise InlayError("tagging needs a fast tokenizer, which knows the word of every piece")
-    out: list[list[Window]] = [[] for _ in sentences]
-    everything = [(i, 0, len(words)) for i, words in enumerate(sentences)]
-    for (i, *_), window in zip(everything, _encoded(tokenizer, sentences, everything, limit), strict=True):
+    windows_of: list[list[Window]] = [[] for _ in sentences]
+    whole = [(i, 0, len(words)) for i, words in enumerate(sentences)]
+    for (i, *_), window in zip(whole, _encoded(tokenizer, sentences, whole, limit), strict=True):
         if len(window[0]) < limit:  # nothing was cut
-            out[i].append(window)
-    long = [i for i, windows in enumerate(out) if not windows]
+            windows_of[i].append(window)
+    cut = [i for i, windows in enumerate(windows_of) if not windows]
     room = limit - tokenizer.num_special_tokens_to_add()
-    sizes = _sizes(tokenizer, {i: sentences[i] for i in long})
-    waiting = [(i, 0) for i in long]
+    sizes = _sizes(tokenizer, {i: sentences[i] for i in cut})
+    waiting = [(i, 0) for i in cut]
     while waiting:  # the next row of every sentence that is not at its end
         parts = [(i, start, _end(sizes[i], start, room)) for i, start in waiting]
         waiting = []
         for (i, start, end), window in zip(parts, _encoded(tokenizer, sentences, parts, limit), strict=True):
-            out[i].append(window)
+            windows_of[i].append(window)
             has = {word for _, word in window[2]}
             # a word at the start of a row can be longer than within a text, and then the last ones have no place
             following = next((w for w in range(start + 1, end) if sizes[i][w] and w not in has), end)
             waiting += [(i, following)] if following < len(sentences[i]) else []
-    return out
+    return windows_of
 
 
 def _encoded(
@@ -256,11 +267,11 @@ def _encoded(
     types = encoded.get("token_type_ids")
     for n, (i, start, end) in enumerate(parts):
         firsts: dict[int, int] = {}
-        for piece, found in enumerate(_word_of_piece(sentences[i][start:end], encoded, n)):
-            if found is not None:
-                firsts.setdefault(start + found, piece)
-        own = types[n] if types is not None and any(types[n]) else None
-        yield encoded["input_ids"][n], own, [(piece, word) for word, piece in firsts.items()]
+        for piece, word in enumerate(_word_of_piece(sentences[i][start:end], encoded, n)):
+            if word is not None:
+                firsts.setdefault(start + word, piece)
+        row_types = types[n] if types is not None and any(types[n]) else None
+        yield encoded["input_ids"][n], row_types, [(piece, word) for word, piece in firsts.items()]
 
 
 def _sizes(tokenizer: Any, sentences: Mapping[int, Sequence[str]]) -> dict[int, list[int]]:
@@ -272,8 +283,8 @@ def _sizes(tokenizer: Any, sentences: Mapping[int, Sequence[str]]) -> dict[int, 
     sizes = {}
     for n, (i, words) in enumerate(sentences.items()):
         sizes[i], word = [0] * len(words), 0
-        for found in _word_of_piece(words, encoded, n):
-            word = word if found is None else found
+        for known in _word_of_piece(words, encoded, n):
+            word = word if known is None else known
             sizes[i][word] += 1
     return sizes
 
@@ -289,17 +300,17 @@ def _end(size: Sequence[int], start: int, room: int) -> int:
 def _word_of_piece(words: Sequence[str], encoded: Any, n: int) -> list[int | None]:
     """The word of every piece of these words with a space between them; None for special tokens and mere spaces."""
     starts = list(accumulate((len(word) + 1 for word in words), initial=0))
-    found: list[int | None] = []
+    word_of_piece: list[int | None] = []
     for (start, end), part in zip(encoded["offset_mapping"][n], encoded.sequence_ids(n), strict=True):
         word = bisect_right(starts, end - 1) - 1  # by its last character: some count the space in front with a piece
         outside = part is None or start == end or end == starts[word + 1]
-        found.append(None if outside else word)
-    return found
+        word_of_piece.append(None if outside else word)
+    return word_of_piece
 
 
-def _at_words(outputs: Sequence[Tensor], rows: Sequence[Row]) -> Tensor:
+def _at_words(pairs: Sequence[tuple[Tensor, Row]]) -> Tensor:
     """[words, labels]: the logits at each word's first piece."""
-    return torch.cat([out[[piece for piece, _ in row.aux]] for out, row in zip(outputs, rows, strict=True)])
+    return torch.cat([out[[piece for piece, _ in row.aux]] for out, row in pairs])
 
 
 def _pieces(tags: Sequence[str], entities: bool) -> list[tuple[str, int, int]]:
@@ -307,38 +318,38 @@ def _pieces(tags: Sequence[str], entities: bool) -> list[tuple[str, int, int]]:
     return metrics.entities(tags) if entities else [(tag, i, i + 1) for i, tag in enumerate(tags) if tag != "O"]
 
 
-def _elected_spans(given: Sequence[Sequence[str]], weights: Sequence[int], labels: Sequence[str]) -> list[str]:
+def _elected_spans(votes: Sequence[Sequence[str]], weights: Sequence[int], labels: Sequence[str]) -> list[str]:
     """The tags of the entities that more than half of the votes have: two of them never overlap."""
-    tags = ["O"] * len(given[0])
-    pieces = [metrics.entities(own) for own in given]
-    for piece in dict.fromkeys(piece for own in pieces for piece in own):
-        voters = [i for i, own in enumerate(pieces) if piece in own]
+    tags = ["O"] * len(votes[0])
+    pieces = [metrics.entities(vote) for vote in votes]
+    for piece in dict.fromkeys(chain.from_iterable(pieces)):
+        voters = [i for i, voted in enumerate(pieces) if piece in voted]
         if 2 * sum(weights[i] for i in voters) > sum(weights):
             kind, first, last = piece
-            tags[first:last] = given[voters[0]][first:last]
+            tags[first:last] = votes[voters[0]][first:last]
             if f"B-{kind}" in labels and tags[first] == f"I-{kind}":  # else it would go on from the word before
                 tags[first] = f"B-{kind}"
     return tags
 
 
-def _elected_tags(given: Sequence[Sequence[str]], weights: Sequence[int]) -> list[str]:
-    """Of every word what most votes say, the first among equals."""
-    votes = [vote_shares(word, weights) for word in zip(*given, strict=True)]
-    return [max(own, key=own.__getitem__) for own in votes]
+def _elected_tags(votes: Sequence[Sequence[str]], weights: Sequence[int]) -> list[str]:
+    """For every word the tag with the most votes, the first of those with equally many."""
+    shares_of_tags = [vote_shares(tags, weights) for tags in zip(*votes, strict=True)]
+    return [max(share_of, key=share_of.__getitem__) for share_of in shares_of_tags]
 
 
 def _spans(
     example: Example,
-    found: Sequence[tuple[int, int]],
+    places: Sequence[tuple[int, int]],
     words: Sequence[str],
     tags: Sequence[str],
     scores: Sequence[float],
     entities: bool,
 ) -> list[dict[str, Any]]:
     """Entities; or, where tags are of another kind, every word that has one."""
-    out = []
+    spans = []
     for label, first, last in _pieces(tags, entities):
-        start, end = (found[first][0], found[last - 1][1]) if found else (first, last)
-        text = example.text[start:end] if found else " ".join(words[first:last])
-        out.append({"label": label, "start": start, "end": end, "text": text, "score": min(scores[first:last])})
-    return out
+        start, end = (places[first][0], places[last - 1][1]) if places else (first, last)
+        text = example.text[start:end] if places else " ".join(words[first:last])
+        spans.append({"label": label, "start": start, "end": end, "text": text, "score": min(scores[first:last])})
+    return spans

@@ -1,4 +1,4 @@
-"""What a training tells its callbacks."""
+"""The events that a training passes to its callbacks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Logs of a training: callbacks that write its events to a file or to TensorBoard; `trackers.py` has those for servers.
 
-Runs train side by side, so each has a curve or a run of its own there. A log is not worth a training: what goes wrong
+Runs train side by side, so each has a curve or a run of its own there. A log must not end a training: what goes wrong
 at the start is an error, what goes wrong later is a warning.
 """
 
@@ -38,7 +38,7 @@ class Log(Protocol):
 class JsonLines:
     """One JSON object per event, `{"time": ..., "event": ..., ...}`, appended and handed to the system at once.
 
-    Of a half line that a crash has left, nothing stays unless only its line end is missing. A training that is resumed
+    A half line that a crash has left is removed, unless only its line end is missing. A training that is resumed
     repeats the steps since its checkpoint, so these may be in the file twice: the last of each run and step counts.
     Numbers that are not finite are null.
     """
@@ -98,7 +98,7 @@ def _mend(path: Path) -> None:
 
 
 def _last_line(file: BinaryIO) -> bytes:
-    """What follows the last line end."""
+    """The bytes after the last line end."""
     size, length = file.seek(0, os.SEEK_END), 1 << 16
     while True:
         length = min(length, size)
@@ -110,11 +110,11 @@ def _last_line(file: BinaryIO) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """The same in what JSON knows."""
+    """The value as JSON types."""
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, SupportsFloat):
@@ -170,21 +170,21 @@ class RunByRun(ABC):
         """Close a run after its last step."""
 
     def _follow(self, key: tuple[int, str], event: Event) -> None:
-        one, kind = self._open[key], event["event"]
+        opened, kind = self._open[key], event["event"]
         if kind in ("step", "eval"):
-            one.step = event["step"]
+            opened.step = event["step"]
         if kind == "step":
-            self._log(one.handle, one.step, {"loss": event["loss"], "lr": event["lr"]})
+            self._log(opened.handle, opened.step, {"loss": event["loss"], "lr": event["lr"]})
         elif kind == "eval":
-            self._log(one.handle, one.step, {f"validation/{name}": v for name, v in event["metrics"].items()})
+            self._log(opened.handle, opened.step, {f"validation/{name}": v for name, v in event["metrics"].items()})
         elif kind in ("done", "failed"):
             splits = event.get("metrics", {})
-            final = {f"final/{split}/{name}": v for split, found in splits.items() for name, v in found.items()}
+            final = {f"final/{split}/{name}": v for split, values in splits.items() for name, v in values.items()}
             self._finish(key, kind, final, event.get("problem", ""))
 
     def _finish(self, key: tuple[int, str], outcome: Outcome, final: Mapping[str, float], problem: str) -> None:
-        one = self._open.pop(key)
-        self._end(one.handle, outcome, one.step, final, problem)
+        opened = self._open.pop(key)
+        self._end(opened.handle, outcome, opened.step, final, problem)
 
     def _try(self, key: tuple[int, str], do: Callable[[], None]) -> None:
         try:
@@ -241,7 +241,7 @@ def split_log(spec: str) -> tuple[str, str]:
     """`jsonl:FILE` -> ("jsonl", "FILE")."""
     kind, _, place = (part.strip() for part in spec.partition(":"))
     if kind not in KINDS:
-        forms = ", ".join(f"{name}:{what}" for name, what in KINDS.items())
+        forms = ", ".join(f"{name}:{place}" for name, place in KINDS.items())
         raise RunError(f"unknown log {kind!r}. {suggest(kind, KINDS)}. A log is one of {forms}")
     if not place:
         raise RunError(f"{spec!r} does not say where to log: write {kind}:{KINDS[kind]}")
@@ -267,9 +267,9 @@ def make(spec: str) -> Log:
 def package(module: str, install: str) -> Any:
     """An optional package; a folder of its name, which these tools leave behind, is not it."""
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except ImportError as error:
         raise RunError(f"{module} cannot be imported ({error}): pip install {install}") from None
-    if getattr(found, "__file__", None) is None:
+    if getattr(imported, "__file__", None) is None:
         raise RunError(f"{module} is not installed: pip install {install}")
-    return found
+    return imported

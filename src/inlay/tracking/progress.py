@@ -1,6 +1,6 @@
 """What people see of a training: the data, and a live table with a row for every run.
 
-Where there is no terminal, a line for every evaluation takes the place of the table; in a notebook, a line with a bar.
+Without a terminal, there is a line for every evaluation instead of the table; in a notebook, a line with a bar.
 """
 
 from __future__ import annotations
@@ -96,17 +96,17 @@ class Progress:
         if not self.active:
             return ""
         name, row = max(self.active.items(), key=lambda item: item[1]["step"] / max(1, item[1]["steps"]))
-        step, loss, found, left = _cells(row, now)
+        step, loss, score, left = _cells(row, now)
         bar = _bar(row, _BAR)
-        said = [shortened(visible(name), 20), bar, step, loss and f"loss {loss}", found, left and f"{left} left"]
-        more = f"({self.caption(now)})" if self.runs > 1 else ""
-        return "  ".join(filter(None, [*said, more]))
+        parts = [shortened(visible(name), 20), bar, step, loss and f"loss {loss}", score, left and f"{left} left"]
+        others = f"({self.caption(now)})" if self.runs > 1 else ""
+        return "  ".join(filter(None, [*parts, others]))
 
     def _begin(self, event: dict[str, Any]) -> None:
-        at, steps = event.get("step", 0), event["steps"]
-        self.active[event["run"]] = {"steps": steps, "step": at, "began": time.monotonic(), "first": None}
-        if at:
-            self.screen.print(f"{event['run']}: continuing after step {at} of {steps}")
+        step, steps = event.get("step", 0), event["steps"]
+        self.active[event["run"]] = {"steps": steps, "step": step, "began": time.monotonic(), "first": None}
+        if step:
+            self.screen.print(f"{event['run']}: continuing after step {step} of {steps}")
 
     def _step(self, event: dict[str, Any]) -> None:
         row = self.active[event["run"]]
@@ -118,10 +118,10 @@ class Progress:
     def _eval(self, event: dict[str, Any]) -> None:
         row = self.active[event["run"]]
         metric = self.deciding.get(event["run"]) or next(iter(event["metrics"]))
-        row["found"] = f"{metric} {decimals(event['metrics'][metric])}"
+        row["score"] = f"{metric} {decimals(event['metrics'][metric])}"
         if self._live is None and self.evaluations:
-            at = f"step {event['step']}/{row['steps']}, loss {decimals(event['loss'])}"
-            self.screen.print(f"{event['run']}: {at}, {row['found']}", soft_wrap=True)
+            state = f"step {event['step']}/{row['steps']}, loss {decimals(event['loss'])}"
+            self.screen.print(f"{event['run']}: {state}, {row['score']}", soft_wrap=True)
 
     def _done(self, event: dict[str, Any]) -> None:
         self.active.pop(event["run"], None)
@@ -144,8 +144,8 @@ class Progress:
         """The runs under way, one line each, however narrow the terminal is."""
         now = time.monotonic()
         shown = list(self.active.items())[: max(1, min(_ROWS, self.screen.height - 6))]
-        most = 20 if self.screen.width < ROOMY else 40
-        cells = [(shortened(name, most), *_cells(row, now)) for name, row in shown]
+        longest = 20 if self.screen.width < ROOMY else 40
+        cells = [(shortened(name, longest), *_cells(row, now)) for name, row in shown]
         if len(self.active) > len(shown):
             cells.append((f"... and {len(self.active) - len(shown)} more", "", "", "", ""))
         heads = ("run", "step", "loss", "validation", "left")
@@ -153,12 +153,12 @@ class Progress:
         room = min(_BAR, self.screen.width - taken - GAP * len(heads))
         bar = room if room >= 5 else 0
         columns = ("run", "step", *([" " * bar] if bar else []), "loss", "validation", "left")
-        made = table(*columns, right=("step", "loss", "left"), keep=columns)
+        drawn = table(*columns, right=("step", "loss", "left"), keep=columns)
         for row, (name, step, *rest) in zip([row for _, row in shown] + [{}], cells, strict=False):
-            made.add_row(name, step, *([_bar(row, bar)] if bar else []), *rest)
+            drawn.add_row(name, step, *([_bar(row, bar)] if bar else []), *rest)
         if self.runs > 1:
-            made.caption = self.caption(now)
-        return made
+            drawn.caption = self.caption(now)
+        return drawn
 
     def caption(self, now: float) -> str:
         """How far all runs have come together."""
@@ -170,7 +170,7 @@ def _cells(row: Mapping[str, Any], now: float) -> tuple[str, str, str, str]:
     done = row["step"] - (row["first"] or 0)
     left = clock((now - row["began"]) / done * (row["steps"] - row["step"])) if done else ""
     loss = decimals(row["loss"]) if "loss" in row else ""
-    return f"{row['step']}/{row['steps']}", loss, row.get("found", ""), left
+    return f"{row['step']}/{row['steps']}", loss, row.get("score", ""), left
 
 
 def _bar(row: Mapping[str, Any], width: int) -> str:
@@ -181,7 +181,7 @@ def _bar(row: Mapping[str, Any], width: int) -> str:
 
 
 def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
-    """What will be trained, on what."""
+    """Show what will be trained, and on what data."""
     from inlay.data import describe
 
     for note in data.notes:
@@ -201,10 +201,8 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
     )
     if data.run.few_shot:
         then = "its head is trained further" if data.run.epochs else "nothing more is trained"
-        said = (
-            f"few-shot: {data.run.few_shot_steps} steps make texts of one class alike, then a head is fitted and {then}"
-        )
-        screen.print(f"{said} (--no-few-shot turns this off)", style="dim", soft_wrap=True)
+        plan = f"{data.run.few_shot_steps} steps make texts of one class alike, then a head is fitted and {then}"
+        screen.print(f"few-shot: {plan} (--no-few-shot turns this off)", style="dim", soft_wrap=True)
     if note := few_to_validate(data):
         screen.print(note, style="yellow", soft_wrap=True)
     if data.text is not None:
@@ -217,11 +215,11 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
 
 
 def rows_for(data: Prepared) -> str:
-    """How many there are for what."""
-    more = f" and {len(data.unlabelled.examples):,} unlabelled" if data.unlabelled is not None else ""
-    rows = f"{len(data.train.examples):,} rows{more} to train"
-    by = f"scored by {len(data.folds)} folds" if data.folds else f"{len(data.validation.examples):,} to validate"
-    return f"{rows}, {by}"
+    """How many rows there are to train on, and how many to validate."""
+    unlabelled = f" and {len(data.unlabelled.examples):,} unlabelled" if data.unlabelled is not None else ""
+    rows = f"{len(data.train.examples):,} rows{unlabelled} to train"
+    score = f"scored by {len(data.folds)} folds" if data.folds else f"{len(data.validation.examples):,} to validate"
+    return f"{rows}, {score}"
 
 
 def kept(data: Prepared) -> str:
@@ -236,12 +234,12 @@ def few_to_validate(data: Prepared) -> str:
     rows = len(data.validation.examples)
     if rows >= FEW_TO_VALIDATE:
         return ""
-    only = "Only one validation row" if rows == 1 else f"Only {rows} validation rows"
-    only = f"{rows} rows, each scored by a fold that has not seen it" if data.folds else only
+    few = "Only one validation row" if rows == 1 else f"Only {rows} validation rows"
+    few = f"{rows} rows, each scored by a fold that has not seen it" if data.folds else few
     error = 50 / math.sqrt(rows)
-    means = f"the standard error of an accuracy is up to {error:.0f} points, so ±{_off_by(rows)} points may be luck"
-    more = "--val" if data.run.fold else "--val or --val-size"
-    return f"{only}: {means}." + ("" if data.folds else f" Use {more} for more.")
+    meaning = f"the standard error of an accuracy is up to {error:.0f} points, so ±{_off_by(rows)} points may be luck"
+    option = "--val" if data.run.fold else "--val or --val-size"
+    return f"{few}: {meaning}." + ("" if data.folds else f" Use {option} for more.")
 
 
 def _off_by(rows: int) -> int:
@@ -250,7 +248,7 @@ def _off_by(rows: int) -> int:
 
 
 def show_runs(screen: Console | Lines, runs: Mapping[str, Prepared]) -> None:
-    """What will be trained side by side, a line each."""
+    """Show what will be trained side by side, a line for each run."""
     for name, data in runs.items():
         screen.print(f"{name}: {data.task.name}, {rows_for(data)}, {data.method.spec}", soft_wrap=True)
         for warning in data.warnings:
@@ -263,13 +261,14 @@ def show_end(screen: Console | Lines, results: Sequence[Result]) -> None:
         if not result.ok:
             screen.print(f"{result.name} failed: {result.problem}", style="red", soft_wrap=True)
     if len(results) > 1:
-        took = clock(max(result.seconds for result in results))
-        screen.print(f"{sum(result.ok for result in results)} of {len(results)} runs trained, {took}")
+        time_taken = clock(max(result.seconds for result in results))
+        screen.print(f"{sum(result.ok for result in results)} of {len(results)} runs trained, {time_taken}")
     elif results[0].ok:
-        one = results[0]
-        kept = "" if one.version is None else f", saved to {one.library} as {one.name}@{one.version}"
-        best = f"{one.kept}, {clock(one.seconds)}"
-        screen.print(f"{one.name}: validation {one.metric} {decimals(one.value)}, {best}{kept}", soft_wrap=True)
+        result = results[0]
+        score = f"validation {result.metric} {decimals(result.value)}"
+        saved = "" if result.version is None else f", saved to {result.library} as {result.name}@{result.version}"
+        state = f"{result.kept}, {clock(result.seconds)}"
+        screen.print(f"{result.name}: {score}, {state}{saved}", soft_wrap=True)
 
 
 def decimals(value: float) -> str:

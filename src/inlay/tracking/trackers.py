@@ -29,9 +29,9 @@ class WandB(RunByRun):
 
     def __init__(self, project: str, **options: Any):
         super().__init__()
-        own = sorted({"name", "id", "config", "reinit"} & set(options))
-        if own:
-            raise RunError(f"WandB sets {', '.join(own)} for every run by itself; leave it out")
+        reserved = sorted({"name", "id", "config", "reinit"} & set(options))
+        if reserved:
+            raise RunError(f"WandB sets {', '.join(reserved)} for every run by itself; leave it out")
         self.project, self.options = project, options
         self._wandb = package("wandb", "wandb")
         version = str(self._wandb.__version__)
@@ -39,16 +39,16 @@ class WandB(RunByRun):
             raise RunError(f"WandB needs wandb 0.19.10 or later, not {version}: pip install --upgrade wandb")
 
     def _start(self, name: str, config: Mapping[str, Any]) -> Any:
-        how = {"name": name, "config": plain(config), "reinit": "create_new", **self.options}
-        return self._wandb.init(project=self.project, **how)
+        arguments = {"name": name, "config": plain(config), "reinit": "create_new", **self.options}
+        return self._wandb.init(project=self.project, **arguments)
 
     def _log(self, handle: Any, step: int, values: Mapping[str, float]) -> None:
         handle.log(dict(values), step=step)
 
     def _end(self, handle: Any, outcome: Outcome, step: int, final: Mapping[str, float], problem: str) -> None:
-        about = {**final, **({"problem": problem} if problem else {})}
-        if about:
-            handle.summary.update(about)
+        facts = {**final, **({"problem": problem} if problem else {})}
+        if facts:
+            handle.summary.update(facts)
         handle.finish(exit_code=0 if outcome == "done" else 1)
 
 
@@ -89,12 +89,12 @@ class MLflow(RunByRun):
         self._entities = package("mlflow.entities", "mlflow-skinny")
         try:
             self._client = client(tracking_uri=tracking_uri)
-            found = self._client.get_experiment_by_name(experiment)
-            self._id = self._client.create_experiment(experiment) if found is None else found.experiment_id
+            known = self._client.get_experiment_by_name(experiment)
+            self._id = self._client.create_experiment(experiment) if known is None else known.experiment_id
         except Exception as error:
             raise RunError(f"MLflow: cannot open the experiment {experiment!r}: {error}") from error
-        if found is not None and found.lifecycle_stage != "active":
-            raise RunError(f"MLflow: the experiment {experiment!r} is {found.lifecycle_stage}; restore it first")
+        if known is not None and known.lifecycle_stage != "active":
+            raise RunError(f"MLflow: the experiment {experiment!r} is {known.lifecycle_stage}; restore it first")
 
     def _start(self, name: str, config: Mapping[str, Any]) -> _Unsent:
         run_id = self._client.create_run(self._id, tags=self.tags, run_name=name).info.run_id

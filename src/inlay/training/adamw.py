@@ -1,7 +1,7 @@
 """AdamW over the bank's stacks, with every slot's own settings.
 
 Equal to `torch.optim.AdamW` with `clip_grad_norm_`, run by run: decay, moments, step and clipping are those of the slot
-alone, and only slots that are named step. All slots that are neighbours in a stack step in one operation.
+alone, and only the slots given step. All slots that are neighbours in a stack step in one operation.
 
 Weight decay pulls a *difference* to zero, that is, towards the pretrained weights.
 """
@@ -61,7 +61,7 @@ class UpdatePlan(Record, Generic[A]):
     settings: A
     """[lanes, 4] clip limit, decay factor, root of the second moment's correction, step."""
     bounds: A | None
-    """[lanes + 1] with kernels: which chunks are a lane's."""
+    """[lanes + 1] with kernels: which chunks belong to a lane."""
     where: tuple[Hashable, ...]
     """What steps: the entries of every lane, or the slot of a weight-level adapter."""
     of_slot: Mapping[int, Settings] = host()
@@ -80,7 +80,7 @@ class AdamW:
     def plan(self, settings: Mapping[int, Settings]) -> UpdatePlan[Array]:
         """A step of these slots."""
         lanes = self._lanes(settings)
-        rows = [(math.inf if one.clip is None else one.clip, *_factors(one)) for one in lanes.values()]
+        rows = [(math.inf if s.clip is None else s.clip, *_factors(s)) for s in lanes.values()]
         key = (self.bank.changes, tuple(lanes))
         if self._known[0] != key:
             self._known = key, *self._places(lanes)
@@ -97,14 +97,14 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, settings: Mapping[int, Settings]) -> object:
-        """Step the slots that are named, from the gradients that are there."""
+        """Step these slots, with the gradients that are there."""
         plan: UpdatePlan[Tensor] = on_device(self.plan(settings), self.bank.device)
         return self.prepare(plan)()
 
     @torch.no_grad()
     def prepare(self, plan: UpdatePlan[Tensor]) -> Callable[[], object]:
-        """All of a step that takes memory. What it gives makes the step and takes none, so that a step is never half
-        made; the gradients are used up by it. That in turn gives what must be kept as long as a recording of the step.
+        """Do all of a step that takes memory. The function returned makes the step and takes none, so that a step is
+        never half made; it uses up the gradients, and returns what must live as long as a recording of the step.
         """
         if plan.bounds is not None:
             return self._fused(plan.of_slot, plan.bounds, plan.settings)
@@ -115,30 +115,31 @@ class AdamW:
         decays: list[tuple[dict[str, nn.Parameter], Settings]] = []
         lanes = self._lanes(settings)
         trained = self.bank.trained(settings)
-        number = {lane: i for i, lane in enumerate(lanes)}
+        number_of = {lane: i for i, lane in enumerate(lanes)}
         scale = self._clipping(lanes, trained)
-        for one in trained:
-            of_slot = [_lane(slot, one.are_gates, lanes) for slot in one.slots]
-            with_grad = {name: t for name, t in one.tensors.items() if t.grad is not None}
+        for stacks in trained:
+            own_lanes = _lanes_of(stacks, lanes)
+            with_grad = {name: t for name, t in stacks.tensors.items() if t.grad is not None}
             if not with_grad:
                 continue
-            if one.entries is None:
-                (lane,) = of_slot
-                updates += _of_tensors(self._views(list(with_grad.values())), lanes[lane], scale[number[lane]])
+            if stacks.entries is None:
+                (lane,) = own_lanes
+                views = self._views(list(with_grad.values()))
+                updates += _updates_of_tensors(views, lanes[lane], scale[number_of[lane]])
                 decays.append((with_grad, lanes[lane]))
                 continue
-            for low, high, start in _stretches(one.entries):
-                own = of_slot[start : start + high - low]
-                places = torch.tensor([number[lane] for lane in own], device=scale.device)
+            for low, high, start in _stretches(stacks.entries):
+                lanes_here = own_lanes[start : start + high - low]
+                places = torch.tensor([number_of[lane] for lane in lanes_here], device=scale.device)
                 views = self._views(list(with_grad.values()), low, high)
-                updates.append(_of_stacks(views, [lanes[lane] for lane in own], scale[places]))
+                updates.append(_update_of_stacks(views, [lanes[lane] for lane in lanes_here], scale[places]))
 
         @torch.no_grad()
         def apply() -> None:
             for update in updates:
                 update.apply()
-            for named, one in decays:
-                self._decay_base(named, one)
+            for named, slot_settings in decays:
+                self._decay_base(named, slot_settings)
 
         return apply
 
@@ -146,18 +147,18 @@ class AdamW:
         from inlay.kernels import adamw as fused
 
         lanes = self._lanes(settings)
-        number = {lane: i for i, lane in enumerate(lanes)}
+        number_of = {lane: i for i, lane in enumerate(lanes)}
         parts, decays = [], []
-        for one in self.bank.trained(settings):
-            own = [number[_lane(slot, one.are_gates, lanes)] for slot in one.slots]
-            for tensor in one.tensors.values():
-                four = self._four(tensor)
-                if one.entries is None:
-                    parts.append(fused.rows([t.unsqueeze(0) for t in four], [0], own))
+        for stacks in self.bank.trained(settings):
+            lane_numbers = [number_of[lane] for lane in _lanes_of(stacks, lanes)]
+            for tensor in stacks.tensors.values():
+                four = self._kernel_tensors(tensor)
+                if stacks.entries is None:
+                    parts.append(fused.rows([t.unsqueeze(0) for t in four], [0], lane_numbers))
                 else:
-                    parts.append(fused.rows(four, one.entries, own))
-            if one.entries is None:
-                decays.append((one.tensors, lanes[_lane(one.slots[0], one.are_gates, lanes)]))
+                    parts.append(fused.rows(four, stacks.entries, lane_numbers))
+            if stacks.entries is None:
+                decays.append((stacks.tensors, lanes[_lanes_of(stacks, lanes)[0]]))
         chunks = torch.cat(parts)
         chunks = chunks[torch.argsort(chunks[:, -1], stable=True)]
         if self._room is None or not torch.cuda.is_current_stream_capturing():
@@ -172,15 +173,15 @@ class AdamW:
         @torch.no_grad()
         def apply() -> object:
             run()
-            for named, one in decays:
-                self._decay_base(named, one)
+            for named, slot_settings in decays:
+                self._decay_base(named, slot_settings)
             return chunks, device
 
         return apply
 
-    def _four(self, stack: Tensor) -> list[Tensor]:
+    def _kernel_tensors(self, stack: Tensor) -> list[Tensor]:
         """Value, gradient and moments; a stack whose gradient is missing has one of zeros."""
-        moments = self._of(stack)
+        moments = self._moments_of(stack)
         grad = torch.zeros_like(stack) if stack.grad is None else stack.grad.contiguous()
         stack.grad = grad  # kept until the kernels have read it
         return [stack.data, grad, moments.first, moments.second]
@@ -188,40 +189,39 @@ class AdamW:
     def _lanes(self, settings: Mapping[int, Settings]) -> dict[_Lane, Settings]:
         """The settings by lane: every slot, and its gates where they step by themselves."""
         lanes: dict[_Lane, Settings] = {}
-        for slot, one in settings.items():
-            lanes[slot, False] = one
-            if one.gate_lr is not None and self.bank.slot(slot).has_gates:
-                lanes[slot, True] = replace(one, lr=one.gate_lr, weight_decay=0.0, decay_weights=False)
+        for slot, s in settings.items():
+            lanes[slot, False] = s
+            if s.gate_lr is not None and self.bank.slot(slot).has_gates:
+                lanes[slot, True] = replace(s, lr=s.gate_lr, weight_decay=0.0, decay_weights=False)
         return lanes
 
     def _places(self, lanes: Mapping[_Lane, Settings]) -> tuple[Array, tuple[Hashable, ...]]:
-        """[lanes + 1] which chunks are a lane's, and where every lane's numbers are."""
-        counts = dict.fromkeys(lanes, 0)
-        where: dict[_Lane, list[Hashable]] = {lane: [] for lane in lanes}
-        for one in self.bank.trained({slot for slot, _ in lanes}):
-            sizes = [t.numel() if one.entries is None else t[0].numel() for t in one.tensors.values()]
-            for i, slot in enumerate(one.slots):
-                lane = _lane(slot, one.are_gates, lanes)
-                counts[lane] += sum(-(-size // ADAMW_CHUNK) for size in sizes)
-                home = slot if one.entries is None else (id(next(iter(one.tensors.values()))), one.entries[i])
-                where[lane].append(home)
-        bounds = np.array([0, *itertools.accumulate(counts.values())])
-        return bounds, tuple(map(tuple, where.values()))
+        """[lanes + 1] which chunks belong to a lane, and where every lane's numbers are."""
+        chunks = dict.fromkeys(lanes, 0)
+        places: dict[_Lane, list[Hashable]] = {lane: [] for lane in lanes}
+        for stacks in self.bank.trained({slot for slot, _ in lanes}):
+            sizes = [t.numel() if stacks.entries is None else t[0].numel() for t in stacks.tensors.values()]
+            for i, (slot, lane) in enumerate(zip(stacks.slots, _lanes_of(stacks, lanes), strict=True)):
+                chunks[lane] += sum(-(-size // ADAMW_CHUNK) for size in sizes)
+                home = slot if stacks.entries is None else (id(next(iter(stacks.tensors.values()))), stacks.entries[i])
+                places[lane].append(home)
+        bounds = np.array([0, *itertools.accumulate(chunks.values())])
+        return bounds, tuple(map(tuple, places.values()))
 
-    def _decay_base(self, parameters: Mapping[str, Tensor], one: Settings) -> None:
+    def _decay_base(self, parameters: Mapping[str, Tensor], settings: Settings) -> None:
         """The difference has decayed; with `decay_weights` the base's own part decays too."""
-        if one.decay_weights:
+        if settings.decay_weights:
             for name, p in parameters.items():
-                p.sub_(self.forward.base.model.get_parameter(name), alpha=one.lr * one.weight_decay)
+                p.sub_(self.forward.base.model.get_parameter(name), alpha=settings.lr * settings.weight_decay)
 
     def forget(self, slot: int) -> None:
-        """A slot starts anew. All of its entry is cleared: whoever was there before may have been wider."""
+        """A slot starts anew. All of its entry is cleared: the adapter that was there before may have been wider."""
         for moments, index in self._entries(slot).values():
             moments.first[index[0]].zero_()
             moments.second[index[0]].zero_()
 
     def drop_unused(self) -> None:
-        """Let go of the moments of stacks that no longer exist."""
+        """Drop the moments of stacks that no longer exist."""
         alive = {id(p) for p in self.bank.parameters()}
         self._moments = {key: moments for key, moments in self._moments.items() if key in alive}
 
@@ -232,7 +232,7 @@ class AdamW:
         return first, to_cpu({name: m.second[i] for name, (m, i) in entries.items()})
 
     def write(self, slot: int, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> None:
-        """Restore what `read` gave; nothing is a fresh start."""
+        """Restore what `read` gave; empty dictionaries make a fresh start."""
         self.forget(slot)
         for name, (moments, index) in self._entries(slot).items() if first else ():
             moments.first[index] = first[name].to(moments.first.device)
@@ -244,25 +244,25 @@ class AdamW:
             p.grad = None
 
     def _clipping(self, lanes: Mapping[_Lane, Settings], trained: Sequence[Trained]) -> Tensor:
-        """[lanes] what to multiply each one's gradients with: 1 unless their norm is larger than its limit."""
-        number = {lane: i for i, lane in enumerate(lanes)}
+        """[lanes] what to multiply a lane's gradients with: 1 unless their norm is above its limit."""
+        number_of = {lane: i for i, lane in enumerate(lanes)}
         device = self.bank.device
-        squares = torch.zeros(len(number), dtype=torch.float32, device=device)
-        for one in trained:
-            own = [number[_lane(slot, one.are_gates, lanes)] for slot in one.slots]
-            grads = [t.grad for t in one.tensors.values() if t.grad is not None]
-            if grads and one.entries is None:
-                squares[own[0]] += torch.stack(torch._foreach_norm(grads)).square().sum()
-            elif grads and one.entries is not None:
-                for low, high, start in _stretches(one.entries):
+        squares = torch.zeros(len(number_of), dtype=torch.float32, device=device)
+        for stacks in trained:
+            lane_numbers = [number_of[lane] for lane in _lanes_of(stacks, lanes)]
+            grads = [t.grad for t in stacks.tensors.values() if t.grad is not None]
+            if grads and stacks.entries is None:
+                squares[lane_numbers[0]] += torch.stack(torch._foreach_norm(grads)).square().sum()
+            elif grads and stacks.entries is not None:
+                for low, high, start in _stretches(stacks.entries):
                     sums = torch.stack([g[low:high].flatten(1).norm(dim=1) for g in grads]).square().sum(0)
-                    squares[torch.tensor(own[start : start + high - low], device=device)] += sums
-        limits = squares.new_tensor([math.inf if one.clip is None else one.clip for one in lanes.values()])
+                    squares[torch.tensor(lane_numbers[start : start + high - low], device=device)] += sums
+        limits = squares.new_tensor([math.inf if s.clip is None else s.clip for s in lanes.values()])
         return (limits / (squares.sqrt() + 1e-6)).clamp(max=1.0)
 
     def _views(self, stacks: Sequence[Tensor], low: int | None = None, high: int | None = None) -> _Views:
         """Values, gradients and moments, of a stretch of entries or whole."""
-        moments = [self._of(stack) for stack in stacks]
+        moments = [self._moments_of(stack) for stack in stacks]
         cut = slice(low, high)
         return _Views(
             [stack.data[cut] for stack in stacks],
@@ -271,25 +271,25 @@ class AdamW:
             [m.second[cut] for m in moments],
         )
 
-    def _of(self, stack: Tensor) -> _Moments:
+    def _moments_of(self, stack: Tensor) -> _Moments:
         """A stack's moments; they grow when it has grown."""
-        found = self._moments.get(id(stack))
-        if found is None or found.stack is not stack:
-            found = self._moments[id(stack)] = _Moments(stack, torch.zeros_like(stack), torch.zeros_like(stack))
-        missing = stack.shape[0] - found.first.shape[0]
+        moments = self._moments.get(id(stack))
+        if moments is None or moments.stack is not stack:
+            moments = self._moments[id(stack)] = _Moments(stack, torch.zeros_like(stack), torch.zeros_like(stack))
+        missing = stack.shape[0] - moments.first.shape[0]
         if missing:
-            more = stack.new_zeros(missing, *stack.shape[1:])
-            first, second = (torch.cat([old, more]) for old in (found.first, found.second))  # both, or none
-            found.first, found.second = first, second
-        return found
+            zeros = stack.new_zeros(missing, *stack.shape[1:])
+            first, second = (torch.cat([old, zeros]) for old in (moments.first, moments.second))  # both, or none
+            moments.first, moments.second = first, second
+        return moments
 
     def _entries(self, slot: int) -> dict[str, tuple[_Moments, tuple[Any, ...]]]:
         places = self.bank.places(slot).items()
-        return {name: (self._of(stack), index) for name, (stack, index) in places if stack.requires_grad}
+        return {name: (self._moments_of(stack), index) for name, (stack, index) in places if stack.requires_grad}
 
 
 def _stretches(entries: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """(first entry, last entry + 1, where they begin) of neighbouring entries, which are sorted."""
+    """(first entry, last entry + 1, position of the first) for every stretch of neighbours in sorted entries."""
     start = 0
     for i in range(1, len(entries) + 1):
         if i == len(entries) or entries[i] != entries[i - 1] + 1:
@@ -297,9 +297,9 @@ def _stretches(entries: Sequence[int]) -> Iterator[tuple[int, int, int]]:
             start = i
 
 
-def _lane(slot: int, gate: bool, lanes: Mapping[_Lane, Settings]) -> _Lane:
-    """Where a slot's tensor steps."""
-    return (slot, True) if gate and (slot, True) in lanes else (slot, False)
+def _lanes_of(stacks: Trained, lanes: Mapping[_Lane, Settings]) -> list[_Lane]:
+    """The lane of each slot in these stacks."""
+    return [(slot, stacks.are_gates and (slot, True) in lanes) for slot in stacks.slots]
 
 
 class _Views(NamedTuple):
@@ -321,7 +321,7 @@ class _Update:
     room: list[Tensor]
 
     def apply(self) -> None:
-        """In place: what is left of the gradients is of no use."""
+        """In place; the gradients are used up."""
         values, grads, first, second = self.views
         torch._foreach_mul_(grads, self.scale)
         if self.decay is not None:
@@ -338,18 +338,18 @@ class _Update:
         torch._foreach_addcdiv_(values, grads, self.room)
 
 
-def _of_stacks(views: _Views, own: Sequence[Settings], scale: Tensor) -> _Update:
+def _update_of_stacks(views: _Views, settings: Sequence[Settings], scale: Tensor) -> _Update:
     """A step of n neighbouring entries in every stack of a group, [n, ...] each."""
-    table = torch.tensor([_factors(one) for one in own], dtype=scale.dtype).to(scale.device)
+    table = torch.tensor([_factors(s) for s in settings], dtype=scale.dtype).to(scale.device)
     columns = [scale, *table.unbind(1)]
     shaped = [[c.view(-1, *[1] * (v.dim() - 1)) for v in views.values] for c in columns]
-    decay = shaped[1] if any(one.weight_decay for one in own) else None
+    decay = shaped[1] if any(s.weight_decay for s in settings) else None
     return _Update(views, shaped[0], decay, shaped[2], shaped[3], [torch.empty_like(v) for v in views.values])
 
 
-def _of_tensors(views: _Views, one: Settings, scale: Tensor) -> list[_Update]:
+def _updates_of_tensors(views: _Views, settings: Settings, scale: Tensor) -> list[_Update]:
     """A step of a weight-level adapter; on the CPU in pieces, which take turns in one piece's memory."""
-    decay, root, step = _factors(one)
+    decay, root, step = _factors(settings)
     on_cpu = scale.device.type == "cpu"
     parts = list(_pieces(views)) if on_cpu else [views]
     shared = scale.new_empty(max((part.values[0].numel() for part in parts), default=0) if on_cpu else 0)
@@ -357,7 +357,8 @@ def _of_tensors(views: _Views, one: Settings, scale: Tensor) -> list[_Update]:
     for part in parts:
         n = len(part.values)
         room = [shared[: v.numel()].view(v.shape) if on_cpu else torch.empty_like(v) for v in part.values]
-        updates.append(_Update(part, scale, [decay] * n if one.weight_decay else None, [root] * n, [step] * n, room))
+        decays = [decay] * n if settings.weight_decay else None
+        updates.append(_Update(part, scale, decays, [root] * n, [step] * n, room))
     return updates
 
 
@@ -370,6 +371,7 @@ def _pieces(views: _Views, size: int = 2**16) -> Iterator[_Views]:
             yield _Views(*([tensor[start : start + rows]] for tensor in whole))
 
 
-def _factors(one: Settings) -> tuple[float, float, float]:
+def _factors(settings: Settings) -> tuple[float, float, float]:
     """Decay of the value, root of the second moment's correction, step with the first one's."""
-    return (1 - one.lr * one.weight_decay, math.sqrt(1 - BETA2**one.step), -one.lr / (1 - BETA1**one.step))
+    lr, step = settings.lr, settings.step
+    return (1 - lr * settings.weight_decay, math.sqrt(1 - BETA2**step), -lr / (1 - BETA1**step))

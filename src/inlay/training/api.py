@@ -83,51 +83,51 @@ def train(
     One run that fails raises. Of several, the others go on, and the result of the one that failed has its `problem`.
 
     Args:
-        name: the name of a single run, in the place of its own.
+        name: the name of a single run, instead of its own.
         slots: how many runs at once; by default as many as fit into memory.
         callbacks: called with every event (a dictionary): steps, evaluations, checkpoints.
         checkpoint: a folder to save to, every `save_every` seconds and when interrupted; removed at the end.
         resume: go on from that folder if it holds a checkpoint.
         library: where finished adapters are put, and where teachers are; without one, teachers are in the default one.
         ranks: the processes that share every batch (`parallel.joined`); callbacks and writing are the leader's alone.
-        ensemble: train so many adapters that differ in seed and in the rows they leave out; they answer as one.
+        ensemble: train this many adapters that differ in seed and in the rows they leave out; they answer as one.
         progress: show on stderr what was guessed about the data, how far it is (on a terminal or in a notebook), and
             how it went.
     """
-    one = isinstance(runs, Run)
-    many = [runs] if isinstance(runs, Run) else list(runs)
+    single = isinstance(runs, Run)
+    wanted = [runs] if isinstance(runs, Run) else list(runs)
     if name is not None:
-        if not one:
+        if not single:
             raise RunError("a name is for one run; give each of several runs its own")
-        many = [many[0].model_copy(update={"name": check_name(name)})]
-    _refuse_names(host, many)
-    whole = many
+        wanted = [wanted[0].model_copy(update={"name": check_name(name)})]
+    _refuse_names(host, wanted)
+    to_train = wanted
     if ensemble is not None:
-        if not one:
+        if not single:
             raise RunError("ensemble is for one run")
-        many = members_of(many[0], ensemble, run_name(many[0], 0))
+        to_train = members_of(wanted[0], ensemble, run_name(wanted[0], 0))
     place = None if checkpoint is None else Checkpoint(checkpoint)
     with place.alone() if place is not None and ranks.leads else nullcontext():
         problems: dict[int, str] = {}
         prepared: dict[int, Prepared] = {}
-        for i, run in enumerate(many):
+        for i, run in enumerate(to_train):
             try:
                 prepared[i] = prepare_taught(run, host, library)
             except InlayError as error:
-                if one:
+                if single:
                     raise
                 problems[i] = str(error)
         if ensemble is not None:
             refuse(prepared[0].task)
         screen = console_or_lines() if progress and ranks.leads else None
-        with _shown(screen, host, prepared, one) as more:
-            told = (*callbacks, *more)
-            results = train_prepared(host, prepared, slots, told, place, resume, save_every, one, ranks)
-        results |= {i: failed(many[i], i, problem) for i, problem in problems.items()}
+        with _shown(screen, host, prepared, single) as shown:
+            all_callbacks = (*callbacks, *shown)
+            results = train_prepared(host, prepared, slots, all_callbacks, place, resume, save_every, single, ranks)
+        results |= {i: failed(to_train[i], i, problem) for i, problem in problems.items()}
         if ensemble is not None:
-            done = [results[i] for i in range(len(many))]
-            results = {0: as_one(host, whole[0], run_name(whole[0], 0), done, list(prepared.values()))}
-        for i, run in enumerate(whole):
+            done = [results[i] for i in range(len(to_train))]
+            results = {0: as_one(host, wanted[0], run_name(wanted[0], 0), done, list(prepared.values()))}
+        for i, run in enumerate(wanted):
             if results[i].ok and library is not None and ranks.leads:
                 results[i] = keep(results[i], library, host.base)
             if results[i].ok and run.name:
@@ -135,20 +135,20 @@ def train(
         if place is not None and ranks.leads:
             place.remove()
     if screen is not None:
-        show_end(screen, [results[i] for i in range(len(whole))])
-    return results[0] if one else [results[i] for i in range(len(whole))]
+        show_end(screen, [results[i] for i in range(len(wanted))])
+    return results[0] if single else [results[i] for i in range(len(wanted))]
 
 
 @contextmanager
 def _shown(
-    screen: Console | Lines | None, host: Host, prepared: Mapping[int, Prepared], one: bool
+    screen: Console | Lines | None, host: Host, prepared: Mapping[int, Prepared], single: bool
 ) -> Iterator[Sequence[Callback]]:
     """Say what will be trained, then show how far it is: the callbacks that do."""
     if screen is None or not prepared:
         yield ()
         return
     named = {run_name(data.run, i): data for i, data in prepared.items()}
-    if one:
+    if single:
         show_data(screen, prepared[0], host)
     else:
         show_runs(screen, named)
@@ -194,15 +194,15 @@ def train_prepared(
 
 
 def keep(result: Result, library: Library, base: Base, half: bool = False) -> Result:
-    """Put a result's adapter into a library, with what a card should say beside it; in fp16 if asked."""
-    more = card_facts(base, result.parameters, result.seconds)
-    entry = library.put(result.adapter.to("float16") if half else result.adapter, **more)
+    """Put a result's adapter into a library, with the other facts of its card; in fp16 if `half`."""
+    facts = card_facts(base, result.parameters, result.seconds)
+    entry = library.put(result.adapter.to("float16") if half else result.adapter, **facts)
     before = _before(library, entry, result.metric)
     return replace(result, version=entry.version, library=library.root, before=before)
 
 
 def _before(library: Library, entry: Entry, metric: str) -> dict[str, Any] | None:
-    """The version before on the rows that this one is measured on, if it was measured on them too."""
+    """The version before, on the rows that this one is measured on; None if it was not measured on them."""
     earlier = [version for version in library.versions(entry.name) if version < entry.version]
     try:
         old = library.find(f"{entry.name}@{earlier[-1]}").card if earlier else {}
@@ -217,7 +217,7 @@ def _before(library: Library, entry: Entry, metric: str) -> dict[str, Any] | Non
 
 
 def card_facts(base: Base, parameters: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """What a card should say beside what the adapter says itself."""
+    """What a card should say beyond what the adapter itself knows."""
     return {
         "base_name": os.path.abspath(base.name) if os.path.isdir(base.name) else base.name,
         "base_parameters": base.sites.size,
@@ -249,7 +249,7 @@ def failed(run: Run, index: int, problem: str) -> Result:
 
 
 def result_of(host: Host, job: Job, adapter: Adapter | None) -> Result:
-    """What a run has given."""
+    """A run's result."""
     data = job.data
     method, sites = data.method, host.base.sites
     best: dict[str, Any] = adapter.about["best"] if adapter is not None else {"step": 0, "epoch": 0.0}

@@ -91,19 +91,19 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else may train into this folder meanwhile; reading is always possible."""
+        """Keep other processes from training into this folder; reading is always possible."""
         refusal = f"another process is using {self.folder}; wait for it, or use another name"
-        place = self.folder.absolute()
-        lock = Lock(place.with_name(f"{place.name}.lock"), refusal)
+        folder = self.folder.absolute()
+        lock = Lock(folder.with_name(f"{folder.name}.lock"), refusal)
         try:
-            self._delete(*_HALF)  # of writers that were killed: there is no other now
+            self._delete(*_HALF)  # left by writers that were killed: there is no other writer now
             yield
         finally:
             lock.release(remove=True)
 
     def remove(self) -> None:
-        """Everything is done, or starts over. For who is alone with it."""
-        self._delete(self.file.name, "done-*.safetensors", *_HALF)  # first what says that the rest means something
+        """Remove all files, at the end or to start over; only within `alone`."""
+        self._delete(self.file.name, "done-*.safetensors", *_HALF)  # first the state, without which the rest is ignored
 
     def _delete(self, *patterns: str) -> None:
         try:

@@ -35,7 +35,7 @@ def pays(host: Host, jobs: Sequence[Job], slots: int) -> bool:
 
 @contextmanager
 def compiled(host: Host, jobs: Sequence[Job], slots: int) -> Iterator[None]:
-    """Run layers as compiled code for a while, if the host says so, or says nothing and it pays."""
+    """Run layers as compiled code for a while, if the host says so, or leaves it open and it pays."""
     before = host.forward.compiled
     if host.compile is None and host.forward.kernels:
         host.forward.compiled = pays(host, jobs, slots)

@@ -22,28 +22,28 @@ from inlay.runs.run import Run
 from inlay.tasks import Task
 
 _NAME = "ensemble#"
-"""Of the ensemble in the host while it is measured."""
+"""The ensemble's name in the host while it is measured."""
 
 
 def refuse(task: Task) -> None:
-    """An error if nobody can make one answer of several."""
+    """An error if a task's answers cannot be joined into one."""
     if not task.joins_answers:
         raise RunError(f"{task.name} cannot be answered by an ensemble (--ensemble)")
 
 
 def as_one(host: Host, run: Run, name: str, results: Sequence[Result], prepared: Sequence[Prepared]) -> Result:
-    """What members have given, as the result of one run; an error if one of them has failed."""
+    """The members' results as the result of one run; an error if one of them has failed."""
     for result in results:
         if not result.ok:
             raise RunError(f"{result.name} of the ensemble has failed: {result.problem}")
     first, data = results[0], prepared[0]
     settings = data.run.model_copy(update={"name": name, "seed": run.seed, "fold": run.fold})
-    made = Ensemble(tuple(result.single for result in results), name=name)
-    found = metrics_of(host, made, prepared)
+    ensemble = Ensemble(tuple(result.single for result in results), name=name)
+    scores = metrics_of(host, ensemble, prepared)
     scored = {"validation": scored_rows(prepared).validation, "test": data.test}
     about: dict[str, Any] = {
-        **Ensemble.shared(made.members),
-        "metrics": found,
+        **Ensemble.shared(ensemble.members),
+        "metrics": scores,
         "data": data.data_hash,
         "files": data.files,
         "scored_on": {split: part.content for split, part in scored.items() if part is not None},
@@ -56,26 +56,27 @@ def as_one(host: Host, run: Run, name: str, results: Sequence[Result], prepared:
         method=first.method,
         config=settings.config(),
         metric=first.metric,
-        metrics=found,
+        metrics=scores,
         history=[{"member": i, **entry} for i, result in enumerate(results, 1) for entry in result.history],
-        parameters={key: sum(one[key] for one in counts) for key in counts[0]},
+        parameters={key: sum(of_member[key] for of_member in counts) for key in counts[0]},
         best_epoch=first.best_epoch,
         best_step=first.best_step,
         seconds=sum(result.seconds for result in results),
-        _adapter=Ensemble(made.members, name=name, about=about),
+        _adapter=Ensemble(ensemble.members, name=name, about=about),
     )
 
 
-def metrics_of(host: Host, made: Ensemble, prepared: Sequence[Prepared]) -> dict[str, dict[str, float]]:
-    """Of the ensemble: on validation rows that no member has learned from, and on test rows."""
-    host.load(made, _NAME)
+def metrics_of(host: Host, ensemble: Ensemble, prepared: Sequence[Prepared]) -> dict[str, dict[str, float]]:
+    """The ensemble's metrics: on validation rows that no member has learned from, and on test rows."""
+    host.load(ensemble, _NAME)
     try:
         slots = [member.name for member in host.translator(_NAME).members]
-        own = {slot: data.validation for slot, data in zip(slots, prepared, strict=True)}
-        first = prepared[0]
-        found = {"validation": _scored(host, {_NAME: first.validation} if scored_rows(prepared) is first else own)}
-        test = first.test
-        return found | ({"test": _scored(host, {_NAME: test})} if test is not None else {})
+        validation_of = {slot: data.validation for slot, data in zip(slots, prepared, strict=True)}
+        first, test = prepared[0], prepared[0].test
+        if scored_rows(prepared) is first:
+            validation_of = {_NAME: first.validation}
+        scores = {"validation": _scored(host, validation_of)}
+        return scores | ({"test": _scored(host, {_NAME: test})} if test is not None else {})
     finally:
         host.unload(_NAME)
 
@@ -85,19 +86,20 @@ def scored_rows(prepared: Sequence[Prepared]) -> Prepared:
     first = prepared[0]
     if all(data.validation.content == first.validation.content for data in prepared):
         return first
-    every = Split([example for data in prepared for example in data.validation.examples], [])
-    return replace(first, train=every, validation=every)
+    everything = Split([example for data in prepared for example in data.validation.examples], [])
+    return replace(first, train=everything, validation=everything)
 
 
-def _scored(host: Host, asked: Mapping[str, Split]) -> dict[str, float]:
-    """All metrics of examples, each answered by who is asked about it."""
-    answers = [answer for name, split in asked.items() for answer in answers_to(host, name, split.examples)[0]]
-    examples = [example for split in asked.values() for example in split.examples]
+def _scored(host: Host, split_of: Mapping[str, Split]) -> dict[str, float]:
+    """All metrics of the examples, each answered by the adapter or ensemble under its name in the host."""
+    answers = [answer for name, split in split_of.items() for answer in answers_to(host, name, split.examples)[0]]
+    examples = [example for split in split_of.values() for example in split.examples]
     return host.task(_NAME).score(examples, answers, host.labels(_NAME))
 
 
-def _mean(found: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Of members' metrics: what one of them alone gives."""
+def _mean(members: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The mean of the members' metrics, that is, what one of them gives on average."""
     return {
-        split: {name: fmean(one[split][name] for one in found) for name in values} for split, values in found[0].items()
+        split: {name: fmean(of_member[split][name] for of_member in members) for name in values}
+        for split, values in members[0].items()
     }

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """The collector leaves alone what is alive now. An evaluation makes so many objects that it would look at all of it
+    """Keep the collector from what is alive now. An evaluation makes so many objects that it would go through all of it
     several times, for up to a third of the evaluation's time."""
-    mine = not gc.get_freeze_count()  # else somebody else has done so, and will undo it
-    if mine:
+    is_outermost = not gc.get_freeze_count()  # else an outer call has done it, and will undo it
+    if is_outermost:
         gc.freeze()
     try:
         yield
     finally:
-        if mine:
+        if is_outermost:
             gc.unfreeze()

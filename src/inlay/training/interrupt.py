@@ -20,7 +20,7 @@ class Stopped(Exception):  # noqa: N818 - nothing is wrong
 
 
 class Interrupt:
-    """Whether somebody wants the loop to stop."""
+    """Whether the loop is to stop."""
 
     def __init__(self) -> None:
         self.pending = False
@@ -30,27 +30,27 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            for one, usual in _DEFAULTS.items():
-                if signal.getsignal(one) is usual:
-                    signal.signal(one, self._note)
-                    self._installed.append(one)
+            for number, handler in _DEFAULTS.items():
+                if signal.getsignal(number) is handler:
+                    signal.signal(number, self._note)
+                    self._installed.append(number)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for one in self._installed:
-            signal.signal(one, _DEFAULTS[one])
+        for number in self._installed:
+            signal.signal(number, _DEFAULTS[number])
         self._installed = []
 
     def give_up(self) -> None:
-        """Raise Stopped if somebody wants the loop to stop."""
+        """Raise Stopped if the loop is to stop."""
         if self.pending:
             raise Stopped
 
     @property
     def error(self) -> KeyboardInterrupt:
-        """What the loop ends with; it knows the signal, if there was one."""
+        """The error that the loop ends with; it has the signal, if there was one."""
         return KeyboardInterrupt(*(() if self.number is None else (self.number,)))
 
     def _note(self, number: int, frame: FrameType | None) -> None:

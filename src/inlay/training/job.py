@@ -37,18 +37,18 @@ class Stage:
     labels: tuple[str, ...]
     rows: Sequence[Row]
     examples: Sequence[Example]
-    """Validation examples; none where the last state is taken."""
+    """Validation examples; none if the last state is kept."""
     validation: Sequence[Row]
     metric: str
     epochs: int
     steps: int
     eval_every: int | None
     groups: Sequence[Sequence[int]] | None = None
-    """Numbers of rows that belong in the same batch; None where every row may be anywhere."""
+    """Numbers of rows that belong in the same batch; None if every row may be anywhere."""
     classes: Mapping[int, Sequence[int]] | None = None
-    """Class -> the numbers of its rows, where every row should meet another one of its class."""
+    """Class -> the numbers of its rows, if every row should meet another one of its class."""
     fold: int | None = None
-    """Which fold it is about; None for all rows."""
+    """The fold that this stage is part of; None for the training on all rows."""
     starts_over: bool = False
     """Whether it begins with a fresh adapter."""
 
@@ -56,7 +56,7 @@ class Stage:
         """Steps of one pass over the rows."""
         steps = math.ceil(len(self.rows) / batch_size)
         if self.classes is not None:
-            return min(steps, sum(max(1, len(own) // 2) for own in self.classes.values()))
+            return min(steps, sum(max(1, len(numbers) // 2) for numbers in self.classes.values()))
         return steps if self.groups is None else min(steps, len(self.groups))
 
     def batches(self, batch_size: int, random: torch.Generator) -> list[list[int]]:
@@ -91,19 +91,19 @@ class Job:
     since_best: int = 0
     seconds: float = 0.0
     tokens: int = 0
-    """Trained on so far; a token that comes again counts again."""
+    """Trained on so far; a token counts every time."""
     problem: str = ""
     result: dict[str, Any] | None = None
     gates: dict[str, Any] = field(default_factory=dict)
     """How shut they were when they were dropped, if training went on after that."""
     held_out: list[list[Any]] = field(default_factory=list)
-    """Of every fold that is done: what it says of each row that it is scored on, as plain numbers."""
+    """For every fold that is done, the outputs for each row that it is scored on, as plain numbers."""
     is_compared: bool = False
     """Whether its score is compared with those of other settings, so that its error must be known."""
     replicates: list[float] = field(default_factory=list)
     """The deciding score without the first, second ... part of the validation rows, if it is compared."""
     validation_loss: float | None = None
-    """With calibrated answers, if it is compared."""
+    """The loss of the validation rows with calibrated answers, if it is compared."""
     _order: tuple[tuple[int, int], list[list[int]]] = ((-1, -1), [])
 
     def __post_init__(self) -> None:
@@ -149,13 +149,13 @@ class Job:
     def lr(self) -> float:
         """The learning rate of the next step: a linear rise, then a linear fall to zero, or none."""
         run = self.data.run
-        own = own_rate(self.data.method, run.few_shot)
-        given = run.pretrain_lr if self.stage.kind == "text" and run.pretrain_lr is not None else run.lr
-        return self._scheduled(given if given is not None else own)
+        usual = own_rate(self.data.method, run.few_shot)
+        chosen = run.pretrain_lr if self.stage.kind == "text" and run.pretrain_lr is not None else run.lr
+        return self._scheduled(chosen if chosen is not None else usual)
 
     @property
     def gate_lr(self) -> float | None:
-        """The same for gates that have a learning rate of their own."""
+        """The learning rate of gates that have one of their own."""
         peak = self.data.method.gate_rate
         return None if peak is None else self._scheduled(peak)
 
@@ -192,8 +192,8 @@ class Job:
     @property
     def is_due(self) -> bool:
         """Whether the stage is to be evaluated now."""
-        every = self.stage.eval_every or self.steps_per_epoch
-        return bool(self.stage.examples) and (self.step % every == 0 or self.step == self.stage.steps)
+        interval = self.stage.eval_every or self.steps_per_epoch
+        return bool(self.stage.examples) and (self.step % interval == 0 or self.step == self.stage.steps)
 
     @property
     def is_judged(self) -> bool:
@@ -213,26 +213,26 @@ class Job:
         """
         stage, value = self.stage, scores[self.stage.metric]
         entry = {"stage": stage.kind, "step": self.at, "epoch": round(self.epoch, 3), "metrics": dict(scores)}
-        every = stage.eval_every or self.steps_per_epoch
-        recent = self.losses[-(self.step % every or every) :]  # since the evaluation before
+        interval = stage.eval_every or self.steps_per_epoch
+        recent = self.losses[-(self.step % interval or interval) :]  # since the evaluation before
         held_out = {} if loss is None else {"validation_loss": loss}
         fold = {} if stage.fold is None else {"fold": stage.fold + 1}
         self.history.append({**entry, **fold, "loss": sum(recent) / len(recent), **held_out})
-        chosen, before = self.data.run.choose_by, self.best or {}
-        if chosen == "loss" and loss is not None:
+        choose_by, before = self.data.run.choose_by, self.best or {}
+        if choose_by == "loss" and loss is not None:
             is_better = metrics.better("loss", loss, before.get("loss"))
         else:
             is_better = metrics.better(stage.metric, value, before.get("value"))
         self.since_best = 0 if is_better else self.since_best + 1  # a tie is no progress, or it would never end
-        if not is_better and (chosen == "loss" or not self._breaks_tie(value, loss)):
+        if not is_better and (choose_by == "loss" or not self._breaks_tie(value, loss)):
             return False
         place = {"step": self.at, "epoch": round(self.epoch, 3)}
         self.best = {"value": value, **place, "metrics": dict(scores), "loss": loss}
-        return stage.fold is None and chosen != "last"
+        return stage.fold is None and choose_by != "last"
 
     @property
     def kept(self) -> dict[str, Any]:
-        """Where the state comes from that the run has given: step and epoch. Those of folds do not count."""
+        """The step and epoch that the kept state comes from; those of folds do not count."""
         best = self.best if self.data.run.choose_by != "last" else None
         if best is not None:
             return {"step": best["step"], "epoch": best["epoch"]}
@@ -264,33 +264,33 @@ class Job:
 
 def rows_of_a_step(run: Run, kind: str) -> int:
     """Rows of a step in a stage of this kind."""
-    own = run.pretrain_batch_size if kind == "text" else None
-    return run.batch_size if own is None else own
+    rows = run.pretrain_batch_size if kind == "text" else None
+    return run.batch_size if rows is None else rows
 
 
 def _stages(data: Prepared) -> list[Stage]:
     stages: list[Stage] = []
-    everything = range(len(data.train.examples))
+    numbers = range(len(data.train.examples))
     for fold, held_out in enumerate(data.folds):
-        scored = _some(data.validation, held_out)
-        own = set(everything).difference(held_out)
-        text = None if data.text is None else _some(data.text, sorted(own))
-        stages += _round(data, _some(data.train, sorted(own)), scored, text, fold)
-    last = data.validation if not data.folds else Split([], [])
-    return stages + _round(data, data.train, last, data.text, None)
+        scored = _part_of(data.validation, held_out)
+        learned = set(numbers).difference(held_out)
+        text = None if data.text is None else _part_of(data.text, sorted(learned))
+        stages += _round(data, _part_of(data.train, sorted(learned)), scored, text, fold)
+    validation = data.validation if not data.folds else Split([], [])
+    return stages + _round(data, data.train, validation, data.text, None)
 
 
 def _round(data: Prepared, train: Split, scored: Split, text: Split | None, fold: int | None) -> list[Stage]:
     """The stages from a fresh adapter to one that is trained on these rows."""
     run, stages = data.run, []
 
-    def add(stage: Stage, most: int | None = None) -> None:
+    def add(stage: Stage, limit: int | None = None) -> None:
         steps = stage.epochs * stage.steps_per_epoch(rows_of_a_step(run, stage.kind)) if stage.epochs else stage.steps
-        stages.append(replace(stage, steps=steps if most is None else min(steps, most), fold=fold))
+        stages.append(replace(stage, steps=steps if limit is None else min(steps, limit), fold=fold))
 
     if text is not None:
-        alone = parse_task("mlm"), ("word",), text.rows, (), (), "perplexity"
-        add(Stage("text", *alone, run.pretrain_epochs, 0, None))
+        fields = parse_task("mlm"), ("word",), text.rows, (), (), "perplexity"
+        add(Stage("text", *fields, run.pretrain_epochs, 0, None))
     if run.few_shot:
         classes: dict[int, list[int]] = {}
         for number, row in enumerate(train.rows):
@@ -302,41 +302,41 @@ def _round(data: Prepared, train: Split, scored: Split, text: Split | None, fold
     main = (data.task, data.labels, rows, scored.examples, scored.rows, data.metric)
     groups = _groups(data.task, train) if data.task.compares_rows else None
     assert run.epochs is not None  # settled with the data
-    # a fold is only there for its end
-    every = run.eval_every if fold is None else run.epochs * math.ceil(len(rows) / run.batch_size)
-    add(Stage("task", *main, run.epochs, 0, every, groups), run.max_steps)
+    # a fold is only evaluated at its end
+    eval_every = run.eval_every if fold is None else run.epochs * math.ceil(len(rows) / run.batch_size)
+    add(Stage("task", *main, run.epochs, 0, eval_every, groups), run.max_steps)
     if data.method.retunes:
-        add(Stage("again", *main, max(1, run.epochs // 3), 0, every, groups), run.max_steps)
+        add(Stage("again", *main, max(1, run.epochs // 3), 0, eval_every, groups), run.max_steps)
     stages[0] = replace(stages[0], starts_over=True)
     return stages
 
 
-def _some(part: Split, chosen: Sequence[int]) -> Split:
+def _part_of(part: Split, chosen: Sequence[int]) -> Split:
     """Some of the examples of a part, with their rows."""
-    number = {example: i for i, example in enumerate(chosen)}
-    rows = [replace(row, example=number[row.example]) for row in part.rows if row.example in number]
+    number_of = {example: i for i, example in enumerate(chosen)}
+    rows = [replace(row, example=number_of[row.example]) for row in part.rows if row.example in number_of]
     return Split([part.examples[i] for i in chosen], rows)
 
 
 def _pairs(classes: Mapping[int, Sequence[int]], random: torch.Generator) -> list[list[int]]:
     """Rows of one class in twos, drawn anew; the last of an odd number joins one of the pairs."""
-    found: list[list[int]] = []
-    for own in classes.values():
-        order = [own[i] for i in torch.randperm(len(own), generator=random).tolist()]
+    all_pairs: list[list[int]] = []
+    for numbers in classes.values():
+        order = [numbers[i] for i in torch.randperm(len(numbers), generator=random).tolist()]
         pairs = [order[i : i + 2] for i in range(0, len(order), 2)]
         if len(pairs) > 1 and len(pairs[-1]) == 1:
             single = pairs.pop()
             pairs[-1] += single
-        found += pairs
-    return found
+        all_pairs += pairs
+    return all_pairs
 
 
 def _groups(task: Task, train: Split) -> list[list[int]]:
     """The numbers of the rows about each subject."""
-    found: dict[Hashable, list[int]] = {}
+    numbers_of_subject: dict[Hashable, list[int]] = {}
     for number, row in enumerate(train.rows):
-        found.setdefault(task.subject(train.examples[row.example]), []).append(number)
-    return list(found.values())
+        numbers_of_subject.setdefault(task.subject(train.examples[row.example]), []).append(number)
+    return list(numbers_of_subject.values())
 
 
 STATE = (

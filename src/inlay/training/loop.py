@@ -67,8 +67,8 @@ class Loop:
             save_every: seconds between checkpoints.
             isolate: a run that fails is recorded, and the others go on.
             save_ends: also save when a run has ended, unless saving would take a large share of the time.
-            source: asked for another run whenever a slot is free and none of `jobs` waits.
-            prune: asked after evaluations which of the active runs to end; their slots are free at once.
+            source: called for another run whenever a slot is free and none of `jobs` waits.
+            prune: called after evaluations, gives those of the active runs to end; their slots are free at once.
             ranks: the processes that train together; the leader alone writes.
         """
         if slots is not None and slots < 1:
@@ -101,13 +101,13 @@ class Loop:
             pass
 
     def steps(self) -> Generator[int, None, None]:
-        """The same, with a pause after every step of all runs: how many are active then. Closing it ends them."""
+        """The same, but yield after every step of all runs, with how many are active. Closing it ends them."""
         try:
             with self.interrupt, gc_frozen(), compiling.compiled(self.host, self.jobs, self.most):
                 while self._fill():
                     with contextlib.suppress(Stopped):
                         if not self._catch_up():
-                            self._go_on()
+                            self._step_all()
                     stop, save = self.ranks.any(self.interrupt.pending, self._is_time_to_save())
                     if stop or save:
                         self.save()
@@ -119,7 +119,7 @@ class Loop:
         finally:
             self.slots.clear()
             with self.host.lock:
-                self.host.graphs.clear()  # recordings of steps hold much memory, and nobody will ask for them again
+                self.host.graphs.clear()  # recordings of steps hold much memory, and are not needed again
 
     def save(self) -> None:
         """Write a checkpoint, between two steps."""
@@ -157,7 +157,7 @@ class Loop:
         return self.slots.active
 
     def _fill(self) -> bool:
-        """Give free slots to waiting runs, those with most to do first, which else would be alone at the end; False
+        """Give free slots to waiting runs, those with most to do first, so that they are not alone at the end; False
         when there is nothing left to do."""
         if len(self.active) < self.most:
             waiting = [job for job in self.jobs if job.state == "waiting"]
@@ -192,7 +192,7 @@ class Loop:
     def _tell_begin(self, job: Job) -> None:
         self.tell("begin", job, steps=job.total, step=job.at, config=job.data.run.config())
 
-    def _go_on(self) -> None:
+    def _step_all(self) -> None:
         """One step of every active run, and what is due after it."""
         self._cache.keep(self.active)
         stepped: list[Job] = []
@@ -221,8 +221,8 @@ class Loop:
         began, graphs = time.perf_counter(), compiling.graphs()
         tokenizer = load_tokenizer(self.host.base)
         parts = [self._part(job, job.batch(tokenizer)) for job in active]
-        mine = [(job, self.host.slot(p.name), p.mine) for job, p in zip(active, parts, strict=True)]
-        batch, losses = self._batch(mine), None
+        rows_here = [(job, self.host.slot(p.name), p.mine) for job, p in zip(active, parts, strict=True)]
+        batch, losses = self._batch(rows_here), None
         with contextlib.suppress(torch.OutOfMemoryError):
             losses = self.slots.step(parts, batch)
         if losses is None:  # the error is gone by now, and with it the failed batch that it kept alive
@@ -230,25 +230,25 @@ class Loop:
         if compiling.graphs() > graphs:
             self.tell("compiled", None, seconds=time.perf_counter() - began)
         steps = [(job, job.at + 1, part.settings.lr) for job, part in zip(active, parts, strict=True)]
-        before, self._pending = self._pending, PendingLosses(steps, losses)
-        took = (time.perf_counter() - began) / len(active)
+        previous, self._pending = self._pending, PendingLosses(steps, losses)
+        seconds = (time.perf_counter() - began) / len(active)
         for job, part in zip(active, parts, strict=True):
             job.step += 1
             job.tokens += sum(map(len, map(attrgetter("ids"), part.rows)))
-            job.seconds += took
+            job.seconds += seconds
         if losses.is_cuda:  # the device is at work on this step; by now it has done the one before
-            self._note(before)
+            self._note(previous)
         else:
             self.settle()
         return True
 
-    def _batch(self, mine: Sequence[tuple[Job, int, Sequence[Row]]]) -> Batch:
-        if self._cache.begins_at(mine):
+    def _batch(self, parts: Sequence[tuple[Job, int, Sequence[Row]]]) -> Batch:
+        if self._cache.begins_at(parts):
             with contextlib.suppress(torch.OutOfMemoryError), self.ranks.agreeing():
-                return self._cache.batch(mine)
+                return self._cache.batch(parts)
             self._cache.give_up()
             self.free()
-        return self._cache.batch(mine)
+        return self._cache.batch(parts)
 
     def _part(self, job: Job, rows: Sequence[Row]) -> RunStep:
         run, share = job.data.run, self.ranks.share(rows, whole=job.stage.kind == "contrast")
@@ -259,11 +259,11 @@ class Loop:
 
     def settle(self) -> None:
         """Wait for the losses of the newest step."""
-        taken, self._pending = self._pending, None
-        self._note(taken)
+        pending, self._pending = self._pending, None
+        self._note(pending)
 
-    def _note(self, taken: PendingLosses | None) -> None:
-        for (job, step, lr), loss in zip(taken.steps, taken.losses(), strict=True) if taken else ():
+    def _note(self, pending: PendingLosses | None) -> None:
+        for (job, step, lr), loss in zip(pending.steps, pending.losses(), strict=True) if pending else ():
             if job in self.active:
                 self.guard(job, functools.partial(_note_loss, loss, step))
                 if job.state != "failed":
@@ -299,7 +299,7 @@ class Loop:
         raise RunError(TOO_LARGE.format(job.name))
 
     def free(self) -> None:
-        """Let go of memory that nobody needs: recordings, and what torch keeps for later."""
+        """Release memory that is not needed: recordings, and what torch keeps for later."""
         with self.host.lock:
             self.host.graphs.clear()
         torch.cuda.empty_cache()
@@ -319,11 +319,11 @@ class Loop:
                 raise
 
     def tell(self, event: str, job: Job | None, **more: Any) -> None:
-        """All callbacks."""
-        told = {"event": event, **({} if job is None else {"run": job.name, "index": job.index}), **more}
+        """Call all callbacks with an event."""
+        facts = {"event": event, **({} if job is None else {"run": job.name, "index": job.index}), **more}
         for callback in self.callbacks:
             try:
-                callback(told)
+                callback(facts)
             except KeyboardInterrupt:
                 self.interrupt.pending = True
 

@@ -46,7 +46,7 @@ class LossPlan(Record, Generic[A]):
     weight: A
     """[units]"""
     run: A
-    """[units] whose it is; -1 for padding."""
+    """[units] the number of its run; -1 for padding."""
     labels: A
     """[units] how wide its head is."""
     head: int
@@ -61,10 +61,10 @@ def plan_losses(runs: Sequence[RunTargets], roomy: bool) -> tuple[LossPlan[Array
     Args:
         roomy: round sizes up, so that other batches have the same.
     """
-    alike: dict[tuple[Hashable, int], list[int]] = {}
+    numbers_of_call: dict[tuple[Hashable, int], list[int]] = {}
     for number, run in enumerate(runs):
-        alike.setdefault((run.task.loss_key, run.head), []).append(number)
-    return tuple([_plan([runs[i] for i in numbers], numbers, roomy) for numbers in alike.values()])
+        numbers_of_call.setdefault((run.task.loss_key, run.head), []).append(number)
+    return tuple([_plan([runs[i] for i in numbers], numbers, roomy) for numbers in numbers_of_call.values()])
 
 
 def loss_per_run(plans: Sequence[LossPlan[Tensor]], outputs: Sequence[Output], count: int, base: Base) -> Tensor:
@@ -78,9 +78,9 @@ def loss_per_run(plans: Sequence[LossPlan[Tensor]], outputs: Sequence[Output], c
         units = units.masked_fill(beyond if units.dim() == 2 else beyond.unsqueeze(1), NOTHING)
         value = plan.value if plan.value.is_floating_point() else plan.value.long()
         losses = plan.task.losses(units, value, base) * plan.weight
-        # not index_add, whose order varies; nor a product: a NaN stays its own run's
-        mine = plan.run == torch.arange(count, device=base.device).unsqueeze(1)
-        total = total + torch.where(mine, losses, 0.0).sum(1)
+        # not index_add, whose order varies; nor a product, so that a NaN stays in its own run
+        is_of_run = plan.run == torch.arange(count, device=base.device).unsqueeze(1)
+        total = total + torch.where(is_of_run, losses, 0.0).sum(1)
     return total
 
 
@@ -89,36 +89,36 @@ def _plan(runs: Sequence[RunTargets], numbers: Sequence[int], roomy: bool) -> Lo
     units, task = sum(counts), runs[0].task
     size = rounded(max(1, units), 8) if roomy else units
 
-    def each(values: Sequence[int], rest: int) -> Array:
-        found = np.full(size, rest, dtype=np.int32)
-        found[:units] = np.repeat(np.array(values, dtype=np.int32), counts)
-        return found
+    def each(values: Sequence[int], filler: int) -> Array:
+        column = np.full(size, filler, dtype=np.int32)
+        column[:units] = np.repeat(np.array(values, dtype=np.int32), counts)
+        return column
 
     at = _joined([run.targets.at for run in runs], size, -1, roomy)
     first = each([run.first for run in runs], 0).reshape(-1, *[1] * (at.ndim - 1))
     return LossPlan(
-        np.where(at < 0, -1, at + first),
-        _joined([run.targets.value for run in runs], size, 0, False),
-        _joined([run.targets.weight for run in runs], size, 0, False),
-        each(numbers, -1),
-        each([run.labels for run in runs], 0),
-        runs[0].head,
-        task.per_token,
-        task.loss_key,
-        task,
+        at=np.where(at < 0, -1, at + first),
+        value=_joined([run.targets.value for run in runs], size, 0, False),
+        weight=_joined([run.targets.weight for run in runs], size, 0, False),
+        run=each(numbers, -1),
+        labels=each([run.labels for run in runs], 0),
+        head=runs[0].head,
+        per_token=task.per_token,
+        loss=task.loss_key,
+        task=task,
     )
 
 
-def _joined(parts: Sequence[Array], size: int, rest: int, roomy: bool) -> Array:
+def _joined(parts: Sequence[Array], size: int, filler: int, roomy: bool) -> Array:
     """Arrays one after the other, all as wide as the widest, in one of `size`."""
     if parts[0].ndim == 1:
         flat = np.concatenate(parts)
-        return np.concatenate([flat, np.full(size - len(flat), rest, dtype=flat.dtype)])
+        return np.concatenate([flat, np.full(size - len(flat), filler, dtype=flat.dtype)])
     width = max(part.shape[1] for part in parts)
     width = max(16, 1 << (width - 1).bit_length()) if roomy else width
-    out = np.full((size, width, *parts[0].shape[2:]), rest, dtype=parts[0].dtype)
+    joined = np.full((size, width, *parts[0].shape[2:]), filler, dtype=parts[0].dtype)
     at = 0
     for part in parts:
-        out[at : at + len(part), : part.shape[1]] = part
+        joined[at : at + len(part), : part.shape[1]] = part
         at += len(part)
-    return out
+    return joined

@@ -17,7 +17,7 @@ from inlay.training.job import Job, rows_of_a_step
 TOO_LARGE = "{} does not fit in memory even on its own; try a smaller batch_size or max_length"
 _MOST = {"cuda": 64, "cpu": 16}
 _SHARE = 0.5
-"""Of what is free now: the estimate is rough, and others live here too."""
+"""The share of free memory to use: the estimate is rough, and other programs need memory too."""
 PER_TOKEN = 30
 """Numbers kept for the backward pass, per token, layer and unit of width."""
 
@@ -29,17 +29,18 @@ PER_PROBABILITY = 4
 def slots_for(host: Host, jobs: Sequence[Job]) -> int:
     """As many slots as fit into half of the free memory, at least one."""
     device = host.base.device
-    alike: dict[tuple[int, ...], list[Job]] = {}  # most runs share their rows
+    sharing: dict[tuple[int, ...], list[Job]] = {}  # most runs share their rows
     for job in jobs:
-        alike.setdefault(tuple(id(stage.rows) for stage in job.stages), []).append(job)
-    need = max(
-        (_bytes(host, job, long) for own in alike.values() for long in [_long(own[0])] for job in own), default=1
-    )
+        sharing.setdefault(tuple(id(stage.rows) for stage in job.stages), []).append(job)
+    need = 1
+    for jobs_alike in sharing.values():
+        long = _long_row(jobs_alike[0])
+        need = max(need, *(_bytes(host, job, long) for job in jobs_alike))
     return max(1, slots_in(free_memory(device), need, device.type, len(jobs)))
 
 
 def slots_in(free: int, need: int, device: str, runs: int) -> int:
-    """As many runs, each of which needs so much, as fit into half of this memory; none if not even one does."""
+    """How many runs that need this much each fit into half of this memory; 0 if not even one does."""
     return min(_MOST.get(device, 1), runs, int(_SHARE * free / need))
 
 
@@ -56,7 +57,7 @@ def run_bytes(sites: Sites, method: Method, rows: int, length: int, width: int) 
     return int(activations + 4 * trained * copies)
 
 
-def _long(job: Job) -> int:
+def _long_row(job: Job) -> int:
     """The tokens of a long row."""
     lengths = sorted(len(row.ids) for stage in job.stages for row in stage.rows)
     return lengths[int(0.95 * (len(lengths) - 1))]

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from inlay.training.loop import Loop
 
 Outputs = list[Sequence[Tensor]]
-"""Of a run's parts: those of every row."""
+"""For every split of a run, the outputs of all its rows."""
 
 
 class Milestones:
-    """Of the runs in a loop."""
+    """The milestones of the runs in a loop."""
 
     def __init__(self, loop: Loop):
         self.loop = loop
@@ -59,7 +59,7 @@ class Milestones:
 
     def _drop_hopeless(self) -> None:
         for job in self.loop.prune(list(self.loop.active)) if self.loop.prune is not None else ():
-            if not job.is_over:  # else all that is left to do is to measure it
+            if not job.is_over:  # else only measuring it is left
                 self.loop.slots.leave(job)
                 job.state, job.best_tensors = "pruned", {}
                 self.loop.tell("pruned", job)
@@ -75,18 +75,18 @@ class Milestones:
         for job in due:
             job.seconds += (time.perf_counter() - began) / len(due)
 
-    def _outputs(self, asked: Sequence[tuple[str, Sequence[Row]]]) -> list[Sequence[Tensor]] | None:
-        """What adapters say of rows, all in the same batches; None if memory ran out."""
+    def _outputs(self, parts: Sequence[tuple[str, Sequence[Row]]]) -> list[Sequence[Tensor]] | None:
+        """The outputs of adapters for rows, all in the same batches; None if memory ran out."""
         with contextlib.suppress(torch.OutOfMemoryError):
-            return self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up) if asked else []
+            return self.loop.ranks.outputs(self.loop.host, parts, self.loop.interrupt.give_up) if parts else []
         self.loop.free()
         return None
 
     def _outputs_alone(self, job: Job, rows: Sequence[Row], stay: Sequence[Job] = ()) -> Sequence[Tensor]:
-        """What one run says of rows; others make room for it, but for those that cannot be put aside now."""
-        asked = [(slot_name(job), rows)]
+        """The outputs of one run for rows; others make room for it, except those that cannot be put aside now."""
+        parts = [(slot_name(job), rows)]
         return self.loop.with_room(
-            job, lambda: self.loop.ranks.outputs(self.loop.host, asked, self.loop.interrupt.give_up), stay
+            job, lambda: self.loop.ranks.outputs(self.loop.host, parts, self.loop.interrupt.give_up), stay
         )[0]
 
     def _judge_alone(self, due: Sequence[Job], job: Job) -> None:
@@ -100,16 +100,16 @@ class Milestones:
             loss = stage.task.loss(outputs, stage.validation, self.loop.host.base).item()
         is_best = job.judge(*self.loop.ranks.same((scores, loss)))
         if stage.fold is not None and job.step >= stage.steps:
-            said = self.loop.ranks.same([out.tolist() for out in outputs])
-            job.held_out = [*job.held_out[: stage.fold], said]  # once more, after a stage that tunes again
+            row_outputs = self.loop.ranks.same([out.tolist() for out in outputs])
+            job.held_out = [*job.held_out[: stage.fold], row_outputs]  # once more, after a stage that tunes again
         if is_best:
             job.best_tensors = self.loop.host.adapter(slot_name(job)).tensors
         self.loop.tell("eval", job, **job.history[-1])
 
     def _states(self, over: Sequence[Job]) -> dict[int, Sequence[Tensor]]:
         """The states of all rows of runs whose contrast is over; none if memory ran out."""
-        found = self._outputs([(slot_name(job), job.stage.rows) for job in over])
-        return {job.index: states for job, states in zip(over, found or (), strict=False)}
+        outputs = self._outputs([(slot_name(job), job.stage.rows) for job in over])
+        return {job.index: states for job, states in zip(over, outputs or (), strict=False)}
 
     def _advance(self, ended: list[Job], states: Mapping[int, Sequence[Tensor]], job: Job) -> None:
         """A stage is over: go on with the next one, or end."""
@@ -128,8 +128,8 @@ class Milestones:
         if states is None:
             states = self._outputs_alone(job, job.stage.rows)
         classes = [row.target for row in job.stage.rows]
-        found = logistic.fit(torch.stack(list(states)), classes, len(job.stage.labels), job.data.weights)
-        return {f"head.{name}": tensor for name, tensor in self.loop.ranks.same(found).items()}
+        head = logistic.fit(torch.stack(list(states)), classes, len(job.stage.labels), job.data.weights)
+        return {f"head.{name}": tensor for name, tensor in self.loop.ranks.same(head).items()}
 
     def _enter_stage(self, job: Job) -> None:
         finished = None
@@ -174,7 +174,7 @@ class Milestones:
     def _end_without_gates(self, job: Job) -> None:
         began, name = time.perf_counter(), slot_name(job)
         adapter = self.loop.with_room(job, lambda: self.loop.host.adapter(name, finish=job.stage.kind != "again"))
-        before = self.loop.slots.snapshot(job) if self.loop.checkpoint is not None else None
+        snapshot = self.loop.slots.snapshot(job) if self.loop.checkpoint is not None else None
         self.loop.slots.leave(job)
 
         def measured() -> Adapter:
@@ -187,8 +187,8 @@ class Milestones:
         try:
             finished = self.loop.with_room(job, measured)
         except Stopped:  # it ends when the training goes on
-            if before is not None:
-                self.loop.slots.aside[job.index], job.state = before, "waiting"
+            if snapshot is not None:
+                self.loop.slots.aside[job.index], job.state = snapshot, "waiting"
             raise
         self._keep(job, finished, began)
 
@@ -210,28 +210,28 @@ class Milestones:
 def last_outputs_of(
     host: Host, jobs: Sequence[Job], ranks: Ranks, before_batch: Callable[[], None] | None = None
 ) -> list[Outputs]:
-    """What runs, each in its slot, say of their validation and test rows: in the same batches, as evaluations are."""
+    """The outputs of runs for their validation and test rows, in the same batches, as in evaluations."""
     parts = [(slot_name(job), part.rows) for job in jobs for part in _splits(job).values()]
-    found = iter(ranks.outputs(host, parts, before_batch) if parts else ())
-    return [[next(found) for _ in _splits(job)] for job in jobs]
+    outputs = iter(ranks.outputs(host, parts, before_batch) if parts else ())
+    return [[next(outputs) for _ in _splits(job)] for job in jobs]
 
 
 def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapter:
     """A run's finished adapter, which the host has in the run's slot, with its metrics and its history."""
     data, name, splits = job.data, slot_name(job), _splits(job)
     if data.folds:
-        splits, outputs = {"validation": data.validation, **splits}, [_of_folds(job), *outputs]
+        splits, outputs = {"validation": data.validation, **splits}, [_fold_outputs(job), *outputs]
     sizes = by_example(outputs[0], data.validation.rows, len(data.validation.examples))
     task = job.stage.task.calibrate(*sizes)  # before scoring: a temperature moves what is above a cut-off
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for (split, part), out in zip(splits.items(), outputs, strict=True):
-        found[split] = score(host, name, part.examples, part.rows, out, task)
+        scores[split] = score(host, name, part.examples, part.rows, out, task)
     if job.is_compared:
         held_out = data.validation
         job.replicates = replicates(host, name, held_out.examples, held_out.rows, outputs[0], task, data.metric)
         job.validation_loss = task.answer_loss(*sizes, host.base)
     about: dict[str, Any] = {
-        "metrics": found,
+        "metrics": scores,
         "metric": data.metric,
         "best": job.kept,
         "data": data.data_hash,
@@ -250,18 +250,18 @@ def measured(host: Host, job: Job, adapter: Adapter, outputs: Outputs) -> Adapte
 
 
 def _splits(job: Job) -> dict[str, Split]:
-    """What a finished adapter is run on; its validation rows only where it has not learned from them."""
+    """The splits that a finished adapter is run on; validation rows only if it has not learned from them."""
     data = job.data
     validation = {} if data.folds else {"validation": data.validation}
     return validation | ({"test": data.test} if data.test is not None else {})
 
 
-def _of_folds(job: Job) -> Sequence[Tensor]:
-    """What is said of every row by the fold that has not learned from it."""
-    found: dict[int, Tensor] = {}
-    for examples, said in zip(job.data.folds, job.held_out, strict=True):
-        own = set(examples)
-        rows = [number for number, row in enumerate(job.data.validation.rows) if row.example in own]
-        found |= {number: torch.tensor(one) for number, one in zip(rows, said, strict=True)}
-    outputs = [found[number] for number in range(len(job.data.validation.rows))]
+def _fold_outputs(job: Job) -> Sequence[Tensor]:
+    """The outputs for every row, by the fold that has not learned from it."""
+    output_of_row: dict[int, Tensor] = {}
+    for examples, row_outputs in zip(job.data.folds, job.held_out, strict=True):
+        numbers = set(examples)
+        rows = [number for number, row in enumerate(job.data.validation.rows) if row.example in numbers]
+        output_of_row |= {number: torch.tensor(values) for number, values in zip(rows, row_outputs, strict=True)}
+    outputs = [output_of_row[number] for number in range(len(job.data.validation.rows))]
     return outputs if job.data.task.per_token else RowOutputs(torch.stack(outputs))

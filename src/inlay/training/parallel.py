@@ -42,7 +42,7 @@ class Share:
     rows: tuple[int, int]
     tokens: tuple[int, int]
     counts: bool = True
-    """Whether its losses count; where there are fewer rows than processes, one runs a row that others have too."""
+    """Whether its losses count; with fewer rows than processes, some run a row that another one has too."""
 
     def rows_of(self, rows: Sequence[Row]) -> Sequence[Row]:
         """The rows that are here."""
@@ -77,7 +77,7 @@ class _AllShort(torch.OutOfMemoryError):
 
 
 class Ranks:
-    """This process among those that train together; a single one has nobody to ask."""
+    """This process among those that train together; a single one asks no others."""
 
     def __init__(self, rank: int = 0, size: int = 1):
         self.rank, self.size = rank, size
@@ -106,33 +106,33 @@ class Ranks:
         """For each flag whether it is set in any process."""
         if self.size == 1:
             return flags
-        told = torch.tensor(flags, dtype=torch.int32)
+        shared = torch.tensor(flags, dtype=torch.int32)
         with self._asking():
-            dist.all_reduce(told, dist.ReduceOp.MAX)
-        return tuple(map(bool, told.tolist()))
+            dist.all_reduce(shared, dist.ReduceOp.MAX)
+        return tuple(map(bool, shared.tolist()))
 
     def least(self, number: int) -> int:
         """The smallest of all processes' numbers."""
         if self.size == 1:
             return number
-        told = torch.tensor(number)
+        smallest = torch.tensor(number)
         with self._asking():
-            dist.all_reduce(told, dist.ReduceOp.MIN)
-        return int(told)
+            dist.all_reduce(smallest, dist.ReduceOp.MIN)
+        return int(smallest)
 
     def adding(self, tensors: Iterable[Tensor]) -> Callable[[], None]:
-        """Takes the memory for replacing tensors by their sums over all processes, in one exchange; what it gives
-        does that."""
-        if self.size == 1:  # nobody looks at them then: a step of many runs has thousands
+        """Take the memory to replace tensors by their sums over all processes. The function returned does it, in one
+        exchange."""
+        if self.size == 1:  # not even listed then: a step of many runs has thousands
             return lambda: None
-        found = list(tensors)
-        flat = torch.cat([tensor.reshape(-1) for tensor in found])
+        summed = list(tensors)
+        flat = torch.cat([tensor.reshape(-1) for tensor in summed])
 
         def exchange() -> None:
             with self._asking():
                 dist.all_reduce(flat)
-            parts = torch.split(flat, [tensor.numel() for tensor in found])
-            for tensor, part in zip(found, parts, strict=True):
+            parts = torch.split(flat, [tensor.numel() for tensor in summed])
+            for tensor, part in zip(summed, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
 
         return exchange
@@ -141,8 +141,8 @@ class Ranks:
     def agreeing(self) -> Iterator[None]:
         """If memory runs out in one process, it counts as run out in all of them.
 
-        Every exchange that may follow memory running out comes right after such a block, so that whoever is short meets
-        the others at the end of theirs; blocks may contain others.
+        Every exchange that may follow memory running out comes right after such a block, so that a process that is
+        short meets the others at the end of theirs; blocks may contain others.
         """
         short = False
         try:
@@ -170,12 +170,12 @@ class Ranks:
         if self.size == 1:
             return outputs_of(host, parts, before_batch)
         with self.agreeing():
-            mine = outputs_of(host, [(name, rows[self.rank :: self.size]) for name, rows in parts])
-        found: list[Any] = [None] * self.size
+            own_outputs = outputs_of(host, [(name, rows[self.rank :: self.size]) for name, rows in parts])
+        outputs_of_rank: list[Any] = [None] * self.size
         with self._asking():
-            dist.all_gather_object(found, mine)
+            dist.all_gather_object(outputs_of_rank, own_outputs)
         return [
-            [found[i % self.size][number][i // self.size] for i in range(len(rows))]
+            [outputs_of_rank[i % self.size][number][i // self.size] for i in range(len(rows))]
             for number, (_, rows) in enumerate(parts)
         ]
 
@@ -183,10 +183,10 @@ class Ranks:
         """The leader's value."""
         if self.size == 1:
             return value
-        told = [value]
+        values = [value]
         with self._asking():
-            dist.broadcast_object_list(told)
-        return told[0]
+            dist.broadcast_object_list(values)
+        return values[0]
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -194,10 +194,10 @@ class Ranks:
             yield
         except RuntimeError as error:
             self.lost = True
-            said = str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0]
+            reason = str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0]
             raise RunError(
                 f"process {self.rank} of {self.size} cannot continue: another process stopped, its message says why "
-                f"({said[:200]})"
+                f"({reason[:200]})"
             ) from None
 
 
@@ -221,8 +221,8 @@ def joined() -> Iterator[Ranks]:
     backend, cards, here = "gloo", torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", "0"))
     if cards:
         torch.cuda.set_device(here % cards)
-        own = int(os.environ.get("LOCAL_WORLD_SIZE", size)) <= cards  # NCCL wants a GPU for every process
-        backend = "cpu:gloo,cuda:nccl" if own else "gloo"
+        has_own_gpu = int(os.environ.get("LOCAL_WORLD_SIZE", size)) <= cards  # NCCL wants a GPU for every process
+        backend = "cpu:gloo,cuda:nccl" if has_own_gpu else "gloo"
     try:
         dist.init_process_group(backend)
     except (RuntimeError, ValueError) as error:

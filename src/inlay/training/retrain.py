@@ -1,6 +1,6 @@
 """Every task of a library trained again on another base, from its card; compared, and switched only on request.
 
-A plain name means a name's newest version, so a new version in the same library would switch whoever uses it, silently.
+A plain name means a name's newest version, so a new version in the same library would silently switch all its users.
 What is trained here goes into a library of its own (*candidates*) under the same names: it can be looked at, asked and
 served beside the old one. Switching copies versions over, one new version per name; undoing it removes these again.
 
@@ -67,7 +67,7 @@ class Change:
 
     @property
     def loss(self) -> float | None:
-        """How much worse the new one is on validation rows: below zero if it is better, None if nobody knows."""
+        """How much worse the new one is on validation rows: below zero if it is better, None if unknown."""
         old, new = self.values("validation")
         if old is None or new is None or math.isnan(new):
             return None
@@ -79,8 +79,8 @@ class Change:
         return self.loss is not None and self.loss <= tolerance + 1e-12  # 0.81 - 0.80 is not 0.01
 
     def document(self) -> dict[str, Any]:
-        """What `inlay retrain --json` says of it."""
-        found: dict[str, Any] = {
+        """What `inlay retrain --json` prints of it."""
+        facts: dict[str, Any] = {
             "name": self.old.name,
             "old": self.old.ref,
             "new": None if self.new is None else self.new.ref,
@@ -91,19 +91,19 @@ class Change:
             old, new = self.values(split)
             if old is not None or new is not None:
                 difference = None if old is None or new is None else new - old
-                found[split] = {"old": old, "new": new, "difference": difference}
-        found["parameters"] = {"old": parameters(self.old), "new": parameters(self.new)}
-        return found | ({"problem": self.problem} if self.problem else {})
+                facts[split] = {"old": old, "new": new, "difference": difference}
+        facts["parameters"] = {"old": parameters(self.old), "new": parameters(self.new)}
+        return facts | ({"problem": self.problem} if self.problem else {})
 
 
 def parameters(entry: Entry | None) -> int | None:
     """How many an adapter has, if its card says so."""
-    found = None if entry is None else card_text.section(entry.card, "parameters").get("adapter")
-    return found if isinstance(found, int) else None
+    count = None if entry is None else card_text.section(entry.card, "parameters").get("adapter")
+    return count if isinstance(count, int) else None
 
 
 def candidates_of(library: Library, base: str) -> str:
-    """Where the candidates of a library go unless somewhere else is asked for."""
+    """Where the candidates of a library go by default."""
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", os.path.basename(os.fspath(base).rstrip("/\\"))).strip("-.")
     return f"{library.root.rstrip('/')}-{name or 'base'}"
 
@@ -115,14 +115,14 @@ def read(library: Library, refs: Sequence[str] | None) -> tuple[list[Old], dict[
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise RunError(f"{twice} is given twice")
-    found: list[Old] = []
+    olds: list[Old] = []
     problems: dict[str, str] = {}
     for entry in sorted(entries, key=lambda entry: entry.name):  # a resumed training must have the same order
         try:
-            found.append(Old(entry, _run(entry)))
+            olds.append(Old(entry, _run(entry)))
         except InlayError as error:
             problems[entry.name] = str(error)
-    return found, problems
+    return olds, problems
 
 
 def _run(entry: Entry) -> Run:
@@ -140,22 +140,22 @@ def _run(entry: Entry) -> Run:
 
 def is_on(entry: Entry, base: Base) -> bool:
     """Whether an adapter belongs to this base."""
-    said = str(entry.card["base"])
-    return said == base.identity("+pooler:" in said)
+    identity = str(entry.card["base"])
+    return identity == base.identity("+pooler:" in identity)
 
 
 def finished(candidates: Library, olds: Iterable[Old], base: Base) -> dict[str, Entry]:
     """The candidates that are trained already, on this base, with these settings and this data: by name."""
-    there = {entry.name: entry for entry in candidates.list(damaged=[])}
-    found = {}
+    candidates_by_name = {entry.name: entry for entry in candidates.list(damaged=[])}
+    entries = {}
     for old in olds:
-        entry = there.get(old.entry.name)
+        entry = candidates_by_name.get(old.entry.name)
         if entry is None or not is_on(entry, base):
             continue
         same_run = restated(card_text.section(entry.card, "config")) == restated(old.run.written())
         if same_run and entry.card.get("data") == old.entry.card.get("data"):
-            found[entry.name] = entry
-    return found
+            entries[entry.name] = entry
+    return entries
 
 
 def begun(checkpoint: Checkpoint) -> list[str]:
@@ -174,17 +174,17 @@ def prepare_all(
     Args:
         stopped: the tasks of a training that is resumed, which can have no others.
     """
-    found = []
+    prepared = []
     for old in olds:
         try:
             data = prepare(old.run, host)
             _refuse_other_data(old, data)
             if stopped and old.entry.name not in stopped:
                 raise RunError("it is not part of the interrupted run; try again when that has finished")
-            found.append((old, data))
+            prepared.append((old, data))
         except InlayError as error:
             problems[old.entry.name] = str(error)
-    return found
+    return prepared
 
 
 def _refuse_other_data(old: Old, data: Prepared) -> None:
@@ -197,17 +197,17 @@ def _refuse_other_data(old: Old, data: Prepared) -> None:
 def keep(result: Result, old: Old, candidates: Library, base: Base, half: bool = False) -> Entry:
     """Put a result into the candidates."""
     adapter = result.adapter.to("float16") if half else result.adapter
-    said = {"ref": old.entry.ref, "sha256": old.entry.sha256, "base_name": card_text.base_name(old.entry.card)}
-    more = {**card_facts(base, result.parameters, result.seconds), _FROM: said}
-    return candidates.put(adapter, old.entry.name, **more)
+    origin = {"ref": old.entry.ref, "sha256": old.entry.sha256, "base_name": card_text.base_name(old.entry.card)}
+    facts = {**card_facts(base, result.parameters, result.seconds), _FROM: origin}
+    return candidates.put(adapter, old.entry.name, **facts)
 
 
 def switch(library: Library, candidates: Library, change: Change, aliases: Sequence[str] = ()) -> Change:
     """Make a candidate the newest version of its name, and move these aliases to it where the name has them."""
     assert change.new is not None
-    more = {key: value for key, value in change.new.card.items() if key not in cards.OWN and key != "history"}
-    more[_SWITCHED] = more.pop(_FROM, None) or {"ref": change.old.ref}
-    entry = library.put(candidates.read(change.new), change.old.name, parents=change.new.parents, **more)
+    facts = {key: value for key, value in change.new.card.items() if key not in cards.OWN and key != "history"}
+    facts[_SWITCHED] = facts.pop(_FROM, None) or {"ref": change.old.ref}
+    entry = library.put(candidates.read(change.new), change.old.name, parents=change.new.parents, **facts)
     move_aliases(library, entry, aliases)
     return replace(change, switched=entry)
 
@@ -237,7 +237,7 @@ class Undo:
 def undoable(library: Library, names: Sequence[str] | None) -> tuple[list[Undo], dict[str, str]]:
     """Which of these names, or of all, were switched and not changed since; and why others cannot be taken back."""
     entries = library.list() if names is None else [library.find(name) for name in names]
-    found: list[Undo] = []
+    undos: list[Undo] = []
     problems: dict[str, str] = {}
     for entry in entries:
         if not card_text.section(entry.card, _SWITCHED):
@@ -247,19 +247,19 @@ def undoable(library: Library, names: Sequence[str] | None) -> tuple[list[Undo],
         try:
             if len(library.versions(entry.name)) == 1:
                 raise LibraryError(f"there is no version before {entry.ref}")
-            found.append(Undo(entry, _before(library, entry)))
+            undos.append(Undo(entry, _before(library, entry)))
         except LibraryError as error:
             problems[entry.name] = str(error)
-    return found, problems
+    return undos, problems
 
 
 def _before(library: Library, entry: Entry) -> dict[str, int]:
-    there = set(library.versions(entry.name))
-    found: dict[str, int] = {}
+    versions = set(library.versions(entry.name))
+    version_before: dict[str, int] = {}
     for alias in (alias for alias, version in library.aliases(entry.name).items() if version == entry.version):
         moves = [move.version for move in library.alias_history(entry.name, alias)]
-        earlier = [version for version in moves if version in there and version != entry.version]
+        earlier = [version for version in moves if version in versions and version != entry.version]
         if not earlier:
             raise LibraryError(f"{entry.name}@{alias} never pointed to another version; move or remove it first")
-        found[alias] = earlier[-1] or 0
-    return found
+        version_before[alias] = earlier[-1] or 0
+    return version_before

@@ -41,18 +41,17 @@ class Slots:
         self.step = Step(host, self.optimiser, ranks)
         self.active: list[Job] = []
         self.aside: dict[int, Snapshot] = {}
-        """Runs by their index that wait with something done already."""
+        """Runs that wait after they have begun, by index."""
 
     def numbers(self) -> list[int]:
         """The slots of the active runs."""
         return [self.host.slot(slot_name(job)) for job in self.active]
 
     def groups(self) -> list[list[Job]]:
-        """The active runs by who steps with whom: those in the bank together, each that changes weights alone.
+        """The active runs, grouped by which step together: those in the bank, and each that changes weights alone.
 
-        Those that drop attention probabilities are padded and not recorded, so the others step without them.
-
-        In the order of the bank, so that a batch of theirs need not be put in order.
+        Those that drop attention probabilities are padded and not recorded, so the others step without them. The order
+        is that of the bank, so that a batch of theirs need not be sorted.
         """
         forward = self.host.forward
         slots = {job.index: self.host.slot(slot_name(job)) for job in self.active}
@@ -116,9 +115,9 @@ class Slots:
             self.host.write(name, _dense(job.best_tensors, self.host.read(name)))
 
     def enter_stage(self, job: Job, finished: Adapter | None = None) -> None:
-        """Make the adapter of a run's next stage from that of the one before, or take this one.
+        """Make the adapter of a run's next stage from that of the stage before, or take `finished`.
 
-        If memory runs out for one that is given, it waits until there is some.
+        If memory runs out for `finished`, the run waits until there is some.
         """
         name = slot_name(job)
         if finished is not None:
@@ -129,8 +128,8 @@ class Slots:
             self.active.insert(place, self.active.pop())
         else:
             self.optimiser.forget(self.host.slot(name))
-            own = {} if job.stage.starts_over else job.data.method.params(self.host.base.sites)
-            tensors = {n: t for n, t in self.host.read(name).items() if n in own}
+            kept = {} if job.stage.starts_over else job.data.method.params(self.host.base.sites)
+            tensors = {n: t for n, t in self.host.read(name).items() if n in kept}
             self.host.unload(name)
             with self.ranks.agreeing():
                 self._add(job)
@@ -164,28 +163,28 @@ class Slots:
 
     def _add(self, job: Job) -> None:
         run, stage = job.data.run, job.stage
-        task = job.data.task if stage.kind == "contrast" else stage.task  # which nobody finds by a name
+        task = job.data.task if stage.kind == "contrast" else stage.task  # contrast has no registered name
         head = stage.task.head or run.head
-        how = {"labels": stage.labels, "task": task, "head": head, "pool": run.pool, "seed": run.seed}
-        self.host.add(slot_name(job), job.data.method, **how)  # type: ignore[arg-type]
+        options = {"labels": stage.labels, "task": task, "head": head, "pool": run.pool, "seed": run.seed}
+        self.host.add(slot_name(job), job.data.method, **options)  # type: ignore[arg-type]
         self.optimiser.forget(self.host.slot(slot_name(job)))
 
 
 def slot_name(job: Job) -> str:
-    """What a run's adapter is called while it trains; no user's name looks like this."""
+    """The name of a run's adapter while it trains; no user's name looks like this."""
     return f" run {job.index}"
 
 
 def _dense(stored: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Stored tensors under the names they have in a slot; constants are not stored and stay."""
-    out = {}
+    tensors = {}
     for name, value in now.items():
-        found = stored.get(name)
-        if found is None and name + sparse.INDEX in stored:
-            found = sparse.decode(stored, name, tuple(value.shape))
-        if found is not None:
-            out[name] = found
-    return out
+        tensor = stored.get(name)
+        if tensor is None and name + sparse.INDEX in stored:
+            tensor = sparse.decode(stored, name, tuple(value.shape))
+        if tensor is not None:
+            tensors[name] = tensor
+    return tensors
 
 
 def places_of(bank: Bank, slots: Sequence[int]) -> Places:
@@ -198,4 +197,4 @@ def places_of(bank: Bank, slots: Sequence[int]) -> Places:
 
 def restore_places(bank: Bank, slots: Sequence[int], places: Sequence[Sequence[Sequence[int]]]) -> None:
     """Move these slots to where `places_of` found them; other slots make way. Moments do not move along."""
-    bank.move({slot: [(rank, entry) for rank, entry in own] for slot, own in zip(slots, places, strict=True)})
+    bank.move({slot: [(rank, entry) for rank, entry in of_slot] for slot, of_slot in zip(slots, places, strict=True)})

@@ -34,8 +34,8 @@ def write(checkpoint: Checkpoint, jobs: Sequence[Job], slots: Slots, most: int) 
         snapshot = slots.snapshot(job) if job in slots.active else slots.aside.get(job.index)
         if snapshot is not None:
             parts = {"now": snapshot.adapter.tensors, "first": snapshot.first, "second": snapshot.second}
-            for part, own in (parts | {"best": job.best_tensors}).items():
-                tensors |= {f"{job.index}/{part}/{name}": tensor for name, tensor in own.items()}
+            for part, part_tensors in (parts | {"best": job.best_tensors}).items():
+                tensors |= {f"{job.index}/{part}/{name}": tensor for name, tensor in part_tensors.items()}
     checkpoint.save(state, tensors)
 
 
@@ -56,15 +56,15 @@ def read(
     if len(state["jobs"]) > len(jobs) or (len(state["jobs"]) < len(jobs) and not more):
         raise RunError(f"the checkpoint has {len(state['jobs'])} runs, not {len(jobs)}")
     finished: dict[int, Adapter] = {}
-    for job, kept in zip(jobs, state["jobs"], strict=False):
-        _refuse_change(job, kept.pop("config"), kept.pop("data"), kept.pop("teacher", {}))
-        for name, value in kept.items():
+    for job, saved in zip(jobs, state["jobs"], strict=False):
+        _refuse_change(job, saved.pop("config"), saved.pop("data"), saved.pop("teacher", {}))
+        for name, value in saved.items():
             setattr(job, name, value)
-        job.best_tensors = _under(tensors, f"{job.index}/best/")
+        job.best_tensors = _with_prefix(tensors, f"{job.index}/best/")
         if job.state == "done":
             finished[job.index] = checkpoint.kept(job.index)
-        elif now := _under(tensors, f"{job.index}/now/"):
-            moments = (_under(tensors, f"{job.index}/{part}/") for part in ("first", "second"))
+        elif now := _with_prefix(tensors, f"{job.index}/now/"):
+            moments = (_with_prefix(tensors, f"{job.index}/{part}/") for part in ("first", "second"))
             slots.aside[job.index] = Snapshot(slots.adapter_around(job, now), *moments)
     snapshots = dict(slots.aside)
     for index in state["active"]:
@@ -83,18 +83,18 @@ def _refuse_change(job: Job, config: Mapping[str, Any], data: str, teacher: Mapp
     config, now = restated(config), restated(now)
     if config != now:
         changed = sorted(key for key in config.keys() | now.keys() if config.get(key) != now.get(key))
-        named = ", ".join(f"{key} (it was {config[key]})" if key in config else key for key in changed)
+        listed = ", ".join(f"{key} (it was {config[key]})" if key in config else key for key in changed)
         raise RunError(
-            f"the settings of {job.name} have changed since it started: {named}; use the same ones to "
+            f"the settings of {job.name} have changed since it started: {listed}; use the same ones to "
             f"resume, or start over (--restart)"
         )
     if data != job.data.data_hash:
         raise RunError(f"the data of {job.name} has changed since the checkpoint was written")
     if teacher != job.data.teacher:
         new = teacher.get("texts") != job.data.teacher.get("texts")
-        what = "file of unlabelled texts" if new else "teacher, or the data that it was trained on,"
-        raise RunError(f"the {what} of {job.name} has changed since the checkpoint was written")
+        source = "file of unlabelled texts" if new else "teacher, or the data that it was trained on,"
+        raise RunError(f"the {source} of {job.name} has changed since the checkpoint was written")
 
 
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -32,7 +32,7 @@ class RunStep:
     """What one run brings to a step."""
 
     name: str
-    """Of its adapter in the host."""
+    """The name of its adapter in the host."""
     task: Task
     rows: Sequence[Row]
     settings: Settings
@@ -40,7 +40,7 @@ class RunStep:
     """Seed and step, for its noise."""
     dropout: bool = True
     weights: Sequence[float] | None = None
-    """Of the classes."""
+    """The weights of the classes."""
     attention_dropout: bool = False
     head_dropout: float | None = None
     share: Share | None = None
@@ -139,8 +139,8 @@ class Step:
         assert heads is not None
         starts = heads.bounds[:-1]
         tokens = (heads.lengths.cumsum() - heads.lengths)[starts].tolist()
-        own = plan.slots[starts].tolist()
-        row, token = dict(zip(own, starts.tolist(), strict=True)), dict(zip(own, tokens, strict=True))
+        slots_here = plan.slots[starts].tolist()
+        row, token = dict(zip(slots_here, starts.tolist(), strict=True)), dict(zip(slots_here, tokens, strict=True))
         for run, slot in zip(runs, slots, strict=True):
             targets = run.task.targets(run.rows, run.weights)
             if run.share is not None:
@@ -162,15 +162,15 @@ class Step:
     def _exchanged(self, losses: Tensor, slots: Iterable[int]) -> Iterator[Tensor]:
         """The losses, and views of the gradients of these slots, in an order that is the same in every process."""
         yield losses
-        for one in self.host.forward.bank.trained(frozenset(slots)):
-            for tensor in one.tensors.values():
+        for stacks in self.host.forward.bank.trained(frozenset(slots)):
+            for tensor in stacks.tensors.values():
                 if tensor.grad is not None:
                     tensor.grad = grad = tensor.grad.contiguous()
-                    yield from [grad] if one.entries is None else (grad[entry] for entry in one.entries)
+                    yield from [grad] if stacks.entries is None else (grad[entry] for entry in stacks.entries)
 
 
 class PendingLosses:
-    """The runs of a step, and their losses once somebody waits for them: on CUDA they come when the device is done."""
+    """The runs of a step, and their losses once they are waited for: on CUDA they come when the device is done."""
 
     def __init__(self, steps: Sequence[tuple[Job, int, float]], losses: Tensor):
         self.steps = steps
