@@ -346,12 +346,14 @@ def test_a_copy_in_another_place_is_hashed_itself(folder, hashed, tmp_path):
     assert len(hashed) == 2
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "sha256:", "sha256:\n", "sha256:00\n\n", "sha256:\n\n\n\n"])
-def test_a_damaged_cache_is_not_believed(folder, cache, text):
+@pytest.mark.parametrize(
+    "damaged", [b"", b"nonsense", b"\xff", b"sha256:", b"sha256:\n", b"sha256:00\n\n", b"sha256:\n\n\n\n"]
+)
+def test_a_damaged_cache_is_not_believed(folder, cache, damaged):
     first = load(folder)
     [entry] = [f for f in cache.rglob("*") if f.is_file()]
     good = entry.read_text()
-    entry.write_text(text)
+    entry.write_bytes(damaged)
     again = load(folder)
     assert (again.fingerprint, again.pooler) == (first.fingerprint, first.pooler)
     assert entry.read_text() == good

@@ -57,7 +57,11 @@ def cached(model: nn.Module, folder: Path | None) -> tuple[str, str]:
     if cache_folder is None:
         return fingerprints(model)
     cache = cache_folder / key
-    if cache.is_file() and (match := _CACHED.fullmatch(cache.read_text())):
+    try:
+        text = cache.read_text()
+    except (OSError, ValueError):  # missing, another user's, or no text
+        text = ""
+    if match := _CACHED.fullmatch(text):
         return match[1], match[2]
     prints = fingerprints(model)
     try:
@@ -66,7 +70,7 @@ def cached(model: nn.Module, folder: Path | None) -> tuple[str, str]:
         part.write_text("\n".join(prints) + "\n")
         part.replace(cache)
     except OSError:
-        pass  # a cache that cannot be written only costs time
+        pass  # a cache that cannot be read or written only costs time
     return prints
 
 
