@@ -46,9 +46,9 @@ class NormShift(Delta):
 
 
 def layer_norms(sites: Sites, layers: tuple[int, ...]) -> list[Part]:
-    """Both norms of these layers, where the model has them."""
-    found = [sites.at(kind, layer) for layer in layers for kind in ("attn.norm", "ffn.norm")]
-    return [NormShift.at(site) for site in found if site is not None]
+    """The norms of these layers."""
+    norms = [sites.at(kind, layer) for layer in layers for kind in ("attn.norm", "ffn.norm")]
+    return [NormShift.at(site) for site in norms if site is not None]
 
 
 @methods.register("norms")
