@@ -70,8 +70,8 @@ def problems(address: str | None) -> list[str]:
         with socket.create_connection((match[1], int(match[2])), _REACH):
             return []
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return [f"the Ray cluster at {target} cannot be reached: {why}"]
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return [f"the Ray cluster at {target} cannot be reached: {reason}"]
 
 
 @contextmanager

@@ -254,8 +254,8 @@ def _t_quantile(level: float, freedom: int) -> float:
     """The t with P(|T| < t) = level, by bisection: slow, sure, and right to the last digits."""
 
     def within(t: float) -> float:
-        whole = freedom + t * t
-        return _beta(0.5, freedom / 2, t * t / whole, freedom / whole)
+        total = freedom + t * t
+        return _beta(0.5, freedom / 2, t * t / total, freedom / total)
 
     low, high = 0.0, 1.0
     while within(high) < level:

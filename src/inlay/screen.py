@@ -22,8 +22,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def console(stderr: bool = False, quiet: bool = False) -> Console:
-    """A console on which texts from files cannot move the cursor or change colours: whatever is printed, or stands in
-    a table, passes through `render_str`.
+    """A console on which texts from files cannot move the cursor or change colours: all that is printed, also in
+    tables, passes through `render_str`.
     """
     from rich.console import Console
 

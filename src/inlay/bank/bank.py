@@ -334,15 +334,15 @@ class Bank:
             parts_of_delta.setdefault(part.delta.bucketed(), []).append(part)
         homes: dict[str, Group] = {}
         head: Group | None = None
-        for delta, alike in parts_of_delta.items():
-            key = delta, tuple((part.site.name, tuple(part.names().items())) for part in alike)
+        for delta, group_parts in parts_of_delta.items():
+            key = delta, tuple((part.site.name, tuple(part.names().items())) for part in group_parts)
             group = self.groups.get(key)
             if group is None:
-                group = Group(key, alike, self.device, next(self._next_group))
+                group = Group(key, group_parts, self.device, next(self._next_group))
                 self._add(group)
             group.enter(slot)
-            homes |= {full: group for part in alike for full in part.names().values()}
-            head = group if any(is_head(part.site.kind) for part in alike) else head
+            homes |= {full: group for part in group_parts for full in part.names().values()}
+            head = group if any(is_head(part.site.kind) for part in group_parts) else head
         return {name: homes[name] for name in params}, head
 
     def _add(self, group: Group) -> None:

@@ -123,13 +123,13 @@ class Chopped:
         for group in groups.values():
             starts, ends, entry = np.array(group).T
             steps = np.arange((ends - starts).max())
-            each = starts[:, None] + steps
-            inside = each < ends[:, None]
-            mine = np.where(inside, each, starts[:, None])
-            back[mine[inside]] = places + np.flatnonzero(inside)
-            entry_of[mine[inside]] = np.repeat(entry, ends - starts)
+            token = starts[:, None] + steps
+            inside = token < ends[:, None]
+            gather = np.where(inside, token, starts[:, None])
+            back[gather[inside]] = places + np.flatnonzero(inside)
+            entry_of[gather[inside]] = np.repeat(entry, ends - starts)
             self.parts.append((len(group), len(steps)))
-            at.append(mine.reshape(-1))
+            at.append(gather.reshape(-1))
             entries.append(entry)
             places += inside.size
         self.places = places

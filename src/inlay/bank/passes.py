@@ -95,7 +95,7 @@ class Pass(ABC):
     def drop_attention(self, probabilities: Tensor, plain: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Dropout of attention probabilities [rows, heads, queries, keys]; `plain` is the model's own."""
 
-    def look(self, sites: Iterable[Site], places: Mapping[str, Tensor]) -> LayerActions:
+    def layer_actions(self, sites: Iterable[Site], places: Mapping[str, Tensor]) -> LayerActions:
         """What acts at these sites, with all that is derived from its parameters; every call gives the same."""
         actions: dict[str, Sequence[Action]] = {}
         for site in sites:

@@ -132,8 +132,8 @@ def _together(bank: Bank, slots: Array) -> list[Array]:
     if is_alone is None or not is_alone.any():
         return [order]
     alone, together = order[is_alone], order[~is_alone]
-    each = np.split(alone, np.flatnonzero(np.diff(rank_of_row[alone])) + 1)
-    return [together, *each] if len(together) else each
+    passes = np.split(alone, np.flatnonzero(np.diff(rank_of_row[alone])) + 1)
+    return [together, *passes] if len(together) else passes
 
 
 def _plan(
@@ -262,8 +262,8 @@ def packed_tokens(spec: InputSpec, batch: Batch, kernels: bool) -> Tokens[Array]
         types[:count] = batch.types
     ids = np.full(size, spec.padding, dtype=np.int32)
     ids[:count] = batch.ids
-    by = spec.back_end(longest, kernels)
-    return Tokens(ids, positions, types, ends, None, None, size, 1, longest, by, lengths)
+    back_end = spec.back_end(longest, kernels)
+    return Tokens(ids, positions, types, ends, None, None, size, 1, longest, back_end, lengths)
 
 
 def padded_tokens(spec: InputSpec, batch: Batch) -> Tokens[Array]:

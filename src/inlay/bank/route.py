@@ -83,8 +83,8 @@ class SegmentRoute(Route):
         """From the first run of a group to its last; `entries` has 0 for runs of slots that are not in the group."""
         first = bounds[next(i for i, entry in enumerate(entries) if entry)]
         runs = zip(bounds[:-1], bounds[1:], entries, strict=True)
-        mine = [(start - first, end - first, entry) for start, end, entry in runs if entry]
-        return cls(mine, mine[-1][1], first)
+        segments = [(start - first, end - first, entry) for start, end, entry in runs if entry]
+        return cls(segments, segments[-1][1], first)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """One product per segment; few batched ones where segments are many and short."""

@@ -68,7 +68,7 @@ class Wiring:
     def running(self, state: Pass) -> Iterator[None]:
         """Let the model run under a pass."""
         state.leaves = self.leaves
-        state.outside = state.look(self._outside, self._places.get(("", 0), {}))
+        state.outside = state.layer_actions(self._outside, self._places.get(("", 0), {}))
         before, self.current = self.current, state
         try:
             yield
@@ -275,7 +275,7 @@ class Wiring:
                 state.hidden.append(states)
             if state.observer is not None:
                 state.observer.layer(depth, states)
-            state.here = state.look(sites, self._places.get((path, depth), {}))
+            state.here = state.layer_actions(sites, self._places.get((path, depth), {}))
             if state.compiled:
                 return compiled_layer(plain, args, kwargs)
             if not (self.checkpointing and torch.is_grad_enabled()):
@@ -311,7 +311,7 @@ class Wiring:
             mixed = last
             if "hidden" in state.wants:
                 state.hidden.append(last)
-                mixed = change(state, state.look([site], {}), site, "projection", last, last)
+                mixed = change(state, state.layer_actions([site], {}), site, "projection", last, last)
             if state.observer is not None:
                 state.observer.layer(state.depth, mixed)
             if isinstance(out, Tensor):
@@ -339,16 +339,16 @@ def _add(state: Pass, site: Site, delta: Delta, tensors: Tensors, route: Route, 
     start, end = route.span or (0, flat.shape[0])
     first, last = site.columns or (0, flat.shape[1])
 
-    def mine(t: Tensor) -> Tensor:
+    def of_route(t: Tensor) -> Tensor:
         flat = t.reshape(-1, t.shape[-1])
         return flat if route.span is None else flat[start:end]
 
     wants = delta.wants
     below = state.sublayer_input.get(site.kind.split(".")[0]) if "sublayer_input" in wants else None
-    hidden = [mine(h) for h in state.hidden] if "hidden" in wants else []
+    hidden = [of_route(h) for h in state.hidden] if "hidden" in wants else []
     here = flat if route.span is None and site.columns is None else flat[start:end, first:last]
     base = state.leaves[site.name] if "base" in wants or "weight" in wants else None
-    signal = Signal(site, mine(x), here, None if below is None else mine(below), hidden, base)
+    signal = Signal(site, of_route(x), here, None if below is None else of_route(below), hidden, base)
     if state.observer is not None:
         state.observer.delta(state.depth - 1, delta, route, tensors, signal)
     added = here + delta.difference(route, tensors, signal)

@@ -23,5 +23,5 @@ def folder(kind: str) -> Path | None:
 def _platform() -> str | Path:
     if sys.platform == "win32":
         return os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return os.environ.get("XDG_CACHE_HOME") or usual
+    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return os.environ.get("XDG_CACHE_HOME") or default

@@ -76,17 +76,17 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        there: tuple[Tensor, Tensor],
-        back: tuple[Tensor, Tensor],
+        weight: tuple[Tensor, Tensor],
+        backward_weight: tuple[Tensor, Tensor],
         bias: Tensor | None,
         sizes: list[int],
     ) -> tuple[Tensor, ...]:
-        ctx.back = back
-        return torch.split(_times([x], there, bias), sizes, -1)
+        ctx.backward_weight = backward_weight
+        return torch.split(_times([x], weight, bias), sizes, -1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return _times(list(gradients), ctx.back, None), None, None, None, None
+        return _times(list(gradients), ctx.backward_weight, None), None, None, None, None
 
 
 def _times(parts: list[Tensor], weight: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:

@@ -26,8 +26,8 @@ class Int8(LinearBackend):
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__(weight, bias)
         self._scale = weight.abs().amax(1).clamp(min=_TINY) / 127
-        whole = torch.round(weight / self._scale[:, None]).to(torch.int8)
-        self._packed = torch.ops.onednn.qlinear_prepack(whole, None)
+        quantised = torch.round(weight / self._scale[:, None]).to(torch.int8)
+        self._packed = torch.ops.onednn.qlinear_prepack(quantised, None)
         self._zeros = torch.zeros(len(weight), dtype=torch.int64)
         self._levels = _levels()
         # and a half, since a conversion to whole numbers cuts
@@ -37,9 +37,9 @@ class Int8(LinearBackend):
         """The product, without a gradient."""
         flat = x.reshape(-1, x.shape[-1])
         top = torch.maximum(flat.amax(1, keepdim=True), -flat.amin(1, keepdim=True)).clamp_(min=_TINY)
-        whole = torch.addcmul(self._centre, flat, self._levels / top).to(torch.uint8)
-        quantised = (1.0, self._levels + 1, self._packed, self._scale, self._zeros, None, 1.0, 0, torch.float32)
-        y: Tensor = torch.ops.onednn.qlinear_pointwise(whole, *quantised, "none", [], "")
+        quantised = torch.addcmul(self._centre, flat, self._levels / top).to(torch.uint8)
+        operands = (1.0, self._levels + 1, self._packed, self._scale, self._zeros, None, 1.0, 0, torch.float32)
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(quantised, *operands, "none", [], "")
         top /= self._levels
         y = y.mul_(top) if self._bias is None else torch.addcmul(self._bias, y, top, out=y)
         return y.view(*x.shape[:-1], self.out)

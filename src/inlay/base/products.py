@@ -131,11 +131,11 @@ def _projections(base: Base) -> Iterator[tuple[str, nn.Module]]:
 
 def _groups(base: Base, projections: Mapping[str, nn.Module]) -> Iterator[Mapping[str, nn.Module]]:
     """Each projection alone, but queries, keys and values together where the wiring computes them as one."""
-    together = list(joint(base.model, base.sites)) if base.sites.arch.packable else []
-    together = [group for group in together if group.keys() <= projections.keys()]
-    yield from together
+    joint_groups = list(joint(base.model, base.sites)) if base.sites.arch.packable else []
+    joint_groups = [group for group in joint_groups if group.keys() <= projections.keys()]
+    yield from joint_groups
     for path, module in projections.items():
-        if not any(path in group for group in together):
+        if not any(path in group for group in joint_groups):
             yield {path: module}
 
 

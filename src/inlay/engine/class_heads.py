@@ -51,8 +51,8 @@ class Layout:
     def names(self) -> set[str]:
         """Its tensors in a state dict."""
         modules = [self.out, self.dense] if self.dense else [self.out]
-        both = {f"{module}.{name}" for module in modules for name in ("weight", "bias")}
-        return both if self.bias else both - {f"{self.out}.bias"}
+        names = {f"{module}.{name}" for module in modules for name in ("weight", "bias")}
+        return names if self.bias else names - {f"{self.out}.bias"}
 
 
 _TANH = Layout(ROWS, "tanh2", "cls", "classifier.out_proj", "classifier.dense")

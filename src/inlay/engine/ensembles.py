@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def load(host: Host, ensemble: Ensemble, name: str) -> Translator:
-    """Give every member a slot, or none of them if one fails; return how the ensemble is asked."""
+    """Give every member a slot, or none of them if one fails; return the ensemble's translator."""
     slots = [f"{name}#{i}" for i in range(1, len(ensemble.members) + 1)]
     fitted = [host.fitted(member) for member in ensemble.members]
     entered: list[str] = []
@@ -48,17 +48,18 @@ def asked_as(
     specs: Sequence[str],
     weights: Sequence[int],
 ) -> Translator:
-    """How an ensemble is asked.
+    """The translator of an ensemble.
 
     Args:
         slots, specs: the members' names in the host, and their tasks.
     """
-    whole = Translator(name, parse_task(task), tuple(labels), columns)
-    members = tuple(replace(whole, name=slot, task=parse_task(spec)) for slot, spec in zip(slots, specs, strict=True))
-    return replace(whole, members=members, weights=tuple(weights))
+    translator = Translator(name, parse_task(task), tuple(labels), columns)
+    tasks = map(parse_task, specs)
+    members = tuple(replace(translator, name=slot, task=task) for slot, task in zip(slots, tasks, strict=True))
+    return replace(translator, members=members, weights=tuple(weights))
 
 
-def repeated(translators: Sequence[Translator], *each: Sequence[Any]) -> tuple[list[Translator], list[Any], list[int]]:
+def repeated(translators: Sequence[Translator], *lists: Sequence[Any]) -> tuple[list[Translator], list[Any], list[int]]:
     """The translators of all members, the items of each example once per member, and the number of members.
 
     An adapter is its own only member.
@@ -66,7 +67,7 @@ def repeated(translators: Sequence[Translator], *each: Sequence[Any]) -> tuple[l
     members = [translator.members or (translator,) for translator in translators]
     counts = [len(group) for group in members]
     numbers = [i for i, count in enumerate(counts) for _ in range(count)]
-    return [member for group in members for member in group], [some_of(items, numbers) for items in each], counts
+    return [member for group in members for member in group], [some_of(items, numbers) for items in lists], counts
 
 
 def parts(outputs: Sequence[Sequence[Tensor]], counts: Sequence[int]) -> list[Sequence[Tensor]]:

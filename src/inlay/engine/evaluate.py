@@ -52,9 +52,9 @@ def outputs_of(
     width_of_row, place = np.repeat(widths, counts), np.empty(len(names), np.int64)
     logits: dict[int, Array] = {}  # one array for all parts of a width: many labels of a part cost others no memory
     for width in np.unique(widths).tolist():
-        alike = np.flatnonzero(width_of_row == width)
-        place[alike] = np.arange(len(alike))
-        logits[width] = np.empty((len(alike), width), np.float32)
+        of_width = np.flatnonzero(width_of_row == width)
+        place[of_width] = np.arange(len(of_width))
+        logits[width] = np.empty((len(of_width), width), np.float32)
     for of_batch, values in pooled_blocks(host, batch, numbers, names, before_batch):
         for width in np.unique(width_of_row[of_batch]).tolist():
             same_width = width_of_row[of_batch] == width

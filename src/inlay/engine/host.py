@@ -182,10 +182,10 @@ class Host:
 
     def refuse_other_base(self, base: str, name: object = None) -> None:
         """Raise if an adapter of this base does not belong here; `name` is what the base was called in its training."""
-        mine = self.base.identity("+pooler:" in base)
-        if base != mine:
+        expected = self.base.identity("+pooler:" in base)
+        if base != expected:
             other = f"{name} ({base})" if name else base
-            raise AdapterError(f"this adapter belongs to the base {other}, not to {self.base.name} ({mine})")
+            raise AdapterError(f"this adapter belongs to the base {other}, not to {self.base.name} ({expected})")
 
     @_alone
     def enter(self, name: str, record: Loaded, tensors: Mapping[str, Tensor]) -> None:
@@ -294,7 +294,7 @@ class Host:
         return self.loaded(name).pool
 
     def translator(self, name: str) -> Translator:
-        """How an adapter is asked, and how it answers."""
+        """The translator of an adapter or an ensemble, between requests and rows, logits and answers."""
         if name not in self._translators:
             self.task(name)  # says what is missing
         return self._translators[name]

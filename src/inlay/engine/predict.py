@@ -116,14 +116,14 @@ def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
 
 def _pooled(host: Host, rows: PackedRows, names: Sequence[str], widths: Sequence[int]) -> PooledOutputs:
     """The logits of packed rows, all of which are pooled; `widths` has the number of labels of each row's adapter."""
-    widest, each = max(widths), np.array(widths)
+    widest, width_of_row = max(widths), np.array(widths)
     logits = np.empty((len(names), widest), np.float32)
     for numbers, values in pooled_blocks(host, rows.batch, rows.examples, names):
         columns = min(widest, values.shape[1])
         logits[numbers, :columns] = values[:, :columns]
     if min(widths) < widest:
-        logits[np.arange(widest) >= each[:, None]] = -np.inf
-    return PooledOutputs(torch.from_numpy(logits), each)
+        logits[np.arange(widest) >= width_of_row[:, None]] = -np.inf
+    return PooledOutputs(torch.from_numpy(logits), width_of_row)
 
 
 def decode(
@@ -145,11 +145,11 @@ def _rows(
         first = translators[0]
         if (batch := first.packed(tokenizer, examples, row_limit(host, first.task.max_length, tokenizer))) is not None:
             return PackedRows(batch)
-    alike: dict[Hashable, list[int]] = {}
+    numbers_of_key: dict[Hashable, list[int]] = {}
     for i, (translator, example) in enumerate(zip(translators, examples, strict=True)):
-        alike.setdefault(translator.name if example.target is not None else translator.asked_key, []).append(i)
+        numbers_of_key.setdefault(translator.name if example.target is not None else translator.asked_key, []).append(i)
     rows: list[list[Row]] = [[]] * len(examples)
-    for numbers in alike.values():
+    for numbers in numbers_of_key.values():
         translator, texts = translators[numbers[0]], [examples[i] for i in numbers]
         limit = row_limit(host, translator.task.max_length, tokenizer)
         for i, rows_of_example in zip(numbers, translator.rows(tokenizer, texts, limit), strict=True):

@@ -28,7 +28,7 @@ _FEW_LABELS = 3
 
 @dataclass(frozen=True)
 class Translator:
-    """How one adapter is asked, and how it answers."""
+    """Turns requests to an adapter or an ensemble into rows, and logits into answers."""
 
     name: str
     task: Task
@@ -154,11 +154,11 @@ def _decoded(
     if len(set(keys)) == 1:
         tasks, labels = [t.task for t in translators], [t.labels for t in translators]
         return keys[0][0].mixed_answers(tasks, outputs, rows, examples, labels, base)
-    alike: dict[tuple[type[Task], int], list[int]] = {}
+    numbers_of_key: dict[tuple[type[Task], int], list[int]] = {}
     for i, key in enumerate(keys):
-        alike.setdefault(key, []).append(i)
+        numbers_of_key.setdefault(key, []).append(i)
     answers: list[Answer] = [{}] * len(translators)
-    for (kind, _), numbers in alike.items():
+    for (kind, _), numbers in numbers_of_key.items():
         tasks, labels = [translators[i].task for i in numbers], [translators[i].labels for i in numbers]
         parts = some_of(outputs, numbers), some_of(rows, numbers), [examples[i] for i in numbers]
         for i, answer in zip(numbers, kind.mixed_answers(tasks, *parts, labels, base), strict=True):
