@@ -148,9 +148,7 @@ class Bank:
         """
         params = params_of(parts)
         for name, param in params.items():
-            if name not in tensors or tuple(tensors[name].shape) != param.shape:
-                actual = tuple(tensors[name].shape) if name in tensors else "missing"
-                raise AdapterError(f"the tensor {name} must be {param.shape}, it is {actual}")
+            _refuse_other_shape(name, tensors.get(name), param.shape)
         weights = None
         if isinstance(method, WeightMethod):
             changes = {name: tensor for name, tensor in tensors.items() if name not in params}
@@ -195,18 +193,19 @@ class Bank:
         return places
 
     def write(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrite these tensors of an adapter in place; its others stay."""
-        places = self.places(slot)
-        unknown = sorted(tensors.keys() - places.keys())
-        if unknown:
-            raise SlotError(f"there is no tensor {unknown[0]!r} in slot {slot}")
+        """Overwrite these tensors of an adapter in place; its others stay, and so do all if one does not fit."""
+        places, params = self.places(slot), self.slots[slot].params
+        for name, tensor in sorted(tensors.items()):
+            if name not in places:
+                raise SlotError(f"there is no tensor {name!r} in slot {slot}")
+            stack = places[name].stack
+            _refuse_other_shape(name, tensor, params[name].shape if name in params else tuple(stack.shape))
+            if self._has_others(slot, name) and not torch.equal(places[name].tensor, tensor.to(stack)):
+                raise SlotError(f"{name} is shared with other adapters, which have other numbers there")
         with torch.no_grad():
-            for name in places.keys() & tensors.keys():
+            for name, tensor in tensors.items():
                 stack, at = places[name]
-                value = tensors[name].to(stack.device, stack.dtype)
-                if self._has_others(slot, name) and not torch.equal(stack[at], value):
-                    raise SlotError(f"{name} is shared with other adapters, which have other numbers there")
-                stack[at] = value
+                stack[at] = tensor.to(stack.device, stack.dtype)
 
     def read(self, slot: int, device: str | None = None) -> dict[str, Tensor]:
         """A copy of an adapter's tensors at their true sizes, where they are or on a device."""
@@ -387,6 +386,12 @@ class Bank:
             self._entries = np.pad(self._entries, ((0, count + 4), (0, 0)))
             self._stages = np.pad(self._stages, ((0, 0), (0, count + 4)))
         return heapq.heappop(self._free_rows)
+
+
+def _refuse_other_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
+    actual = "missing" if tensor is None else tuple(tensor.shape)
+    if actual != shape:
+        raise AdapterError(f"the tensor {name} must be {shape}, it is {actual}")
 
 
 def is_gate(name: str) -> bool:
