@@ -31,7 +31,10 @@ def choose(pool: str, base: Base) -> str:
     if pool != "auto":
         return pool
     if base.folder is not None and (file := base.folder / "1_Pooling" / "config.json").is_file():
-        modes = json.loads(file.read_text())
+        try:
+            modes = dict(json.loads(file.read_bytes()))
+        except (OSError, TypeError, ValueError) as error:
+            raise SpecError(f"cannot read how {base.name} pools ({file}: {error}); choose cls, mean or last") from None
         pools = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
         for mode, name in pools.items():
             if modes.get(mode):
