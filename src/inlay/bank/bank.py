@@ -96,7 +96,7 @@ class Slot:
 
     @functools.cached_property
     def without_dropout(self) -> bool:
-        """Mixout takes the place of dropout."""
+        """Whether it trains without dropout: mixout replaces it."""
         return self.method is not None and bool(self.method.mixout)
 
 

@@ -37,7 +37,7 @@ class Forward:
         self.bank = Bank(base.device, base.sites.single_slot)
         self.spec = InputSpec.of(base)
         self.compiled = False
-        """Run layers as compiled code; CUDA alone."""
+        """Run layers as compiled code; only on CUDA."""
         self.kernels = has_kernels(base.device)
         """Whether routes are tensors for kernels; set it to False to do without."""
 

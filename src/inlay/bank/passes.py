@@ -80,7 +80,7 @@ class Pass(ABC):
         """The rows of a packed batch, for a model that computes attention itself."""
         self.leaves: Mapping[str, Leaf] = {}
         """Site name -> the frozen module there."""
-        self._met: dict[str, list[Action]] = {}
+        self._at_site: dict[str, list[Action]] = {}
         """Site name -> what acts there, once the pass has reached it."""
 
     @abstractmethod
@@ -99,12 +99,12 @@ class Pass(ABC):
         """What acts at these sites, with all that is derived from its parameters; every call gives the same."""
         actions: dict[str, Sequence[Action]] = {}
         for site in sites:
-            if site.name not in self._met:
-                self._met[site.name] = at_site = []
+            if site.name not in self._at_site:
+                self._at_site[site.name] = at_site = []
                 for delta, tensors, route in self.at(site):
                     derived = delta.derived(tensors, self.leaves[site.name])
                     at_site.append((delta, {**tensors, **derived} if derived else tensors, route))
-            actions[site.kind] = self._met[site.name]
+            actions[site.kind] = self._at_site[site.name]
         return LayerActions(actions, places)
 
 

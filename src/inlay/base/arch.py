@@ -57,7 +57,7 @@ class Arch:
     single_slot: tuple[str, ...] = ()
     """Sites also called on something other than the batch's tokens; adapters there run in a pass of their own."""
     single_slot_if: str | None = None
-    """The config field that makes it so."""
+    """The config field that turns `single_slot` on."""
 
 
 _TABLE: dict[str, Arch] = {}

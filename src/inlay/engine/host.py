@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 def _alone(method: Callable[Concatenate[Host, _P], _T]) -> Callable[Concatenate[Host, _P], _T]:
-    """One thread at a time."""
+    """Let one thread at a time into a method."""
 
     @functools.wraps(method)
     def locked(self: Host, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -372,7 +372,7 @@ class Host:
 
     @_alone
     def logits_on_cpu(self, batch: Batch, names: Sequence[str | None]) -> list[Tensor]:
-        """As `logits`, without gradients and on the CPU: one copy from the device, not one per row."""
+        """Like `logits`, without gradients and on the CPU: one copy from the device, not one per row."""
         return run.logits_on_cpu(self, batch, names)
 
     def run_recorded(

@@ -220,7 +220,7 @@ def slots_of(host: Host, names: Sequence[str | None]) -> Array:
 
 
 def refuse_closed(host: Host) -> None:
-    """An error if the host is closed."""
+    """Raise if the host is closed."""
     if host.forward.wiring.removed:
         raise InlayError("this host is closed")
 

@@ -81,7 +81,7 @@ class TokenShift(Delta):
 
     @property
     def gated(self) -> bool:
-        """With L0 only."""
+        """Whether it has L0 gates."""
         return self.gate is not None
 
     def effective(self, p: Tensors, uniform: Uniform | None) -> Tensors:
@@ -151,7 +151,7 @@ class AdapterBias(SlotMethod):
         return self.gate_lr or None
 
     def gates_left(self, tensors: Tensors) -> dict[str, dict[str, float]]:
-        """Of every L-alpha."""
+        """The gates of every w."""
         gate = HardConcrete(self.low, self.high, self.temperature)
         return {name: gate.left(t) for name, t in tensors.items() if name.endswith(".gate")}
 

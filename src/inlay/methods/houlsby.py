@@ -95,7 +95,7 @@ class Bottleneck(Delta):
         return route.linear(h, *up)
 
     def merged(self, p: Tensors, base: Leaf) -> str:
-        """Nothing: the base has no place for it."""
+        """Why not: the base has no place for it."""
         return "has an activation between two matrices, which the base's weights cannot express"
 
 

@@ -54,7 +54,7 @@ def layer_norms(sites: Sites, layers: tuple[int, ...]) -> list[Part]:
 @methods.register("norms")
 @dataclass(frozen=True, kw_only=True)
 class Norms(SlotMethod):
-    """Every layer norm: the layers', and if that is all of them the embedding's and the final one too."""
+    """The norms of the chosen layers; if these are all layers, also the embedding's and the final norm."""
 
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per norm."""
