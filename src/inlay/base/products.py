@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from inlay.base.joint import joint, joint_bias
 from inlay.base.sites import stores_in_out
-from inlay.errors import BaseError
+from inlay.errors import BaseError, first_line
 
 if TYPE_CHECKING:
     from inlay.base.load import Base
@@ -60,8 +60,10 @@ class LinearBackend(ABC):
             ones = torch.ones(2, 2, dtype=torch.float32)
             cls(ones, None)(ones[:1])
         except (AttributeError, NotImplementedError, RuntimeError) as error:
-            first = str(error).strip().partition("\n")[0]
-            raise BaseError(f"this build of torch cannot do {cls.kind} on the CPU ({first}); load without it") from None
+            reason = first_line(error)
+            raise BaseError(
+                f"this build of torch cannot do {cls.kind} on the CPU ({reason}); load without it"
+            ) from None
 
     @classmethod
     def fits(cls, weight: Tensor) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from inlay.bank.records import on_device, pack, unpack
+from inlay.errors import first_line
 
 Work = Callable[[Any], Any]
 """Work on a plan that is on the device."""
@@ -107,7 +108,7 @@ class Graphs:
             raise
         except RuntimeError as error:
             self._never.add(shape)
-            reason = str(error).strip().partition("\n")[0]
+            reason = first_line(error)
             warnings.warn(f"this work cannot be recorded, and runs step by step: {reason}", stacklevel=2)
             return None
         self._remember(shape, recording)
