@@ -671,10 +671,11 @@ def test_names_and_folders_run_in_fp32_on_the_cpu(tmp_path: Path, monkeypatch):
     assert (base.dtype, base.device) == (torch.float32, torch.device("cpu"))
 
 
-def test_a_pooling_that_is_not_known_is_not_guessed(tmp_path):
+@pytest.mark.parametrize("config", ['{"pooling_mode_max_tokens": true}', "{", "3"])
+def test_a_pooling_that_is_not_known_is_not_guessed(tmp_path, config):
     tiny.model("bert").save_pretrained(tmp_path)
     (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
+    (tmp_path / "1_Pooling" / "config.json").write_text(config)
     host = inlay.Host(tmp_path, device="cpu")
     assert_refused(SpecError, ["1_Pooling", "choose"], lambda: host.add("a", "lora", labels=2))
     host.add("a", "lora", labels=2, pool="mean")

@@ -42,7 +42,7 @@ class LayerMix(Delta):
         return (states * weights.unsqueeze(-2)).sum(-1)
 
     def merged(self, p: Tensors, base: Leaf) -> str:
-        """There is no place for it."""
+        """Why not: the base has no place for it."""
         return "mixes the states of all layers, which the base's own forward pass does not"
 
 
