@@ -20,8 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from inlay.errors import RunError
-from inlay.errors import first_line as first_line
+from inlay.errors import RunError, first_line
 
 _REACH = 5.0
 """Seconds for an address to answer."""
