@@ -81,7 +81,7 @@ def predict(
         str | None,
         RUNNING.option("URL", "Send the texts to a running service. INLAY_KEY holds its key, if it needs one."),
     ] = None,
-    weights: options.Weights = None,
+    weights: options.PredictWeights = None,
     resume: Annotated[bool, RUNNING.flag("--resume", "Continue an unfinished --out.")] = False,
     out: Annotated[
         Path | None, OUTPUT.option("FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet.")

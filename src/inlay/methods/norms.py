@@ -54,7 +54,7 @@ def layer_norms(sites: Sites, layers: tuple[int, ...]) -> list[Part]:
 @methods.register("norms")
 @dataclass(frozen=True, kw_only=True)
 class Norms(SlotMethod):
-    """Every layer norm: the layers', and if that is all of them the embedding's and the final one too."""
+    """The norms of the chosen layers; with all layers, also the embedding's norm and the final one."""
 
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per norm."""
