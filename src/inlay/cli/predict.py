@@ -72,7 +72,7 @@ def predict(
         str | None,
         METHOD.option(
             "P",
-            "Give no label below this score (abstain); uncertainty=P: where the members of an ensemble disagree more.",
+            "Give no label below this score (abstain); uncertainty=P: if the members of an ensemble disagree more.",
             check=option_checks.threshold,
         ),
     ] = None,
