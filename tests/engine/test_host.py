@@ -489,6 +489,14 @@ def test_a_snapshot_of_what_was_loaded_is_what_was_loaded():
         host.unload("again")
 
 
+def test_an_adapter_knows_where_its_base_is(tmp_path, monkeypatch):
+    tiny.save_text_model(tmp_path / "base")
+    monkeypatch.chdir(tmp_path)
+    host = inlay.Host("base")
+    host.add("x", "bitfit", labels=2)
+    assert host.adapter("x").base_name == str(tmp_path / "base")
+
+
 def test_an_adapter_keeps_its_name_unless_it_is_given_another():
     host, adapter = tiny.host(), snapshot()
     assert adapter.name == "a"

@@ -162,7 +162,7 @@ def test_sizes_that_the_recipe_names_can_be_replaced(host: inlay.Host, tmp_path:
     own = cooking.write(tmp_path, dev_is_test="true", more="train_size = 12\nval_size = 100")
     data = cooking.serve(tmp_path / "data", cooking.FILES)
     rows = ["eight", "tuned"]
-    with pytest.raises(RunError, match=r"^First, Second: --val-size 100 is more than there is: 24 rows$"):
+    with pytest.raises(RunError, match=r"^First, Second: --val-size 100 is more than the 24 rows there are$"):
         run(host, own, data, Changes(rows=rows), minutes=0)
     found = run(host, own, data, Changes(rows=rows, grid={"val_size": "5"}), minutes=0)
     assert {dict(about.rows)["validation"] for about in found.comparison.datasets} == {5}

@@ -191,7 +191,7 @@ class Method(ABC):
 
     layers: str = option("all", "which layers to adapt: all, 3, 4-11, top3, or several joined by +")
     mixout: float = option(
-        0.0, "drop the difference from the start with this probability; turns dropout off", at_least=0, below=1
+        0.0, "reset values to their initial ones with this probability; turns dropout off", at_least=0, below=1
     )
     mixout_unit: Literal["neuron", "element"] = option("neuron", "what mixout drops at once")
 

@@ -70,6 +70,11 @@ class Base:
         return f"{self.name}: {self.sites.size:,} parameters, {self.device} {dtype}"
 
     @property
+    def place(self) -> str:
+        """Where others find it: its name, or the whole path of its folder."""
+        return os.path.abspath(self.name) if os.path.isdir(self.name) else self.name
+
+    @property
     def form(self) -> str:
         """How the layers' weights are kept: `int8`, `fp8`, `prepack`, or empty if plain."""
         return next(iter(self.products.values())).kind if self.products else ""

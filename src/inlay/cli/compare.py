@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inlay.runs.run import Run
 
 
-@expand_groups(how=ManyRuns, given=settings.Settings(without=("method", "teacher", "unlabelled")))
+@expand_groups(how=ManyRuns, given=settings.Settings(without=("method", "teacher", "unlabelled", "folds")))
 def compare(
     data: Annotated[list[str] | None, argument("DATA...", "Files, folders with splits, or hub datasets.")] = None,
     manifest: Annotated[

@@ -30,7 +30,7 @@ class ManyRuns(NamedTuple):
 
     slots: options.Slots = None
     compile: options.Compile = None
-    weights: options.Weights = None
+    weights: options.TrainWeights = None
     restart: options.StartOver = False
     save_every: options.SaveEvery = 60
     engine: options.Engine = "local"

@@ -72,7 +72,7 @@ def predict(
         str | None,
         METHOD.option(
             "P",
-            "Give no label below this score (abstain); uncertainty=P: where the members of an ensemble disagree more.",
+            "Give no label below this score (abstain); uncertainty=P: if the members of an ensemble disagree more.",
             check=option_checks.threshold,
         ),
     ] = None,
@@ -81,7 +81,7 @@ def predict(
         str | None,
         RUNNING.option("URL", "Send the texts to a running service. INLAY_KEY holds its key, if it needs one."),
     ] = None,
-    weights: options.Weights = None,
+    weights: options.PredictWeights = None,
     resume: Annotated[bool, RUNNING.flag("--resume", "Continue an unfinished --out.")] = False,
     out: Annotated[
         Path | None, OUTPUT.option("FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet.")

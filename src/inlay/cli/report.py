@@ -93,13 +93,12 @@ def _rows(
         where, examples = eval_data.read_labelled(host, name, entry, data, screen, sample)
         return Rows(where, examples), ""
     try:
-        where, examples, chosen_by = _own_rows(host, entry, sample)
+        return Rows(*_own_rows(host, entry, sample)), ""
     except InlayError as error:
         return None, str(error)
-    return Rows(where, examples, chosen_by), ""
 
 
-def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, list[Example], bool]:
+def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, list[Example]]:
     """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
     from inlay.data.split import take
 
@@ -113,7 +112,7 @@ def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, 
         examples = [examples[i] for i in take(len(examples), sample.rows, sample.seed)]
     own = {"validation": config.get("val"), "test": config.get("test")}.get(chosen)
     file = data_name({"config": {"data": own}}) if own else data_name(entry.card)
-    return f"the {chosen} rows of {file}", examples, chosen == "validation"
+    return f"the {chosen} rows of {file}", examples
 
 
 def _tell(made: Report, path: Path, screen: output.Console) -> None:

@@ -224,7 +224,7 @@ class Host:
         uses_pooler = record.pool == "pooler" or any(n.startswith("pooler") for n in stored)
         fields = (record.seed, record.head, record.pool, record.labels, name)
         task = "" if record.task is None else record.task.spec
-        return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, about)
+        return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, about, self.base.place)
 
     @_alone
     @torch.no_grad()

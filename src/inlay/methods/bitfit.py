@@ -46,7 +46,7 @@ class BitFit(SlotMethod):
 
     learning_rate: ClassVar[float] = 3e-3
 
-    sites: str = option("all", "whose biases: all, or projections and norms joined by +, such as attn.q+ffn.in")
+    sites: str = option("all", "which biases: all, or projections and norms joined by +, such as attn.q+ffn.in")
 
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per bias."""

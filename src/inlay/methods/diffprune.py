@@ -6,9 +6,9 @@
 A parameter of a structured difference is used if both gates are open: E[L0] is the sum of P(z > 0) P(z_g > 0), as in
 the paper. The authors' code adds the two, which leaves a single gate z_g next to no penalty.
 
-Gates learn at a rate of their own (0.1 in Guo et al.'s code), and are clipped by themselves: they start at log-odds 5
-and shut below 0, which the run's own rate would never reach. Then the differences of largest magnitude are kept up to
-`target` of the base's parameters, and the kept ones are tuned again with the mask fixed. Stored sparse.
+Gates have their own learning rate (0.1 in Guo et al.'s code) and their own clipping: they start at log-odds 5 and shut
+below 0, which the run's rate would never reach. Then only the largest differences are kept, up to `target` of the
+base's parameters, and trained again with the mask fixed. They are stored sparse.
 """
 
 from __future__ import annotations

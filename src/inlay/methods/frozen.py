@@ -49,7 +49,7 @@ class LayerMix(Delta):
 @methods.register("frozen")
 @dataclass(frozen=True, kw_only=True)
 class Frozen(SlotMethod):
-    """The base as it is; only a mix of its layers is learned."""
+    """The unchanged base; only a mix of its layers' outputs is learned."""
 
     def parts(self, sites: Sites) -> list[Part]:
         """One weight per hidden state; `layers=` leaves out the others and the embedding."""

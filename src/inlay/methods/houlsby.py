@@ -3,12 +3,13 @@
     y + W2 act(W1 y + b1) + b2     at the output of attention and of the feed-forward,
                                    after dropout and before the residual
 
-W is normal with standard deviation `init`, cut at two of them: near-identity, not identity. The norms of the
-adapted layers train too, unless adapters are shared. `parallel=true` reads the sublayer's input instead of its
-output; `depth` adds hidden layers [size, size]; `inner_norm` normalises the adapter's input (all: section 3.6).
+W is drawn from a normal distribution with standard deviation `init`, truncated at two of them, so a new adapter is
+nearly, but not exactly, the identity. The norms of the adapted layers train too, unless adapters are shared.
+`parallel=true` reads the sublayer's input instead of its output; `depth` adds hidden layers [size, size]; `inner_norm`
+normalises the adapter's input (all: section 3.6).
 
-`normed=true` puts it where Pfeiffer et al. (2021) have it; they adapt only the feed-forward (`where=ffn`) and leave the
-norms frozen. It reads the layer's own norm of the sum s of sublayer and residual:
+`normed=true` is the variant of Pfeiffer et al. (2021), who use it after the feed-forward only (`where=ffn`) and do not
+train the norms. The adapter reads LN(s): s is the sum of sublayer and residual, LN the layer's own norm.
 
     LN(s + W2 act(W1 LN(s) + b1) + b2)
 """
@@ -122,7 +123,7 @@ class Houlsby(SlotMethod):
     parallel: bool = option(False, "read the sublayer's input instead of its output")
     depth: int = option(1, "hidden layers in the adapter", at_least=1)
     inner_norm: bool = option(False, "normalise the adapter's input")
-    normed: bool = option(False, "read the layer's own norm of sublayer and residual, where norms follow (Pfeiffer)")
+    normed: bool = option(False, "read the layer's own norm of sublayer and residual, in post-norm models (Pfeiffer)")
 
     def check(self) -> None:
         """Refuse activations that do not keep padded units at zero, and options that exclude each other."""

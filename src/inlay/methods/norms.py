@@ -54,7 +54,7 @@ def layer_norms(sites: Sites, layers: tuple[int, ...]) -> list[Part]:
 @methods.register("norms")
 @dataclass(frozen=True, kw_only=True)
 class Norms(SlotMethod):
-    """The norms of the chosen layers; if these are all layers, also the embedding's and the final norm."""
+    """The norms of the chosen layers; with all layers, also the embedding's norm and the final one."""
 
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per norm."""

@@ -31,8 +31,6 @@ class Rows:
 
     where: str
     examples: Sequence[Example]
-    chosen_by: bool = False
-    """Whether they had a part in the training: they chose its best state, and its temperature."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,6 @@ def _metrics(entry: Entry, asked: Predictions | None, rows: Rows | None, why: st
     notes = []
     if asked is not None and rows is not None:
         found = {**found, f"{rows.where}, now ({len(rows.examples):,} rows)": asked.metrics}
-        if rows.chosen_by:
-            notes.append("These rows also picked the checkpoint, so the scores are slightly optimistic.")
         if asked.unknown:
             some = ", ".join(sorted(asked.unknown)[:5])
             notes.append(f"It does not know {len(asked.unknown)} of their labels, so it always misses them: {some}.")
@@ -133,7 +129,7 @@ def _metrics(entry: Entry, asked: Predictions | None, rows: Rows | None, why: st
         )
         for name in names
     ]
-    star = "* picked the checkpoint. " if deciding in names else ""
+    star = f"* {card_text.scored(entry.card)}. " if deciding in names else ""
     columns = ("", *found)
     return f"{table(columns, lines, range(1, len(columns)))}\n<p class='soft'>{esc(star + ' '.join(notes))}</p>"
 
