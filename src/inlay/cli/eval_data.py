@@ -147,7 +147,7 @@ def read_labelled(
         _, source = labelled_source(data, split, **how)
         where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
         examples = examples_of(host, name, entry, source, {}, stop, screen, labelled)
-    return where, _some(examples, sample.rows, sample.seed)
+    return where, drawn(examples, sample)
 
 
 def _read_as(entry: Entry) -> dict[str, Any]:
@@ -205,11 +205,12 @@ def part_of(entry: Entry, parts: Mapping[str, list[Example]], split: str) -> lis
     raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only {', '.join(parts)}")
 
 
-def _some(examples: Sequence[Example], rows: int | None, seed: int) -> list[Example]:
+def drawn(examples: Sequence[Example], sample: Sample) -> list[Example]:
+    """As many of these rows as are wanted, classes in proportion."""
     from inlay.data.split import take
 
-    if rows is None or rows >= len(examples):
+    if sample.rows is None or sample.rows >= len(examples):
         return list(examples)
     classes = [e.target for e in examples]
     strata = classes if all(isinstance(target, str) for target in classes) else None
-    return [examples[i] for i in take(len(examples), rows, seed, strata)]
+    return [examples[i] for i in take(len(examples), sample.rows, sample.seed, strata)]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inlay.errors import DataError, suggest
+from inlay.library.card_text import shortened
 
 if TYPE_CHECKING:
     from inlay.cli.named_adapters import NamedAdapter
@@ -76,7 +77,7 @@ def of_lines(lines: Iterable[Line], pair: str | None, adapters: Mapping[str, Nam
     trained = {name: one.about.get("columns") or {"pair": ""} for name, one in adapters.items()}
     takes_pair = {name: kind not in ("tagging", "mlm") and "pair" in trained[name] for name, kind in kinds.items()}
     if pair is not None and not any(takes_pair.values()):
-        raise DataError(f"--pair {_cut(pair)!r}: {', '.join(kinds)} answers for one text, not for a pair")
+        raise DataError(f"--pair {shortened(pair, 40)!r}: {', '.join(kinds)} answers for one text, not for a pair")
 
     def rows(tasks: Mapping[str, Task]) -> Iterator[InputRow]:
         from inlay.tasks import Example
@@ -175,10 +176,9 @@ def of_file(
     unknown = next((name for name in keep or () if name not in source.columns), None)
     if unknown is not None:
         raise DataError(f"{path}: no column {unknown!r} (--keep). {suggest(unknown, source.columns)}")
-    kinds = {one.kind for one in adapters.values()}
     chosen: dict[str, tuple[Columns, str]] = {}
     for name, one in adapters.items():
-        known = as_trained(one.about, source.columns, _used(given, kinds, one.kind))
+        known = as_trained(one.about, source.columns, _used(given, one, adapters.values()))
         chosen[name] = _columns(one.kind, source, sample, known, one.about.get("columns"))
     kept = source.columns if keep is None else tuple(keep)
 
@@ -237,14 +237,19 @@ def _shown(columns: Sequence[Columns]) -> set[str]:
     return {name for name in ("text", "pair", "context") if all(shows(one, name) for one in columns)}
 
 
-def _used(given: Mapping[str, str], kinds: Iterable[str], kind: str) -> Mapping[str, str]:
-    """What is given, less what only other tasks have: a pair is for those that take one."""
-    from inlay.data.columns import parts
+def _used(given: Mapping[str, str], adapter: NamedAdapter, adapters: Collection[NamedAdapter]) -> Mapping[str, str]:
+    """What is given, less what only other adapters take: a pair is for those that were trained on pairs."""
+    from inlay.data.columns import in_pairs, parts
 
-    def has(one: str, role: str) -> bool:
-        return f"--{role}" in parts(one).values()
+    def takes(one: NamedAdapter, role: str) -> bool:
+        is_single = role == "pair" and in_pairs(one.about.get("columns")) is False
+        return f"--{role}" in parts(one.kind).values() and not is_single
 
-    return {role: name for role, name in given.items() if has(kind, role) or not any(has(one, role) for one in kinds)}
+    return {
+        role: name
+        for role, name in given.items()
+        if takes(adapter, role) or not any(takes(other, role) for other in adapters)
+    }
 
 
 def _columns(
@@ -307,7 +312,3 @@ def _stdin_source(format: str | None, encoding: str | None) -> tuple[Source, lis
     columns = tuple(dict.fromkeys(column for one in sample for column in one.fields))
     hints: Mapping[str, str] = {} if as_json else _PLAIN
     return Source(_STDIN, "jsonl" if as_json else "text", columns, hints, (), read), sample
-
-
-def _cut(text: str, room: int = 40) -> str:
-    return text if len(text) <= room else f"{text[: room - 3]}..."

@@ -101,16 +101,12 @@ def _rows(
 
 def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, list[Example], bool]:
     """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
-    from inlay.data.split import take
-
     config = dict(trained_on(entry.card))
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         raise DataError(f"the card of {entry.name} names no file of rows; pass DATA")
     parts = eval_data.own_parts(host, entry)
     chosen = sample.split or ("test" if "test" in parts else "validation")
-    examples = eval_data.part_of(entry, parts, chosen)
-    if sample.rows is not None and sample.rows < len(examples):
-        examples = [examples[i] for i in take(len(examples), sample.rows, sample.seed)]
+    examples = eval_data.drawn(eval_data.part_of(entry, parts, chosen), sample)
     own = {"validation": config.get("val"), "test": config.get("test")}.get(chosen)
     file = data_name({"config": {"data": own}}) if own else data_name(entry.card)
     return f"the {chosen} rows of {file}", examples, chosen == "validation"
