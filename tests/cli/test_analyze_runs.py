@@ -80,6 +80,17 @@ def test_with_data_it_sweeps_first_and_then_goes_on_from_there(place: Place, tmp
     assert place.analyze("init", "own", "--out", tmp_path / "g")["rows"] == found["rows"]
 
 
+def test_a_sweep_that_is_stopped_ends_the_command(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stopped(runner: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inlay.sweeps.api.SweepRunner.run", stopped)
+    done = place.call("analyze", "size", "halted", place.data, *QUICK, "--base", place.base, "--out", tmp_path / "f")
+    assert done.exit_code == 130
+    assert "stopped; finished work is saved" in done.output
+    assert "error" not in done.output
+
+
 @pytest.mark.full
 def test_what_a_figure_varies_by_itself(place: Place, tmp_path: Path):
     asked = (place.data, *QUICK, "--base", place.base, "--out", tmp_path / "f")

@@ -155,7 +155,9 @@ def _swept(context: typer.Context, kind: str, name: str, data: str | None, figur
     sweeps = App()
     sweeps.command("sweep")(sweeping.sweep)
     with contextlib.redirect_stdout(sys.stderr) if figure.as_json else contextlib.nullcontext():
-        typer.main.get_command(sweeps).main(words, prog_name="inlay sweep", standalone_mode=False)
+        code = typer.main.get_command(sweeps).main(words, prog_name="inlay sweep", standalone_mode=False)
+    if code:  # stopped, or nothing could be trained; it has said so
+        raise typer.Exit(code)
     return _rows(str(path), library, False)
 
 
