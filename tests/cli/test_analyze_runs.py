@@ -68,6 +68,8 @@ def test_files_are_called_by_name_and_kind(place: Place, tmp_path: Path, monkeyp
 def test_an_adapter_has_curves_too(place: Place, tmp_path: Path):
     found = place.analyze("curves", "mine@1", "--out", tmp_path / "f")
     assert [row["step"] for row in found["rows"]] == [1, 2]
+    both = place.analyze("curves", "mine@1, mine", "--out", tmp_path / "f")
+    assert len(both["rows"]) > len(found["rows"])
 
 
 @pytest.mark.full
