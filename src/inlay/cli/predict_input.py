@@ -15,14 +15,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from inlay.data.columns import Columns, choose, in_pairs, parts
+from inlay.data.formats.jsonl import parse
+from inlay.data.guess import is_unnamed
+from inlay.data.record import Bad, Record, Skipped, several
+from inlay.data.source import Source, open_source
 from inlay.errors import DataError, suggest
 from inlay.library.card_text import shortened
 
 if TYPE_CHECKING:
     from inlay.cli.named_adapters import NamedAdapter
-    from inlay.data.columns import Columns
-    from inlay.data.record import Bad, Record
-    from inlay.data.source import Source
     from inlay.tasks import Example, Task
 
 _SAMPLE = 200
@@ -133,8 +135,6 @@ def _line(number: int, raw: bytes, encoding: str) -> Line:
 
 def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
     """What is given, and else the columns that the adapter was trained on, if this file has them."""
-    from inlay.data.guess import is_unnamed
-    from inlay.data.record import several
 
     def there(name: str) -> bool:
         return all(part in names for part in several(name, names))
@@ -163,9 +163,6 @@ def of_file(
         given: the columns that the user named: text, pair, label.
         keep: the columns to keep; None for all.
     """
-    from inlay.data.record import Skipped
-    from inlay.data.source import open_source
-
     if path == "-":
         source, sample = _stdin_source(format, encoding)
     else:
@@ -177,16 +174,16 @@ def of_file(
     if unknown is not None:
         raise DataError(f"{path}: no column {unknown!r} (--keep). {suggest(unknown, source.columns)}")
     chosen: dict[str, tuple[Columns, str]] = {}
-    for name, one in adapters.items():
-        known = as_trained(one.about, source.columns, _used(given, one, adapters.values()))
-        chosen[name] = _columns(one.kind, source, sample, known, one.about.get("columns"))
+    for name, adapter in adapters.items():
+        known = as_trained(adapter.about, source.columns, _used(given, adapter, adapters.values()))
+        chosen[name] = _columns(adapter.kind, source, sample, known, adapter.about.get("columns"))
     kept = source.columns if keep is None else tuple(keep)
 
     def rows(tasks: Mapping[str, Task]) -> Iterator[InputRow]:
         from inlay.tasks import Unusable
 
         unread: list[tuple[str, str]] = []
-        columns = {name: one for name, (one, _) in chosen.items()}
+        columns = {name: own for name, (own, _) in chosen.items()}
         for record in source.records(lambda place, problem: unread.append((place, problem))):
             if unread:
                 yield from _unread(unread, adapters)
@@ -239,7 +236,6 @@ def _shown(columns: Sequence[Columns]) -> set[str]:
 
 def _used(given: Mapping[str, str], adapter: NamedAdapter, adapters: Collection[NamedAdapter]) -> Mapping[str, str]:
     """What is given, less what only other adapters take: a pair is for those that were trained on pairs."""
-    from inlay.data.columns import in_pairs, parts
 
     def takes(one: NamedAdapter, role: str) -> bool:
         is_single = role == "pair" and in_pairs(one.about.get("columns")) is False
@@ -260,7 +256,6 @@ def _columns(
     trained: Mapping[str, str] | None,
 ) -> tuple[Columns, str]:
     """The columns without those that hold what is right, and a line on what was guessed."""
-    from inlay.data.columns import Columns, choose, in_pairs
 
     def ask(name: str) -> tuple[Columns, str]:
         asked = (source.columns, sample, given, source.hints, source.name)
@@ -279,10 +274,6 @@ def _columns(
 
 def _stdin_source(format: str | None, encoding: str | None) -> tuple[Source, list[Record]]:
     """Stdin as JSON lines if the first begins with {, else as plain lines; it can be read only once."""
-    from inlay.data.formats.jsonl import parse
-    from inlay.data.record import Record
-    from inlay.data.source import Source
-
     if format not in (None, "jsonl"):
         raise DataError(f"{_STDIN}: {format} cannot be read from a pipe; write it to a file, or pass JSON lines")
     lines = of_stdin(encoding)

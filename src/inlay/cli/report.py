@@ -50,7 +50,8 @@ def report(
     screen, store = output.console(as_json), open_library(library)
     entries = eval_data.check(store, names[:count], base, data, split, needs_rows=False)
     name, entry = names[0], entries[names[0]]
-    here = {one: other for one, other in entries.items() if _base(other) == _base(entry)}
+    bases = {one: str(other.card["base"]).partition("+")[0] for one, other in entries.items()}
+    here = {one: other for one, other in entries.items() if bases[one] == bases[name]}
     host = host_with(base, weights, store, here)
     sample = eval_data.Sample(split, rows, seed)
     measured, reason = _rows(host, name, entry, data, screen, sample)
@@ -75,10 +76,6 @@ def report(
     path = made.write(out or Path(f"{stem}-report.html"))
     _tell(made, path, screen)
     output.document({**made.numbers, "file": str(path)}, as_json)
-
-
-def _base(entry: Entry) -> str:
-    return str(entry.card["base"]).partition("+")[0]
 
 
 def _rows(
