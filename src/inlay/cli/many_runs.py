@@ -50,6 +50,7 @@ class ManyRuns(NamedTuple):
         wrong.check(preflight.check_engine, self.engine, self.address, {"--workers": self.workers})
         wrong.check(preflight.check_logs, self.log)
         wrong.check(preflight.check_writable, self.csv, self.latex, self.plot)
+        wrong.check(preflight.check_plot, self.plot)
 
     @contextlib.contextmanager
     def opened(self, default: Path) -> Iterator[tuple[Store, list[Log]]]:

@@ -66,7 +66,6 @@ def params(
 
 
 def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:
-
     if not specs:
         return methods.names()
     for spec in (one for text in specs for one in split_list(text, methods.names())):

@@ -34,6 +34,7 @@ from inlay.cli.named_adapters import (
 from inlay.cli.pipeline import answer_all
 from inlay.cli.predict_input import InputRow, of_arguments, of_file, of_lines, of_stdin
 from inlay.cli.predict_job import ANSWERS, PredictJob
+from inlay.data.folder import files_of
 from inlay.errors import InlayError, RunError
 from inlay.version import __version__
 
@@ -112,7 +113,7 @@ def predict(
         "--resume, --overwrite and --raw-csv need --out": out is None and (resume or overwrite or raw_csv),
     }
     preflight.refuse(wrong)
-    files = _files(file)
+    files = [] if file is None or file == "-" else files_of(file)
     if out is not None:
         _check_out(out, files, resume, from_stdin=not texts and not files)
     limit = float(threshold) if threshold is not None and "=" not in threshold else threshold
@@ -163,15 +164,6 @@ def predict(
     output.document(found, as_json)
     if job.bad.count and not job.answered:
         raise typer.Exit(1)
-
-
-def _files(file: str | None) -> list[str]:
-    """The files of `--file`; none for stdin."""
-    if file is None or file == "-":
-        return []
-    from inlay.data.folder import files_of
-
-    return files_of(file)
 
 
 def _check_out(out: Path, files: Sequence[str], resume: bool, from_stdin: bool) -> None:
