@@ -87,7 +87,7 @@ class Chosen:
         """One of the rows that are run."""
         found = next((row for row in self.rows if row.name == name), None)
         if found is None:
-            raise RunError("; ".join(_unknown("row", [name], [row.name for row in self.rows])))
+            raise RunError(f"row {name!r} is not run. {suggest(name, [row.name for row in self.rows])}")
         return found
 
     def part(self, row: Row, dataset: Dataset) -> str:
