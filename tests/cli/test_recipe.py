@@ -96,6 +96,7 @@ def test_run(base: str, tmp_path: Path):
     assert "- seeds: 1 instead of 2" in lines
     assert lines.index("about this recipe:") > lines.index("- seeds: 1 instead of 2")
     assert "- The paper does not say how warm the oven was." in lines
+    assert 'guessed: text = "text", label = "label", task = classification' in map(str.strip, lines)  # no options
     assert (tmp_path / "library" / "recipes" / "mine.sqlite").exists()
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 7
     again = call("run", *how, "--json")
