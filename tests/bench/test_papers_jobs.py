@@ -49,6 +49,16 @@ def test_what_is_known_is_not_run_again(study, tmp_path):
     assert study.known("all-mpnet-base-v2", label, 3, own) not in ended
 
 
+def test_limits_of_rows_and_steps_count(study, tmp_path):
+    line = "he-tae tae --only ACL-ARC --lines adapter-64 --grid attention_dropout=false --seeds 1"
+    (run,) = plans(study, tmp_path, f"{line} --train-size 64 --max-steps 9")
+    own = {"lr": 1e-4, "epochs": 20, "pool": "cls", "head": "tanh2", "train_size": "64", "max_steps": 9}
+    label = "ACL-ARC houlsby:size=64,activation=tanh seed=0"  # the command line leaves numbers of rows as text
+    assert run.known == study.known(BASE, label, 0, own)
+    assert run.known != study.known(BASE, label, 0, own | {"train_size": "6%"})
+    assert run.known != study.known(BASE, label, 0, own | {"max_steps": None})
+
+
 def test_runs_that_two_tables_have_are_the_same(study, tmp_path):
     tuned = "he-glue-1k glue --only CoLA --lines finetune --tune lr=2e-5,6e-5 --seeds 1 --grid attention_dropout=false"
     robust = "he-robustness glue --only CoLA-1k --lines finetune-6e-5 --seeds 1 --grid attention_dropout=false"
