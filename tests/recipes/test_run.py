@@ -314,6 +314,9 @@ def test_everything_wrong_with_the_settings_is_said_together(host: inlay.Host, t
         run(host, cooking.write(tmp_path), data, Changes(grid={"batch_sise": "4", "lr": "fast", "val_size": "3"}))
     for part in ("batch_sise", "fast", "val_size cannot vary"):
         assert part in str(error.value)
+    (tmp_path / "data/first/train.jsonl").write_text('{"some": "text"}\n')
+    with pytest.raises(RunError, match=r"^First: .*no column looks like the .*; the columns are some$"):
+        run(host, cooking.write(tmp_path), data, Changes(only=["First"]))
     with pytest.raises(RunError, match=r"method is no key of the grid: every row has its own \(--lines\)$"):
         run(host, cooking.write(tmp_path), data, Changes(grid={"method": "lora"}))
 

@@ -65,10 +65,9 @@ def find_languages(folder: Path) -> dict[str, Path]:
     files = ((code, _to_evaluate(folder, code, found[code])) for code in sorted(found))
     chosen = {code: file for code, file in files if file}
     if not chosen:
-        raise DataError(
-            f"{folder}: no language code in the names of its files, as in de.csv, dev-de.tsv or de/test.csv; "
-            f"found {_listed(_all(folder))}"
-        )
+        lacking = "no file to test on" if found else "no language code in the names of its files"
+        as_in = "as in de.csv, dev-de.tsv or de/test.csv"
+        raise DataError(f"{folder}: {lacking}, {as_in}; found {_listed(_all(folder))}")
     return chosen
 
 
