@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+import torch
 from serve.tasks import ASKS, TASKS, put, running, same, without_version
 
 import inlay
 from inlay.engine.evaluate import measure
 from inlay.errors import AdapterError, DamagedError, InlayError, LibraryError, SlotError
+from inlay.serve import pager
 from inlay.serve.engine_types import Ask
 from inlay.tasks import Example, parse
 from inlay.tasks._together import disagreement
@@ -380,6 +384,33 @@ def test_a_service_refuses_what_it_has_no_room_for(members: Any, library: inlay.
     said = "it has 3 members, and 2 adapters can be resident"
     with running(tiny.text_host(), library, {}, resident=2) as engine, pytest.raises(AdapterError, match=said):
         engine.serve("three", "three")
+
+
+def test_an_ensemble_that_memory_cannot_hold_holds_nobody_up(members: Any, library: inlay.Library, monkeypatch):
+    for kind in ("tone", "long"):
+        library.put(inlay.Ensemble(members[kind], name=kind))
+    host, full = tiny.text_host(), threading.Event()
+    enter = host.enter
+
+    def entered(name: str, *how: Any) -> None:
+        if full.is_set() and len(host.names) == 2:
+            raise torch.OutOfMemoryError("no room")
+        enter(name, *how)
+
+    monkeypatch.setattr(host, "enter", entered)
+    monkeypatch.setattr(pager, "RETRY", 0.0)
+    with running(host, library, {"tone": "tone", "long": "long", "one": "tone0"}, resident=3) as engine:
+        for name in ("tone", "long"):
+            assert engine.submit(Ask(name, "good")).result(20)
+        full.set()
+        with engine._change:  # both wait when memory turns out to be full
+            waiting = [engine.submit(Ask(name, "good"), time.monotonic() + 10) for name in ("tone", "long")]
+        for name, one in zip(("tone", "long"), waiting, strict=True):
+            with pytest.raises(InlayError, match=f"{name}@1.* cannot be "):
+                one.result(20)
+            with pytest.raises(AdapterError, match="it has 3 members, and 2 adapters can be resident"):
+                engine.submit(Ask(name, "good"))
+        assert engine.submit(Ask("one", "good"), time.monotonic() + 10).result(20)
 
 
 def test_a_member_that_is_damaged_fails_the_ensemble_alone(members: Any, library: inlay.Library):

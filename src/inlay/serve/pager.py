@@ -76,7 +76,7 @@ class Pager:
         self._closed = False
         self._reading: set[str] = set()
         self._groups: dict[str, dict[Group, bool]] = {}
-        """Of every adapter: the groups that it is wanted for, and whether memory can hold all of such a group."""
+        """Of every adapter: the groups that it is wanted for, and whether all of such a group can be read ahead."""
         self._begun: Group | None = None
         """The group that has begun to come."""
         self._broken: dict[str, tuple[InlayError, float]] = {}
@@ -113,7 +113,7 @@ class Pager:
         """
         with self._lock:
             group = tuple([entry.ref for entry in entries])
-            fits = 2 * sum(entry.bytes for entry in entries) <= self._memory.size
+            fits = len(entries) <= _AHEAD and 2 * sum(entry.bytes for entry in entries) <= self._memory.size
             for entry in entries:
                 ref = entry.ref
                 self._groups.setdefault(ref, {})[group] = fits
