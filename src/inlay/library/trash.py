@@ -96,9 +96,11 @@ def removed(library: Library) -> list[Entry]:
 
 
 def restore(library: Library, refs: Sequence[str]) -> list[Entry]:
-    """Take versions out of the trash; none if one that is named is not there."""
+    """Take versions out of the trash; none if one that is named is not there, or is damaged."""
     there = [(name, version) for name, version, _ in _in_trash(library)]
     chosen = dict.fromkeys(one for ref in refs for one in _in_trash_by(there, ref))
+    for one in chosen:
+        _kept(library, *one)
     found = {one: _put_back(library, *one) for one in chosen}
     gone = [f"{name}@{version}" for (name, version), entry in found.items() if entry is None]
     if gone:
@@ -116,6 +118,23 @@ def _in_trash_by(there: Sequence[tuple[str, int]], ref: str) -> list[tuple[str, 
     return chosen
 
 
+def _kept(library: Library, name: str, version: int) -> tuple[bytes, Entry] | None:
+    """A card in the trash and what it says; None if it is not there any more."""
+    storage, path = library.storage, trash_path(name, version)
+    try:
+        content = storage.read(path, cards.LIMIT)
+    except FileNotFoundError:
+        return None
+    entry = cards.decode(content, name, version, storage.where(path))
+    _refuse_lost(library, entry)
+    return content, entry
+
+
+def _refuse_lost(library: Library, entry: Entry) -> None:
+    if any(library.storage.stat(blob_path(sha256)) is None for sha256 in entry.blobs):
+        raise LibraryError(f"{entry.ref} cannot be restored: its content was deleted")
+
+
 def _put_back(library: Library, name: str, version: int) -> Entry | None:
     """Put a card back in its place; None if it is not in the trash any more.
 
@@ -123,15 +142,15 @@ def _put_back(library: Library, name: str, version: int) -> Entry | None:
     at once more.
     """
     storage, path, place = library.storage, trash_path(name, version), card_path(name, version)
-    try:
-        content = storage.read(path, cards.LIMIT)
-    except FileNotFoundError:
+    if (kept := _kept(library, name, version)) is None:
         return None
-    entry = cards.decode(content, name, version, storage.where(path))
+    content, entry = kept
     storage.replace(place, content)
-    if any(storage.stat(blob_path(sha256)) is None for sha256 in entry.blobs):
+    try:
+        _refuse_lost(library, entry)  # a gc may have been faster
+    except LibraryError:
         storage.replace(place, cards.GONE)
-        raise LibraryError(f"{entry.ref} cannot be restored: its content was deleted")
+        raise
     storage.remove(path)
     if storage.read_all([place], cards.LIMIT).get(place) == cards.GONE:
         storage.create(path, content)
