@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from serve.place import until
 from serve.tasks import ASKS, TASKS, put, running, same, without_version
 
 import inlay
 from inlay.engine.evaluate import measure
 from inlay.errors import AdapterError, DamagedError, InlayError, LibraryError, SlotError
+from inlay.library.cards import blob_path
 from inlay.serve import pager
 from inlay.serve.engine_types import Ask
 from inlay.tasks import Example, parse
@@ -306,6 +308,9 @@ def test_members_stay_as_long_as_the_ensemble(library: inlay.Library, members: A
     assert library.verify() == []
     assert library.names() == ["both", "tone0", "tone2"]  # all or none
     assert [gone.ref for gone in library.remove("tone0", "both", "both@1")] == ["tone0@1", "both@1"]
+    (library.local / blob_path(entry.members[1].sha256)).unlink()
+    with pytest.raises(LibraryError, match="both@1 cannot be restored: its content was deleted"):
+        library.restore("both")
     library.gc(grace=0)
     gone = {member.sha256 for member in entry.members}
     assert not gone & {path.name.partition(".")[0] for path in (library.local / "blobs").iterdir()}
@@ -377,6 +382,8 @@ def test_served_equals_offline(members: Any, tmp_path: Path, resident: int):
         twin.unload("tone")
         twin.load(changed)
         assert same(without_version(engine.submit(Ask("tone", "good")).result(60)), twin.predict([("tone", "good")])[0])
+        until(lambda: not any(name.startswith("tone2#") for name in host.names))  # who is no member now leaves
+        assert sum(name.startswith("tone") for name in host.names) == 2
 
 
 def test_a_service_refuses_what_it_has_no_room_for(members: Any, library: inlay.Library):
