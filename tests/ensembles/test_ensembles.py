@@ -388,7 +388,7 @@ def test_served_equals_offline(members: Any, tmp_path: Path, resident: int):
 
 def test_a_service_refuses_what_it_has_no_room_for(members: Any, library: inlay.Library):
     library.put(inlay.Ensemble(members["tone"], name="three"))
-    said = "it has 3 members, and 2 adapters can be resident"
+    said = "it has 3 members, and there is room for 2"
     with running(tiny.text_host(), library, {}, resident=2) as engine, pytest.raises(AdapterError, match=said):
         engine.serve("three", "three")
 
@@ -417,7 +417,7 @@ def test_an_ensemble_that_memory_cannot_hold_holds_nobody_up(members: Any, libra
         for name, one in waiting.items():
             with pytest.raises(InlayError, match=f"{name}@1.* cannot be "):
                 one.result(20)
-            with pytest.raises(AdapterError, match="it has 3 members, and 2 adapters can be resident"):
+            with pytest.raises(AdapterError, match="it has 3 members, and there is room for 2"):
                 engine.submit(Ask(name, "good"))
 
 

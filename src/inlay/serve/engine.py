@@ -271,7 +271,7 @@ class Engine:
     def _too_large(self, version: Version) -> InlayError | None:
         """Why a version never can be used: the bank has no room for all its members, or none since memory was full."""
         count, room = len(version.refs), self._pager.resident
-        said = f"it has {count} members, and {room} adapters can be resident (--resident)"
+        said = f"it has {count} members, and there is room for {room} (--resident)"
         return AdapterError(f"{version.ref} cannot be served: {said}") if count > room else None
 
     def _described(self, version: Version) -> Served:

@@ -115,13 +115,9 @@ class Pager:
             group = tuple([entry.ref for entry in entries])
             fits = len(entries) <= _AHEAD and 2 * sum(entry.bytes for entry in entries) <= self._memory.size
             for entry in entries:
-                ref = entry.ref
-                self._groups.setdefault(ref, {})[group] = fits
-                if ref in self._bank or ref in self._broken or ref in self._wishes or self._closed:
-                    continue
-                if asked:
-                    self._hopes.pop(ref, None)
-                (self._wishes if asked else self._hopes).setdefault(ref, entry)
+                self._groups.setdefault(entry.ref, {})[group] = fits
+                if entry.ref not in self._bank:
+                    self._wish(entry, asked)
             self._read_ahead()
 
     def read(self, entry: Entry) -> None:
@@ -275,6 +271,15 @@ class Pager:
         """What is to be loaded next; with the lock held."""
         return itertools.islice(itertools.chain(self._wishes.items(), self._hopes.items()), _AHEAD)
 
+    def _wish(self, entry: Entry, asked: bool) -> None:
+        """Wanted from now on; with the lock held."""
+        ref = entry.ref
+        if ref in self._broken or ref in self._wishes or self._closed:
+            return
+        if asked:
+            self._hopes.pop(ref, None)
+        (self._wishes if asked else self._hopes).setdefault(ref, entry)
+
     def _pop(self, ref: str) -> None:
         """No longer wanted; with the lock held."""
         self._wishes.pop(ref, None)
@@ -286,12 +291,13 @@ class Pager:
 
         Nobody leaves for one that nobody waits for any more.
         """
-        if not waits(ref):
-            self._forget_wish(ref, waits)
-            return False
-        victim = next((one for one in self._bank if not waits(one)), None)
         stay = {*group, *(self._begun or ())}
         with self._lock:
+            if not waits(ref):
+                self._pop(ref)
+                self._read_ahead()
+                return False
+            victim = next((one for one in self._bank if not waits(one)), None)
             others = (one for one in self._bank if one not in stay and not self._has_to_run(one, waits))
             victim = victim or next(others, None)
         if victim is None:
@@ -300,15 +306,10 @@ class Pager:
         self._evict(victim)
         self._counters.add(evictions=1)
         if waits(victim):  # an ask that came meanwhile may have found it in the bank
-            self._want_again(entry)
+            with self._lock:
+                self._wish(entry, asked=True)
+                self._read_ahead()
         return True
-
-    def _want_again(self, entry: Entry) -> None:
-        with self._lock:
-            if entry.ref not in self._broken and not self._closed:
-                self._hopes.pop(entry.ref, None)
-                self._wishes.setdefault(entry.ref, entry)
-            self._read_ahead()
 
     def _load(self, fitted: Fitted, group: Group) -> None:
         ref = fitted.entry.ref
@@ -334,12 +335,6 @@ class Pager:
             self._counters.add(loads=1)
             self._remember(fitted)
             self._read_ahead()
-
-    def _forget_wish(self, ref: str, waits: Waits) -> None:
-        with self._lock:
-            if not waits(ref):
-                self._pop(ref)
-                self._read_ahead()
 
     def _evict(self, ref: str) -> None:
         with self._lock:
