@@ -122,11 +122,10 @@ class Pager:
 
     def read(self, entry: Entry) -> None:
         """Read an adapter now, and remember it; an error if it cannot be used. One that was broken is so no more."""
-        if self.state([entry.ref]) == "disk":
-            found = self._read(entry)
-            with self._lock:
-                self._remember(found)
+        found = self._read(entry) if self.state([entry.ref]) == "disk" else None
         with self._lock:
+            if found is not None:
+                self._remember(found)
             self._broken.pop(entry.ref, None)
 
     def news(self) -> list[str]:
@@ -168,10 +167,9 @@ class Pager:
     def drop(self, ref: str) -> None:
         """Out of the bank, and wanted no more; memory forgets it in its own time."""
         with self._lock:
-            self._pop(ref)
+            self._forget(ref)
             self._broken.pop(ref, None)
             self._groups.pop(ref, None)
-            self._read_ahead()
         if ref in self._bank:
             self._evict(ref)
 
@@ -228,8 +226,7 @@ class Pager:
         """With the lock held."""
         self._broken[ref] = (error, time.monotonic())
         self._news.append(ref)
-        self._pop(ref)
-        self._read_ahead()
+        self._forget(ref)
 
     def _remember(self, fitted: Fitted) -> None:
         """With the lock held; what is wanted now does not leave."""
@@ -280,10 +277,11 @@ class Pager:
             self._hopes.pop(ref, None)
         (self._wishes if asked else self._hopes).setdefault(ref, entry)
 
-    def _pop(self, ref: str) -> None:
+    def _forget(self, ref: str) -> None:
         """No longer wanted; with the lock held."""
         self._wishes.pop(ref, None)
         self._hopes.pop(ref, None)
+        self._read_ahead()
 
     def _make_room(self, ref: str, group: Group, waits: Waits) -> bool:
         """Let one leave for another: the one used longest ago that nobody waits for, else one that need not stay for a
@@ -294,8 +292,7 @@ class Pager:
         stay = {*group, *(self._begun or ())}
         with self._lock:
             if not waits(ref):
-                self._pop(ref)
-                self._read_ahead()
+                self._forget(ref)
                 return False
             victim = next((one for one in self._bank if not waits(one)), None)
             others = (one for one in self._bank if one not in stay and not self._has_to_run(one, waits))
@@ -325,7 +322,7 @@ class Pager:
             return
         self.suspect = False
         with self._lock:
-            self._pop(ref)
+            self._forget(ref)
             self._begun = self._begun or (group if len(group) > 1 else None)
             for mate in self._begun or ():
                 if mate in self._wishes:
