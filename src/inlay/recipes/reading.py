@@ -59,10 +59,13 @@ def _arranged(content: dict[str, Any], where: str) -> dict[str, Any]:
     tables = {key: content.get(key) for key in ("datasets", "rows", "scores")}
     tables["spreads"] = content.get("spreads", {})
     for key, table in tables.items():
-        if not isinstance(table, dict) or not all(isinstance(dataset, dict | list) for dataset in table.values()):
-            raise RunError(f"{where}: expected a table [{key}]")
+        values, type_of_value = ("tables", dict) if key in ("datasets", "rows") else ("lists", list)
+        if not isinstance(table, dict) or not all(isinstance(value, type_of_value) for value in table.values()):
+            raise RunError(f"{where}: expected a table [{key}] of {values}")
     datasets, rows, scores, spreads = (dict(table or {}) for table in tables.values())
-    columns = [column for name, dataset in datasets.items() for column in dataset.get("languages") or [name]]
+    languages = {name: dataset.get("languages") for name, dataset in datasets.items()}
+    columns_of = {name: codes if codes and isinstance(codes, list) else [name] for name, codes in languages.items()}
+    columns = [column for names in columns_of.values() for column in names]
     order: list[str] = scores.pop("order", columns)
     problems = [f"{name} is in order, but not in [datasets]" for name in order if name not in columns]
     problems += [f"{name} is in [datasets], but not in order" for name in columns if name not in order]
@@ -75,15 +78,12 @@ def _arranged(content: dict[str, Any], where: str) -> dict[str, Any]:
                 problems.append(f"{name} has {len(line)} {kind} for {len(order)} columns")
     if problems:
         raise RunError(f"{where}: {'; '.join(problems)}")
-
-    def place(name: str) -> int:
-        return min(order.index(column) for column in datasets[name].get("languages") or [name])
-
+    place = {name: min(map(order.index, columns)) for name, columns in columns_of.items()}
     by_column = {name: _by_column(order, line) for name, line in scores.items()}
     spreads_of = {name: _by_column(order, line) for name, line in spreads.items()}
     return {
         **{key: value for key, value in content.items() if key not in tables},
-        "datasets": [datasets[name] | {"name": name} for name in sorted(datasets, key=place)],
+        "datasets": [datasets[name] | {"name": name} for name in sorted(datasets, key=place.__getitem__)],
         "rows": [
             {**row, "name": name, "scores": by_column[name], "spreads": spreads_of.get(name, {})}
             for name, row in rows.items()
