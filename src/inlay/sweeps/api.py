@@ -53,6 +53,8 @@ class Plan:
     def problems(self) -> list[str]:
         """Values that are not valid, and settings that do not go together."""
         found = not_counts(random=self.random, trials=self.trials, seeds=self.seeds)
+        if type(self.report) not in (str, type(None)):
+            found.append(f"report={self.report} is not valid: expected the name of a metric")
         if self.search not in (None, "optuna"):
             found.append(f"unknown search {self.search!r}. {suggest(str(self.search), ['optuna'])}")
         if self.select not in SELECT:
