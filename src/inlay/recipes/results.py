@@ -70,14 +70,15 @@ class Results:
 
     def of(self, row: Row, column: Column) -> Result | None:
         """A cell; None if none of its runs is done, or it cannot be scored."""
-        part = self.part(row, column)
         if row.is_baseline:
-            return self._baseline(row, column)
+            values = tuple(self.by_seed(row, column).values())
+            return Result(values, row.methods[0]) if values else None
+        part = self.part(row, column)
         picked = self._picked(row, column, part, self.chosen.recipe.report)
         if not picked:
             return None
-        values = [self._value(row, column, part, ran) for ran in picked]
-        known = tuple(100 * value for value in values if value is not None)
+        scores = [self._value(row, column, part, ran) for ran in picked]
+        known = tuple(100 * score for score in scores if score is not None)
         first = picked[0]
         setting = {key: value for key, value in first.setting.items() if key in _varied(part)}
         setting |= {"seed": first.seed} if self.chosen.recipe.report == "best" else {}
@@ -119,10 +120,6 @@ class Results:
             return ran.metrics[part.about.split][metric]
         values = [float(entry["metrics"][metric]) for entry in evaluations(ran)]
         return statistics.fmean(values) if row.shows == "mean of evaluations" else max(values)
-
-    def _baseline(self, row: Row, column: Column) -> Result | None:
-        values = tuple(self.by_seed(row, column).values())
-        return Result(values, row.methods[0]) if values else None
 
     def _kept(self, ran: Ran) -> float | None:
         """The share of L-alpha that its gates are expected to keep."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from inlay.comparison.ranking import total_parameters
@@ -163,5 +163,5 @@ def _cell(row: Row, column: str, result: Result | None, spread: str) -> Cell:
     paper, paper_spread = row.scores.get(column), row.spreads.get(column)
     if result is None:
         return Cell(paper, paper_spread, None)
-    scores = Cell(paper, paper_spread, result.mean, result.spread(spread), result.method, result.setting)
-    return replace(scores, parameters=result.parameters, share=result.share)
+    scores = (paper, paper_spread, result.mean, result.spread(spread))
+    return Cell(*scores, result.method, result.setting, result.parameters, result.share)

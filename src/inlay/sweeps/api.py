@@ -52,24 +52,24 @@ class Plan:
 
     def problems(self) -> list[str]:
         """Values that are not valid, and settings that do not go together."""
-        found = not_counts(random=self.random, trials=self.trials, seeds=self.seeds)
+        problems = not_counts(random=self.random, trials=self.trials, seeds=self.seeds)
         if type(self.report) not in (str, type(None)):
-            found.append(f"report={self.report} is not valid: expected the name of a metric")
+            problems.append(f"report={self.report} is not valid: expected the name of a metric")
         if self.search not in (None, "optuna"):
-            found.append(f"unknown search {self.search!r}. {suggest(str(self.search), ['optuna'])}")
+            problems.append(f"unknown search {self.search!r}. {suggest(str(self.search), ['optuna'])}")
         if self.select not in SELECT:
-            found.append(f"select={self.select} is not valid. {suggest(str(self.select), SELECT)}")
+            problems.append(f"select={self.select} is not valid. {suggest(str(self.select), SELECT)}")
         if self.pruner is not None and self.pruner not in PRUNERS:
-            found.append(f"unknown pruner {self.pruner!r}. {suggest(str(self.pruner), PRUNERS)}")
+            problems.append(f"unknown pruner {self.pruner!r}. {suggest(str(self.pruner), PRUNERS)}")
         if self.search is not None and self.random is not None:
-            found.append("random draws and a search cannot be combined")
+            problems.append("random draws and a search cannot be combined")
         if self.search is not None and self.trials is None:
-            found.append("a search needs a number of trials")
+            problems.append("a search needs a number of trials")
         if self.search is None and self.trials is not None:
-            found.append("trials are for a search; random draws have their own number")
+            problems.append("trials are for a search; random draws have their own number")
         if self.search is None and self.pruner is not None:
-            found.append("a pruner is for a search; other runs are never stopped early")
-        return found
+            problems.append("a pruner is for a search; other runs are never stopped early")
+        return problems
 
     def space(self, settings: dict[str, Any]) -> tuple[Space, list[str]]:
         """The space of its grid and these settings, and everything that is wrong with both."""

@@ -57,14 +57,14 @@ class Chosen:
         return {**choice, "metrics": self.metrics, "single": self.single}
 
 
-def problems(picks: Any, keys: Collection[str], given: Mapping[str, Any]) -> list[str]:
+def problems(picks: Any, keys: Collection[str], settings: Mapping[str, Any]) -> list[str]:
     """What is wrong with asking for an ensemble."""
     wrong = []
-    if not isinstance(picks, int) or isinstance(picks, bool) or picks < 2:
+    if type(picks) is not int or picks < 2:
         wrong.append(f"ensemble={picks} (--ensemble) is not valid: expected 2 or more")
     why = "cannot vary with an ensemble (--ensemble): its members read the same rows in the same way"
     wrong += [f"{key} {why}" for key in ALIKE if key in keys]
-    if given.get("folds"):
+    if settings.get("folds"):
         wrong.append("folds (--folds) cannot be combined with an ensemble: all its runs are validated on the same rows")
     return wrong
 

@@ -77,8 +77,7 @@ def _mean(counts: Array, values: Array) -> Array:
 
 
 def _labelled(example: Example, answer: Answer) -> float:
-    chance: float = answer["scores"][example.target]
-    return chance
+    return float(answer["scores"][example.target])
 
 
 def _decided(example: Example, answer: Answer) -> list[float]:

@@ -146,21 +146,21 @@ def refused(do: Callable[..., Any], *arguments: Any) -> list[str]:
     return []
 
 
-def read_grid(given: Mapping[str, Any], grid: Grid, ranges: bool = False) -> tuple[Space, list[str]]:
+def read_grid(settings: Mapping[str, Any], grid: Grid, ranges: bool = False) -> tuple[Space, list[str]]:
     """The space of a grid around settings that stay, and everything that is wrong with it.
 
     Args:
         ranges: whether `low..high` may stand for a list.
     """
     problems: list[str] = []
-    methods = _methods(given, grid, problems)
+    methods = _methods(settings, grid, problems)
     all_options = {name: _options(registry.find(name)) for name in registry.names()}
     # a method that could not be read may be the one that has an option
     unread = len(methods) < _count(grid)
     known = list(all_options.values()) if unread else [_options(type(method)) for method in methods.values()]
     axes: dict[str, list[Axis]] = {spec: [] for spec in methods}
     for key in grid:
-        problem = _key_problem(key, given, known, all_options)
+        problem = _key_problem(key, settings, known, all_options)
         if problem:
             problems.append(problem)
         elif key in Run.model_fields and key != "method":
@@ -168,7 +168,8 @@ def read_grid(given: Mapping[str, Any], grid: Grid, ranges: bool = False) -> tup
         elif key != "method":
             _add_option(key, grid[key], methods, axes, problems)
     branches = tuple(Branch(spec, tuple(axes_of_method)) for spec, axes_of_method in axes.items())
-    space = Space(given.get("data", ""), {k: v for k, v in given.items() if k not in grid and k != "data"}, branches)
+    fixed = {key: value for key, value in settings.items() if key not in grid and key != "data"}
+    space = Space(settings.get("data", ""), fixed, branches)
     problems += refused(make_run, {"data": "", **space.given})
     if not ranges:
         problems += [
@@ -181,9 +182,9 @@ def read_grid(given: Mapping[str, Any], grid: Grid, ranges: bool = False) -> tup
     return space, list(dict.fromkeys(problems))
 
 
-def _methods(given: Mapping[str, Any], grid: Grid, problems: list[str]) -> dict[str, Method]:
+def _methods(settings: Mapping[str, Any], grid: Grid, problems: list[str]) -> dict[str, Method]:
     """Methods by their specs as written."""
-    specs = split_specs(grid["method"], problems) if "method" in grid else [given.get("method", _default("method"))]
+    specs = split_specs(grid["method"], problems) if "method" in grid else [settings.get("method", _default("method"))]
     methods: dict[str, Method] = {}
     for spec in specs:
         try:
@@ -211,7 +212,7 @@ def _default(key: str) -> Any:
 
 
 def _key_problem(
-    key: str, given: Mapping[str, Any], known: Sequence[Sequence[str]], all_options: Mapping[str, Sequence[str]]
+    key: str, settings: Mapping[str, Any], known: Sequence[Sequence[str]], all_options: Mapping[str, Sequence[str]]
 ) -> str:
     if key == "seed":
         return "seed is not a key of a grid; --seeds K (seeds=K) runs every combination with K seeds"
@@ -223,8 +224,8 @@ def _key_problem(
         if having:
             return f"{key} is an option of {', '.join(having)}, and no method here has it"
         return f"no setting or option {key!r} to vary. {suggest(key, {*Run.model_fields, *options} - FIXED - {'seed'})}"
-    if key in given and key in Run.model_fields:
-        return f"{key} is both set to {shown(given[key])} and in the grid"
+    if key in settings and key in Run.model_fields:
+        return f"{key} is both set to {shown(settings[key])} and in the grid"
     return ""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from inlay import drawing, metrics
 from inlay.errors import RunError
-from inlay.sweeps.values import shown
+from inlay.sweeps.values import is_number, shown
 
 if TYPE_CHECKING:
     from inlay.sweeps.table import Entry, Sweep
@@ -95,7 +95,7 @@ def _scale(panel: Any, place: Mapping[str, float], names: Sequence[str] | None, 
 def _places(entries: Sequence[Entry], key: str) -> tuple[dict[str, float], list[str] | None]:
     """Where values go on the axis; and their names, unless they are numbers."""
     distinct = list({_key(entry, key): entry.setting[key] for entry in entries}.items())
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for _, value in distinct):
+    if all(is_number(value) for _, value in distinct):
         return {name: float(value) for name, value in distinct}, None
     return {name: float(i) for i, (name, _) in enumerate(distinct)}, [name for name, _ in distinct]
 

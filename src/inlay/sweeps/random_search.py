@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
 from typing import Any
 
 from inlay.errors import RunError
 from inlay.sweeps.grid import MOST, Setting, Space
-from inlay.sweeps.values import Range
+from inlay.sweeps.values import Range, Values, is_number
 
 _MISSES = 1000
 """After this many draws in a row without a new setting there is none left."""
@@ -38,18 +37,12 @@ def draw(space: Space, count: int, seed: int) -> list[Setting]:
 def largest(space: Space) -> list[Setting]:
     """For every method its combination with the largest numbers: what memory must hold."""
 
-    def top(values: Iterable[Any]) -> Any:
-        listed = list(values)
-        numbers = [value for value in listed if isinstance(value, int | float) and not isinstance(value, bool)]
-        return max(numbers) if numbers else listed[0]
+    def top(values: Values) -> Any:
+        if isinstance(values, Range):
+            return values.high
+        return max(filter(is_number, values), default=values[0])
 
-    return [
-        {
-            "method": branch.method,
-            **{a.key: a.values.high if isinstance(a.values, Range) else top(a.values) for a in branch.axes},
-        }
-        for branch in space.branches
-    ]
+    return [{"method": branch.method, **{a.key: top(a.values) for a in branch.axes}} for branch in space.branches]
 
 
 def _draw_one(space: Space, source: random.Random) -> Setting:

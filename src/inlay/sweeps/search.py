@@ -58,7 +58,7 @@ class _Suggestion:
 
 
 class OptunaSearch:
-    """Asks Optuna for settings and tells it what came of them."""
+    """Asks Optuna for settings and tells it their results."""
 
     def __init__(self, trials: Trials, store: Store, study: str, count: int, *, seed: int = 0, pruner: str = "median"):
         """

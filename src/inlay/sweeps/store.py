@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -264,13 +264,20 @@ class Store:
         self._adapters = {id: adapter for id, adapter in self._adapters.items() if id in wanted}
         if self.folder is not None:
             with self._one_line_errors():
-                _delete_adapters(self.folder, wanted)
+                for file in self.folder.glob("*.safetensors"):
+                    if file.stem not in wanted and _ID.fullmatch(file.stem):
+                        file.unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what killed processes have left half written."""
-        if self.folder is not None:
-            with self._one_line_errors():
-                _tidy(self.folder)
+        if self.folder is None:
+            return
+        with self._one_line_errors():
+            for folder in (self.folder / "loop", self.folder):
+                for file in folder.glob(f"{PART}*"):
+                    file.unlink(missing_ok=True)
+                with suppress(OSError):
+                    folder.rmdir()  # if nothing is in it
 
     def _take_lock(self) -> None:
         """Two processes on one sweep would do everything twice, and damage each other's checkpoint."""
@@ -301,20 +308,6 @@ def _tables(db: sqlite3.Connection) -> dict[str, list[Any]]:
     """Every table and its columns."""
     names = [name for (name,) in db.execute("select name from sqlite_master where type in ('table', 'view')")]
     return {name: db.execute("select * from pragma_table_info(?)", (name,)).fetchall() for name in names}
-
-
-def _delete_adapters(folder: Path, but: Collection[str] = ()) -> None:
-    for file in folder.glob("*.safetensors"):
-        if file.stem not in but and _ID.fullmatch(file.stem):
-            file.unlink(missing_ok=True)
-
-
-def _tidy(folder: Path) -> None:
-    for place in (folder / "loop", folder):
-        for file in place.glob(f"{PART}*"):
-            file.unlink(missing_ok=True)
-        with suppress(OSError):
-            place.rmdir()  # if nothing is in it
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[Row]:
@@ -350,12 +343,12 @@ def remove(path: str | os.PathLike[str]) -> None:
     if not path.exists():
         return
     with Store(path) as opened, opened._one_line_errors():  # refuses a file that is not ours, or that is in use
-        folder = path.with_name(f"{path.name}.files")
-        Checkpoint(folder / "loop").remove()
-        _delete_adapters(folder)
-        _tidy(folder)
+        assert opened.folder is not None
+        assert opened._lock is not None
+        Checkpoint(opened.folder / "loop").remove()
+        opened.forget(but=())
+        opened.tidy()
         opened._db.close()
         for suffix in ("", "-wal", "-shm"):
             path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
-        assert opened._lock is not None
         opened._lock.release(remove=True)

@@ -75,6 +75,11 @@ def read_values(key: str, raw: Any, read: Callable[[Any], Any], problems: list[s
     return tuple(values) if len(problems) == before else None
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _listed(raw: Any) -> list[Any]:
     return list(raw) if isinstance(raw, list | tuple) else [raw]
 
@@ -92,7 +97,7 @@ def _range(key: str, pieces: list[Any], read: Callable[[Any], Any], problems: li
     except InlayError as error:
         problems.append(str(error))
         return None
-    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends):
+    if not all(map(is_number, ends)):
         problems.append(f"{key}={pieces[0]} is not a range: {key} is not a number")
         return None
     if not ends[0] < ends[1]:

@@ -26,7 +26,7 @@ from inlay.runs.run import Run
 from inlay.sweeps.grid import Space
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry, key
-from inlay.sweeps.values import in_words
+from inlay.sweeps.values import in_words, is_number
 
 _DIGITS = 4
 """Losses that agree in this many decimals are equal."""
@@ -194,8 +194,8 @@ def _distance(space: Space, setting: Mapping[str, Any], few_shot: bool | None) -
 
 
 def _apart(value: Any, usual: Any) -> float:
-    numbers = [isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in (value, usual)]
-    return abs(math.log(value / usual)) if all(numbers) else float(value != usual)
+    positive = all(is_number(v) and v > 0 for v in (value, usual))
+    return abs(math.log(value / usual)) if positive else float(value != usual)
 
 
 def _seeds_error(best: Entry, others: Sequence[Entry]) -> float | None:
