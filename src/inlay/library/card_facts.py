@@ -80,8 +80,7 @@ def lineage(entry: Entry, versions: Mapping[int, Sequence[str]]) -> Iterator[tup
 
 def share(card: Card) -> str:
     """Its share of the base, for people; empty if the card does not say."""
-    value = card_text.share(card)
-    return "" if value is None else card_text.percent(value)
+    return "" if (value := card_text.share(card)) is None else card_text.percent(value)
 
 
 def when(card: Card, form: str) -> str:

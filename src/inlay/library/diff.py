@@ -73,7 +73,7 @@ def weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[list[Plac
 def compare(
     a: Mapping[str, Tensor], b: Mapping[str, Tensor], card_a: Mapping[str, Any], card_b: Mapping[str, Any]
 ) -> Diff:
-    """Compare two adapters, tensors and cards."""
+    """Compare two adapters: their tensors and cards."""
     return Diff(cards(card_a, card_b), *weights(a, b))
 
 

@@ -128,9 +128,8 @@ def _metrics(card: Card) -> Iterator[str]:
     scores = card_text.metrics(card)
     if not scores:
         return
-    names = list(dict.fromkeys(name for values in scores.values() for name in values))
     yield from ("## Metrics", "", f"| | {' | '.join(map(_plain, scores))} |", f"|---|{'---|' * len(scores)}")
-    for name in names:
+    for name in dict.fromkeys(name for values in scores.values() for name in values):
         cells = (f"{values[name]:.4f}" if name in values else "" for values in scores.values())
         yield f"| {_plain(name)} | {' | '.join(cells)} |"
     if card.get("metric") and "validation" in scores:
@@ -159,8 +158,7 @@ def _training(card: Card) -> Iterator[str]:
     if any(facts):
         yield f"{', '.join(filter(None, facts))}."
     yield f"{', '.join(filter(None, details)).capitalize()}. Settings that are not named are the defaults."
-    command = card_text.train_command(_without_folders(card), data)
-    if command:
+    if command := card_text.train_command(_without_folders(card), data):
         yield from ("", *_block([command]))
     parents = card.get("parents")
     if isinstance(parents, Sequence) and not isinstance(parents, str) and parents:
