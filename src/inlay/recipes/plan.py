@@ -21,7 +21,7 @@ from inlay.errors import InlayError, RunError, suggest
 from inlay.recipes.folder import Found, look
 from inlay.recipes.recipe import TUNED, Column, Dataset, Recipe, Row, listed, trained_specs
 from inlay.runs.run import make_run
-from inlay.sweeps.values import short
+from inlay.sweeps.values import is_number, short
 
 if TYPE_CHECKING:
     from inlay.comparison.plan import Part
@@ -252,14 +252,20 @@ def _untunable(recipe: Recipe, changes: Changes, rows: Sequence[Row]) -> list[st
             problems.append(f"{key} cannot be tuned, only {', '.join(TUNABLE)}; --grid replaces values of any setting")
         elif key in changes.grid:
             problems.append(f"{key} is both tuned and in the grid; give it once")
-        elif len(values) == 1 or any(not 0 < value < math.inf for value in values):
+        elif len(values) == 1 or (values and not _are_positive(values)):
             expected = "expected two positive numbers or more, or none"
             problems.append(f"{key}={shown_values(values)} cannot be tuned: {expected}")
         elif not values:
             trained = [(row, dataset) for row in rows if not row.is_baseline for dataset in recipe.datasets]
-            silent = dict.fromkeys(row.name for row, dataset in trained if key not in recipe.tried(row, dataset))
+            silent = dict.fromkeys(
+                row.name for row, d in trained if not _are_positive(recipe.tried(row, d).get(key, ()))
+            )
             problems += [f"{name} names no {key} to tune around; give values: {key}=1e-4,1e-3" for name in silent]
     return problems
+
+
+def _are_positive(values: Sequence[Any]) -> bool:
+    return bool(values) and all(is_number(value) and 0 < value < math.inf for value in values)
 
 
 def _unknown(kind: str, names: Sequence[str], known: Sequence[str]) -> list[str]:
