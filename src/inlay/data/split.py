@@ -21,19 +21,19 @@ DEFAULT_SHARE = Fraction(1, 10)
 DEFAULT_MOST = 2000
 
 
-def size(text: str | int | float | None, rows: int, what: str) -> int:
+def size(text: str | int | float | None, rows: int, option: str) -> int:
     """A count of rows from "1000", "10%" or 0.1; None is all of them. A share is rounded to the nearest row."""
     if rows < 1:
-        raise RunError(f"{what}: there are no rows to take from")
+        raise RunError(f"{option}: there are no rows to take from")
     if text is None:
         return rows
     count = _count(text, rows)
     if count is None:
-        raise RunError(f"{what} {text} is not a size; write a count such as 1000 or a share such as 10%")
+        raise RunError(f"{option} {text} is not a size; write a count such as 1000 or a share such as 10%")
     if count < 1:
-        raise RunError(f"{what} {text} of {rows} rows is less than one row")
+        raise RunError(f"{option} {text} of {rows} rows is less than one row")
     if count > rows:
-        raise RunError(f"{what} {text} is more than there is: {rows} rows")
+        raise RunError(f"{option} {text} is more than there is: {rows} rows")
     return count
 
 
@@ -81,7 +81,7 @@ def split(
     groups: Sequence[str] | None = None,
     of: int | None = None,
 ) -> tuple[list[int], list[int]]:
-    """(train, validation), each in ascending order; shares are of all rows, or of so many (`of`).
+    """(train, validation), each in ascending order; shares are of all rows, or of `of` rows.
 
     Validation comes from the rows that `train_size` leaves over, and without `train_size` training has all the
     others. No `val_size` means 10 %, at least 1 and at most 2000. A class too rare for both is in train. With
@@ -104,23 +104,23 @@ def split(
 def folds(
     rows: int, number: int, seed: int, stratify: Sequence[str] | None, groups: Sequence[str] | None = None
 ) -> list[list[int]]:
-    """All rows in so many parts of about the same size, each in ascending order, with the classes in proportion.
+    """All rows in `number` parts of about the same size, each in ascending order, with the classes in proportion.
 
     No group straddles; there are fewer parts if there are fewer groups.
     """
     units = _units(rows, seed, stratify, groups)
     if len(units) < 2:
         raise RunError(f"all {rows} rows belong together, so they cannot be split into folds; pass --val FILE")
-    found: list[list[int]] = [[] for _ in range(min(number, len(units)))]
+    parts: list[list[int]] = [[] for _ in range(min(number, len(units)))]
     # class by class, the largest groups first, each to the smallest part so far of those with fewest rows of its class
     classes = list(dict.fromkeys(unit.label for unit in units))
     for label in sorted(classes):
-        own = [0] * len(found)
+        rows_of_label = [0] * len(parts)
         for unit in sorted((u for u in units if u.label == label), key=lambda unit: -len(unit.rows)):
-            part = min(range(len(found)), key=lambda i: (own[i], len(found[i])))
-            found[part] += unit.rows
-            own[part] += len(unit.rows)
-    return [sorted(part) for part in found]
+            part = min(range(len(parts)), key=lambda i: (rows_of_label[i], len(parts[i])))
+            parts[part] += unit.rows
+            rows_of_label[part] += len(unit.rows)
+    return [sorted(part) for part in parts]
 
 
 @dataclass(slots=True)
@@ -133,9 +133,9 @@ class _Unit:
 
 def _units(rows: int, seed: int, strata: Sequence[str] | None, groups: Sequence[str] | None) -> list[_Unit]:
     """All rows, in the seed's order."""
-    for what, given in (("labels", strata), ("groups", groups)):
-        if given is not None and len(given) != rows:
-            raise RunError(f"{len(given)} {what} for {rows} rows; each row needs one")
+    for name, values in (("labels", strata), ("groups", groups)):
+        if values is not None and len(values) != rows:
+            raise RunError(f"{len(values)} {name} for {rows} rows; each row needs one")
     draw = random.Random(f"inlay rows {seed}").random
     order = [draw() for _ in range(rows)]
     units: dict[str | int, _Unit] = {}
