@@ -169,7 +169,7 @@ def _variant(options: Mapping[str, Any], path: Path) -> tuple[bool, bool]:
 
 
 def _as_read(places: list[str], parallel: bool, normed: bool, sites: Sites) -> bool:
-    """What the other library calls parallel: the opposite where it swaps the two. The sum that is normed is the same."""
+    """What the other library calls parallel: the opposite where it swaps the two; the normed sum is the same."""
     name = sites.arch.model_type
     if normed or name not in _SWAPPED or "attn" not in places:
         return parallel
