@@ -102,7 +102,7 @@ def _draw(sets: Sequence[DataSet], entries_of: dict[str, list[Entry]], axis: Axi
         drawing.label(panel, axis.label + rates, f"validation {data.metric}", data.name)
         panel.margins(x=0.06, y=0.14)
     if len(methods) > 1:
-        drawing.legend(figure, drawing.handles([panels.flat[0]]), min(3, len(methods)), size=10)
+        drawing.legend(figure, drawing.handles(panels.flat), min(3, len(methods)), size=10)
     return figure
 
 

@@ -109,9 +109,11 @@ def lr_of(row: Row) -> float:
 
 
 def size_of(row: Row) -> str | None:
-    """How many rows a run trained on, as it was set: a count or a share; None for all."""
-    size = row.config.get("train_size")
-    return None if size is None else str(size).strip()
+    """How many rows a run trained on: a count, or a share as `10%`; None for all."""
+    if row.config.get("train_size") is None:
+        return None
+    size = str(row.config["train_size"]).strip()
+    return size if size.isdecimal() else f"{100 * _share(size):g}%"
 
 
 def size_order(size: str | None) -> tuple[int, float]:
@@ -125,7 +127,7 @@ def rows_in_words(size: str | None) -> str:
     """A number of rows in words."""
     if size is None:
         return "all"
-    return f"{int(size):,}" if size.isdecimal() else f"{100 * _share(size):g} %"
+    return f"{int(size):,}" if size.isdecimal() else size.replace("%", " %")
 
 
 def _share(size: str) -> float:
@@ -161,4 +163,5 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
     """Short names for data: the last part of the path, and more of it if two would be the same."""
     short = {path: data_name({"config": {"data": path}}) or "data" for path in paths}
     twice = {name for name in short.values() if list(short.values()).count(name) > 1}
-    return {path: "/".join(path.split(os.sep)[-3:]) if name in twice else name for path, name in short.items()}
+    names = {path: "/".join(path.split(os.sep)[-3:]) if name in twice else name for path, name in short.items()}
+    return names if len({*names.values()}) == len(names) else {path: path for path in paths}

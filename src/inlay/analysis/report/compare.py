@@ -152,7 +152,7 @@ def _disagreements(first: Predictions, second: Predictions) -> list[tuple[float,
 
 def _apartness(kind: str, answer: Answer, other: Answer) -> float | None:
     if kind == "regression":
-        return float(abs(answer["value"] - other["value"]))
+        return float(abs(answer["value"] - other["value"])) or None
     if kind == "mlm":
         return None
     if kind == "tagging":
