@@ -14,6 +14,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,15 @@ def known(base: str, label: str, seed: int, settings: Mapping[str, Any]) -> Know
 
     part, method, *_ = label.split()
     values = (settings.get(key, Run.model_fields[key].default) for key in (*SETTINGS, *LATER))
-    own = tuple(float(value) if isinstance(value, int | float) else value for value in values)
+    own = tuple(map(_number, values))
     return Known(Path(base).name, LIKE.sub("", part.split(".")[0]), method, seed, own)
+
+
+def _number(value: Any) -> Any:
+    """A number, where a value is one; `--train-size 64` stays text in a run's settings."""
+    with suppress(TypeError, ValueError):
+        return float(value)
+    return value
 
 
 def read_ended(path: Path) -> dict[Known, dict[str, Any]]:

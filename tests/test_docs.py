@@ -83,8 +83,17 @@ def test_there_is_something_to_run():
     assert EXAMPLES
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def _anchors(page: Path) -> set[str]:
+    """What GitHub calls the page's headings."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "deploy/README.md"], ids=lambda p: p.parent.name + "/" + p.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+            path, _, anchor = target.partition("#")
+            found = page.parent / path if path else page
+            assert found.exists(), target
+            assert not anchor or anchor in _anchors(found), target

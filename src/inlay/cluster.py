@@ -1,7 +1,7 @@
-"""A Ray cluster: reached quietly, measured, and left as it was found.
+"""A Ray cluster: joined quietly, measured, and left as it was found.
 
-A cluster that is there (`--address`, `RAY_ADDRESS`, one that this machine is part of) is joined; where there is none,
-one of this machine alone is started, and ends with us. Ray itself is imported when it is asked for.
+An existing cluster (`--address`, `RAY_ADDRESS`, or the one this machine belongs to) is joined; without one, a cluster
+of this machine alone is started, and ends with this process. Ray is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from inlay.errors import RunError
+from inlay.errors import RunError, first_line
 
 _REACH = 5.0
 """Seconds for an address to answer."""
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
-"""Ray asks nobody, and warns of nothing that concerns us."""
+"""Ray sends no usage statistics, and gives no warnings about settings of ours."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many workers, and what each of them has."""
+    """How many workers there are, and what each of them gets."""
 
     workers: int
     cpus: float
@@ -40,7 +40,7 @@ class Share:
 
     @property
     def options(self) -> dict[str, float]:
-        """As Ray wants it said."""
+        """The options of a Ray worker."""
         return {"num_cpus": self.cpus, "num_gpus": self.gpus}
 
 
@@ -57,26 +57,26 @@ def ray(module: str = "ray") -> Any:
 
 
 def problems(address: str | None) -> list[str]:
-    """What can be known to be wrong before anything is started."""
+    """What is wrong, as far as that can be known before anything is started."""
     if importlib.util.find_spec("ray") is None:
         return ["--engine ray needs Ray: pip install 'inlay[ray]'"]
-    named = address or os.environ.get("RAY_ADDRESS") or "auto"
-    if named in ("auto", "local"):
+    target = address or os.environ.get("RAY_ADDRESS") or "auto"
+    if target in ("auto", "local"):
         return []
-    match = re.fullmatch(r"(?:ray://)?\[?([^\[\]/]+?)\]?:(\d{1,5})", named)
+    match = re.fullmatch(r"(?:ray://)?\[?([^\[\]/]+?)\]?:(\d{1,5})", target)
     if match is None:
-        return [f"{named!r} is not an address of a Ray cluster; expected host:port, ray://host:port or auto"]
+        return [f"{target!r} is not an address of a Ray cluster; expected host:port, ray://host:port or auto"]
     try:
         with socket.create_connection((match[1], int(match[2])), _REACH):
             return []
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return [f"the Ray cluster at {named} cannot be reached: {why}"]
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return [f"the Ray cluster at {target} cannot be reached: {reason}"]
 
 
 @contextmanager
 def joined(address: str | None) -> Iterator[Any]:
-    """Ray, connected; what was connected before stays so."""
+    """Ray, connected; a connection that existed before stays open."""
     package = ray()
     if package.is_initialized():
         yield package
@@ -87,8 +87,8 @@ def joined(address: str | None) -> Iterator[Any]:
             try:
                 package.init(address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
             except Exception as error:  # Ray has no type of its own for what goes wrong here
-                named = f"at {address} " if address else ""
-                raise RunError(f"the Ray cluster {named}cannot be used: {first_line(error)}") from None
+                where = f"at {address} " if address else ""
+                raise RunError(f"the Ray cluster {where}cannot be used: {first_line(error)}") from None
         try:
             yield package
         finally:
@@ -97,7 +97,7 @@ def joined(address: str | None) -> Iterator[Any]:
 
 @contextmanager
 def _handler_kept(number: signal.Signals) -> Iterator[None]:
-    """Put a signal's handler back: Ray sets its own and leaves it, and a later training would end without saving."""
+    """Restore a signal's handler: Ray sets its own and leaves it, and a later training would end without saving."""
     before = signal.getsignal(number)
     try:
         yield
@@ -107,29 +107,23 @@ def _handler_kept(number: signal.Signals) -> Iterator[None]:
 
 
 def share(package: Any, workers: int | None = None, gpus: float | None = None, what: str = "workers") -> Share:
-    """One worker per GPU, or per machine where there is none, unless it is said otherwise.
+    """One worker per GPU, or per machine without GPUs, unless `workers` says otherwise.
 
-    CPUs are divided among the workers of a machine, so that all of its cores are used; beside a GPU one is enough.
+    Workers share the CPUs of their machine, so that all cores are used; a worker with a GPU gets one CPU.
 
     Args:
-        gpus: of one worker; by default 1 if there are any.
+        gpus: of one worker; by default 1 if the cluster has any.
     """
     alive = [node for node in package.nodes() if node["Alive"]]
     total = sum(node["Resources"].get("GPU", 0.0) for node in alive)
-    each = (1.0 if total else 0.0) if gpus is None else gpus
-    fit = int(sum(node["Resources"].get("GPU", 0.0) // each for node in alive)) if each else None
-    count = workers or (len(alive) if fit is None else max(1, fit))
-    if fit is not None and count > fit:
-        raise RunError(f"{count} {what} with {each:g} GPUs each do not fit: the cluster has {total:g} GPUs")
+    gpus_each = (1.0 if total else 0.0) if gpus is None else gpus
+    most = int(sum(node["Resources"].get("GPU", 0.0) // gpus_each for node in alive)) if gpus_each else None
+    count = workers or (len(alive) if most is None else max(1, most))
+    if most is not None and count > most:
+        raise RunError(f"{count} {what} with {gpus_each:g} GPUs each do not fit: the cluster has {total:g} GPUs")
     cores = [node["Resources"].get("CPU", 0.0) for node in alive]
     usable = [number for number in cores if number > 0]
     if not usable:
         raise RunError("the Ray cluster offers no CPUs")
-    own = min(usable) / math.ceil(count / len(usable))
-    return Share(count, 1.0 if each else (math.floor(own) if own >= 1 else own), each, len(alive))
-
-
-def first_line(error: BaseException) -> str:
-    """What an error of Ray's says, without its pages of advice."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    cpus = min(usable) / math.ceil(count / len(usable))
+    return Share(count, 1.0 if gpus_each else (math.floor(cpus) if cpus >= 1 else cpus), gpus_each, len(alive))

@@ -35,7 +35,7 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Which numbers an option may have; infinite where there is no end."""
+    """Which numbers an option may have; a bound that is infinite does not count."""
 
     at_least: float = -math.inf
     above: float = -math.inf
@@ -59,7 +59,7 @@ def option(default: Any, help: str, **within: float) -> Any:
     """A dataclass field with a line of help.
 
     Args:
-        within: which numbers it may have, as in `Range`.
+        within: the arguments of `Range`: which numbers the option may have.
     """
     return dataclasses.field(default=default, metadata={"help": help, "within": Range(**within) if within else None})
 
@@ -92,9 +92,9 @@ def split_spec(text: str) -> tuple[str, dict[str, str]]:
     return name.strip(), options
 
 
-def split_list(text: str, known: Iterable[str]) -> list[str]:
-    """Split a comma-separated list of specs; a comma starts a new spec only before a known name."""
-    names = set(known)
+def split_list(text: str, names: Iterable[str]) -> list[str]:
+    """Split a comma-separated list of specs; a comma starts a new spec only before one of `names`."""
+    names = set(names)
     specs: list[str] = []
     for item in filter(None, (item.strip() for item in text.split(","))):
         if item.partition(":")[0].strip() in names or not specs:
@@ -104,12 +104,12 @@ def split_list(text: str, known: Iterable[str]) -> list[str]:
     return specs
 
 
-def build(cls: type[T], name: str, given: dict[str, str]) -> T:
+def build(cls: type[T], name: str, texts: dict[str, str]) -> T:
     """Make the options dataclass `cls` from strings; every wrong key or value is named."""
     hints = _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     values, problems = {}, []
-    for key, text in given.items():
+    for key, text in texts.items():
         if key not in fields:
             problems.append(f"{name} has no option {key!r}. {suggest(key, fields)}")
             continue
@@ -127,7 +127,7 @@ def canonical(name: str, options: Any, defaults: Mapping[str, Any] | None = None
     """The shortest spec: only what differs from the defaults, in the order of declaration.
 
     Args:
-        defaults: in the place of those that the options have today.
+        defaults: other defaults than those that the options have today.
     """
     parts = []
     for field in dataclasses.fields(options):
@@ -139,18 +139,18 @@ def canonical(name: str, options: Any, defaults: Mapping[str, Any] | None = None
 
 
 def full(name: str, options: Any) -> str:
-    """The spec that says every option, whatever the defaults are."""
+    """The spec with every option, whatever the defaults are."""
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.init}
-    found = texts(type(options), values)
-    return f"{name}:{','.join(f'{key}={text}' for key, text in found.items())}" if found else name
+    option_texts = texts(type(options), values)
+    return f"{name}:{','.join(f'{key}={text}' for key, text in option_texts.items())}" if option_texts else name
 
 
 def texts(cls: type[Any], values: Mapping[str, Any]) -> dict[str, str]:
-    """Options as a spec has them, without what a spec cannot say and options that there are not."""
+    """Options as in a spec, without unknown options and values that a spec cannot express."""
     hints = _hints(cls)
     names = {field.name for field in dataclasses.fields(cls) if field.init}
-    found = {key: text_of(value) for key, value in values.items() if key in names}
-    return {key: text for key, text in found.items() if _says(text, hints[key], values[key])}
+    option_texts = {key: text_of(value) for key, value in values.items() if key in names}
+    return {key: text for key, text in option_texts.items() if _says(text, hints[key], values[key])}
 
 
 def _says(text: str, hint: Any, value: Any) -> bool:
@@ -172,7 +172,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def describe(cls: type[Any]) -> list[Option]:
-    """The options of a dataclass, for people to read."""
+    """The options of a dataclass, as text for people."""
     hints = _hints(cls)
     return [
         Option(f.name, _type_name(hints[f.name]), text_of(f.default), f.metadata.get("help", ""))
@@ -182,7 +182,7 @@ def describe(cls: type[Any]) -> list[Option]:
 
 
 def text_of(value: object) -> str:
-    """A value as a spec has it."""
+    """A value as in a spec."""
     if value is None:
         return "auto"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:

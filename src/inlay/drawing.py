@@ -1,6 +1,6 @@
-"""How pictures are made: matplotlib without its global state, in colours that colour-blind people can tell apart.
+"""Pictures with matplotlib, without its global state, in colours that colour-blind people can tell apart.
 
-Every picture of a sweep, a comparison or an analysis is made of these, so that all look alike.
+All pictures of sweeps, comparisons and analyses are made with these functions, so that they look alike.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's, without yellow, which is hard to see on white."""
 MARKERS = "osD^vP*X<>"
 HEAT = "cividis"
-"""From low to high."""
+"""The colour map from low to high."""
 BALANCE = "PuOr"
-"""From below zero to above it."""
+"""The colour map from below zero to above it."""
 
 
 def sheet(rows: int = 1, columns: int = 1, width: float = 4.2, height: float = 3.6, **shared: Any) -> tuple[Any, Any]:
@@ -41,17 +41,17 @@ def single(width: float, height: float) -> tuple[Any, Any]:
 
 
 def colour(number: int) -> str:
-    """Of the line with this number; after the last colour the first comes again."""
+    """The colour of the line with this number; after the last colour the first comes again."""
     return COLOURS[number % len(COLOURS)]
 
 
 def marker(number: int) -> str:
-    """Of the line with this number."""
+    """The marker of the line with this number."""
     return MARKERS[number % len(MARKERS)]
 
 
 def label(panel: Any, x: str, y: str = "", title: str = "", grid: bool = True) -> None:
-    """Say what a panel shows; it becomes plain."""
+    """Set the titles of a panel, and make it plain."""
     panel.set_xlabel(x)
     panel.set_ylabel(y)
     panel.set_title(title, fontsize=10)
@@ -59,17 +59,17 @@ def label(panel: Any, x: str, y: str = "", title: str = "", grid: bool = True) -
 
 
 def handles(panels: Iterable[Any]) -> dict[str, Any]:
-    """What panels have drawn, by its label; one that several have is there once."""
-    found: dict[str, Any] = {}
+    """Label -> what panels have drawn under it; a label of several panels is there once."""
+    by_label: dict[str, Any] = {}
     for panel in panels:
-        found |= dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
-    return found
+        by_label |= dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
+    return by_label
 
 
-def legend(figure: Any, drawn: Mapping[str, Any], columns: int, size: int = 9, where: str = "lower") -> None:
-    """What labels stand for, below all panels or (`upper`) above them."""
-    how = {"loc": f"outside {where} center", "ncols": columns, "frameon": False, "fontsize": size}
-    figure.legend(list(drawn.values()), list(drawn), **how)
+def legend(figure: Any, by_label: Mapping[str, Any], columns: int, size: int = 9, where: str = "lower") -> None:
+    """A legend of these labels, below all panels or (`upper`) above them."""
+    options = {"loc": f"outside {where} center", "ncols": columns, "frameon": False, "fontsize": size}
+    figure.legend(list(by_label.values()), list(by_label), **options)
 
 
 def plain(panel: Any, grid: bool = True) -> None:
@@ -91,7 +91,7 @@ def write(figure: Any, *paths: str | os.PathLike[str]) -> None:
 
 
 def plotting(module: str) -> Any:
-    """A module of matplotlib, if it is there."""
+    """A module of matplotlib; an error if that is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:

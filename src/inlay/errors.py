@@ -10,7 +10,7 @@ InlayError
 │   └── DamagedError  what is stored is not what its card says
 ├── DataError      an input file or one of its rows is wrong; the message starts with file and line
 └── RunError       a run's settings are wrong, or it cannot go on
-    └── DiskError  what a training gives cannot be written: a full disk, a folder that is read-only
+    └── DiskError  the results of a training cannot be written: a full disk, a read-only folder
 
 A message says what was wrong, where, and what would be right. The command line prints it without a
 traceback; anything else that escapes is a bug.
@@ -63,7 +63,7 @@ class RunError(InlayError):
 
 
 class DiskError(RunError):
-    """What a training gives cannot be written: a full disk, a folder that is read-only."""
+    """The results of a training cannot be written: a full disk, a read-only folder."""
 
 
 def suggest(name: str, valid: Iterable[str]) -> str:
@@ -72,3 +72,8 @@ def suggest(name: str, valid: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     return f"{hint}Valid: {', '.join(names) or 'none'}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another package's error, without its pages of advice; its type if it says nothing."""
+    return str(error).strip().partition("\n")[0].strip() or type(error).__name__

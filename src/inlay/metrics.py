@@ -1,8 +1,8 @@
 """Every score, in plain Python: each equals its reference (scikit-learn, scipy, seqeval, the SQuAD script).
 
-Surprising: where a score is undefined (no entity anywhere, one class only, a constant side of a correlation)
-it is 0.0, as the references have it; for a constant side scipy has nan. Only what was not finite goes out as
-nan, so that a run that diverged never looks like one that scored. No rows at all is a RunError.
+Surprising: an undefined score (no entity anywhere, one class only, a constant side of a correlation) is 0.0, as in the
+references; only scipy has nan for a constant side. Here nan comes only from values that are not finite, so that a run
+that diverged never looks like one that scored. No rows at all is a RunError.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ OF_TASK: Mapping[str, tuple[str, ...]] = {
     "regression": ("spearman", "pearson", "rmse", "mae"),
     "tagging": ("accuracy", "f1", "precision", "recall"),
 }
-"""Task -> its metrics; the first decides unless another is asked for."""
+"""Task -> its metrics; by default the first decides."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def choose(available: Sequence[str], asked: str | None, task: str) -> str:
-    """The metric that decides which epoch is best: the one asked for, else the first."""
-    name = asked or available[0]
+def choose(available: Sequence[str], metric: str | None, task: str) -> str:
+    """The metric that decides which epoch is best: `metric`, else the first."""
+    name = metric or available[0]
     if name not in available:
         raise SpecError(f"unknown metric {name!r} for this {task} task. {suggest(name, available)}")
     return name
@@ -52,7 +52,7 @@ def better(name: str, new: float, old: float | None) -> bool:
 def classification(
     gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str], *, positive: str | None = None
 ) -> dict[str, float]:
-    """Accuracy, F1 and Matthews; `f1` (of `positive`, else of the last label) where two labels or `positive` say so.
+    """Accuracy, F1 and Matthews; with two labels or `positive` also `f1`, of `positive` or else of the last label.
 
     Averages are over the labels that occur in `gold` or `predicted`, as scikit-learn's are.
     """
@@ -81,15 +81,15 @@ def multilabel(
     """F1 over all decisions, F1 averaged over all `labels` (0.0 for one that never occurs), and whole rows right."""
     rows = _rows(gold, predicted)
     support, claimed, hits, exact = Counter[str](), Counter[str](), Counter[str](), 0
-    for wanted, got in zip(map(frozenset, gold), map(frozenset, predicted), strict=True):
-        support.update(wanted)
-        claimed.update(got)
-        hits.update(wanted & got)
-        exact += wanted == got
-    each = [_f1(hits[label], claimed[label], support[label]) for label in labels]
+    for true, claims in zip(map(frozenset, gold), map(frozenset, predicted), strict=True):
+        support.update(true)
+        claimed.update(claims)
+        hits.update(true & claims)
+        exact += true == claims
+    f1_of_label = [_f1(hits[label], claimed[label], support[label]) for label in labels]
     return {
         "f1_micro": _f1(hits.total(), claimed.total(), support.total()),
-        "f1_macro": math.fsum(each) / len(each) if each else 0.0,
+        "f1_macro": math.fsum(f1_of_label) / len(f1_of_label) if f1_of_label else 0.0,
         "accuracy": exact / rows,
     }
 
@@ -108,15 +108,15 @@ def regression(gold: Sequence[float], predicted: Sequence[float]) -> dict[str, f
 
 
 def tagging(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Accuracy over words; where the tags are entity tags also entity f1, precision, recall (micro, as seqeval)."""
+    """Accuracy over words; for entity tags also entity f1, precision and recall (micro, as in seqeval)."""
     _rows(gold, predicted)
     words = right = support = claimed = hits = 0
-    for row, (wanted, got) in enumerate(zip(gold, predicted, strict=True)):
-        if len(wanted) != len(got):
-            raise ValueError(f"row {row} has {len(wanted)} gold tags and {len(got)} predicted ones")
-        words, right = words + len(wanted), right + sum(map(eq, wanted, got))
-        true, found = set(entities(wanted)), set(entities(got))
-        support, claimed, hits = support + len(true), claimed + len(found), hits + len(true & found)
+    for row, (gold_tags, tags) in enumerate(zip(gold, predicted, strict=True)):
+        if len(gold_tags) != len(tags):
+            raise ValueError(f"row {row} has {len(gold_tags)} gold tags and {len(tags)} predicted ones")
+        words, right = words + len(gold_tags), right + sum(map(eq, gold_tags, tags))
+        true, claims = set(entities(gold_tags)), set(entities(tags))
+        support, claimed, hits = support + len(true), claimed + len(claims), hits + len(true & claims)
     if not words:
         raise RunError("there is nothing to score: no row has a word")
     scores = {"accuracy": right / words}
@@ -134,15 +134,15 @@ def are_entity_tags(tags: Iterable[str]) -> bool:
 
 def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """(type, first word, last word + 1) of each entity; I- or E- without a start before it starts one."""
-    found: list[tuple[str, int, int]] = []
+    spans: list[tuple[str, int, int]] = []
     place, kind, start = "O", "", 0
     for i, tag in enumerate([*tags, "O"]):
         new_place, new_kind = tag[:1], tag[2:] or "_"
         breaks = place in "ESO" or new_place in "BSO" or kind != new_kind
         if breaks and place != "O":
-            found.append((kind, start, i))
+            spans.append((kind, start, i))
         place, kind, start = new_place, new_kind, i if breaks else start
-    return found
+    return spans
 
 
 def qa(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
@@ -153,19 +153,19 @@ def qa(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, flo
     rows = _rows(gold, predicted)
     f1, exact = 0.0, 0
     for answers, text in zip(gold, predicted, strict=True):
-        got = normalise_answer(text)
+        answer = normalise_answer(text)
         if not any(map(str.strip, answers)):
-            f1, exact = f1 + (not got), exact + (not got)
+            f1, exact = f1 + (not answer), exact + (not answer)
             continue
-        wanted = {normalise_answer(answer) for answer in answers}
-        exact += got in wanted
-        bag, bags = Counter(got.split()), [Counter(answer.split()) for answer in wanted]
+        gold_answers = {normalise_answer(a) for a in answers}
+        exact += answer in gold_answers
+        bag, bags = Counter(answer.split()), [Counter(a.split()) for a in gold_answers]
         f1 += max(_f1((bag & other).total(), bag.total(), other.total()) for other in bags)
     return {"f1": f1 / rows, "exact": exact / rows}
 
 
 def normalise_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, without a, an, the; single spaces. In this order, as SQuAD has it."""
+    """Lower case, without ASCII punctuation, without a, an, the; single spaces. In this order, as in SQuAD."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -175,7 +175,7 @@ def perplexity(mean_loss: float) -> float:
 
 
 def summary(values: Sequence[float], *, lower_is_better: bool = False) -> dict[str, float]:
-    """n, mean, std (n - 1 below the line; 0.0 for one value), its standard error, and the best, over seeds."""
+    """Over seeds: n, mean, std (with n - 1; 0.0 for one value), standard error of the mean, and the best."""
     n = _rows(values, values)
     mean, std = _mean_std(values)
     numbers = [value for value in values if not math.isnan(value)] or values
@@ -254,8 +254,8 @@ def _t_quantile(level: float, freedom: int) -> float:
     """The t with P(|T| < t) = level, by bisection: slow, sure, and right to the last digits."""
 
     def within(t: float) -> float:
-        whole = freedom + t * t
-        return _beta(0.5, freedom / 2, t * t / whole, freedom / whole)
+        total = freedom + t * t
+        return _beta(0.5, freedom / 2, t * t / total, freedom / total)
 
     low, high = 0.0, 1.0
     while within(high) < level:
@@ -266,14 +266,14 @@ def _t_quantile(level: float, freedom: int) -> float:
 
 
 def _beta(a: float, b: float, x: float, rest: float) -> float:
-    """The regularised incomplete beta function I_x(a, b); rest = 1 - x, given apart to keep its digits."""
+    """The regularised incomplete beta function I_x(a, b); rest = 1 - x is a parameter to keep its digits."""
     if x <= (a + 1) / (a + b + 2):  # beyond this the fraction converges slowly
         return _beta_fraction(a, b, x, rest)
     return 1 - _beta_fraction(b, a, rest, x)
 
 
 def _beta_fraction(a: float, b: float, x: float, rest: float) -> float:
-    """Its continued fraction scale/(1 + d1/(1 + d2/(1 + ...))), by Lentz's method (DLMF 8.17.22)."""
+    """The continued fraction of I_x(a, b): scale/(1 + d1/(1 + d2/(1 + ...))), by Lentz's method (DLMF 8.17.22)."""
     if not x:
         return 0.0
     scale = math.lgamma(a + b) - math.lgamma(a + 1) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)

@@ -1,8 +1,8 @@
 """Finds methods and tasks by name, lazily: in the package, from entry points, or registered in a notebook.
 
-A module in `inlay.methods` is a method of the same name, one in `inlay.tasks` a task. A package outside declares an
-entry point in the group of that name; a notebook uses `@inlay.method("name")` or `@inlay.task("name")`. Nothing is
-imported until it is asked for.
+A module in `inlay.methods` is a method of the same name, one in `inlay.tasks` a task. Another package declares an entry
+point in the group `inlay.methods` or `inlay.tasks`; a notebook uses `@inlay.method("name")` or `@inlay.task("name")`.
+Nothing is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Registry:
         self._classes: dict[str, type[Any]] = {}
 
     def register(self, name: str) -> Callable[[C], C]:
-        """A decorator: the class is known by this name from now on."""
+        """A decorator that registers a class under this name."""
 
         def add(cls: C) -> C:
             owner = f"{self.package}.{name}"
-            taken = self._classes.get(name)
-            if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise SpecError(f"the {self.kind} name {name!r} is taken by {taken.__module__}.{taken.__qualname__}")
+            other = self._classes.get(name)
+            if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise SpecError(f"the {self.kind} name {name!r} is taken by {other.__module__}.{other.__qualname__}")
             if cls.__module__ != owner and name in self._modules():
                 raise SpecError(f"the {self.kind} name {name!r} is taken by {owner}")
             _refuse_hiding(cls)
@@ -58,12 +58,12 @@ class Registry:
         return self._classes[name]
 
     def check(self, name: str) -> None:
-        """Refuse a name that nobody has, without importing what the others stand for."""
+        """Refuse an unknown name, without importing any class."""
         if name not in self.names():
             raise self._unknown(name)
 
     def names(self) -> list[str]:
-        """All names, without importing what they stand for."""
+        """All names, without importing any class."""
         return sorted(self._modules() | self.outside() | set(self._classes))
 
     def own_names(self) -> list[str]:
@@ -78,21 +78,21 @@ class Registry:
         return SpecError(f"unknown {self.kind} {name!r}. {suggest(name, self.names())}")
 
     def _modules(self) -> set[str]:
-        found = importlib.util.find_spec(self.package)  # unlike an import, it runs nothing: tasks import torch
-        folders = found.submodule_search_locations if found is not None else None
+        package = importlib.util.find_spec(self.package)  # unlike an import, it runs nothing: tasks import torch
+        folders = package.submodule_search_locations if package is not None else None
         return {m.name for m in pkgutil.iter_modules(folders) if not m.name.startswith("_")} if folders else set()
 
     def _load_entry_point(self, name: str) -> None:
         for point in importlib.metadata.entry_points(group=self.package, name=name):
             try:
-                found = point.load()
+                cls = point.load()
             except Exception as error:
                 raise SpecError(f"the {self.kind} {name!r} ({point.value}) cannot be imported: {error}") from error
-            self.register(name)(found)
+            self.register(name)(cls)
 
 
 def _refuse_hiding(cls: type[Any]) -> None:
-    """An option with the name of something that its base classes have would take that thing's place."""
+    """Refuse an option that would hide an attribute of a base class."""
     options = _options(cls)
     for base in cls.__mro__[1:-1]:
         for name in sorted(options & {*vars(base), *inspect.get_annotations(base)} - _options(base)):

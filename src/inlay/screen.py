@@ -1,4 +1,4 @@
-"""Where people read: a console that shows what others obey, and plain tables. Without rich, lines and nothing else."""
+"""Output for people: a console on which control characters are visible, and plain tables. Without rich, plain lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 GAP = 3
-"""Between two columns of a table."""
+"""Spaces between two columns of a table."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -22,31 +22,31 @@ def counted(number: int, noun: str) -> str:
 
 
 def console(stderr: bool = False, quiet: bool = False) -> Console:
-    """A console on which texts from files cannot move the cursor or change colours: whatever is printed, or stands in
-    a table, passes through `render_str`.
+    """A console on which texts from files cannot move the cursor or change colours: all that is printed, also in
+    tables, passes through `render_str`.
     """
     from rich.console import Console
 
     class Screen(Console):
-        def render_str(self, text: str, **more: Any) -> Any:
-            return super().render_str(visible(text), **more)
+        def render_str(self, text: str, **options: Any) -> Any:
+            return super().render_str(visible(text), **options)
 
     return Screen(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
 
 
 class Lines:
-    """In the place of a console where rich is not installed."""
+    """Replaces a console where rich is not installed."""
 
     is_terminal = is_jupyter = False
     width, height = 120, 40
 
-    def print(self, text: object = "", **more: Any) -> None:
+    def print(self, text: object = "", **options: Any) -> None:
         """One line on stderr."""
         sys.stderr.write(f"{visible(str(text))}\n")
 
 
 def console_or_lines() -> Console | Lines:
-    """What a program that is not ours shows people: on stderr."""
+    """For programs that are not ours: a console on stderr, or plain lines without rich."""
     try:
         return console(stderr=True)
     except ImportError:
@@ -54,12 +54,12 @@ def console_or_lines() -> Console | Lines:
 
 
 def table(*columns: str, right: Sequence[str] = (), keep: Sequence[str] = ()) -> Table:
-    """A plain table; columns in `right` hold numbers, those in `keep` are not folded either."""
+    """A plain table; columns in `right` hold numbers; neither these nor those in `keep` are folded."""
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for name in columns:
         justify: Literal["left", "right"] = "right" if name in right else "left"
-        made.add_column(name, justify=justify, no_wrap=name in (*right, *keep), overflow="fold")
-    return made
+        grid.add_column(name, justify=justify, no_wrap=name in (*right, *keep), overflow="fold")
+    return grid

@@ -20,6 +20,7 @@ from inlay.analysis.report.predictions import predict
 from inlay.analysis.report.report import Report, Rows, report
 from inlay.engine.evaluate import measure
 from inlay.errors import RunError
+from inlay.library import card_text
 from inlay.library.library import Library
 from inlay.tasks import Example
 
@@ -114,10 +115,11 @@ def check(html: str) -> Parsed:
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("task", DATA)
 def test_a_page_for_every_task(world: World, task: str):
-    rows = Rows("some rows", world.rows[task], chosen_by=True)
+    rows = Rows("some rows", world.rows[task])
     made = world.report(task, rows)
     check(made.html)
     assert made.html.count("<svg") >= 2
+    assert f"* {card_text.scored(world.library.find(task).card)}." in made.html  # as `library show` says it
     expected, _ = measure(world.host, task, rows.examples)
     assert made.numbers["metrics"] == expected
     assert made.numbers["metrics"] == pytest.approx(world.library.find(task).card["metrics"]["validation"], rel=1e-5)

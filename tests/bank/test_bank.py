@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from inlay.bank.planning import owners_of, plan_runs
 from inlay.bank.route import Route
 from inlay.base import arch
 from inlay.base.sites import Site, Sites, resolve
-from inlay.errors import SlotError
+from inlay.errors import AdapterError, SlotError
 
 SPECS = ["bitfit", "bitfit:layers=1", "houlsby:size=3", "houlsby:size=8,layers=top2", "lora:rank=2", "lora:alpha=4"]
 GATED = "adapterbias:l0=0.5"
@@ -125,6 +126,16 @@ def test_writing_is_in_place_and_touches_one_slot():
     assert_holds(bank, second, "houlsby:size=5", seed=2)
     assert [stack.data_ptr() for stack in bank.parameters()] == places
     assert_tidy(bank)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (2, 3)])
+def test_a_tensor_of_another_shape_is_refused_and_nothing_is_written(shape: tuple[int, ...]):
+    """Not even one that torch would stretch to the right shape."""
+    bank, spec, name = Bank(), "houlsby:size=3", "layers.2.ffn.out.down_bias"
+    slot = load(bank, spec, seed=1)
+    with pytest.raises(AdapterError, match=re.escape(f"{name} must be (3,), it is {shape}")):
+        bank.write(slot, values(spec, seed=7) | {name: torch.ones(shape)})
+    assert_holds(bank, slot, spec, seed=1)
 
 
 def test_sizes_of_one_bucket_share_a_group_and_padding_is_zero():

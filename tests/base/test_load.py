@@ -27,6 +27,7 @@ from inlay.base import fingerprint, places
 from inlay.base import load as module
 from inlay.base.fingerprint import fingerprints
 from inlay.base.load import Base, load, load_tokenizer
+from inlay.base.shapes import sites_of
 from inlay.errors import ArchError, BaseError, SpecError
 
 POOLED = ["bert", "roberta", "xlm-roberta", "albert", "mpnet"]
@@ -346,12 +347,14 @@ def test_a_copy_in_another_place_is_hashed_itself(folder, hashed, tmp_path):
     assert len(hashed) == 2
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "sha256:", "sha256:\n", "sha256:00\n\n", "sha256:\n\n\n\n"])
-def test_a_damaged_cache_is_not_believed(folder, cache, text):
+@pytest.mark.parametrize(
+    "damaged", [b"", b"nonsense", b"\xff", b"sha256:", b"sha256:\n", b"sha256:00\n\n", b"sha256:\n\n\n\n"]
+)
+def test_a_damaged_cache_is_not_believed(folder, cache, damaged):
     first = load(folder)
     [entry] = [f for f in cache.rglob("*") if f.is_file()]
     good = entry.read_text()
-    entry.write_text(text)
+    entry.write_bytes(damaged)
     again = load(folder)
     assert (again.fingerprint, again.pooler) == (first.fingerprint, first.pooler)
     assert entry.read_text() == good
@@ -479,6 +482,21 @@ def test_a_folder_without_a_config(folder):
 def test_a_config_that_is_not_json(folder):
     (folder / "config.json").write_text("{")
     refused(folder, str(folder), "JSON")
+
+
+@pytest.mark.parametrize("config", ["3", '{"model_type": ["bert"]}', '{"model_type": "bert", "hidden_size": "x"}'])
+def test_a_config_that_makes_no_sense(folder, config):
+    (folder / "config.json").write_text(config)
+    refused(folder, str(folder))
+    with pytest.raises(BaseError, match=f"cannot read the config of {folder}"):
+        sites_of(str(folder))
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_tokenizer_is_named(folder, file):
+    (folder / file).write_text("[]")
+    with pytest.raises(BaseError, match="no tokenizer that can be loaded"):
+        inlay.Host(folder).batch(["a text"])
 
 
 def test_a_folder_without_weights(folder):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,16 @@ def test_what_is_known_is_not_run_again(study, tmp_path):
     assert study.known("all-mpnet-base-v2", label, 3, own) not in ended
 
 
+def test_limits_of_rows_and_steps_count(study, tmp_path):
+    line = "he-tae tae --only ACL-ARC --lines adapter-64 --grid attention_dropout=false --seeds 1"
+    (run,) = plans(study, tmp_path, f"{line} --train-size 64 --max-steps 9")
+    own = {"lr": 1e-4, "epochs": 20, "pool": "cls", "head": "tanh2", "train_size": "64", "max_steps": 9}
+    label = "ACL-ARC houlsby:size=64,activation=tanh seed=0"  # the command line leaves numbers of rows as text
+    assert run.known == study.known(BASE, label, 0, own)
+    assert run.known != study.known(BASE, label, 0, own | {"train_size": "6%"})
+    assert run.known != study.known(BASE, label, 0, own | {"max_steps": None})
+
+
 def test_runs_that_two_tables_have_are_the_same(study, tmp_path):
     tuned = "he-glue-1k glue --only CoLA --lines finetune --tune lr=2e-5,6e-5 --seeds 1 --grid attention_dropout=false"
     robust = "he-robustness glue --only CoLA-1k --lines finetune-6e-5 --seeds 1 --grid attention_dropout=false"
@@ -71,10 +83,14 @@ def test_every_line_lacks_something_and_takes_time(study):
     assert max(Counter(job.store for job in jobs).values()) == 1
 
 
-def test_the_page_has_the_same_lines(study):
-    lines = {line for line in (BENCH / "papers.txt").read_text().splitlines() if not line.startswith("#")}
+def test_the_page_says_what_is_left():
+    listed = subprocess.run([sys.executable, BENCH / "papers.py", "list"], capture_output=True, text=True, check=True)
+    left = re.findall(r"^ *([\d,]+) of .* runs, +([\d.]+) minutes: (inlay .*)$", listed.stdout, re.M)
     section = PAGE.read_text().partition("## What was not run")[2].partition("\n## ")[0]
-    assert lines <= set(re.findall(r"`inlay recipe run ([^`]+)`", section))
+    told = re.findall(r"^\| .* \| ([\d,]+) \| (\d+) \| `(inlay .*)` \|$", section, re.M)
+    assert len(left) > 10
+    assert [(runs, command) for runs, _, command in told] == [(runs, command) for runs, _, command in left]
+    assert [int(minutes) for _, minutes, _ in told] == pytest.approx([float(m) for _, m, _ in left], abs=0.51)
 
 
 @pytest.mark.full

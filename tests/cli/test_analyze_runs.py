@@ -68,6 +68,8 @@ def test_files_are_called_by_name_and_kind(place: Place, tmp_path: Path, monkeyp
 def test_an_adapter_has_curves_too(place: Place, tmp_path: Path):
     found = place.analyze("curves", "mine@1", "--out", tmp_path / "f")
     assert [row["step"] for row in found["rows"]] == [1, 2]
+    both = place.analyze("curves", "mine@1, mine", "--out", tmp_path / "f")
+    assert len(both["rows"]) > len(found["rows"])
 
 
 @pytest.mark.full
@@ -78,6 +80,17 @@ def test_with_data_it_sweeps_first_and_then_goes_on_from_there(place: Place, tmp
     again = place.done("analyze", *asked, "--out", tmp_path / "f")
     assert "2 of them are already done" in again.stdout
     assert place.analyze("init", "own", "--out", tmp_path / "g")["rows"] == found["rows"]
+
+
+def test_a_sweep_that_is_stopped_ends_the_command(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stopped(runner: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inlay.sweeps.api.SweepRunner.run", stopped)
+    done = place.call("analyze", "size", "halted", place.data, *QUICK, "--base", place.base, "--out", tmp_path / "f")
+    assert done.exit_code == 130
+    assert "stopped; finished work is saved" in done.output
+    assert "error" not in done.output
 
 
 @pytest.mark.full

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiny
+from rich.console import Console
 from training import work
 from typer.testing import CliRunner
 
 from inlay.cli.compare_display import blocks
 from inlay.cli.main import app
+from inlay.cli.train_display import show_done
 from inlay.library.library import Library
 
 QUICK = ("--max-steps", "2", "--batch-size", "4", "--baseline-trials", "1")
@@ -108,6 +112,13 @@ def test_the_document_and_going_on(place: Place, data: list[str]):
     assert "8 of them are already done and are not repeated" in again.stderr
     assert "tf-idf seed=0" not in again.stderr
     assert "relative to" in (place.folder / "c.svg").read_text()
+
+
+@pytest.mark.parametrize(("done", "said"), [(0, ""), (1, "1 of them is"), (2, "2 of them are")])
+def test_what_need_not_be_run_is_counted(done: int, said: str):
+    told, rows = io.StringIO(), [SimpleNamespace(state="done")] * done + [SimpleNamespace(state="running")]
+    show_done(Console(file=told), rows)  # type: ignore[arg-type]
+    assert told.getvalue().partition(" already done")[0] == said
 
 
 def test_settings_of_train_are_taken_and_baselines_left_out(place: Place, data: list[str]):

@@ -259,7 +259,7 @@ def test_what_is_wrong_with_languages(place: Place, languages: Path):
     asked = ["classification", languages, "--per-language", "--text", "text", "--label", "label"]
     said = place.call("eval", *asked, "--source-language", "fr")
     assert said.exit_code == 1
-    assert "the language that was trained on, 'fr'; found: de, en, fi, tr\n" in said.stderr
+    assert "the training language, 'fr'; found: de, en, fi, tr\n" in said.stderr
     (languages / "test-en.jsonl").unlink()
     assert "'en'; found: de, fi, tr" in place.call("eval", *asked).stderr
     file = languages / "test-de.jsonl"

@@ -138,7 +138,7 @@ def test_a_setting_is_an_option_made_from_its_field():
     for path in (("train",), ("sweep",)):
         flags = {flag for one in params(path) for flag in one.opts}
         assert {settings.option(name) for name in shown} <= flags
-    trained_alone = {"--method", "--teacher", "--unlabelled"}
+    trained_alone = {"--folds", "--method", "--teacher", "--unlabelled"}
     assert {settings.option(name) for name in shown} - trained_alone <= {
         f for o in params(("compare",)) for f in o.opts
     }
@@ -194,6 +194,7 @@ VARIES = {
     "--task-count": "what for",
     "--tasks": "what is done with them",
     "--text": "train has a default to tell",
+    "--weights": "not every form can be trained on",
 }
 """Options of several commands whose help is not the same, and what differs; the meaning is one."""
 
@@ -330,6 +331,7 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path):
             ["--lr", "-1"],
             ["--val-size", "lots"],
             ["--weights", "int4"],
+            ["--weights", "prepack"],
             ["--log", "nosuch:x"],
         ],
         1: [

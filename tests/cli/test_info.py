@@ -67,7 +67,7 @@ def test_tasks(found: Any):
         assert "max_length" in {o["name"] for o in task["options"]}
         assert all(set(o) == {"name", "type", "default", "help"} and o["help"] for o in task["options"])
     qa = found["tasks"]["qa"]
-    assert qa["help"].startswith("Extractive question answering: the answer is a stretch of the context")
+    assert qa["help"].startswith("Extractive question answering: the answer is a span of the context")
     assert qa["columns"] == {"question": "--text", "context": "--pair", "answers": "--label"}
     assert qa["metrics"] == ["f1", "exact"]
     shared = {"name": "stride", "type": "int", "default": "128", "help": "how many tokens two windows share"}

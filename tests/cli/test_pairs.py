@@ -73,6 +73,19 @@ def test_single_texts_are_refused(place: Place, tmp_path: Path, command: str):
     assert "the columns are left, right, label; pass --pair COLUMN" in said
 
 
+def test_a_pair_is_for_those_that_were_trained_on_pairs(place: Place, tmp_path: Path):
+    file = tsv(tmp_path / "two.tsv", ROWS, "left\tright\tlabel")
+    how = ("--name", "tone", "--text", "left", "--label", "label", "--max-steps", 1, "--base", place.base)
+    assert place.call("train", file, *how).exit_code == 0
+    done = place.call("predict", "nli,tone", "--file", file, "--text", "left", "--pair", "right", "--json")
+    assert done.exit_code == 0, done.output
+    nli, tone = json.loads(done.stdout)[:2]
+    assert (nli["text"], nli["pair"], tone["text"]) == (ROWS[0]["a"], ROWS[0]["b"], ROWS[0]["a"])
+    assert "pair" not in tone
+    alone = ("predict", "tone", "--file", file, "--text", "left", "--pair", "right")
+    assert "'tone' was trained on single texts" in place.fails(*alone)
+
+
 def test_a_single_text_on_the_command_line_is_refused(place: Place):
     said = place.fails("predict", "nli", "a good film")
     assert "'nli' was trained on pairs of texts, and this is one text" in said

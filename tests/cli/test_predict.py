@@ -277,7 +277,7 @@ def test_the_table(place: Place):
     assert lines[0].split() == ["text", "task", "answer", "score"]
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in done.stdout
-    assert "..." in done.stdout
+    assert "…" in done.stdout
     first = place.host.predict([("sms", (TEXTS[2], CONTEXT))])[0]
     text, _, rest = lines[2].partition(" / ")
     assert text.startswith(TEXTS[2][:10])
@@ -305,11 +305,11 @@ def test_texts_are_cut_to_the_width_of_the_console():
             first, second = lines(width, some, 2)
             assert len(first.rstrip()) <= width
             shown, _, rest = first.partition(" / ")
-            assert shown == text if width == 200 else shown.startswith("xxx") and shown.endswith("...")
+            assert shown == text if width == 200 else shown.startswith("xxx") and shown.endswith("…")
             assert rest.startswith("yyy")
-            assert "..." in rest
+            assert "…" in rest
             assert "y" not in second
-            used = len(first[: first.rindex("...") + 3])
+            used = len(first[: first.rindex("…") + 1])
             assert used == width - len("   task   (none)   0.500")
     short = [{**found[0], "text": "a", "pair": "b"}]
     assert lines(80, short, 1)[0].split() == ["a", "/", "b", "ham", "0.500"]

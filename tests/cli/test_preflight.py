@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,8 @@ def test_mistakes_are_told_before_torch_is_imported(place: Path):
         ("params", "--method", "hulsby"): "Did you mean houlsby",
         ("params", "--method", "lora:rank=4,bitfitt"): "bitfitt",
     }
+    said = "must end with .png, .pdf or .svg" if find_spec("matplotlib") else "a picture needs matplotlib"
+    cases |= {("sweep", file, "--grid", "lr=1e-3", "--plot", "a.pgn"): said, ("compare", file, "--plot", "a"): said}
     for words, code, said, heavy in probe([list(words) for words in cases], place / "library"):
         assert code in (1, 2), (words, said)
         assert cases[tuple(words)] in " ".join(said.split()), (words, said)

@@ -96,6 +96,7 @@ def test_run(base: str, tmp_path: Path):
     assert "- seeds: 1 instead of 2" in lines
     assert lines.index("about this recipe:") > lines.index("- seeds: 1 instead of 2")
     assert "- The paper does not say how warm the oven was." in lines
+    assert 'guessed: text = "text", label = "label", task = classification' in map(str.strip, lines)  # no options
     assert (tmp_path / "library" / "recipes" / "mine.sqlite").exists()
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 7
     again = call("run", *how, "--json")
@@ -111,8 +112,10 @@ def test_run(base: str, tmp_path: Path):
 def test_only_rows_and_a_store(base: str, tmp_path: Path):
     mine, data = cooking.write(tmp_path), cooking.serve(tmp_path / "data", cooking.FILES)
     how = ("--only", "First", "--lines", "eight", "--grid", "lr=1e-3", "--grid", "epochs=1", "--train-size", "8")
+    how = (*how, "--against", "eight")
     done = call("run", mine, data, *how, "--base", base, "--store", tmp_path / "s.sqlite", "--json")
     assert done.exit_code == 0, done.output
+    assert "minus" not in done.stderr  # there is no other row
     found = json.loads(done.stdout)
     assert (found["columns"], [row["row"] for row in found["rows"]]) == (["First"], ["eight"])
     assert found["store"] == str(tmp_path / "s.sqlite")

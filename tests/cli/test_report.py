@@ -77,6 +77,7 @@ def test_rows_of_an_ensemble(place: Place, tmp_path: Path):
 @pytest.mark.full
 def test_data_versions_and_rows(place: Place, tmp_path: Path):
     place.done("library", "alias", "a", "prod", "1")
+    val = place.root / "val.jsonl"
     found = place.report("a@prod", place.root / "new.jsonl", "--rows", "6", "--out", tmp_path / "f.html")
     assert found["rows"]["count"] == 6
     assert (found["name"], found["version"]) == ("a", 1)
@@ -84,6 +85,8 @@ def test_data_versions_and_rows(place: Place, tmp_path: Path):
     whole = place.report("a", place.root / "new.jsonl", "--out", tmp_path / "f.html")
     evaluated = json.loads(place.done("eval", "a", place.root / "new.jsonl", "--json").stdout)
     assert whole["metrics"] == evaluated["metrics"]
+    own, given = (place.report("b", *data, "--rows", "4", "--out", tmp_path / "f.html") for data in ((), (val,)))
+    assert (own["metrics"], own["mistakes"]) == (given["metrics"], given["mistakes"])  # the same rows
 
 
 @pytest.mark.full

@@ -389,6 +389,7 @@ def test_a_run_that_fails_leaves_nothing_behind(place: Place):
         (["--pool", "max"], "unknown pooling 'max'"),
         (["--format", "cvs"], "Did you mean csv?"),
         (["--weights", "int4"], "Did you mean int8?"),
+        (["--weights", "int8"], "int8 is for serving; train with plain or fp8"),
         (["--name", "résumé"], "'résumé'"),
         (["--name", "-x"], "'-x'"),
         (["--name", "a/b"], "'a/b'"),

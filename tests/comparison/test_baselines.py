@@ -161,7 +161,7 @@ def test_settings_that_leave_nothing_to_count_are_passed_over(host: inlay.Host, 
         linear.tune(found, 2)
 
 
-# --- the commonest answer -----------------------------------------------------------------------------------------
+# --- the most common answer -----------------------------------------------------------------------------------------
 
 
 def commonest(found: Prepared) -> baselines.Answering:

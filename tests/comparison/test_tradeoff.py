@@ -32,6 +32,7 @@ def test_percentiles_are_numpys(n: int):
 def test_families():
     assert family("houlsby:size=8") == "houlsby"
     assert family("finetune:top=3") == "finetune"
+    assert family("diffprune:target=0.01") == "diffprune"
     assert family("lora:rank=4,alpha=8") == "lora:alpha=8"
     assert family("houlsby:where=ffn,size=8") == "houlsby:where=ffn"
     assert family("bitfit") == "bitfit"

@@ -57,6 +57,21 @@ def test_parquet_written_by_datasets_has_names_of_labels(datasets, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"label": {"_type": "ClassLabel", "names": 5}}',
+        '{"label": {"_type": "ClassLabel", "names": {"0": "no"}}}',
+        "[1]",
+    ],
+)
+def test_what_is_said_of_labels_may_be_damaged(pyarrow, tmp_path, said):
+    table = pyarrow.table({"text": ["a"], "label": [0]})
+    damaged = table.replace_schema_metadata({"huggingface": f'{{"info": {{"features": {said}}}}}'})
+    pyarrow.parquet.write_table(damaged, tmp_path / "a.parquet")
+    assert rows(open_source(tmp_path / "a.parquet")) == [{"text": "a", "label": 0}]
+
+
 def test_without_pyarrow_the_message_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)

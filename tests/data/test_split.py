@@ -61,8 +61,8 @@ def test_size(text: str | int | float | None, rows: int, count: int):
         (0, "is less than one row"),
         ("0%", "is less than one row"),
         ("1%", "is less than one row"),
-        (21, "more than there is: 20 rows"),
-        ("101%", "more than there is: 20 rows"),
+        (21, "more than the 20 rows there are"),
+        ("101%", "more than the 20 rows there are"),
     ],
 )
 def test_wrong_size(text: str | int | float, words: str):

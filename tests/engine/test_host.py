@@ -489,6 +489,14 @@ def test_a_snapshot_of_what_was_loaded_is_what_was_loaded():
         host.unload("again")
 
 
+def test_an_adapter_knows_where_its_base_is(tmp_path, monkeypatch):
+    tiny.save_text_model(tmp_path / "base")
+    monkeypatch.chdir(tmp_path)
+    host = inlay.Host("base")
+    host.add("x", "bitfit", labels=2)
+    assert host.adapter("x").base_name == str(tmp_path / "base")
+
+
 def test_an_adapter_keeps_its_name_unless_it_is_given_another():
     host, adapter = tiny.host(), snapshot()
     assert adapter.name == "a"
@@ -671,10 +679,11 @@ def test_names_and_folders_run_in_fp32_on_the_cpu(tmp_path: Path, monkeypatch):
     assert (base.dtype, base.device) == (torch.float32, torch.device("cpu"))
 
 
-def test_a_pooling_that_is_not_known_is_not_guessed(tmp_path):
+@pytest.mark.parametrize("config", ['{"pooling_mode_max_tokens": true}', "{", "3"])
+def test_a_pooling_that_is_not_known_is_not_guessed(tmp_path, config):
     tiny.model("bert").save_pretrained(tmp_path)
     (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
+    (tmp_path / "1_Pooling" / "config.json").write_text(config)
     host = inlay.Host(tmp_path, device="cpu")
     assert_refused(SpecError, ["1_Pooling", "choose"], lambda: host.add("a", "lora", labels=2))
     host.add("a", "lora", labels=2, pool="mean")

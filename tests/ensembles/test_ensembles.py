@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+import torch
+from serve.place import until
 from serve.tasks import ASKS, TASKS, put, running, same, without_version
 
 import inlay
 from inlay.engine.evaluate import measure
 from inlay.errors import AdapterError, DamagedError, InlayError, LibraryError, SlotError
+from inlay.library.cards import blob_path
+from inlay.serve import pager
 from inlay.serve.engine_types import Ask
 from inlay.tasks import Example, parse
 from inlay.tasks._together import disagreement
@@ -302,6 +308,9 @@ def test_members_stay_as_long_as_the_ensemble(library: inlay.Library, members: A
     assert library.verify() == []
     assert library.names() == ["both", "tone0", "tone2"]  # all or none
     assert [gone.ref for gone in library.remove("tone0", "both", "both@1")] == ["tone0@1", "both@1"]
+    (library.local / blob_path(entry.members[1].sha256)).unlink()
+    with pytest.raises(LibraryError, match="both@1 cannot be restored: its content was deleted"):
+        library.restore("both")
     library.gc(grace=0)
     gone = {member.sha256 for member in entry.members}
     assert not gone & {path.name.partition(".")[0] for path in (library.local / "blobs").iterdir()}
@@ -373,13 +382,43 @@ def test_served_equals_offline(members: Any, tmp_path: Path, resident: int):
         twin.unload("tone")
         twin.load(changed)
         assert same(without_version(engine.submit(Ask("tone", "good")).result(60)), twin.predict([("tone", "good")])[0])
+        until(lambda: not any(name.startswith("tone2#") for name in host.names))  # who is no member now leaves
+        assert sum(name.startswith("tone") for name in host.names) == 2
 
 
 def test_a_service_refuses_what_it_has_no_room_for(members: Any, library: inlay.Library):
     library.put(inlay.Ensemble(members["tone"], name="three"))
-    said = "it has 3 members, and 2 adapters can be resident"
+    said = "it has 3 members, and there is room for 2"
     with running(tiny.text_host(), library, {}, resident=2) as engine, pytest.raises(AdapterError, match=said):
         engine.serve("three", "three")
+
+
+def test_an_ensemble_that_memory_cannot_hold_holds_nobody_up(members: Any, library: inlay.Library, monkeypatch):
+    for kind in ("tone", "long"):
+        library.put(inlay.Ensemble(members[kind], name=kind))
+    host, full = tiny.text_host(), threading.Event()
+    enter = host.enter
+
+    def entered(name: str, *how: Any) -> None:
+        if full.is_set() and len(host.names) == 2:
+            raise torch.OutOfMemoryError("no room")
+        enter(name, *how)
+
+    monkeypatch.setattr(host, "enter", entered)
+    monkeypatch.setattr(pager, "RETRY", 0.0)
+    with running(host, library, {"tone": "tone", "long": "long", "one": "tone0"}, resident=3) as engine:
+        for name in ("tone", "long"):
+            assert engine.submit(Ask(name, "good")).result(20)
+        full.set()
+        names = ("tone", "long", "one")
+        with engine._change:  # all wait when memory turns out to be full
+            waiting = {name: engine.submit(Ask(name, "good"), time.monotonic() + 10) for name in names}
+        assert waiting.pop("one").result(20)
+        for name, one in waiting.items():
+            with pytest.raises(InlayError, match=f"{name}@1.* cannot be "):
+                one.result(20)
+            with pytest.raises(AdapterError, match="it has 3 members, and there is room for 2"):
+                engine.submit(Ask(name, "good"))
 
 
 def test_a_member_that_is_damaged_fails_the_ensemble_alone(members: Any, library: inlay.Library):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tiny
 from training import work
+from training.test_resume import Stop
 from typer.testing import CliRunner
 
 import inlay
@@ -68,6 +69,16 @@ def test_an_ensemble_is_trained_and_measured_on_what_it_has_not_seen(tmp_path: P
     for alone, together in zip(members, made.members, strict=True):  # trained side by side, as if alone
         for name, tensor in alone.tensors.items():
             tiny.assert_close(together.tensors[name], tensor)
+
+
+@pytest.mark.full
+def test_stopped_and_resumed_it_is_the_same(tmp_path: Path):
+    whole = inlay.train(work.host(), run(), ensemble=2, progress=False)
+    how: Any = {"ensemble": 2, "checkpoint": tmp_path / "at", "resume": True, "save_every": 1e9, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        inlay.train(work.host(), run(), callbacks=[Stop(5)], **how)
+    found = inlay.train(work.host(), run(), **how)
+    work.assert_identical(found, whole)
 
 
 def test_validation_rows_of_its_own_measure_the_whole(tmp_path: Path):

@@ -349,7 +349,7 @@ def test_a_move_of_another_alias_is_not_taken_for_this_ones(library):
     library.alias("topic", "next", 2)
     moves = library.local / "adapters" / "topic" / "aliases"
     shutil.copy(moves / "next" / "1.json", moves / "prod" / "1.json")
-    with pytest.raises(DamagedError, match="its digest is another"):
+    with pytest.raises(DamagedError, match="its digest does not match"):
         library.get("topic@prod")
 
 

@@ -40,7 +40,7 @@ def integers() -> dict[str, torch.Tensor]:
 BAD = {
     "columns that are a number": (lambda: {"about": {"columns": 5}}, "its columns are 5"),
     "columns that are a list": (lambda: {"about": {"columns": ["pair"]}}, "its columns are"),
-    "a label that is there twice": (lambda: {"labels": ("p", "p")}, "its label 'p' is there twice"),
+    "a label that is there twice": (lambda: {"labels": ("p", "p")}, "its label 'p' appears twice"),
     "integers": (lambda: {"tensors": integers()}, r"holds torch\.int32; expected floating"),
     "a temperature of 0": (lambda: {"task": "classification:temperature=0"}, "temperature=0.* expected more than 0"),
     "a temperature below 0": (lambda: {"task": "multilabel:temperature=-2"}, "expected more than 0"),

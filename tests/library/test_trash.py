@@ -146,6 +146,21 @@ def test_what_was_removed_in_one_command_is_restored_in_one(library):
     assert refs(library.restore("tone", "topic", "tone@1")) == ["tone@1", "tone@2", "tone@3", "topic@1"]
 
 
+def test_what_cannot_all_be_restored_stays_in_the_trash(library, tmp_path):
+    content = blob(library, "topic")
+    library.remove("tone", "topic")
+    content.rename(tmp_path / "away")
+    with pytest.raises(LibraryError, match="topic@1 cannot be restored: its content was deleted"):
+        library.restore("tone", "topic")
+    assert library.names() == []
+    (tmp_path / "away").rename(content)
+    trashed = library.local / "trash" / "topic" / "1.json"
+    trashed.write_bytes(trashed.read_bytes()[:-9])
+    with pytest.raises(DamagedError, match="is not a card"):
+        library.restore("tone", "topic")
+    assert library.names() == []
+
+
 def test_what_is_not_there(library):
     with pytest.raises(LibraryError, match="no adapter 'tune'"):
         library.remove("tune")

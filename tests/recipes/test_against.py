@@ -7,9 +7,12 @@ import statistics
 from pathlib import Path
 
 import pytest
+import tiny
 from recipes import cooking
 from training import work
+from typer.testing import CliRunner
 
+from inlay.cli.main import app
 from inlay.errors import RunError
 from inlay.recipes.api import run
 from inlay.recipes.plan import Changes
@@ -61,5 +64,27 @@ def test_one_seed_has_no_interval(tmp_path: Path):
 
 def test_a_row_that_is_not_run_is_refused_before_training(tmp_path: Path):
     folder = cooking.serve(tmp_path / "data", cooking.FILES)
-    with pytest.raises(RunError, match=r"unknown row 'eigth'\. Did you mean eight"):
+    with pytest.raises(RunError, match=r"row 'eigth' is not run\. Did you mean eight"):
         run(work.host(), cooking.write(tmp_path), folder, Changes(rows=("tuned", "eight")), against="eigth")
+
+
+def test_a_row_that_the_base_is_too_small_for_is_refused_before_training(tmp_path: Path):
+    mine = Path(cooking.write(tmp_path))
+    mine.write_text(mine.read_text().replace("finetune:top=1", "finetune:top=9"))
+    data, base, store = cooking.serve(tmp_path, cooking.FILES), tiny.save_text_model(tmp_path / "base"), tmp_path / "s"
+    how = [str(mine), data, "--base", base, "--against", "tuned", "--store", str(store)]
+    ran = CliRunner().invoke(app, ["recipe", "run", *how])
+    assert "row 'tuned' is not run. Valid: any, eight" in ran.output
+    assert not store.exists()
+
+
+def test_a_share_that_is_kept_is_not_compared_with_scores(tmp_path: Path):
+    mine = Path(cooking.write(tmp_path))
+    kept = '[rows.kept]\nlabel = "Kept"\nmethods = ["adapterbias:l0=1e-4"]\nshows = "kept"\n\n[scores]\nkept = []'
+    mine.write_text(mine.read_text().replace("[scores]", kept))
+    changes = Changes(only=("First",), rows=("eight", "tuned", "kept"), seeds=2, max_steps=1, grid={"lr": "1e-4"})
+    folder = cooking.serve(tmp_path / "data", cooking.FILES)
+    found = run(work.host(), str(mine), folder, changes, against="eight")
+    assert found.against is not None
+    assert list(found.against.differences) == ["tuned"]
+    assert found.notes == ()

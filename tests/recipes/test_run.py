@@ -162,7 +162,7 @@ def test_sizes_that_the_recipe_names_can_be_replaced(host: inlay.Host, tmp_path:
     own = cooking.write(tmp_path, dev_is_test="true", more="train_size = 12\nval_size = 100")
     data = cooking.serve(tmp_path / "data", cooking.FILES)
     rows = ["eight", "tuned"]
-    with pytest.raises(RunError, match=r"^First, Second: --val-size 100 is more than there is: 24 rows$"):
+    with pytest.raises(RunError, match=r"^First, Second: --val-size 100 is more than the 24 rows there are$"):
         run(host, own, data, Changes(rows=rows), minutes=0)
     found = run(host, own, data, Changes(rows=rows, grid={"val_size": "5"}), minutes=0)
     assert {dict(about.rows)["validation"] for about in found.comparison.datasets} == {5}
@@ -314,6 +314,9 @@ def test_everything_wrong_with_the_settings_is_said_together(host: inlay.Host, t
         run(host, cooking.write(tmp_path), data, Changes(grid={"batch_sise": "4", "lr": "fast", "val_size": "3"}))
     for part in ("batch_sise", "fast", "val_size cannot vary"):
         assert part in str(error.value)
+    (tmp_path / "data/first/train.jsonl").write_text('{"some": "text"}\n')
+    with pytest.raises(RunError, match=r"^First: .*no column looks like the .*; the columns are some$"):
+        run(host, cooking.write(tmp_path), data, Changes(only=["First"]))
     with pytest.raises(RunError, match=r"method is no key of the grid: every row has its own \(--lines\)$"):
         run(host, cooking.write(tmp_path), data, Changes(grid={"method": "lora"}))
 

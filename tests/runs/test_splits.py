@@ -84,7 +84,7 @@ def test_what_cannot_be(tmp_path: Path):
         check(both)
     for data, settings, said in (
         (str(tmp_path), {"test_size": 4}, "has test rows of its own; leave out test_size"),
-        (rows, {"test_size": 21}, "--test-size 21 is more than there is: 20 rows"),
+        (rows, {"test_size": 21}, "--test-size 21 is more than the 20 rows there are"),
         (rows, {"test_size": "95%"}, "--test-size 95% of 20 rows leaves fewer than 2"),
         (rows, {"test_size": 10, "val_size": "50%"}, "--val-size 50% takes all 10 rows and leaves none for training"),
         (rows, {"test_size": 10, "val_size": 12}, "--val-size 12 takes all 10 rows"),

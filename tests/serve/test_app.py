@@ -275,6 +275,9 @@ def test_a_damaged_version_is_refused_and_the_old_one_stays(tmp_path: Path):
         assert (response.status_code, response.json()["error"]["type"]) == (409, "damaged")
         (answer,) = results(place, {"task": "sms", "text": TEXT})
         assert answer["version"] == 1
+        place.service.catalogue.choices.path = blob / "in a file"
+        response = talk(place, lambda client: client.delete("/v1/tasks/sms"))
+        assert (response.status_code, response.json()["error"]["type"]) == (503, "refused")
 
 
 # --- limits, deadlines, going away --------------------------------------------------------------------------------

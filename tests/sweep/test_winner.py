@@ -81,7 +81,7 @@ def test_within_noise_the_default_stays():
     assert found.entry.setting["lr"] == 1e-3
     assert found.gain == pytest.approx(0.01)
     assert "lr=0.003 is best by 0.0100 ± " in found.why
-    assert "less than one standard error, so lr=0.001, the default, wins" in found.why
+    assert "within one standard error, so lr=0.001, the default, wins" in found.why
 
 
 @pytest.mark.parametrize("right", [outcomes(100, 0.7, 1), 0.7], ids=["parts", "no parts"])
@@ -118,10 +118,10 @@ def test_of_those_within_the_error_the_one_with_the_lowest_loss_wins():
     assert found.entry.setting["lr"] == 3e-2  # not `poor`, whose score is clearly worse
     assert found.why.startswith("lr=0.01 is best by 0.0")
     lowest = "lr=0.03 has the lowest validation loss (0.4000 against 0.6000), so it wins"
-    assert found.why.endswith(f"less than one standard error, and {lowest}")
+    assert found.why.endswith(f"within one standard error, and {lowest}")
     found = verdict(rows(near=0.5, far=0.3, base=0.4, poor=0.1), grid=grid)
     assert found.entry.setting["lr"] == 1e-2
-    assert " over lr=0.03, which is less than one standard error, " in found.why
+    assert " over lr=0.03, which is within one standard error, " in found.why
     assert found.why.endswith("and lr=0.01 has the lowest validation loss (0.3000 against 0.4000), so it wins")
     assert verdict(rows(near=0.5, far=0.6, poor=0.1), grid=grid).entry.setting["lr"] == 2e-3  # as if none were known
 
@@ -197,6 +197,15 @@ def test_seeds_tell_the_error_where_rows_do_not():
     alone = verdict([row(setting(1e-3), 0, 0.7), row(setting(3e-3), 0, 0.71)])
     assert alone.entry.setting["lr"] == 3e-3
     assert "one run says nothing about the error" in alone.why
+
+
+@pytest.mark.parametrize(("high", "low"), [(2 / 3, 0.5), (7 / 9, 5 / 9), (0.9, 0.8), (0.84, 0.82)])
+def test_a_gain_in_one_of_two_seeds_is_within_the_error_that_it_makes_itself(high: float, low: float):
+    rows = [row(setting(1e-3), s, low) for s in range(2)]  # both are half of it, up to rounding
+    rows += [row(setting(3e-3), s, v) for s, v in enumerate((high, low))]
+    found = verdict(rows, seeds=2)
+    assert found.gain == pytest.approx(found.error)
+    assert found.entry.setting["lr"] == 1e-3
 
 
 def test_a_lower_loss_is_better_where_it_is():

@@ -14,13 +14,11 @@ from inlay.analysis.finding import Finding
 from inlay.analysis.runs import DataSet, best_of, data_sets, option_of
 from inlay.bank.delta import parse
 from inlay.comparison import tradeoff as picture
-from inlay.comparison.tradeoff import Point, without
+from inlay.comparison.tradeoff import Point, family
 from inlay.errors import RunError
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry
 
-SIZES = ("size", "rank", "top", "target")
-"""Options that make a method larger or smaller: methods that only differ in these are one line."""
 COLUMNS = ("family", "method", "parameters", "data sets", "20th percentile", "median", "80th percentile")
 
 
@@ -39,7 +37,7 @@ def tradeoff(rows: Sequence[Row]) -> Finding:
     values = {name: {m: _value(e, split) for m, e in entries.items()} for name, entries in best.items()}
     reference, baselines = _reference(values, lower == {True})
     points = [
-        Point(without(parse(method), SIZES), method, entry.parameters, name, values[name][method], baselines[name])
+        Point(family(method), method, entry.parameters, name, values[name][method], baselines[name])
         for name, entries in best.items()
         for method, entry in entries.items()
     ]

@@ -61,14 +61,14 @@ class Trained(NamedTuple):
 
 @dataclass(eq=False)
 class Slot:
-    """What the bank remembers of one loaded adapter."""
+    """What the bank knows of one loaded adapter."""
 
     parts: Sequence[Part]
     params: dict[str, Param]
     groups: dict[str, Group]
     """tensor name -> the group whose stack holds it."""
     head: Group | None
-    """The group of its head, which may be without tensors; None without one."""
+    """The group of its head, which may have no tensors; None without a head."""
     method: Method | None = None
     start: dict[str, Tensor] = field(default_factory=dict)
     """Where mixout falls back to; empty without it."""
@@ -96,7 +96,7 @@ class Slot:
 
     @functools.cached_property
     def without_dropout(self) -> bool:
-        """Mixout takes the place of dropout."""
+        """Whether it trains without dropout: mixout replaces it."""
         return self.method is not None and bool(self.method.mixout)
 
 
@@ -113,13 +113,13 @@ class Bank:
         self.groups: dict[GroupKey, Group] = {}
         self.mounts: dict[str, list[Mount]] = {}
         self.changes = 0
-        """How often something came, went or moved."""
+        """How many times a slot was loaded, unloaded or moved."""
         self.ranks: dict[int, int] = {BASE: -1}
         """Rows are sorted by their slots' ranks: a group's adapters together, in the order of their entries."""
         self.columns: dict[int, int] = {BASE: 0}
-        """Of the slots, in the table of entries."""
+        """slot -> its column in the table of entries."""
         self.special: set[int] = set()
-        """Slots that some pass treats in a way of its own: alone in it, or with parameters that it draws."""
+        """Slots that planning treats specially: those alone in their pass, and those whose parameters are drawn."""
         self._single_slot = frozenset(single_slot)
         self._next = itertools.count(BASE + 1)
         self._next_group = itertools.count(1)
@@ -138,23 +138,21 @@ class Bank:
         method: Method | None = None,
         start: Mapping[str, Tensor] | None = None,
     ) -> int:
-        """Give an adapter a slot and copy its tensors in. If that fails, there is no trace of it but a larger capacity.
+        """Give an adapter a slot and copy its tensors in. A failure leaves no trace but a larger capacity.
 
-        Not between a forward and its backward: a stack may grow.
+        Do not call it between a forward and its backward: a stack may grow.
 
         Args:
-            parts: what is stacked: of a weight-level method its head alone.
+            parts: what is stacked; of a weight-level method only the head.
             start: where mixout falls back to.
         """
         params = params_of(parts)
         for name, param in params.items():
-            if name not in tensors or tuple(tensors[name].shape) != param.shape:
-                found = tuple(tensors[name].shape) if name in tensors else "missing"
-                raise AdapterError(f"the tensor {name} must be {param.shape}, it is {found}")
+            _refuse_other_shape(name, tensors.get(name), param.shape)
         weights = None
         if isinstance(method, WeightMethod):
-            own = {name: tensor for name, tensor in tensors.items() if name not in params}
-            weights = WeightSlot.load(method, own, self.device)
+            changes = {name: tensor for name, tensor in tensors.items() if name not in params}
+            weights = WeightSlot.load(method, changes, self.device)
         slot = next(self._next)
         alone = weights is not None or any(part.site.kind in self._single_slot for part in parts)
         try:
@@ -189,24 +187,25 @@ class Bank:
     def places(self, slot: int) -> dict[str, Place]:
         """Where all tensors of a slot are."""
         record = self.slot(slot)
-        found = {name: self._place(slot, record, name) for name in record.params}
+        places = {name: self._place(slot, record, name) for name in record.params}
         if record.weights is not None:
-            found |= {name: Place(tensor, (...,)) for name, tensor in record.weights.tensors.items()}
-        return found
+            places |= {name: Place(tensor, (...,)) for name, tensor in record.weights.tensors.items()}
+        return places
 
     def write(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrite an adapter's tensors in place; those that are not given stay."""
-        places = self.places(slot)
-        unknown = sorted(tensors.keys() - places.keys())
-        if unknown:
-            raise SlotError(f"there is no tensor {unknown[0]!r} in slot {slot}")
+        """Overwrite these tensors of an adapter in place; its others stay, and so do all if one does not fit."""
+        places, params = self.places(slot), self.slots[slot].params
+        for name, tensor in sorted(tensors.items()):
+            if name not in places:
+                raise SlotError(f"there is no tensor {name!r} in slot {slot}")
+            stack = places[name].stack
+            _refuse_other_shape(name, tensor, params[name].shape if name in params else tuple(stack.shape))
+            if self._has_others(slot, name) and not torch.equal(places[name].tensor, tensor.to(stack)):
+                raise SlotError(f"{name} is shared with other adapters, which have other numbers there")
         with torch.no_grad():
-            for name in places.keys() & tensors.keys():
+            for name, tensor in tensors.items():
                 stack, at = places[name]
-                value = tensors[name].to(stack.device, stack.dtype)
-                if self._has_others(slot, name) and not torch.equal(stack[at], value):
-                    raise SlotError(f"{name} is shared with other adapters, which have other numbers there")
-                stack[at] = value
+                stack[at] = tensor.to(stack.device, stack.dtype)
 
     def read(self, slot: int, device: str | None = None) -> dict[str, Tensor]:
         """A copy of an adapter's tensors at their true sizes, where they are or on a device."""
@@ -229,24 +228,24 @@ class Bank:
                 yield from slot.weights.parameters()
 
     def trained(self, slots: Collection[int]) -> list[Trained]:
-        """Everything of these slots that trains, in an order that depends on nothing else."""
-        found: list[Trained] = []
+        """Everything of these slots that trains: the groups' stacks, then the tensors of weight-level adapters."""
+        trained: list[Trained] = []
         for group in self.groups.values():
-            mine = sorted((entry, slot) for slot, entry in group.entry_of.items() if slot in slots)
+            members = sorted((entry, slot) for slot, entry in group.entry_of.items() if slot in slots)
             for gates in (False, True):
-                own = {n: s for n, s in group.stacks.items() if s.requires_grad and (n in group.gates) == gates}
-                if mine and own:
-                    found.append(Trained(own, [entry for entry, _ in mine], [slot for _, slot in mine], gates))
+                stacks = {n: s for n, s in group.stacks.items() if s.requires_grad and (n in group.gates) == gates}
+                if members and stacks:
+                    trained.append(Trained(stacks, [entry for entry, _ in members], [s for _, s in members], gates))
         for slot in sorted(slots):
             weights = self.slot(slot).weights
             if weights is None:
                 continue
+            parameters = {n: t for n, t in weights.tensors.items() if isinstance(t, nn.Parameter)}
             for gates in (False, True):
-                trained = {n: t for n, t in weights.tensors.items() if isinstance(t, nn.Parameter)}
-                own = {n: t for n, t in trained.items() if is_gate(n) == gates}
-                if own:
-                    found.append(Trained(own, None, [slot], gates))
-        return found
+                tensors = {n: t for n, t in parameters.items() if is_gate(n) == gates}
+                if tensors:
+                    trained.append(Trained(tensors, None, [slot], gates))
+        return trained
 
     def penalty(self, slot: int) -> Tensor | None:
         """What gates add to a slot's loss; shared gates count once. None without gates."""
@@ -263,7 +262,7 @@ class Bank:
         return self._entries[:, [columns[slot] for slot in slots]]
 
     def acting(self, entries: Array, stage: str) -> tuple[list[Group], Array]:
-        """The groups that act at a stage for slots with these entries, and [groups, slots] their part of them."""
+        """The groups that act at a stage for slots with these entries, and their rows of them: [groups, slots]."""
         (rows,) = (entries.any(1) & self._stages[STAGES.index(stage)]).nonzero()
         return [self._of_row[row] for row in rows.tolist()], entries[rows]
 
@@ -273,15 +272,15 @@ class Bank:
         groups = [*record.groups.values(), *([] if record.head is None else [record.head])]
         return [(group, group.entry_of[slot]) for group in dict.fromkeys(groups)]
 
-    def move(self, wanted: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+    def move(self, positions: Mapping[int, Sequence[tuple[int, int]]]) -> None:
         """Put slots back where `places_in_groups` found them; other slots make way.
 
         Args:
-            wanted: slot -> for each of its groups (the group's rank among all, the slot's entry).
+            positions: slot -> for each of its groups (the group's rank among all, the slot's entry).
         """
         ranks: dict[int, int] = {}
         entries: dict[int, dict[int, int]] = {}
-        for slot, places in wanted.items():
+        for slot, places in positions.items():
             for (group, _), (rank, entry) in zip(self.places_in_groups(slot), places, strict=True):
                 ranks[group.row] = rank
                 entries.setdefault(group.row, {})[slot] = entry
@@ -308,16 +307,16 @@ class Bank:
                 stack.copy_(moved)
 
     def _note_places(self, slots: Iterable[int]) -> None:
-        """Where slots are, for those who plan."""
+        """Note the entries and the ranks of slots, for planning."""
         for slot in slots:
             places = self.places_in_groups(slot)
             for group, entry in places:
                 self._entries[group.row, self.columns[slot]] = entry
-            # a weight-level adapter without a head has nothing here
+            # a weight-level adapter without a head has no place
             self.ranks[slot] = (places[0][0].number << 32) + places[0][1] if places else _LAST + slot
 
     def _has_others(self, slot: int, name: str) -> bool:
-        """Whether a tensor of a slot is other slots' too."""
+        """Whether a slot shares a tensor with other slots."""
         group = self.slots[slot].groups.get(name)
         return group is not None and name in group.shared and len(group.entry_of) > 1
 
@@ -329,20 +328,20 @@ class Bank:
 
     def _enter(self, slot: int, parts: Sequence[Part], params: Iterable[str]) -> tuple[dict[str, Group], Group | None]:
         """Give a slot its entries: tensor name -> group, and the group of its head."""
-        by_delta: dict[Delta, list[Part]] = {}
+        parts_of_delta: dict[Delta, list[Part]] = {}
         for part in parts:
-            by_delta.setdefault(part.delta.bucketed(), []).append(part)
+            parts_of_delta.setdefault(part.delta.bucketed(), []).append(part)
         homes: dict[str, Group] = {}
         head: Group | None = None
-        for delta, own in by_delta.items():
-            key = delta, tuple((part.site.name, tuple(part.names().items())) for part in own)
+        for delta, group_parts in parts_of_delta.items():
+            key = delta, tuple((part.site.name, tuple(part.names().items())) for part in group_parts)
             group = self.groups.get(key)
             if group is None:
-                group = Group(key, own, self.device, next(self._next_group))
+                group = Group(key, group_parts, self.device, next(self._next_group))
                 self._add(group)
             group.enter(slot)
-            homes |= {full: group for part in own for full in part.names().values()}
-            head = group if any(is_head(part.site.kind) for part in own) else head
+            homes |= {full: group for part in group_parts for full in part.names().values()}
+            head = group if any(is_head(part.site.kind) for part in group_parts) else head
         return {name: homes[name] for name in params}, head
 
     def _add(self, group: Group) -> None:
@@ -354,7 +353,7 @@ class Bank:
             self.mounts.setdefault(mount.site.name, []).append(mount)
 
     def _forget(self, slot: int) -> None:
-        """Take a slot out of wherever it is, even if it has only half come in."""
+        """Remove every trace of a slot, even of one whose loading failed halfway."""
         self.changes += 1
         self.slots.pop(slot, None)
         self.ranks.pop(slot, None)
@@ -387,6 +386,12 @@ class Bank:
             self._entries = np.pad(self._entries, ((0, count + 4), (0, 0)))
             self._stages = np.pad(self._stages, ((0, 0), (0, count + 4)))
         return heapq.heappop(self._free_rows)
+
+
+def _refuse_other_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
+    actual = "missing" if tensor is None else tuple(tensor.shape)
+    if actual != shape:
+        raise AdapterError(f"the tensor {name} must be {shape}, it is {actual}")
 
 
 def is_gate(name: str) -> bool:

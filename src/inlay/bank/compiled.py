@@ -9,17 +9,19 @@ from typing import Any
 
 import torch
 
+from inlay.errors import first_line
+
 Call = Callable[..., Any]
 _SIZES_VARY = {"force_parameter_static_shapes": False, "force_nn_module_property_static_shapes": False}
-"""For the compiler, which takes the sizes of parameters and of what it finds in modules for fixed: stacks grow."""
+"""The compiler would take the sizes of parameters, and of tensors in modules, as fixed; but stacks grow."""
 _OPTIONS = _SIZES_VARY | {"recompile_limit": 64}
-"""Another mix of methods is another compilation; beyond this many, mixes run as they are."""
+"""Every mix of methods is compiled anew; mixes beyond this many run uncompiled."""
 _refused: set[type] = set()
 """Layers that cannot be compiled."""
 
 
 def compiled_layer(plain: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A layer's call as compiled code, one for all layers: what differs between them are tensors."""
+    """Call a layer as compiled code. One compilation serves all layers, which differ only in their tensors."""
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
     kind = type(getattr(plain, "__self__", plain))
@@ -32,9 +34,9 @@ def compiled_layer(plain: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             return _compile()(plain, args, kwargs)
     except FailOnRecompileLimitHit:
         return plain(*args, **kwargs)
-    except TorchDynamoException as error:  # before anything was run
+    except TorchDynamoException as error:  # raised before anything has run
         _refused.add(kind)
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         warnings.warn(f"{kind.__name__} cannot be compiled, and runs as it is: {reason}", stacklevel=2)
         return plain(*args, **kwargs)
 

@@ -34,7 +34,7 @@ from inlay.registry import methods
 Tensors = Mapping[str, Tensor]
 DeltaStage = Literal["projection", "sublayer", "input"]
 Uniform = Callable[[str, Tensor], Tensor]
-"""(tensor name, tensor) -> uniform noise of its shape."""
+"""(tensor name, tensor) -> uniform noise of the tensor's shape."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Signal:
 
     site: Site
     x: Tensor
-    """[n, d_in] what the projection or norm was given."""
+    """[n, d_in] the input of the projection or norm."""
     y: Tensor
-    """[n, d_out] what it made of it; at a sublayer's output after dropout, before the residual."""
+    """[n, d_out] its output; at a sublayer's output after dropout, before the residual."""
     sublayer_input: Tensor | None = None
-    """[n, d] what the sublayer's first projection was given; only for deltas that ask for it."""
+    """[n, d] the input of the sublayer's first projection; only for deltas that ask for it."""
     hidden: Sequence[Tensor] = ()
     """The hidden states so far, each [n, d]; only for deltas that ask for them."""
     base: Leaf | None = None
@@ -88,17 +88,17 @@ class Delta(ABC):
 
     stage: ClassVar[DeltaStage] = "projection"
     """`projection`: part of the projection, before its dropout. `sublayer`: after it, before the residual. `input`, at
-    a norm: added to what the norm is given; the signal's x is what the norm would make of it, y what it is given.
+    a norm: added to the norm's input; the signal's y is that input, its x what the norm would make of it.
     """
 
     def __init_subclass__(cls) -> None:
         if {"difference", "derived", "effective"} & cls.__dict__.keys() and "merged" not in cls.__dict__:
-            cls.merged = Delta.merged  # type: ignore[method-assign] # its parent's is not what it computes
+            cls.merged = Delta.merged  # type: ignore[method-assign] # what its parent merges is not what it computes
 
     @property
     def wants(self) -> frozenset[str]:
-        """Which optional parts of the signal it reads: `sublayer_input`, `hidden`, `base`, or `weight`: that of the
-        base, which only plain ones have (not int8, fp8 or prepack)."""
+        """Which optional parts of the signal it reads: `sublayer_input`, `hidden`, `base`, or `weight`, the base's own
+        weights, which only a base with plain weights has (not int8, fp8 or prepack)."""
         return frozenset()
 
     @abstractmethod
@@ -114,9 +114,9 @@ class Delta(ABC):
         return self
 
     def derived(self, p: Tensors, base: Leaf) -> Tensors:
-        """What follows from the parameters for a whole pass, [E, ...] each: `difference` finds it in its `p`.
+        """Tensors [E, ...] computed from the parameters once for a pass: `difference` finds them in its `p`.
 
-        Computed once for a pass and a site, for all entries; `base` is the frozen projection there.
+        They are computed for all entries at a site at once; `base` is the frozen projection there.
         """
         return {}
 
@@ -147,7 +147,7 @@ class Delta(ABC):
 
 
 def bucket(size: int) -> int:
-    """The bucket of a size: 8, 16, 32, 64 ... An adapter is padded to its own bucket, never to a neighbour."""
+    """The bucket of a size: 8, 16, 32, 64 ... An adapter is padded to its own bucket, never to a neighbour's size."""
     return max(8, 1 << (size - 1).bit_length())
 
 
@@ -185,13 +185,13 @@ class Method(ABC):
     identity_at_start: ClassVar[bool] = True
     """Whether a fresh adapter leaves the base's outputs exactly as they are."""
     learning_rate: ClassVar[float] = 1e-3
-    """What a run uses unless told otherwise."""
+    """The default of a run."""
     retunes: ClassVar[bool] = False
     """Whether what `finish` keeps is trained a little more."""
 
     layers: str = option("all", "which layers to adapt: all, 3, 4-11, top3, or several joined by +")
     mixout: float = option(
-        0.0, "drop the difference from the start with this probability; turns dropout off", at_least=0, below=1
+        0.0, "reset values to their initial ones with this probability; turns dropout off", at_least=0, below=1
     )
     mixout_unit: Literal["neuron", "element"] = option("neuron", "what mixout drops at once")
 
@@ -204,7 +204,7 @@ class Method(ABC):
 
     @property
     def moot(self) -> Collection[str]:
-        """Options that have no effect beside the others: they keep their defaults, and make no two methods differ."""
+        """Options without effect, given the others: they keep their defaults, so they make no two methods differ."""
         return ()
 
     def check(self) -> None:  # noqa: B027 - most methods have nothing to refuse
@@ -228,7 +228,7 @@ class Method(ABC):
         """How many parameters are trained at each kind of site; gates are not counted."""
 
     def finish(self, tensors: Tensors) -> dict[str, Tensor]:
-        """What is kept when training is over: gates applied and dropped. Asked of adapters with gates alone."""
+        """What is kept after training: gates applied and dropped. Called only for adapters with gates."""
         return dict(tensors)
 
     @property
@@ -237,7 +237,7 @@ class Method(ABC):
         return None
 
     def gates_left(self, tensors: Tensors) -> dict[str, dict[str, float]]:
-        """Gates by row: `of` so many, `left` are not exactly shut when settled, `expected` is E[L0]."""
+        """Gates by row: of `of` gates `left` are not exactly shut when settled; `expected` is E[L0]."""
         return {}
 
     def finished(self) -> Method:
@@ -246,7 +246,7 @@ class Method(ABC):
 
     @abstractmethod
     def needs_weights(self, sites: Sites) -> bool:
-        """Whether it works with the base's own weights, which only plain ones have (not int8, fp8 or prepack)."""
+        """Whether it works with the base's own weights, which only a base with plain weights has."""
 
     def count(self, sites: Sites) -> int:
         """How many parameters are trained, without the head and without gates."""
@@ -276,7 +276,7 @@ class SlotMethod(Method):
         return {name: t for name, t in self.initial(sites, seed).items() if roles[name] == "trained"}
 
     def needs_weights(self, sites: Sites) -> bool:
-        """If a delta asks for them."""
+        """Whether a delta asks for them."""
         return any("weight" in part.delta.wants for part in self.parts(sites))
 
     def by_site(self, sites: Sites) -> dict[str, int]:
@@ -325,14 +325,14 @@ class WeightMethod(Method):
 
 def params_of(parts: Sequence[Part]) -> dict[str, Param]:
     """Every tensor of these parts by its full name; parts that share a row must agree on its shape."""
-    found: dict[str, Param] = {}
+    params_of_name: dict[str, Param] = {}
     for part in parts:
         params = part.params
         for name, full in part.names().items():
-            if found.setdefault(full, params[name]) != params[name]:
-                shapes = f"{found[full].shape} and {params[name].shape}"
+            if params_of_name.setdefault(full, params[name]) != params[name]:
+                shapes = f"{params_of_name[full].shape} and {params[name].shape}"
                 raise SpecError(f"{full} is shared by sites of different widths: {shapes}")
-    return found
+    return params_of_name
 
 
 def initial_of(parts: Sequence[Part], seed: int) -> dict[str, Tensor]:
@@ -342,21 +342,21 @@ def initial_of(parts: Sequence[Part], seed: int) -> dict[str, Tensor]:
         params = part.delta.params(part.site)
         for name, full in part.names().items():
             if full not in tensors:
-                own = 0 if params[name].role == "shared" else seed
-                tensors[full] = part.delta.initial(name, params[name].shape, generator(own, full))
+                param_seed = 0 if params[name].role == "shared" else seed
+                tensors[full] = part.delta.initial(name, params[name].shape, generator(param_seed, full))
     return tensors
 
 
 def penalty_of(parts: Sequence[Part], tensors: Tensors) -> Tensor | None:
     """What the gates among one adapter's tensors add to its loss; shared gates count once. None without gates."""
-    found: dict[tuple[str, ...], Tensor] = {}
+    penalties: dict[tuple[str, ...], Tensor] = {}
     for part in parts:
         if part.delta.gated:
             names, params = part.names(), part.delta.params(part.site)
             value = part.delta.penalty({name: tensors[full].unsqueeze(0) for name, full in names.items()})
             if value is not None:
-                found[tuple(names[n] for n, p in params.items() if p.role == "gate")] = value[0]
-    return torch.stack(list(found.values())).sum() if found else None
+                penalties[tuple(names[n] for n, p in params.items() if p.role == "gate")] = value[0]
+    return torch.stack(list(penalties.values())).sum() if penalties else None
 
 
 def parse(spec: str | Method) -> Method:

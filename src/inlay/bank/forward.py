@@ -1,6 +1,6 @@
-"""The forward pass: hidden states out, no labels. There is one in the code base, and this is it.
+"""The forward pass, the only one in the code base: hidden states out, no labels.
 
-A batch is planned on the host (`plan`: who goes where, all numbers in arrays) and run on the device (`run`: nothing but
+A batch is planned on the host (`plan`: which rows go where, all numbers in arrays) and run on the device (`run`: only
 tensors), so that a run can be recorded and replayed with other numbers.
 """
 
@@ -33,20 +33,20 @@ class Forward:
         self.base = base
         # on the CPU one product gains nothing (MKL), and three keep weight-level adapters equal to the last bit
         fuse = base.sites.arch.packable and (base.device.type == "cuda" or bool(base.products))
-        self.wiring = Wiring(base.model, base.sites, fuse=fuse, own=base.products)
+        self.wiring = Wiring(base.model, base.sites, fuse=fuse, products=base.products)
         self.bank = Bank(base.device, base.sites.single_slot)
         self.spec = InputSpec.of(base)
         self.compiled = False
-        """Run layers as compiled code; CUDA alone."""
+        """Run layers as compiled code; only on CUDA."""
         self.kernels = has_kernels(base.device)
-        """Whether routes are tensors for kernels; False also turns them off."""
+        """Whether routes are tensors for kernels; set it to False to do without."""
 
     def plan(self, batch: Batch, slots: Array, keys: Keys | None, packed: bool | None = None) -> list[PassPlan[Array]]:
         """The passes of a batch.
 
         Args:
             slots: the slot of every row; 0 is the bare base.
-            keys: given, the slots in it run in training mode with their own noise.
+            keys: the slots in it run in training mode with their own noise; None trains no slot.
             packed: None packs where the architecture can.
         """
         self._check(batch, slots, keys, packed)
@@ -69,15 +69,14 @@ class Forward:
         inputs = model_inputs(self.spec, plan.tokens)
         if plan.attention_dropout:
             state.attention_dropout = plan.attention_dropout
-            if (
-                self.base.sites.arch.packable and self.base.sites.arch.own_attention is None
-            ):  # others have a module for it
+            # other architectures have a dropout module of their own
+            if self.base.sites.arch.packable and self.base.sites.arch.own_attention is None:
                 inputs["inlay_drop"] = state.drop_attention
         states = self.call(state, inputs)
         return states if plan.tokens.valid is None else states[plan.tokens.valid]
 
     def call(self, state: Pass, inputs: Mapping[str, Any]) -> Tensor:
-        """[tokens, d]: the model under a pass, with its own arguments; the states of padding are there too."""
+        """[tokens, d]: the model run under a pass, with its own arguments; padding has states too."""
         model = self.base.model
         state.rows = inputs.get("inlay_rows")
         with self.wiring.running(state):
@@ -101,7 +100,7 @@ class Forward:
         return min(layers) if sites.depth == sites.layers else 0
 
     def _mark_dynamic_sizes(self, plan: PassPlan[Tensor]) -> None:
-        """For the compiler: the sizes of a batch and of stacks, so that it need not learn them by compiling again."""
+        """Tell the compiler that the sizes of batches and stacks vary, which it would only learn by compiling again."""
         stacks = (stack for group in self.bank.groups.values() for stack in group.stacks.values())
         for tensor in itertools.chain(_tensors(plan), stacks):
             torch._dynamo.mark_dynamic(tensor, 0)
@@ -112,8 +111,8 @@ class Forward:
         if batch.states is not None and (packed is False or not self.base.sites.arch.packable):
             raise InlayError("a batch that begins at a later layer must be packed")
         if batch.states is not None:
-            own = set(slots.tolist()) - {BASE}
-            if any(batch.layer > self.first_adapted_layer(slot) for slot in own):
+            adapters = set(slots.tolist()) - {BASE}
+            if any(batch.layer > self.first_adapted_layer(slot) for slot in adapters):
                 raise SlotError(f"this batch begins at layer {batch.layer}, but an adapter in it changes a lower one")
         if packed and not self.base.sites.arch.packable:
             raise InlayError(f"{self.base.sites.arch.model_type} cannot run packed batches")
@@ -129,7 +128,7 @@ class Forward:
 
 
 def _tensors(plan: PassPlan[Tensor]) -> Iterator[Tensor]:
-    """Those that vary in their first size."""
+    """The tensors of a plan that vary in their first size."""
     tiles, noise = plan.runs.tiles, plan.noise
     if tiles is not None:
         yield from (tiles.bounds, tiles.tiles, tiles.place)

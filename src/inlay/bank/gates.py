@@ -45,7 +45,7 @@ class HardConcrete:
         return torch.sigmoid(log_a - self.temperature * math.log(-self.low / self.high))
 
     def left(self, log_a: Tensor) -> dict[str, float]:
-        """Of so many gates: how many are not exactly shut when settled, and how many are expected not to be."""
+        """How many gates there are, how many are not exactly shut when settled, and how many are expected open."""
         open_ = float(self.settled(log_a).count_nonzero())
         return {"of": float(log_a.numel()), "left": open_, "expected": float(self.expected_l0(log_a.double()).sum())}
 

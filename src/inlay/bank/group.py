@@ -26,11 +26,11 @@ class Group:
         self.key = key
         self.delta = key[0]
         self.number = number
-        """Later groups have larger ones; no number comes again."""
+        """Later groups have larger numbers; none is used twice."""
         self.row = -1
-        """In the bank's table of entries."""
+        """Its row in the bank's table of entries."""
         self.version = 0
-        """Changes when the stacks move: what was recorded before no longer holds."""
+        """Changes when the stacks move, which makes earlier recordings invalid."""
         self.capacity = 2
         self.entry_of: dict[int, int] = {}
         self.free = [1]
@@ -39,7 +39,7 @@ class Group:
         self.gates: set[str] = set()
         """The stacks that hold gates."""
         self.shared: set[str] = set()
-        """Those with one entry for all."""
+        """The stacks with one entry for all slots."""
         self.mounts = [Mount(part.site, self, part.names()) for part in parts]
         for part in parts:
             padded = self.delta.params(part.site)
@@ -69,8 +69,8 @@ class Group:
 
     def grow(self) -> None:
         """Double the capacity: all stacks, or none if memory runs out."""
-        own = {name: stack for name, stack in self.stacks.items() if name not in self.shared}
-        grown = {n: (_doubled(s.data), None if s.grad is None else _doubled(s.grad)) for n, s in own.items()}
+        unshared = {name: stack for name, stack in self.stacks.items() if name not in self.shared}
+        grown = {n: (_doubled(s.data), None if s.grad is None else _doubled(s.grad)) for n, s in unshared.items()}
         for name, (data, grad) in grown.items():
             stack = self.stacks[name]
             stack.grad, stack.data = None, data
@@ -112,15 +112,15 @@ class Mount:
 
     @property
     def slots(self) -> Collection[int]:
-        """Those of the group: all of them are here."""
+        """The slots of the group, which are all at this site."""
         return self.group.entry_of.keys()
 
 
 def is_head(kind: str) -> bool:
-    """Whether a kind of site is that of a head."""
+    """Whether this kind of site belongs to a head."""
     return kind in ("head", "head.tokens")
 
 
 def stages_of(kind: str) -> tuple[str, ...]:
-    """Where a kind of site acts; an adapter that is alone in its pass changes the model's own pooler."""
+    """The stages of a kind of site; an adapter that is alone in its pass changes the model's own pooler."""
     return {"head": ("rows",), "head.tokens": ("tokens",), "pooler": ("layers", "rows")}.get(kind, ("layers",))

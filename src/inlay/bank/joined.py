@@ -1,4 +1,4 @@
-"""One product in the place of several projections of the same input."""
+"""One product instead of several projections of the same input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inlay.kernels.shared import side_by_side
 
 
 class _Joint(torch.autograd.Function):
-    """One product, its result in parts; the gradients of the parts are joined again."""
+    """One product whose result is split; the gradients of the parts are joined again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sequence[int]) -> tuple[Tensor, ...]:
@@ -29,7 +29,7 @@ class _Joint(torch.autograd.Function):
 
 @torch.library.custom_op("inlay::joint_gradient", mutates_args=())
 def _gradient(parts: list[Tensor], weight: Tensor) -> Tensor:
-    """The parts [..., some] side by side, times weight [all, in]."""
+    """The parts [..., out_i] side by side, times weight [sum of out_i, in]."""
     return side_by_side(parts) @ weight
 
 
@@ -41,11 +41,11 @@ def _(parts: list[Tensor], weight: Tensor) -> Tensor:
 class FusedProduct:
     """Several projections of one input as one product. Their weights become parts of one tensor; none is copied."""
 
-    def __init__(self, modules: Mapping[str, nn.Linear], own: LinearBackend | None = None):
-        self._modules = list(modules.values()) if own is None else []
-        self._own = own
+    def __init__(self, modules: Mapping[str, nn.Linear], backend: LinearBackend | None = None):
+        self._modules = list(modules.values()) if backend is None else []
+        self._backend = backend
         self.sizes = [module.out_features for module in modules.values()]
-        if own is None:
+        if backend is None:
             self._join()
 
     def _join(self) -> None:
@@ -55,19 +55,19 @@ class FusedProduct:
         for module, weight in zip(self._modules, torch.split(self.weight, self.sizes), strict=True):
             module.weight.data = weight
 
-    def __call__(self, kind: int, x: Tensor, kept: dict[str, Any]) -> Tensor:
-        """The result of one of them; those of the others are kept until they are asked for, with the same input."""
-        if kept.get("x") is not x:
-            kept["x"] = x
-            kept["y"] = self._compute(x)
-        part: Tensor = kept["y"][kind]
+    def __call__(self, kind: int, x: Tensor, cache: dict[str, Any]) -> Tensor:
+        """The result of one projection; those of the others wait in `cache` for a call with the same input."""
+        if cache.get("x") is not x:
+            cache["x"] = x
+            cache["y"] = self._compute(x)
+        part: Tensor = cache["y"][kind]
         if kind == len(self.sizes) - 1:
-            kept.clear()
+            cache.clear()
         return part
 
     def _compute(self, x: Tensor) -> tuple[Tensor, ...]:
-        if self._own is not None:
-            return self._own.parts(x, self.sizes)
+        if self._backend is not None:
+            return self._backend.parts(x, self.sizes)
         return _Joint.apply(x, self.weight, self.bias, self.sizes)  # type: ignore[no-any-return, no-untyped-call]
 
     def undo(self) -> None:

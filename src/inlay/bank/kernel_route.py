@@ -1,7 +1,7 @@
 """Routes in tensors, for CUDA with Triton.
 
 Nothing here depends on the numbers of a batch, only on its size: one compiled layer or recorded graph serves all
-batches of a size, whoever is in them.
+batches of a size, whatever slots are in them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from inlay.kernels.routed_linear import linear, vector
 @final
 @dataclass(frozen=True, eq=False)
 class KernelRoute(Route):
-    """The entry of every place of a batch. One kernel does all tokens."""
+    """The entry of every place of a batch; one kernel does all tokens."""
 
     entry: Tensor
     """[places]"""

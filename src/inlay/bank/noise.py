@@ -29,7 +29,7 @@ def generator(*key: object, device: torch.device | str = "cpu") -> torch.Generat
     return torch.Generator(device=device).manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-@functools.lru_cache(4096, typed=True)  # a step asks twice for every slot's: for its tokens and for its rows
+@functools.lru_cache(4096, typed=True)  # a step needs each slot's number twice: for its tokens and for its rows
 def number(*key: object) -> int:
     """A key as a signed 32-bit number."""
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest(), "little", signed=True)
@@ -46,14 +46,14 @@ class Keys:
     attention_dropout: frozenset[int] = frozenset()
     """Slots that train with dropout of attention probabilities too."""
     head_dropout: Mapping[int, float] = field(default_factory=dict)
-    """slot -> its dropout in front of the head; others have the base's."""
+    """slot -> its dropout in front of the head; other slots have the base's."""
     tokens_before: Mapping[int, int] = field(default_factory=dict)
-    """slot -> how many of its tokens come before those here, where a batch is shared among processes."""
+    """slot -> how many of its tokens other processes have before these, where a batch is shared among processes."""
     rows_before: Mapping[int, int] = field(default_factory=dict)
-    """slot -> how many of its rows come before those here."""
+    """slot -> how many of its rows other processes have before these."""
 
     def for_rows(self) -> Keys:
-        """For noise on pooled rows: what is counted are rows, not tokens."""
+        """The keys for noise on pooled rows, which counts rows instead of tokens."""
         return replace(self, tokens_before=self.rows_before)
 
     def number(self, slot: int) -> int:
@@ -127,7 +127,7 @@ def _dropped(x: Tensor, key: Tensor, local: Tensor, place: Tensor, p: float) -> 
 
 
 def _drop(x: Tensor, dropped: Tensor, factor: Tensor) -> Tensor:
-    # filled, not times 0: what is dropped is 0 even where x is infinite
+    # filled, not multiplied by 0, so that dropped elements are 0 even where x is infinite
     return (x * factor).to(x.dtype).masked_fill_(dropped, 0.0)
 
 

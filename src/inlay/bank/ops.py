@@ -9,7 +9,7 @@ gradient, whatever (finite) numbers are stored there. Back ends, all equal to `r
     reference  gathers each token's own matrix; short and slow, the oracle of the tests
     segments   one product per segment; the CPU's path
     chopped    few batched products over many short segments; the CPU's without gradients
-    gathered   every token's own matrix, for segments of one or two tokens: pooled rows before a head; likewise
+    gathered   every token's own matrix, for segments of one or two tokens (pooled rows before a head); likewise
     kernels    CUDA with Triton (inlay.kernels)
     grouped    one grouped product over all segments; CUDA in half precision without Triton, where fp32 takes segments
 
@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _GATHERED = 1 << 22
-"""The most numbers that matrices are copied to."""
+"""The most numbers that copies of matrices may take."""
 Segment = tuple[int, int, int]
 """(start, end, entry); segments are in order, do not overlap, and are not empty."""
 
@@ -106,8 +106,8 @@ class SegmentLinear(torch.autograd.Function):
 
 
 class Chopped:
-    """Many short segments, those of like lengths padded to the longest of them: few batched products for all of them,
-    without gradients. Rows are only ever moved by `index_select`, which copies them whole."""
+    """Many short segments in groups of similar length, padded to the longest of each: few batched products, without
+    gradients. Rows are moved only by `index_select`, which copies them whole."""
 
     def __init__(self, segments: Sequence[Segment], tokens: int, device: torch.device):
         groups: dict[int, list[Segment]] = {}
@@ -115,21 +115,21 @@ class Chopped:
             if segment[2]:
                 groups.setdefault((segment[1] - segment[0] - 1).bit_length(), []).append(segment)
         self.parts: list[tuple[int, int]] = []
-        """How many segments each group has, and how long they are with their padding."""
+        """(number of segments, their length with padding) of each group."""
         self.back: Tensor
-        """[tokens] their places among the padded ones; behind the last for tokens outside every segment."""
+        """[tokens] each token's place among the padded ones; one past the last for tokens outside every segment."""
         at, entries, places = [], [], 0
         back, entry_of = np.full(tokens, -1), np.zeros(tokens, dtype=np.int64)
         for group in groups.values():
             starts, ends, entry = np.array(group).T
             steps = np.arange((ends - starts).max())
-            each = starts[:, None] + steps
-            inside = each < ends[:, None]
-            mine = np.where(inside, each, starts[:, None])
-            back[mine[inside]] = places + np.flatnonzero(inside)
-            entry_of[mine[inside]] = np.repeat(entry, ends - starts)
+            token = starts[:, None] + steps
+            inside = token < ends[:, None]
+            gather = np.where(inside, token, starts[:, None])
+            back[gather[inside]] = places + np.flatnonzero(inside)
+            entry_of[gather[inside]] = np.repeat(entry, ends - starts)
             self.parts.append((len(group), len(steps)))
-            at.append(mine.reshape(-1))
+            at.append(gather.reshape(-1))
             entries.append(entry)
             places += inside.size
         self.places = places
@@ -155,13 +155,13 @@ def linear_chopped(x: Tensor, weight: Tensor, bias: Tensor | None, chopped: Chop
     out[-1] = 0
     place = first = 0
     for count, length in chopped.parts:
-        rows, which = slice(place, place + count * length), slice(first, first + count)
-        mine, found = (t[rows].view(count, length, -1) for t in (padded, out))
+        rows, group = slice(place, place + count * length), slice(first, first + count)
+        x_rows, out_rows = (t[rows].view(count, length, -1) for t in (padded, out))
         if biases is None:
-            torch.bmm(mine, matrices[which], out=found)
+            torch.bmm(x_rows, matrices[group], out=out_rows)
         else:
-            torch.baddbmm(biases[which], mine, matrices[which], out=found)
-        place, first = rows.stop, which.stop
+            torch.baddbmm(biases[group], x_rows, matrices[group], out=out_rows)
+        place, first = rows.stop, group.stop
     return out.index_select(0, chopped.back)
 
 
@@ -173,8 +173,8 @@ def gather_pays(segments: Sequence[Segment], tokens: int, weight: Tensor) -> boo
 
 def linear_gathered(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Sequence[Segment]) -> Tensor:
     """One product of every token with its own matrix; every token is in a segment."""
-    own = np.array([entry for start, end, entry in segments for _ in range(end - start)])
-    entry = torch.from_numpy(own).to(x.device)
+    entry_of_token = np.array([entry for start, end, entry in segments for _ in range(end - start)])
+    entry = torch.from_numpy(entry_of_token).to(x.device)
     matrices, rows = weight.index_select(0, entry).to(x.dtype), x.unsqueeze(1)
     if bias is None:
         return torch.bmm(rows, matrices).squeeze(1)
@@ -183,8 +183,8 @@ def linear_gathered(x: Tensor, weight: Tensor, bias: Tensor | None, segments: Se
 
 def vector_chopped(p: Tensor, chopped: Chopped, dtype: torch.dtype) -> Tensor:
     """Every token's own vector; zeros outside every segment."""
-    found = p.index_select(0, chopped.entry_of).to(dtype)
-    return found if chopped.is_whole else found.masked_fill((chopped.entry_of == 0).unsqueeze(1), 0)
+    vectors = p.index_select(0, chopped.entry_of).to(dtype)
+    return vectors if chopped.is_whole else vectors.masked_fill((chopped.entry_of == 0).unsqueeze(1), 0)
 
 
 class SegmentVector(torch.autograd.Function):
@@ -214,7 +214,7 @@ class SegmentVector(torch.autograd.Function):
 
 
 class GroupedSegments:
-    """Segments as tensors on a device, holes filled with entry 0: what grouped products need, made once per route."""
+    """Segments as tensors on a device, holes filled with entry 0, for grouped products; made once per route."""
 
     def __init__(self, segments: Sequence[Segment], tokens: int, device: torch.device):
         groups = _tile(segments, tokens)

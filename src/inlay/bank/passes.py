@@ -27,18 +27,18 @@ from inlay.base.leaf import Leaf
 from inlay.base.sites import Site
 
 PROBABILITIES = "attention probabilities"
-"""The place of a layer's dropout of them, which is no module in every architecture."""
+"""The place of their dropout in a layer; not every architecture has a module for it."""
 Action = tuple[Delta, Tensors, Route]
 
 
 class Observer:
-    """Told what a pass does, while it does it. A pass that is observed runs no compiled code."""
+    """Is called with what a pass does, as it does it. An observed pass runs no compiled code."""
 
     def layer(self, depth: int, states: Tensor) -> None:
-        """What goes into a layer; after the last one, the model's last hidden state."""
+        """The input of a layer; after the last one, the model's last hidden state."""
 
     def leaf(self, site: Site, out: Tensor) -> None:
-        """What a projection or a norm gives, deltas included."""
+        """The output of a projection or a norm, deltas included."""
 
     def delta(self, depth: int, delta: Delta, route: Route, tensors: Tensors, at: Signal) -> None:
         """A delta that is about to act, in the layer at this depth."""
@@ -46,7 +46,7 @@ class Observer:
 
 @dataclass
 class LayerActions:
-    """What acts in one layer, or outside the layers. Its keys say nothing about the layer, so all can share code."""
+    """What acts in one layer, or outside the layers. Its keys do not name the layer, so layers can share code."""
 
     actions: Mapping[str, Sequence[Action]]
     """Kind of site -> its deltas."""
@@ -70,7 +70,7 @@ class Pass(ABC):
         self.sublayer_input: dict[str, Tensor] = {}
         """The newest input of attention and of the feed-forward, if a delta wants it."""
         self.fused: dict[str, Any] = {}
-        """Results of a fused product that have not been asked for yet."""
+        """Results of a fused product that have not been used yet."""
         self.weights: Mapping[str, Tensor] = {}
         """Base parameters that are replaced in this pass."""
         self.begin: tuple[int, Tensor] | None = None
@@ -79,9 +79,9 @@ class Pass(ABC):
         self.rows: RowBounds | None = None
         """The rows of a packed batch, for a model that computes attention itself."""
         self.leaves: Mapping[str, Leaf] = {}
-        """Site name -> what is frozen there."""
-        self._met: dict[str, list[Action]] = {}
-        """Site name -> what acts there, once the pass has come to it."""
+        """Site name -> the frozen module there."""
+        self._at_site: dict[str, list[Action]] = {}
+        """Site name -> what acts there, once the pass has reached it."""
 
     @abstractmethod
     def at(self, site: Site) -> Sequence[Action]:
@@ -95,21 +95,21 @@ class Pass(ABC):
     def drop_attention(self, probabilities: Tensor, plain: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Dropout of attention probabilities [rows, heads, queries, keys]; `plain` is the model's own."""
 
-    def look(self, sites: Iterable[Site], places: Mapping[str, Tensor]) -> LayerActions:
-        """What acts at these sites, with all that is derived from its parameters: the same whenever it is asked."""
+    def layer_actions(self, sites: Iterable[Site], places: Mapping[str, Tensor]) -> LayerActions:
+        """What acts at these sites, with all that is derived from its parameters; every call gives the same."""
         actions: dict[str, Sequence[Action]] = {}
         for site in sites:
-            if site.name not in self._met:
-                self._met[site.name] = found = []
+            if site.name not in self._at_site:
+                self._at_site[site.name] = at_site = []
                 for delta, tensors, route in self.at(site):
-                    more = delta.derived(tensors, self.leaves[site.name])
-                    found.append((delta, {**tensors, **more} if more else tensors, route))
-            actions[site.kind] = self._met[site.name]
+                    derived = delta.derived(tensors, self.leaves[site.name])
+                    at_site.append((delta, {**tensors, **derived} if derived else tensors, route))
+            actions[site.kind] = self._at_site[site.name]
         return LayerActions(actions, places)
 
 
 class UniformPass(Pass):
-    """Every token belongs to one adapter: for a model with its own training loop."""
+    """A pass whose tokens all belong to one adapter, for a model with its own training loop."""
 
     def __init__(self, actions: Mapping[str, list[Action]], dropout: bool, wants: Iterable[str]):
         super().__init__(wants)
@@ -117,7 +117,7 @@ class UniformPass(Pass):
         self.dropout = dropout
 
     def at(self, site: Site) -> Sequence[Action]:
-        """As given."""
+        """The actions this pass was made with."""
         return self.actions.get(site.name, ())
 
     def drop(self, here: LayerActions, place: str, p: float, training: bool, y: Tensor) -> Tensor:
@@ -125,12 +125,12 @@ class UniformPass(Pass):
         return F.dropout(y, p, training) if self.dropout else y
 
     def drop_attention(self, probabilities: Tensor, plain: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """The model's own."""
+        """The model's own dropout."""
         return probabilities if plain is None or not self.dropout else plain(probabilities)
 
 
 class BankPass(Pass):
-    """Rows of many slots, sorted by slot."""
+    """A pass over rows of many slots, sorted by slot."""
 
     def __init__(
         self,
@@ -143,10 +143,10 @@ class BankPass(Pass):
     ):
         """
         Args:
-            runs: who owns which of the tokens that the model sees, with padding, if any.
-            keys: given, the slots in it train.
+            runs: which slot owns which of the tokens that the model sees, padding included.
+            keys: the slots in it train; None trains no slot.
             alone: all tokens belong to one slot, so that sites may be called on anything.
-            pooler: the tokens are pooled rows, and only the pooler runs; else the model's own call of it is left alone.
+            pooler: the tokens are pooled rows, and only the pooler runs; otherwise adapters do not change the pooler.
         """
         self._row = {number: row for row, (number, _) in enumerate(runs.groups)}
         acting = [group for group in bank.groups.values() if group.number in self._row]
@@ -174,7 +174,7 @@ class BankPass(Pass):
         ]
 
     def drop(self, here: LayerActions, place: str, p: float, training: bool, y: Tensor) -> Tensor:
-        """Dropout keyed by slot, step and place; none for slots that are only evaluated."""
+        """Dropout keyed by slot, step and place; slots that are only evaluated have none."""
         if self.noise is None or p == 0:
             return y
         flat = y.reshape(-1, y.shape[-1])
@@ -189,7 +189,7 @@ class BankPass(Pass):
         return dropped.view(by_query.shape).permute(0, 3, 1, 2).contiguous()
 
     def route(self, group: Group) -> Route:
-        """Who uses which entry of a group that has tokens in this batch."""
+        """The route of a group that has tokens in this batch."""
         if group.number not in self._routes:
             self._routes[group.number] = route_of(self.runs, self._row[group.number], self.alone, self.compiled)
         return self._routes[group.number]
@@ -208,22 +208,22 @@ class BankPass(Pass):
 
     def _drawn(self, mount: Mount, slots: Sequence[int]) -> Tensors:
         """A mount's stacks, with the effective tensors of these slots in their entries."""
-        own = [self._own(mount, slot) for slot in slots]
+        effective = [self._effective(mount, slot) for slot in slots]
         entries = torch.tensor([mount.group.entry_of[s] for s in slots], device=self.bank.device)
         stacks = {name: stack for name, stack in mount.tensors.items() if mount.names[name] not in mount.group.shared}
-        drawn = {n: s.index_copy(0, entries, torch.cat([o[n] for o in own])) for n, s in stacks.items()}
+        drawn = {n: s.index_copy(0, entries, torch.cat([t[n] for t in effective])) for n, s in stacks.items()}
         return {**mount.tensors, **drawn}
 
-    def _own(self, mount: Mount, slot: int) -> Tensors:
+    def _effective(self, mount: Mount, slot: int) -> Tensors:
         """One slot's effective tensors at a mount, [1, ...] each: drawn at their true sizes, then padded."""
         record, stacks = self.bank.slots[slot], mount.tensors
         true_size = {name: self.bank.place(slot, full).tensor.unsqueeze(0) for name, full in mount.names.items()}
-        own = drawn(mount.group.delta, mount.names, true_size, record.method, record.start, self.keys, slot)
-        return {name: _pad(tensor[0], stacks[name][0]).unsqueeze(0) for name, tensor in own.items()}
+        effective = drawn(mount.group.delta, mount.names, true_size, record.method, record.start, self.keys, slot)
+        return {name: _pad(tensor[0], stacks[name][0]).unsqueeze(0) for name, tensor in effective.items()}
 
 
 def route_of(runs: Runs[Tensor], row: int, alone: bool = False, compiled: bool = False) -> Route:
-    """Who uses which entry of the group that has this row among the groups of `runs`."""
+    """The route of the group in this row of `runs.groups`."""
     if runs.tiles is not None:
         from inlay.bank.kernel_route import KernelRoute
 

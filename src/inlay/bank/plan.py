@@ -1,6 +1,6 @@
-"""The plan of a forward pass: who goes where, as records of arrays. `planning.py` makes them, `forward.py` runs them.
+"""The plan of a forward pass: which rows go where, as records. `planning.py` makes them, `forward.py` runs them.
 
-Each is made of arrays on the host, and of tensors once it is on the device (`records.py`).
+A record holds arrays on the host, and tensors once it is on the device (`records.py`).
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from inlay.data.batch import Array
 
 @dataclass(frozen=True, eq=False)
 class Tokens(Record, Generic[A]):
-    """What the model is given: packed tokens [tokens], or padded rows [rows * longest], with the last three fields."""
+    """The model's input: packed tokens [tokens], or padded rows [rows * longest]."""
 
     ids: A
     positions: A
     types: A | None
     """None where the model has no token types."""
     ends: A | None
-    """[rows + 1] packed: where rows end, those of padding included."""
+    """[rows + 1] packed: where rows end, including rows of padding."""
     mask: A | None
     valid: A | None
     """Padded: where the true tokens are."""
     size: int
-    """How many tokens the model has, padding included."""
+    """How many tokens the model sees, padding included."""
     rows: int
-    """The rows of its arguments: 1 where tokens are packed."""
+    """The rows of the model's arguments: 1 where tokens are packed."""
     longest: int
     back_end: BackEnd
     lengths: Array = host()
-    """Of all rows, those of padding included."""
+    """Of all rows, including rows of padding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,20 +46,20 @@ class Tiles(Record, Generic[A]):
     bounds: A
     """[places + 1] place s owns the tokens from bounds[s] up to bounds[s + 1]."""
     tiles: A
-    """[n, 3] (first token, how many, place): at most `block` tokens of one place; those of 0 tokens are padding."""
+    """[n, 3] (first token, how many, place): at most `block` tokens of one place; tiles of 0 tokens are padding."""
     place: A
     """[tokens] the place of every token; -1 for padding."""
     entries: A
-    """[groups, places] every group's entry for every place; 0 for strangers."""
+    """[groups, places] every group's entry for every place; 0 for a slot that is not in the group."""
     block: int
 
 
 @dataclass(frozen=True, eq=False)
 class Runs(Record, Generic[A]):
-    """Who owns what: every slot has one run of tokens (or of pooled rows), and an entry in each of its groups."""
+    """Which slot owns what: one run of tokens (or of pooled rows), and an entry in each of its groups."""
 
     groups: tuple[tuple[int, int], ...]
-    """Which groups act, as `Group.state` has it."""
+    """The `Group.state` of every group that acts."""
     tiles: Tiles[A] | None
     """None where routes are segments."""
     slots: list[int] = host()
@@ -74,7 +74,7 @@ class Noise(Record, Generic[A]):
     """What dropout is keyed by, for every token."""
 
     key: A
-    """Of the token's slot: its seed and step."""
+    """The seed and step of the token's slot, as one number."""
     local: A
     """The token's number among its slot's; -1 where nothing is dropped."""
 
@@ -85,7 +85,7 @@ class Owners:
 
     slots: list[int]
     bounds: Array
-    """[runs + 1] which rows are whose."""
+    """[runs + 1] where the rows of each slot begin and end."""
     entries: Array
     """[rows of groups, runs] as `Bank.entries` has them."""
 
@@ -101,14 +101,14 @@ class PassPlan(Record, Generic[A]):
     alone: int | None
     """The slot that has the pass for itself."""
     is_fixed: bool
-    """Whether it depends on arrays and modes alone, so that it can be recorded."""
+    """Whether it depends only on arrays and modes, so that it can be recorded."""
     attention_dropout: float
-    """Of the probabilities; only padded rows have any."""
+    """Dropout of attention probabilities; only padded rows have any."""
     rows: Array = host()
     """Which rows of the batch, in the order they run."""
     lengths: Array = host()
     owners: Owners = host()
     keys: Keys | None = host()
-    """Given, the slots in it train."""
+    """The slots in it train; None trains no slot."""
     begin: tuple[int, Tensor] | None = host()
     """A layer and its input, where the layers below it are left out."""

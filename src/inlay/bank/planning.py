@@ -27,12 +27,11 @@ from inlay.base.sites import config_of
 from inlay.data.batch import Array, Batch, ramp
 
 _TOKENS = 128
-"""The finest step of tokens."""
+"""Numbers of tokens are rounded up to multiples of this at least."""
 _SHORT = 128
 """Rows up to here count as equally long; the kernel for short rows follows their own lengths."""
 _MANY = 8192
-"""Tokens from which on sizes are rounded more finely: the sum of many rows varies less."""
-
+"""From this many tokens on, sizes are rounded more finely: the sum of many rows varies less."""
 
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
 
@@ -46,7 +45,7 @@ def rounded(n: int, least: int) -> int:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a base takes; looked up once."""
+    """What input a base takes; looked up once."""
 
     base: Base
     vocabulary: int
@@ -56,19 +55,19 @@ class InputSpec:
     padding: int
     has_types: bool
     no_mask: Tensor
-    """Of four dimensions: taken as a finished mask, so none is built; packed attention does not read it."""
+    """Four dimensions make it a finished mask, so none is built; packed attention does not read it."""
     attention_dropout: float = 0.0
-    """What the checkpoint has on attention probabilities."""
+    """The checkpoint's dropout of attention probabilities."""
     _back_ends: dict[tuple[int, bool], BackEnd] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, base: Base) -> InputSpec:
-        """That of a base."""
+        """The input spec of a base."""
         config = config_of(base.model)
         padding = getattr(config, "pad_token_id", None) or 0
         has_types = base.sites.arch.token_types
-        named = (getattr(config, name, None) for name in _ATTENTION_DROPOUT)
-        drops = next((float(p) for p in named if isinstance(p, int | float)), 0.0)
+        rates = (getattr(config, name, None) for name in _ATTENTION_DROPOUT)
+        drops = next((float(p) for p in rates if isinstance(p, int | float)), 0.0)
         limits = longest_row(base), first_position(base)
         no_mask = torch.zeros(1, 1, 1, 1, device=base.device, dtype=base.dtype)
         return cls(base, int(config.vocab_size), *limits, padding, has_types, no_mask, drops)
@@ -90,20 +89,20 @@ def plan_passes(
     packed: bool,
     kernels: bool,
 ) -> list[PassPlan[Array]]:
-    """The passes of a batch; `slots` has that of every row."""
-    found = []
+    """The passes of a batch; `slots` holds the slot of every row."""
+    plans = []
     drops = _drops_attention(spec, bank, slots, keys)
     for rows in _passes(bank, slots, drops):
         in_order = len(rows) == len(slots) and bool((rows[:-1] < rows[1:]).all())
-        own, some = slots[rows], batch if in_order else batch.take(rows)
+        pass_slots, pass_batch = slots[rows], batch if in_order else batch.take(rows)
         drop = spec.attention_dropout if drops is not None and bool(drops[rows[0]]) else 0.0
-        tokens = packed_tokens(spec, some, kernels) if packed and not drop else padded_tokens(spec, some)
-        found.append(_plan(bank, tokens, some, own, rows, keys, kernels, drop))
-    return found
+        tokens = packed_tokens(spec, pass_batch, kernels) if packed and not drop else padded_tokens(spec, pass_batch)
+        plans.append(_plan(bank, tokens, pass_batch, pass_slots, rows, keys, kernels, drop))
+    return plans
 
 
 def _drops_attention(spec: InputSpec, bank: Bank, slots: Array, keys: Keys | None) -> Array | None:
-    """[rows] whether they train with dropout of attention probabilities, and so are padded; None if none does."""
+    """[rows] whether a row trains with dropout of attention probabilities, and so is padded; None if none does."""
     if keys is None or not keys.attention_dropout or not spec.attention_dropout:
         return None
     drops = np.isin(slots, list(keys.attention_dropout - _without_dropout(bank, keys)))
@@ -111,7 +110,7 @@ def _drops_attention(spec: InputSpec, bank: Bank, slots: Array, keys: Keys | Non
 
 
 def _without_dropout(bank: Bank, keys: Keys) -> frozenset[int]:
-    """Slots that train without any: told to, or because they have mixout."""
+    """Slots that train without dropout: those in `keys.without_dropout`, and those with mixout."""
     return keys.without_dropout.union([s for s in bank.special if bank.slots[s].without_dropout])
 
 
@@ -125,16 +124,16 @@ def _passes(bank: Bank, slots: Array, drops: Array | None) -> list[Array]:
 
 def _together(bank: Bank, slots: Array) -> list[Array]:
     bounds = _bounds(slots)
-    own: list[int] = slots[bounds[:-1]].tolist()
-    of_row = np.array([bank.ranks[slot] for slot in own]).repeat(bounds[1:] - bounds[:-1])
-    order = of_row.argsort(kind="stable")
-    special = bank.special.intersection(own) if bank.special else ()
+    slot_of_run: list[int] = slots[bounds[:-1]].tolist()
+    rank_of_row = np.array([bank.ranks[slot] for slot in slot_of_run]).repeat(bounds[1:] - bounds[:-1])
+    order = rank_of_row.argsort(kind="stable")
+    special = bank.special.intersection(slot_of_run) if bank.special else ()
     is_alone = np.isin(slots[order], [slot for slot in special if bank.slots[slot].alone]) if special else None
     if is_alone is None or not is_alone.any():
         return [order]
     alone, together = order[is_alone], order[~is_alone]
-    each = np.split(alone, np.flatnonzero(np.diff(of_row[alone])) + 1)
-    return [together, *each] if len(together) else each
+    passes = np.split(alone, np.flatnonzero(np.diff(rank_of_row[alone])) + 1)
+    return [together, *passes] if len(together) else passes
 
 
 def _plan(
@@ -161,9 +160,9 @@ def _plan(
             key[tokens.valid], local[tokens.valid] = (a[: len(batch.ids)] for a in (noise.key, noise.local))
             noise = Noise(key, local)
     varies = batch.states is not None
-    for one in special:
-        varies |= one.has_gates if one.weights is None else False
-        varies |= (keys is not None and one.draws) or (one.alone and one.weights is None)
+    for record in special:
+        varies |= record.has_gates if record.weights is None else False
+        varies |= (keys is not None and record.draws) or (record.alone and record.weights is None)
     is_fixed = kernels and not varies and tokens.valid is None and tokens.back_end != "buckets"
     begin = None if batch.states is None else (batch.layer, batch.states)
     return PassPlan(tokens, runs, noise, alone, is_fixed, drop, rows, batch.lengths, owners, keys, begin)
@@ -172,8 +171,8 @@ def _plan(
 def plan_runs(bank: Bank, owners: Owners, bounds: Array, stage: str, size: int | None) -> Runs[Array]:
     """
     Args:
-        bounds: [runs + 1] which tokens are whose.
-        stage: where groups act that matter.
+        bounds: [runs + 1] where the tokens of each slot begin and end.
+        stage: only groups that act there count.
         size: how many tokens there are with their padding, for kernels; None where routes are segments.
     """
     groups, entries = bank.acting(owners.entries, stage)
@@ -187,7 +186,7 @@ def plan_noise(
 ) -> Noise[Array]:
     """
     Args:
-        bounds: [runs + 1] which tokens are whose.
+        bounds: [runs + 1] where the tokens of each slot begin and end.
         before: how many of a slot's tokens come before those here.
         size: of the arrays; the rest is padding.
     """
@@ -203,14 +202,14 @@ def plan_noise(
 
 
 def owners_of(bank: Bank, slots: Array) -> Owners:
-    """Those of rows with these slots, which are sorted."""
+    """The owners of rows with these slots, which are sorted."""
     bounds = _bounds(slots)
-    own: list[int] = slots[bounds[:-1]].tolist()
-    return Owners(own, bounds, bank.entries(own))
+    slot_of_run: list[int] = slots[bounds[:-1]].tolist()
+    return Owners(slot_of_run, bounds, bank.entries(slot_of_run))
 
 
 def _bounds(slots: Array) -> Array:
-    """[runs + 1] where neighbours have another slot."""
+    """[runs + 1] where the slot changes, and both ends."""
     differ = np.ones(len(slots) + 1, dtype=bool)
     differ[1:-1] = slots[1:] != slots[:-1]
     return differ.nonzero()[0]
@@ -224,7 +223,7 @@ def ends_of(counts: Array) -> Array:
 
 
 def block_for(tokens: int) -> int:
-    """Tokens of a tile: few where there are few, so that all of the device has work."""
+    """How many tokens a tile holds: small tiles for few tokens, so that the whole device has work."""
     return 16 if tokens <= 2048 else 32 if tokens <= 8192 else 64
 
 
@@ -257,14 +256,14 @@ def packed_tokens(spec: InputSpec, batch: Batch, kernels: bool) -> Tokens[Array]
     ends = ends_of(lengths)
     positions = np.zeros(size, dtype=np.int32)
     positions[:count] = np.arange(count) - ends[: len(batch.lengths)].repeat(batch.lengths)
-    positions += spec.first_position  # of padding: any that there is
+    positions += spec.first_position  # padding may have any position that exists
     types = np.zeros(size, dtype=np.int32) if spec.has_types else None
     if types is not None and batch.types is not None:
         types[:count] = batch.types
     ids = np.full(size, spec.padding, dtype=np.int32)
     ids[:count] = batch.ids
-    by = spec.back_end(longest, kernels)
-    return Tokens(ids, positions, types, ends, None, None, size, 1, longest, by, lengths)
+    back_end = spec.back_end(longest, kernels)
+    return Tokens(ids, positions, types, ends, None, None, size, 1, longest, back_end, lengths)
 
 
 def padded_tokens(spec: InputSpec, batch: Batch) -> Tokens[Array]:
@@ -285,16 +284,16 @@ def padded_tokens(spec: InputSpec, batch: Batch) -> Tokens[Array]:
 def model_inputs(spec: InputSpec, tokens: Tokens[Tensor]) -> dict[str, Any]:
     """The model's arguments, from a plan on its device."""
     shape = (tokens.rows, -1)
-    found: dict[str, Any] = {"use_cache": False} if spec.base.sites.arch.decoder else {}
-    found["input_ids"] = tokens.ids.view(shape)
-    found["position_ids"] = tokens.positions.view(shape)
+    inputs: dict[str, Any] = {"use_cache": False} if spec.base.sites.arch.decoder else {}
+    inputs["input_ids"] = tokens.ids.view(shape)
+    inputs["position_ids"] = tokens.positions.view(shape)
     if tokens.types is not None:
-        found["token_type_ids"] = tokens.types.view(shape)
+        inputs["token_type_ids"] = tokens.types.view(shape)
     if tokens.mask is not None:
-        return found | {"attention_mask": tokens.mask.view(shape)}
-    found["attention_mask"] = spec.no_mask
+        return inputs | {"attention_mask": tokens.mask.view(shape)}
+    inputs["attention_mask"] = spec.no_mask
     rows = RowBounds(tokens.lengths.tolist(), tokens.ids.device, tokens.ends, tokens.longest, tokens.back_end)
-    return found | {"inlay_rows": rows}
+    return inputs | {"inlay_rows": rows}
 
 
 def longest_row(base: Base) -> int | None:

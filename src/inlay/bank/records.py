@@ -1,7 +1,7 @@
-"""Records of arrays: built on the host, packed into one buffer, copied to the device once, the same record there.
+"""Records of arrays: built on the host, packed into one buffer, and copied to the device at once.
 
-A record is a frozen dataclass of type `Record`. Its arrays travel, those of records in it too; `host` fields stay
-behind; anything else is a mode. What a recording depends on (`shape_of`) is the modes and the arrays' shapes, never the
+A record is a frozen dataclass of type `Record`. Its arrays travel, also those of records in it; `host` fields stay on
+the host; anything else is a mode. A recording depends on the modes and on the arrays' shapes (`shape_of`), never on the
 numbers.
 """
 
@@ -21,9 +21,9 @@ A = TypeVar("A", Array, Tensor)
 """What a record's numbers are: arrays on the host, tensors on a device."""
 _FIELDS: dict[type, tuple[str, ...]] = {}
 _MODES = {type(None), int, bool, float, str}
-"""Types of values that have no arrays in them, for speed."""
+"""Types without arrays in them; checking them first is faster."""
 _ALIGNED = 32
-"""Numbers; every array starts at a multiple of 128 bytes."""
+"""In numbers of 4 bytes: every array starts at a multiple of 128 bytes."""
 
 
 class Record:
@@ -31,12 +31,12 @@ class Record:
 
 
 def host(**options: Any) -> Any:
-    """A field that stays on the host, and that no recording depends on."""
+    """A field that stays on the host; no recording depends on it."""
     return dataclasses.field(**options, metadata={"host": True})
 
 
 def shape_of(record: Any) -> Hashable:
-    """Everything that a recording of work on this record depends on."""
+    """What a recording of work on this record depends on."""
     if isinstance(record, np.ndarray):
         return record.shape, record.dtype.char
     if type(record) is tuple and record and isinstance(record[0], Record | np.ndarray):
@@ -63,9 +63,9 @@ def unpack(record: Any, buffer: Tensor) -> Any:
 
     def view(array: Array) -> Tensor:
         nonlocal at
-        found = buffer[at : at + array.size]
+        numbers = buffer[at : at + array.size]
         at += _room(array.size)
-        return (found.view(torch.float32) if array.dtype.kind == "f" else found).view(array.shape)
+        return (numbers.view(torch.float32) if array.dtype.kind == "f" else numbers).view(array.shape)
 
     return _replaced(record, view)
 
@@ -82,35 +82,35 @@ def _replaced(record: Any, make: Callable[[Array], Tensor]) -> Any:
     if isinstance(record, np.ndarray):
         return make(record)
     if type(record) is tuple and record and isinstance(record[0], Record | np.ndarray):
-        return tuple([_replaced(one, make) for one in record])
+        return tuple([_replaced(part, make) for part in record])
     if not (names := _travelling(type(record))):
         return record
-    made = object.__new__(type(record))
-    made.__dict__.update(record.__dict__)  # several times faster than dataclasses.replace, and there are many
+    copy = object.__new__(type(record))
+    copy.__dict__.update(record.__dict__)  # several times faster than dataclasses.replace, and there are many
     for name in names:
-        if type(value := made.__dict__[name]) not in _MODES:
-            made.__dict__[name] = _replaced(value, make)
-    return made
+        if type(value := copy.__dict__[name]) not in _MODES:
+            copy.__dict__[name] = _replaced(value, make)
+    return copy
 
 
 def _arrays(record: Any) -> Iterator[Array]:
     if isinstance(record, np.ndarray):
         yield record
     elif type(record) is tuple:
-        for one in record:
-            yield from _arrays(one)
+        for part in record:
+            yield from _arrays(part)
     else:
         for name in _travelling(type(record)):
             yield from _arrays(getattr(record, name))
 
 
 def _travelling(kind: type) -> tuple[str, ...]:
-    """The fields of a record but those of the host; none of what is no record."""
-    found = _FIELDS.get(kind)
-    if found is None:
+    """The fields of a record that are not `host` fields; none for other types."""
+    names = _FIELDS.get(kind)
+    if names is None:
         fields = dataclasses.fields(kind) if issubclass(kind, Record) else ()  # type: ignore[arg-type]
-        found = _FIELDS[kind] = tuple(f.name for f in fields if not f.metadata.get("host"))
-    return found
+        names = _FIELDS[kind] = tuple(f.name for f in fields if not f.metadata.get("host"))
+    return names
 
 
 def _narrow(array: Array) -> Array:

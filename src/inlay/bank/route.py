@@ -25,7 +25,7 @@ class Route(ABC):
     """The entry of each token in one group's stacks."""
 
     span: tuple[int, int] | None = None
-    """The tokens of the batch that the route is about; None for all."""
+    """The tokens of the batch that the route covers; None for all."""
 
     @abstractmethod
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -40,7 +40,7 @@ class Route(ABC):
 
         Args:
             name: the activation's, for routes that do all three at once.
-            scale: [E, 1] a constant that what goes into the activation is multiplied with.
+            scale: [E, 1] a constant factor of the activation's input.
         """
         return self._apart(x, down, up, act, scale)
 
@@ -80,11 +80,11 @@ class SegmentRoute(Route):
 
     @classmethod
     def of(cls, bounds: Sequence[int], entries: Sequence[int]) -> SegmentRoute:
-        """From the first member of a group to its last; `entries` has that of every run, 0 for strangers."""
+        """From the first run of a group to its last; `entries` has 0 for runs of slots that are not in the group."""
         first = bounds[next(i for i, entry in enumerate(entries) if entry)]
         runs = zip(bounds[:-1], bounds[1:], entries, strict=True)
-        mine = [(start - first, end - first, entry) for start, end, entry in runs if entry]
-        return cls(mine, mine[-1][1], first)
+        segments = [(start - first, end - first, entry) for start, end, entry in runs if entry]
+        return cls(segments, segments[-1][1], first)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """One product per segment; few batched ones where segments are many and short."""

@@ -40,6 +40,6 @@ def decode(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> 
 
 
 def spread(index: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A dense tensor with these values at these positions, which `decode` has found good: nothing waits for a GPU."""
+    """A dense tensor with these values at these positions, which `decode` has checked: nothing waits for a GPU."""
     dense = value.new_zeros(torch.Size(shape).numel())
     return dense.index_put((index.long(),), value).view(shape)

@@ -27,7 +27,7 @@ class WeightSlot:
 
     method: WeightMethod
     tensors: dict[str, Tensor]
-    """Floating-point ones are parameters; the positions of sparse ones are not."""
+    """Floating-point tensors are parameters; the positions of sparse ones are not."""
 
     @classmethod
     def load(cls, method: WeightMethod, tensors: Mapping[str, Tensor], device: torch.device) -> WeightSlot:
@@ -38,16 +38,12 @@ class WeightSlot:
             placed[name] = nn.Parameter(copy.float()) if copy.is_floating_point() else copy
         return cls(method, placed)
 
-    def read(self, device: str | None = None) -> dict[str, Tensor]:
-        """A copy of the tensors, where they are or on a device."""
-        return {name: tensor.detach().to(device, copy=True) for name, tensor in self.tensors.items()}
-
     def parameters(self) -> list[nn.Parameter]:
         """What trains."""
         return [t for t in self.tensors.values() if isinstance(t, nn.Parameter)]
 
     def effective(self, base: Base, slot: int, keys: Keys | None, within: str = "") -> dict[str, Tensor]:
-        """The changed parameters of the base for one pass, or only those whose names start so."""
+        """The changed parameters of the base for one pass; only those whose names start with `within`."""
         training = keys is not None and slot in keys.of_slot
         weights: dict[str, Tensor] = {}
         for name in (n for n in self.method.targets(base.sites) if n.startswith(within)):
@@ -82,7 +78,7 @@ def call_with(
 
 
 class _Shell(nn.Module):
-    """functional_call replaces parameters and calls a module; this one calls a function of it instead."""
+    """functional_call replaces a module's parameters and calls it; this module calls one of its functions instead."""
 
     def __init__(self, inner: nn.Module, run: Callable[..., Any]):
         super().__init__()
@@ -94,6 +90,6 @@ class _Shell(nn.Module):
 
 
 def _input_dimension(model: nn.Module, name: str) -> int:
-    """Which dimension of a weight counts its input neurons; a word is an embedding's."""
+    """Which dimension of a weight counts its input neurons; an embedding's are its words."""
     module = model.get_submodule(name.rpartition(".")[0])
     return 0 if isinstance(module, nn.Embedding) or stores_in_out(module) else 1

@@ -42,12 +42,12 @@ class Wiring:
     """The overrides in one model. `current` is the pass under way; without one the model is as it was."""
 
     def __init__(
-        self, model: nn.Module, sites: Sites, fuse: bool = False, own: Mapping[str, LinearBackend] | None = None
+        self, model: nn.Module, sites: Sites, fuse: bool = False, products: Mapping[str, LinearBackend] | None = None
     ):
         """
         Args:
             fuse: compute queries, keys and values in one product, where they are three.
-            own: path of a projection -> the base's own product there, if it has one (int8).
+            products: path of a projection -> the base's own product there, if it has one (int8).
         """
         self.model = model
         self.sites = sites
@@ -56,19 +56,19 @@ class Wiring:
         self.checkpointing = False
         """Recompute each layer in the backward pass instead of keeping its activations."""
         self.leaves: dict[str, Leaf] = {}
-        """Site name -> what is frozen there."""
+        """Site name -> the frozen module there."""
         self._undo: list[Callable[[], None]] = []
         refuse_in_use(model)
         model.__dict__[IN_USE] = True
-        own = own or {}
-        self._fused = dict(self._fuse(own)) if fuse else {}
-        self._install(own)
+        products = products or {}
+        self._fused = dict(self._fuse(products)) if fuse else {}
+        self._install(products)
 
     @contextmanager
     def running(self, state: Pass) -> Iterator[None]:
         """Let the model run under a pass."""
         state.leaves = self.leaves
-        state.outside = state.look(self._outside, self._places.get(("", 0), {}))
+        state.outside = state.layer_actions(self._outside, self._places.get(("", 0), {}))
         before, self.current = self.current, state
         try:
             yield
@@ -76,7 +76,7 @@ class Wiring:
             self.current = before
 
     def remove(self) -> bool:
-        """Take every override out again; False if that has been done before."""
+        """Remove every override; False if that has been done before."""
         if not self._undo:
             return False
         while self._undo:
@@ -107,13 +107,13 @@ class Wiring:
 
         self._undo.append(undo)
 
-    def _install(self, own: Mapping[str, LinearBackend]) -> None:
+    def _install(self, products: Mapping[str, LinearBackend]) -> None:
         by_path: dict[str, list[Site]] = defaultdict(list)
         for site in self.sites:
             by_path[site.path].append(site)
         for path, sites in by_path.items():
             module = self.model.get_submodule(path)
-            form = own[path].kind if path in own else ""
+            form = products[path].kind if path in products else ""
             self.leaves |= {site.name: Leaf(site, module, module.forward, form) for site in sites}
             self.override(module, functools.partial(self._leaf, sites))
         moved = {site.dropout for site in self.sites if site.dropout is not None}
@@ -143,18 +143,18 @@ class Wiring:
         """Packed rows for a model that computes attention itself."""
         arch = self.sites.arch
         for index, path in enumerate(self.sites.layer_paths if arch.own_attention is not None else ()):
-            found = [self.sites.at(kind, index) for kind in ("attn.q", "attn.k", "attn.v", "attn.out")]
-            four = [self.model.get_submodule(site.path) for site in found if site is not None]
+            sites = [self.sites.at(kind, index) for kind in ("attn.q", "attn.k", "attn.v", "attn.out")]
+            projections = [self.model.get_submodule(site.path) for site in sites if site is not None]
             module = self.model.get_submodule(f"{path}.{arch.own_attention}")
-            self.override(module, functools.partial(self._own_attention, module, four))
+            self.override(module, functools.partial(self._own_attention, module, projections))
         if arch.position_bias is not None:
             owner, _, name = arch.position_bias.rpartition(".")
             self.override(self.model.get_submodule(owner), self._position_bias, name)
 
-    def _own_attention(self, module: nn.Module, four: list[nn.Module], plain: Call) -> Call:
+    def _own_attention(self, module: nn.Module, projections: list[nn.Module], plain: Call) -> Call:
         """
         Args:
-            four: the projections to queries, keys and values, and that of the result.
+            projections: those to queries, keys and values, and that of the result.
         """
         heads = config_of(self.model).num_attention_heads
 
@@ -162,8 +162,8 @@ class Wiring:
             rows = None if self.current is None else self.current.rows
             if rows is None:
                 return plain(x, *args, **kwargs)
-            q, k, v = (project(x).unflatten(2, (heads, -1)).transpose(1, 2) for project in four[:3])
-            return (four[3](attention(module, q, k, v, None, inlay_rows=rows)[0].flatten(2)),)
+            q, k, v = (project(x).unflatten(2, (heads, -1)).transpose(1, 2) for project in projections[:3])
+            return (projections[3](attention(module, q, k, v, None, inlay_rows=rows)[0].flatten(2)),)
 
         return forward
 
@@ -179,15 +179,15 @@ class Wiring:
         return compute
 
     def _fuse(
-        self, own: Mapping[str, LinearBackend]
+        self, products: Mapping[str, LinearBackend]
     ) -> Iterator[tuple[str, Callable[[Tensor, dict[str, Any]], Tensor]]]:
-        for three in joint(self.model, self.sites):
-            product = FusedProduct(three, own.get(next(iter(three))))
+        for modules in joint(self.model, self.sites):
+            product = FusedProduct(modules, products.get(next(iter(modules))))
             self._undo.append(product.undo)
-            yield from ((path, functools.partial(product, kind)) for kind, path in enumerate(three))
+            yield from ((path, functools.partial(product, kind)) for kind, path in enumerate(modules))
 
     def _leaf(self, sites: list[Site], plain: Call) -> Call:
-        """A projection or norm; several sites if it is fused."""
+        """The forward of a projection or norm; a fused projection has several sites."""
         path = sites[0].dropout
         dropout = None if path is None else self.model.get_submodule(path)
         inside = sites[0].layer is not None
@@ -236,7 +236,7 @@ class Wiring:
         return forward
 
     def _within(self, path: str) -> str:
-        """A path as its layer sees it; outside the layers as it is."""
+        """A path within its layer; outside the layers the path itself."""
         layer = next((layer for layer in self.sites.layer_paths if path.startswith(f"{layer}.")), None)
         return path if layer is None else path[len(layer) + 1 :]
 
@@ -254,7 +254,7 @@ class Wiring:
         return forward
 
     def _layer(self, index: int, path: str, module: nn.Module, plain: Call) -> Call:
-        """A layer: counts depth, keeps its input if wanted, and checkpoints if asked to."""
+        """The forward of a layer: counts depth, keeps the input if a delta wants it, and checkpoints if asked to."""
         sites = [site for site in self.sites if site.layer == index]
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -275,7 +275,7 @@ class Wiring:
                 state.hidden.append(states)
             if state.observer is not None:
                 state.observer.layer(depth, states)
-            state.here = state.look(sites, self._places.get((path, depth), {}))
+            state.here = state.layer_actions(sites, self._places.get((path, depth), {}))
             if state.compiled:
                 return compiled_layer(plain, args, kwargs)
             if not (self.checkpointing and torch.is_grad_enabled()):
@@ -285,22 +285,22 @@ class Wiring:
         return forward
 
     def again(self, path: str, module: nn.Module, state: Pass, run: Call) -> Call:
-        """A layer's call that can be run again later, as it was: under its pass, its weights, and what acts there."""
-        own = {n.removeprefix(f"{path}."): w for n, w in state.weights.items() if n.startswith(f"{path}.")}
+        """A layer's call that can be repeated later under the same pass, weights and actions."""
+        weights = {n.removeprefix(f"{path}."): w for n, w in state.weights.items() if n.startswith(f"{path}.")}
         here = state.here
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with self.running(state):
-                now, state.here = state.here, here
+                before, state.here = state.here, here
                 try:
-                    return call_with(own, module, run, args, kwargs)
+                    return call_with(weights, module, run, args, kwargs)
                 finally:
-                    state.here = now
+                    state.here = before
 
         return call
 
     def _output(self, site: Site, plain: Call) -> Call:
-        """The module that gives the last hidden state: a tensor, or a structure whose first part it is."""
+        """The forward of the module that gives the last hidden state, as a tensor or first in a structure."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             out = plain(*args, **kwargs)
@@ -311,7 +311,7 @@ class Wiring:
             mixed = last
             if "hidden" in state.wants:
                 state.hidden.append(last)
-                mixed = change(state, state.look([site], {}), site, "projection", last, last)
+                mixed = change(state, state.layer_actions([site], {}), site, "projection", last, last)
             if state.observer is not None:
                 state.observer.layer(state.depth, mixed)
             if isinstance(out, Tensor):
@@ -339,16 +339,16 @@ def _add(state: Pass, site: Site, delta: Delta, tensors: Tensors, route: Route, 
     start, end = route.span or (0, flat.shape[0])
     first, last = site.columns or (0, flat.shape[1])
 
-    def mine(t: Tensor) -> Tensor:
+    def of_route(t: Tensor) -> Tensor:
         flat = t.reshape(-1, t.shape[-1])
         return flat if route.span is None else flat[start:end]
 
     wants = delta.wants
     below = state.sublayer_input.get(site.kind.split(".")[0]) if "sublayer_input" in wants else None
-    hidden = [mine(h) for h in state.hidden] if "hidden" in wants else []
+    hidden = [of_route(h) for h in state.hidden] if "hidden" in wants else []
     here = flat if route.span is None and site.columns is None else flat[start:end, first:last]
     base = state.leaves[site.name] if "base" in wants or "weight" in wants else None
-    signal = Signal(site, mine(x), here, None if below is None else mine(below), hidden, base)
+    signal = Signal(site, of_route(x), here, None if below is None else of_route(below), hidden, base)
     if state.observer is not None:
         state.observer.delta(state.depth - 1, delta, route, tensors, signal)
     added = here + delta.difference(route, tensors, signal)
@@ -381,7 +381,7 @@ def _number_places(
         depths = [layer] if sites.depth == sites.layers else range(sites.depth)
         names += [((prefix, d), path[len(prefix) + 1 :], number("dropout", path, d)) for d in depths]
     numbers = torch.tensor([n for _, _, n in names], dtype=torch.int32).to(device)
-    found: dict[tuple[str, int], dict[str, Tensor]] = defaultdict(dict)
-    for (where, path, _), one in zip(names, numbers.unbind(), strict=True):
-        found[where][path] = one
-    return found
+    places: dict[tuple[str, int], dict[str, Tensor]] = defaultdict(dict)
+    for (where, path, _), place_number in zip(names, numbers.unbind(), strict=True):
+        places[where][path] = place_number
+    return places

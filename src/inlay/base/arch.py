@@ -1,4 +1,4 @@
-"""The architecture table: one row per `model_type`, nothing else in Inlay knows a model's names.
+"""The architecture table: one row per `model_type`. Nothing else in Inlay knows the names of a model's modules.
 
 A path is relative to a layer (in `sites`, `dropouts`, `attention_dropouts`, `own_attention`) or to the base model (in
 `outside`, `position_bias`). `path[i/n]` is the i-th of n equal slices of a fused projection's output.
@@ -34,7 +34,7 @@ class Arch:
     dropouts: Mapping[str, str] = field(default_factory=dict)
     """Sublayer output -> the dropout between it and the residual; models without one leave it out."""
     attention_dropouts: tuple[str, ...] = ()
-    """Dropout on attention probabilities: packed attention has none, padded rows have it if their run asks for it."""
+    """Dropout of attention probabilities: padded rows have it if their run asks for it, packed rows never."""
     output: str = "encoder"
     """The module whose result is the last hidden state."""
     pooler_activation: str = "pooler.activation"
@@ -46,18 +46,18 @@ class Arch:
     token_types: bool = False
     decoder: bool = False
     packable: bool = True
-    """Whether attention can be given row boundaries; if not, batches are padded."""
+    """Whether attention can take row boundaries; if not, batches are padded."""
     own_attention: str | None = None
     """The module of a layer that computes attention itself, if it does not go through transformers' interface."""
     position_bias: str | None = None
-    """The function in the model that gives what attention adds to its scores: states -> [rows, heads, n, n], equal
-    wherever the distance of two positions is."""
+    """The function in the model that computes what attention adds to its scores: states -> [rows, heads, n, n]. It
+    depends only on the distance of two positions."""
     layer_gives: Literal["states", "tuple"] = "states"
     """What a layer's call returns."""
     single_slot: tuple[str, ...] = ()
     """Sites also called on something other than the batch's tokens; adapters there run in a pass of their own."""
     single_slot_if: str | None = None
-    """The config field that makes it so."""
+    """The config field that turns `single_slot` on."""
 
 
 _TABLE: dict[str, Arch] = {}

@@ -1,11 +1,12 @@
 """Attention over a packed batch: many rows in one [1, tokens, d] tensor, no padding in the linear layers.
 
-The rows travel as a keyword argument through the model into this function (`inlay_rows=`), never through a
+The row boundaries travel through the model as a keyword argument of this function (`inlay_rows=`), never through a
 closure: transformers' attention registry is global to the process. On CUDA short rows go to a kernel of our own, others
 in half precision to `varlen_attn`; elsewhere rows are unpacked into buckets of similar length for scaled-dot-product
-attention.
-Without `inlay_rows` the call is an ordinary padded one. A model that computes attention itself (MPNet) does not know
-the argument: the wiring calls the same function in its place, with the bias by distance that it adds to its scores.
+attention. Without `inlay_rows` the call is an ordinary padded one.
+
+A model that computes attention itself (MPNet) does not know the argument: the wiring calls this function instead, with
+the bias by distance that the model adds to its scores.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 NAME = "inlay"
 BackEnd = Literal["short", "varlen", "buckets"]
 _BUCKET = 16
-"""Rows whose lengths round up to the same multiple of this share a bucket."""
+"""Rows share a bucket if their lengths round up to the same multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class RowBounds:
     ):
         """
         Args:
-            boundaries: [rows + 1] where rows begin and end, if that is on the device already.
+            boundaries: [rows + 1] where rows begin and end, if they are on the device already.
             longest: at least as long as the longest row.
         """
         self.back_end = back_end
@@ -62,12 +63,12 @@ class RowBounds:
             boundaries = torch.tensor([0, *self.lengths]).cumsum(0).to(device=device, dtype=torch.int32)
         self.boundaries = boundaries
         self.bias: Tensor | None = None
-        """[heads, 2 longest - 1] what is added to scores, by the key's place less the query's."""
+        """[heads, 2 longest - 1] what is added to scores, by the key's position minus the query's."""
         self.biased: list[Tensor] = []
-        """The bias of every bucket, with -inf where attention may not look: large, so there is one for all layers."""
+        """The bias of every bucket, with -inf where attention may not look; large, so all layers use the same."""
 
     def add_bias(self, dense: Tensor) -> None:
-        """Take over [heads, longest, longest], what is added to scores in every row; attention looks both ways."""
+        """Keep a bias [heads, longest, longest] that is added to scores in every row; attention looks both ways."""
         self.bias = torch.cat([dense[:, 1:, 0].flip(1), dense[:, 0]], 1)
         if self.back_end == "buckets":
             self.biased = [self._with_bias(b, _mask(b, False, None, self.device)) for b in self.buckets]
@@ -103,8 +104,8 @@ class RowBounds:
         """The places in `order` that are padding; None without any."""
         if all(bucket.valid is None for bucket in self.buckets):
             return None
-        valid = [torch.ones_like(b.gather, dtype=torch.bool) if b.valid is None else b.valid for b in self.buckets]
-        return torch.cat([one.flatten() for one in valid]).logical_not().nonzero().squeeze(1)
+        masks = [torch.ones_like(b.gather, dtype=torch.bool) if b.valid is None else b.valid for b in self.buckets]
+        return torch.cat([mask.flatten() for mask in masks]).logical_not().nonzero().squeeze(1)
 
     @functools.cached_property
     def restore(self) -> Tensor:
@@ -140,7 +141,7 @@ def attention(
 
     `inlay_drop` is dropout of the probabilities [rows, heads, queries, keys], of padded rows.
     """
-    kwargs["dropout"] = 0.0  # packed attention has none, so neither has padded, unless it is asked for
+    kwargs["dropout"] = 0.0  # packed attention has none, so padded has none either, unless `inlay_drop` is given
     if inlay_drop is not None:
         return _dropped(module, query, key, value, attention_mask, scaling, inlay_drop), None
     if inlay_rows is None:
@@ -170,7 +171,7 @@ def register() -> None:
 
 
 def back_end(model: Any, longest: int, kernels: bool, biased: bool = False) -> BackEnd:
-    """What runs attention over packed rows of this length; all but `buckets` need only boundaries, as a tensor.
+    """What runs attention over packed rows of this length; all but `buckets` need only a tensor of boundaries.
 
     Args:
         biased: whether something is added to the scores, which `varlen_attn` cannot do.
@@ -260,13 +261,13 @@ def _unpacked(
 ) -> Tensor:
     parts = []
     sizes = [bucket.gather.numel() for bucket in rows.buckets]
-    # padding gets no gradient: nobody looks at its keys and values, and its answers are dropped
+    # padding gets no gradient: its keys and values are masked, and its results are dropped
     moved = (torch.split(_moved(t, rows.order, rows.restore, None), sizes) for t in (q, k, v))
     masks: Sequence[Tensor | None] = rows.biased
     if rows.bias is None:
         masks = [_mask(bucket, causal, window, q.device) for bucket in rows.buckets]
-    for bucket, mask, *own in zip(rows.buckets, masks, *moved, strict=True):
-        bq, bk, bv = (t.view(*bucket.gather.shape, *t.shape[1:]).transpose(1, 2) for t in own)
+    for bucket, mask, *parts_of_bucket in zip(rows.buckets, masks, *moved, strict=True):
+        bq, bk, bv = (t.view(*bucket.gather.shape, *t.shape[1:]).transpose(1, 2) for t in parts_of_bucket)
         out = F.scaled_dot_product_attention(
             bq,
             bk,
@@ -283,7 +284,7 @@ def _unpacked(
 def _moved(x: Tensor, to: Tensor, back: Tensor, nothing: Tensor | None) -> Tensor:
     """x[to], with a gradient of grad[back], zero at the places `nothing`.
 
-    Moving rows back is much cheaper than what autograd would do, adding them to zeros; and `index_select` than `x[to]`.
+    Moving rows back is much cheaper than adding them to zeros, as autograd would; so is `index_select` than `x[to]`.
     """
     if not (x.requires_grad and torch.is_grad_enabled()):
         return x.index_select(0, to)

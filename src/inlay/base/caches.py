@@ -1,4 +1,4 @@
-"""Where Inlay keeps what can be made again: fingerprints, encoded rows, compiled code."""
+"""Where Inlay caches what it can make again: fingerprints, encoded rows, compiled code."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _OFF = "off"
 
 
 def folder(kind: str) -> Path | None:
-    """Where files of this kind are: in INLAY_CACHE, else the platform's folder for caches; None if it is off."""
-    asked = os.environ.get("INLAY_CACHE")
-    if asked is not None and asked.lower() == _OFF:
+    """The folder for files of this kind: in INLAY_CACHE, else in the platform's cache folder; None if that is off."""
+    setting = os.environ.get("INLAY_CACHE")
+    if setting is not None and setting.lower() == _OFF:
         return None
     try:
-        return Path(asked or _platform()) / "inlay" / kind
-    except RuntimeError:  # nobody's home is known
+        return Path(setting or _platform()) / "inlay" / kind
+    except RuntimeError:  # there is no home folder
         return None
 
 
 def _platform() -> str | Path:
     if sys.platform == "win32":
         return os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return os.environ.get("XDG_CACHE_HOME") or usual
+    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return os.environ.get("XDG_CACHE_HOME") or default

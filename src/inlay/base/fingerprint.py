@@ -1,9 +1,9 @@
 """A base's name: a fingerprint of its weights.
 
-It is a SHA-256 over (name, dtype, shape, bytes) of every parameter of the base model, as the checkpoint stores
-them. A folder or a hub name has the same one whatever dtype it is then run in; so has a loaded object, if it was
-loaded in the checkpoint's dtype. It is cached by the identity of the weight files. The pooler has a fingerprint of its
-own, because models for tagging and the like come without one: it matters only to adapters that use it.
+It is a SHA-256 over (name, dtype, shape, bytes) of every parameter of the base model, as the checkpoint stores them.
+So a folder or a hub name has the same fingerprint whatever dtype it runs in, and so does a model object that was loaded
+in the checkpoint's dtype. It is cached by the identity of the weight files. The pooler has a fingerprint of its own,
+because many checkpoints (for tagging, say) come without one: only adapters that use the pooler depend on it.
 """
 
 from __future__ import annotations
@@ -46,28 +46,32 @@ def fingerprints(model: nn.Module) -> tuple[str, str]:
 
 
 def cached(model: nn.Module, folder: Path | None) -> tuple[str, str]:
-    """The fingerprints of a model that was read from this folder, hashed only if its files are new."""
+    """The fingerprints of a model that was read from this folder; it is hashed only if its files are new."""
     files = weight_files(folder) if folder else []
     if not files:
         return fingerprints(model)
-    facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files]
+    facts_of_files = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files]
     facts_of_model = [str(next(model.parameters()).dtype), sorted(model.state_dict())]
-    key = hashlib.sha256(json.dumps([facts, facts_of_model]).encode()).hexdigest()
-    place = caches.folder("fingerprints")
-    if place is None:
+    key = hashlib.sha256(json.dumps([facts_of_files, facts_of_model]).encode()).hexdigest()
+    cache_folder = caches.folder("fingerprints")
+    if cache_folder is None:
         return fingerprints(model)
-    cache = place / key
-    if cache.is_file() and (match := _CACHED.fullmatch(cache.read_text())):
+    cache = cache_folder / key
+    try:
+        text = cache.read_text()
+    except (OSError, ValueError):  # missing, another user's, or no text
+        text = ""
+    if match := _CACHED.fullmatch(text):
         return match[1], match[2]
-    found = fingerprints(model)
+    prints = fingerprints(model)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         part = cache.with_suffix(f".{os.getpid()}")
-        part.write_text("\n".join(found) + "\n")
+        part.write_text("\n".join(prints) + "\n")
         part.replace(cache)
     except OSError:
-        pass  # a cache that cannot be written only costs time
-    return found
+        pass  # a cache that cannot be read or written only costs time
+    return prints
 
 
 def weight_files(folder: Path) -> list[Path]:

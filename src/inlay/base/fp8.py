@@ -1,10 +1,9 @@
-"""Projections in fp8 (e4m3): for GPUs from Ada and Hopper on, which multiply it faster than bf16.
+"""Projections in fp8 (e4m3), for GPUs from Ada and Hopper on, which multiply it faster than bf16.
 
-Both factors are scaled: a weight once, with one scale for every output; an activation with one for every token, found
-as it runs, so that an answer does not depend on the rows beside it. The backward pass is the same product again: the
-gradient token by token, times a second copy of the weight that has one scale for every input. Both copies together are
-as large as the bf16 weight they replace. Sums and results are not fp8. A product differs from that
-in fp32 by about 4 %.
+Both factors are scaled: a weight once, with one scale per output; an activation as it runs, with one scale per token,
+so that an answer does not depend on the rows beside it. The backward pass is the same kind of product: the gradient,
+scaled per token, times a second copy of the weight with one scale per input. Both copies together are as large as the
+bf16 weight they replace. Sums and results are not fp8. A product differs from the fp32 one by about 4 %.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 _OLDEST = (8, 9)
 _STEP = 16
-"""What the sizes of an fp8 product are multiples of."""
+"""The sizes of an fp8 product are multiples of this."""
 _WIDE = 1024
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class Fp8(LinearBackend):
-    """A product of an fp8 weight and activations that are made fp8 token by token; it has a gradient."""
+    """A product of an fp8 weight and activations that are converted token by token; it has a gradient."""
 
     kind = "fp8"
     trains = True
@@ -45,7 +44,7 @@ class Fp8(LinearBackend):
 
     @classmethod
     def refuse(cls, base: Base) -> None:
-        """CUDA in bf16, on a GPU that has it."""
+        """Refuse anything but CUDA in bf16 on a GPU with fp8."""
         here = f"{base.device.type} in {str(base.dtype).removeprefix('torch.')}"
         if base.device.type != "cuda" or base.dtype != torch.bfloat16:
             raise BaseError(f"fp8 is for CUDA in bfloat16, and {base.name} is on {here}; load it without fp8")
@@ -55,7 +54,7 @@ class Fp8(LinearBackend):
 
     @classmethod
     def fits(cls, weight: Tensor) -> bool:
-        """Whether a weight's sizes are such that fp8 can multiply it."""
+        """Whether fp8 can multiply a weight of these sizes."""
         return all(size % _STEP == 0 for size in weight.shape)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -64,8 +63,8 @@ class Fp8(LinearBackend):
 
     def parts(self, x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
         """The result cut into parts of these widths."""
-        found: tuple[Tensor, ...] = _Product.apply(x, self._forward, self._backward, self._bias, sizes)  # type: ignore[no-untyped-call]
-        return found
+        parts: tuple[Tensor, ...] = _Product.apply(x, self._forward, self._backward, self._bias, sizes)  # type: ignore[no-untyped-call]
+        return parts
 
     def compute(self, x: Tensor) -> Tensor:
         """The product, without a gradient."""
@@ -77,24 +76,24 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        there: tuple[Tensor, Tensor],
-        back: tuple[Tensor, Tensor],
+        weight: tuple[Tensor, Tensor],
+        backward_weight: tuple[Tensor, Tensor],
         bias: Tensor | None,
         sizes: list[int],
     ) -> tuple[Tensor, ...]:
-        ctx.back = back
-        return torch.split(_times([x], there, bias), sizes, -1)
+        ctx.backward_weight = backward_weight
+        return torch.split(_times([x], weight, bias), sizes, -1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return _times(list(gradients), ctx.back, None), None, None, None, None
+        return _times(list(gradients), ctx.backward_weight, None), None, None, None, None
 
 
 def _times(parts: list[Tensor], weight: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:
-    """The parts [..., some], side by side, times the weight."""
+    """The parts side by side, times the weight."""
     numbers, scale = weight
-    rows, own = _scaled(*(part.reshape(-1, part.shape[-1]) for part in parts))
-    y = product(rows, numbers.T, own, scale.T, bias, parts[0].dtype)
+    rows, row_scale = _scaled(*(part.reshape(-1, part.shape[-1]) for part in parts))
+    y = product(rows, numbers.T, row_scale, scale.T, bias, parts[0].dtype)
     return y.view(*parts[0].shape[:-1], numbers.shape[0])
 
 
@@ -106,7 +105,7 @@ def product(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, bias: Tensor
 def _scaled(*parts: Tensor) -> tuple[Tensor, Tensor]:
     """Rows as fp8, and each one's scale [n, 1].
 
-    Narrow rows are left to the compiler, which joins it with what comes before; wide ones it would read twice.
+    Narrow rows are left to the compiler, which fuses this with the code before it; it would read wide ones twice.
     """
     if _HAS_TRITON and parts[0].is_cuda and sum(part.shape[1] for part in parts) > _WIDE:
         return torch.ops.inlay.scaled_rows(list(parts))  # type: ignore[no-any-return]

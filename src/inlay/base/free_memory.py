@@ -1,8 +1,8 @@
 """How much memory this process may still take: the machine's, within the limits of its containers and of its user.
 
-A container is a cgroup, of version 1 or 2, and cgroups nest: each on the way from this process's own up to the root may
-have a limit, and the tightest counts. What the kernel caches of files for a cgroup counts as used there, but goes when
-memory is wanted.
+A container is a cgroup, of version 1 or 2. Cgroups nest: every one from this process's own up to the root may have a
+limit, and the tightest counts. A cgroup's usage includes the kernel's file cache, which is freed when memory runs
+short.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RECLAIMED = ("inactive_file", "active_file")
 
 
 def free(root: Path = Path("/")) -> int:
-    """Bytes.
+    """How many bytes are free.
 
     Args:
         root: where /proc and /sys are.
@@ -26,8 +26,8 @@ def free(root: Path = Path("/")) -> int:
 
 
 def _of_machine(root: Path) -> int:
-    found = _numbers(root / "proc/meminfo").get("MemAvailable:")
-    return 1024 * found if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    available = _numbers(root / "proc/meminfo").get("MemAvailable:")
+    return 1024 * available if available else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _of_cgroups(root: Path) -> Iterator[int]:
@@ -40,7 +40,7 @@ def _of_cgroups(root: Path) -> Iterator[int]:
         for mount in ("sys/fs/cgroup/memory", "sys/fs/cgroup/unified", "sys/fs/cgroup"):
             top = root / mount
             place = top / path.strip("/")
-            # in a container the path may be that of the host, which cannot be seen: its own cgroup is the top then
+            # a container may show the host's path, which it cannot see: its own cgroup is then the top
             for folder in [*_upwards(place, top)] if ".." not in path else [top]:
                 yield from _left(folder)
 
@@ -53,26 +53,26 @@ def _upwards(place: Path, top: Path) -> Iterator[Path]:
 
 
 def _left(folder: Path) -> Iterator[int]:
-    for limit, usage in _FILES:
-        most, used = (_text(folder / name).strip() for name in (limit, usage))
-        if most.isdigit() and used.isdigit():  # "max" is no limit
-            kept = _numbers(folder / "memory.stat")
-            files = sum(kept.get(f"total_{key}", kept.get(key, 0)) for key in _RECLAIMED)
-            yield int(most) - max(0, int(used) - files)
+    for limit_file, usage_file in _FILES:
+        limit, usage = (_text(folder / name).strip() for name in (limit_file, usage_file))
+        if limit.isdigit() and usage.isdigit():  # "max" is no limit
+            stat = _numbers(folder / "memory.stat")
+            files = sum(stat.get(f"total_{key}", stat.get(key, 0)) for key in _RECLAIMED)
+            yield int(limit) - max(0, int(usage) - files)
 
 
 def _of_user(root: Path) -> Iterator[int]:
     """What is left of the address space that `ulimit -v` allows."""
     import resource
 
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     pages = _text(root / "proc/self/statm").split()[:1]
-    if most != resource.RLIM_INFINITY and pages:
-        yield most - int(pages[0]) * os.sysconf("SC_PAGE_SIZE")
+    if limit != resource.RLIM_INFINITY and pages:
+        yield limit - int(pages[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """The numbers in lines of a name and a number."""
     lines = (line.split() for line in _text(file).splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 

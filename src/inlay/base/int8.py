@@ -1,8 +1,8 @@
-"""Projections in int8: for serving on the CPU, which multiplies int8 faster than fp32.
+"""Projections in int8, for serving on the CPU, which multiplies int8 faster than fp32.
 
-Both factors are symmetric about zero. A weight has one scale for every output; an activation has one for every token,
-found as it runs, so that an answer does not depend on the rows beside it. Embeddings, norms, pooler and adapters stay
-fp32. A product differs from that in fp32 by about 1 %.
+Both factors are symmetric about zero. A weight has one scale per output; an activation is scaled as it runs, with one
+scale per token, so that an answer does not depend on the rows beside it. Embeddings, norms, pooler and adapters stay
+fp32. A product differs from the fp32 one by about 1 %.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ _VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 
 class Int8(LinearBackend):
-    """A product of an int8 weight and activations that are made int8 token by token."""
+    """A product of an int8 weight and activations that are converted token by token."""
 
     kind = "int8"
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__(weight, bias)
         self._scale = weight.abs().amax(1).clamp(min=_TINY) / 127
-        whole = torch.round(weight / self._scale[:, None]).to(torch.int8)
-        self._packed = torch.ops.onednn.qlinear_prepack(whole, None)
+        quantised = torch.round(weight / self._scale[:, None]).to(torch.int8)
+        self._packed = torch.ops.onednn.qlinear_prepack(quantised, None)
         self._zeros = torch.zeros(len(weight), dtype=torch.int64)
         self._levels = _levels()
-        self._centre = torch.tensor(
-            self._levels + 1.5, dtype=torch.float32
-        )  # and a half, since a conversion to whole numbers cuts
+        # and a half, since a conversion to whole numbers cuts
+        self._centre = torch.tensor(self._levels + 1.5, dtype=torch.float32)
 
     def compute(self, x: Tensor) -> Tensor:
         """The product, without a gradient."""
         flat = x.reshape(-1, x.shape[-1])
         top = torch.maximum(flat.amax(1, keepdim=True), -flat.amin(1, keepdim=True)).clamp_(min=_TINY)
-        whole = torch.addcmul(self._centre, flat, self._levels / top).to(torch.uint8)
-        given = (1.0, self._levels + 1, self._packed, self._scale, self._zeros, None, 1.0, 0, torch.float32)
-        y: Tensor = torch.ops.onednn.qlinear_pointwise(whole, *given, "none", [], "")
+        quantised = torch.addcmul(self._centre, flat, self._levels / top).to(torch.uint8)
+        operands = (1.0, self._levels + 1, self._packed, self._scale, self._zeros, None, 1.0, 0, torch.float32)
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(quantised, *operands, "none", [], "")
         top /= self._levels
         y = y.mul_(top) if self._bias is None else torch.addcmul(self._bias, y, top, out=y)
         return y.view(*x.shape[:-1], self.out)
@@ -48,6 +47,10 @@ class Int8(LinearBackend):
 
 @functools.cache
 def _levels() -> int:
-    """How far a token's numbers go. Without VNNI two products are added in 16 bits, where 127 would overflow."""
-    there = torch.cpu.get_capabilities()
-    return 127 if any(there.get(name) for name in _VNNI) or there.get("architecture") not in ("x86_64", "x86") else 63
+    """The largest int8 number of a token. Without VNNI two products are added in 16 bits, where 127 would overflow."""
+    capabilities = torch.cpu.get_capabilities()
+    return (
+        127
+        if any(capabilities.get(name) for name in _VNNI) or capabilities.get("architecture") not in ("x86_64", "x86")
+        else 63
+    )

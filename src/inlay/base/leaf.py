@@ -1,7 +1,7 @@
-"""The base's own projection or norm at a site, for whatever works with more than its result.
+"""The base's own projection or norm at a site, for code that needs more than its output.
 
-Surprising: a site may be some columns of a fused projection, and GPT-2 keeps its weights the other way round. Nobody
-sees either of them here.
+Surprising: a site may be some columns of a fused projection, and GPT-2 stores its weights transposed. A `Leaf` hides
+both.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from inlay.errors import BaseError
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """What is frozen at one site. Nothing is computed or copied until it is asked for."""
+    """The frozen module at one site. Nothing is computed or copied until it is needed."""
 
     site: Site
     module: nn.Module
     plain: Callable[[Tensor], Tensor]
     """The module's own forward, without deltas."""
     form: str = ""
-    """How its weight is kept, if not plainly: int8, fp8, prepack."""
+    """How its weight is kept, if not plain: int8, fp8, prepack."""
 
     def product(self, x: Tensor) -> Tensor:
-        """[..., d_in] -> [..., d_out]: any input times the weight, however that is kept, without the bias."""
+        """[..., d_in] -> [..., d_out]: any input times the weight, in whatever form it is kept, without the bias."""
         if not self.form:
             return x @ self.weight
         y = self.plain(x)
@@ -54,6 +54,6 @@ class Leaf:
         return parameter if self.site.columns is None else parameter[..., slice(*self.site.columns)]
 
     def _parameter(self, name: str) -> Tensor:
-        found = getattr(self.module, name)
-        assert isinstance(found, torch.Tensor)
-        return found
+        parameter = getattr(self.module, name)
+        assert isinstance(parameter, torch.Tensor)
+        return parameter

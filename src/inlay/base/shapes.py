@@ -9,7 +9,7 @@ import torch
 from inlay.base import arch
 from inlay.base.places import SHAPES, check_shape
 from inlay.base.sites import Sites, resolve
-from inlay.errors import BaseError
+from inlay.errors import BaseError, InlayError, first_line
 
 
 def sites_of(shape: str) -> Sites:
@@ -29,8 +29,10 @@ def sites_of_base(where: str) -> Sites:
 
     try:
         return _sites(AutoConfig.from_pretrained(where, trust_remote_code=False))
-    except (OSError, ValueError) as error:
-        raise BaseError(f"cannot read the config of {where}: {str(error).splitlines()[0]}") from None
+    except InlayError:
+        raise
+    except Exception as error:  # a file that it cannot read makes transformers raise anything
+        raise BaseError(f"cannot read the config of {where}: {first_line(error)}") from error
 
 
 def _sites(config: Any) -> Sites:

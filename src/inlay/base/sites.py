@@ -23,7 +23,7 @@ _PATH = re.compile(r"^(?P<path>[^\[]+)(?:\[(?P<index>\d+)/(?P<count>\d+)\])?$")
 
 @dataclass(frozen=True)
 class Site:
-    """One place where a layer may be changed."""
+    """A place where a layer can be changed."""
 
     name: str
     """`layers.3.attn.out`, or the kind itself outside the layers."""
@@ -44,13 +44,13 @@ class Site:
 
 @dataclass(frozen=True)
 class Sites:
-    """All sites of a model, and what else a method may ask about its shape."""
+    """All sites of a model, and other facts about its shape that methods need."""
 
     arch: Arch
     hidden: int
     layers: int
     depth: int
-    """How many hidden states follow the embedding: `layers`, except where one layer is called often."""
+    """How many hidden states follow the embedding: `layers`, unless one layer is called several times."""
     items: tuple[Site, ...]
     layer_paths: tuple[str, ...]
     parameters: dict[str, tuple[int, ...]]
@@ -178,10 +178,10 @@ def _layer_paths(model: nn.Module, arch: Arch) -> Iterator[str]:
         paths = [f"{prefix}.{part}" if prefix else part for prefix in prefixes]
         prefixes = []
         for path in paths:
-            found = _get(model, path)
-            if not isinstance(found, nn.ModuleList):
+            layers = _get(model, path)
+            if not isinstance(layers, nn.ModuleList):
                 raise ArchError(f"{arch.model_type}: this model has no list of layers at {path!r}")
-            prefixes += [f"{path}.{i}" for i in range(len(found))]
+            prefixes += [f"{path}.{i}" for i in range(len(layers))]
     yield from prefixes
 
 

@@ -21,7 +21,7 @@ _NORM = (
     r"(transform\.LayerNorm|lm_head\.(layer_norm|LayerNorm)|vocab_layer_norm|(^|\.)predictions\.LayerNorm"
     r"|generator_predictions\.LayerNorm|^head\.norm)"
 )
-# predictions of other kinds (discriminator_predictions, mask_predictions) say which words were replaced: not the same
+# other predictions (discriminator_predictions, mask_predictions) say which words were replaced: not the same head
 _PARTS = {
     "dense": rf"{_DENSE}\.weight$",
     "dense_bias": rf"{_DENSE}\.bias$",
@@ -38,7 +38,9 @@ def words_of(base: Base) -> tuple[Tensor, Tensor | None]:
     head = own_head(base)
     if "words" not in head:
         return weight, None
-    head["words"] = head["words"].to(weight.device, weight.dtype)  # once: a copy in every step would wait for the GPU
+    head["words"] = head["words"].to(
+        weight.device, weight.dtype
+    )  # only once: copying in every step would wait for the GPU
     return weight, head["words"]
 
 
@@ -54,14 +56,14 @@ def _read(base: Base) -> dict[str, Tensor]:
 
     if base.folder is None:
         return {}
-    found: dict[str, Tensor] = {}
+    parts: dict[str, Tensor] = {}
     for file in weight_files(base.folder):
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118
                 for part, pattern in _PARTS.items():
                     if re.search(pattern, name):
-                        found[part] = tensors.get_tensor(name).float()
-    if "dense" not in found or "scale" not in found:
+                        parts[part] = tensors.get_tensor(name).float()
+    if "dense" not in parts or "scale" not in parts:
         return {}
-    found["dense"] = found["dense"].T.contiguous()
-    return found
+    parts["dense"] = parts["dense"].T.contiguous()
+    return parts

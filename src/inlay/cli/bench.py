@@ -48,7 +48,7 @@ class Common(NamedTuple):
         str,
         DATA.option(
             "KIND",
-            "Lengths of rows: glue (5 to 128 tokens, 31 on average) or short (5 to 16).",
+            "Lengths of rows: glue (5 to 128 tokens, 32 on average) or short (5 to 16).",
             check=option_checks.one_of("kind of lengths", ("glue", "short")),
         ),
     ] = "glue"
@@ -147,12 +147,12 @@ def mixed(
 
 @app.command()
 def host(
-    batch_size: Annotated[int, DATA.option("N", "Rows of a batch to answer.", min=1)] = 64,
+    batch_size: Annotated[int, DATA.option("N", "Rows in a batch to answer.", min=1)] = 64,
     task_count: Annotated[int, DATA.option("N", "Tasks in that batch.", min=1)] = 50,
-    run_count: Annotated[int, DATA.option("N", "Runs of a step, of 32 rows each.", min=1)] = 64,
+    run_count: Annotated[int, DATA.option("N", "Runs in a step, of 32 rows each.", min=1)] = 64,
     as_json: output.AsJson = False,
 ) -> None:
-    """Time what the host does beside the model, stage by stage: answering a batch, and planning a training step.
+    """Time what the CPU does besides the model, stage by stage: answering a batch, and planning a training step.
 
     Examples:
         inlay bench host

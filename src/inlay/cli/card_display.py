@@ -79,11 +79,11 @@ def _aligned(row: Mapping[str, str], widths: Mapping[str, int]) -> str:
 
 
 def _row(entry: Entry) -> dict[str, str]:
-    card, labels, method = entry.card, len(card_text.labels(entry.card)), one_line(entry.card["method"])
+    card, labels = entry.card, len(card_text.labels(entry.card))
     return {
         "adapter": entry.ref,
         "alias": "",
-        "method": method if len(method) <= _METHOD else f"{method[: _METHOD - 3]}...",
+        "method": card_text.shortened(one_line(card["method"]), _METHOD),
         "task": one_line(card_text.kind(card)) or _UNKNOWN,
         "labels": f"{labels:,}" if labels else _UNKNOWN,
         "size": card_text.size(entry.size),

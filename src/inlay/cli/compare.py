@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inlay.runs.run import Run
 
 
-@expand_groups(how=ManyRuns, given=settings.Settings(without=("method", "teacher", "unlabelled")))
+@expand_groups(how=ManyRuns, given=settings.Settings(without=("method", "teacher", "unlabelled", "folds")))
 def compare(
     data: Annotated[list[str] | None, argument("DATA...", "Files, folders with splits, or hub datasets.")] = None,
     manifest: Annotated[
@@ -73,7 +73,6 @@ def compare(
     named = check_name(name or "-".join(run.name or data_name(str(run.data)) for run in runs)[:100] or "comparison")
     values = preflight.read_grid(grid, wrong)
     how.check(base, wrong)
-    wrong.check(_check_drawing, how.plot)
     wrong.stop()
     preflight.check_specs(task=given.get("task"))
     from inlay.comparison.baselines import TRIALS
@@ -112,11 +111,3 @@ def _runs(
     for run in runs:
         problems.check(check, run)
     return runs
-
-
-def _check_drawing(plot: Path | None) -> None:
-    """Matplotlib is there now, and not only missed when everything is trained."""
-    from inlay.drawing import plotting
-
-    if plot is not None:
-        plotting("matplotlib")

@@ -48,7 +48,7 @@ def show_part(screen: output.Console, part: Part, name: str, metric: str | None 
     """One dataset, and what people should know of it.
 
     Args:
-        metric: what is reported, if it is not what decides.
+        metric: what a recipe reports; it has no options for columns.
     """
     about = part.about
     rows = ", ".join(f"{count:,} to {_VERBS[split]}" for split, count in about.rows.items())
@@ -56,7 +56,7 @@ def show_part(screen: output.Console, part: Part, name: str, metric: str | None 
     told += f"; chosen by {about.metric}" if metric not in (None, about.metric) else ""
     screen.print(told, soft_wrap=True)
     for note in next(iter(part.data.values())).notes:
-        screen.print(f"  {note}", style="dim", soft_wrap=True)
+        screen.print(f"  {note if metric is None else note.partition(' (pass ')[0]}", style="dim", soft_wrap=True)
 
 
 _VERBS = {"train": "train", "validation": "validate", "test": "test"}

@@ -9,12 +9,12 @@ from inlay.cli import eval_data, options, output
 from inlay.cli.help import DATA, argument
 from inlay.cli.named_adapters import host_with, open_library
 from inlay.cli.train_display import decimals, metric_table
+from inlay.data.record import Bad, Skipped, stop_or_skip
+from inlay.data.source import Source, open_per_language
 from inlay.errors import DataError
 from inlay.library.card_text import section
 
 if TYPE_CHECKING:
-    from inlay.data.record import Bad
-    from inlay.data.source import Source
     from inlay.engine.host import Host
     from inlay.library.cards import Entry
 
@@ -42,9 +42,6 @@ def evaluate(
         inlay eval tickets new-tickets.csv
         inlay eval tickets xnli --per-language --json
     """
-    from inlay.data.record import Skipped, stop_or_skip
-    from inlay.data.source import open_per_language
-
     screen, store = output.console(as_json), open_library(library)
     entry = eval_data.check(store, [name], base, needs_rows=False)[name]
     if per_language:

@@ -15,14 +15,18 @@ from inlay.cli import options
 from inlay.cli.help import argument
 from inlay.cli.named_adapters import base_of, kind_of
 from inlay.cli.predict_input import as_trained
+from inlay.data.columns import choose, in_pairs
+from inlay.data.folder import files_of
+from inlay.data.record import Bad, Skipped, stop
+from inlay.data.source import Source, open_splits
+from inlay.data.split import take
 from inlay.errors import DataError
 from inlay.library.card_text import data_name, section, trained_on
+from inlay.runs.run import from_config
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inlay.data.record import Bad
-    from inlay.data.source import Source
     from inlay.engine.host import Host
     from inlay.library.library import Entry, Library
     from inlay.tasks import Example
@@ -67,9 +71,6 @@ def check(
 
 def check_columns(entry: Entry, source: Source, given: Mapping[str, str], labelled: bool = True) -> None:
     """Refuse a file without the columns that an adapter's task reads, before torch is imported."""
-    from inlay.data.columns import choose
-    from inlay.data.record import Skipped
-
     if entry.card["task"]:
         known = as_trained(entry.card, source.columns, given)
         sample = list(itertools.islice(source.records(Skipped()), _SAMPLE))
@@ -81,8 +82,6 @@ def labelled_source(
     data: str, split: str | None = None, format: str | None = None, encoding: str | None = None
 ) -> tuple[str, Source]:
     """The rows to measure on and which split they are: the one asked for, else test, else validation, else all."""
-    from inlay.data.source import open_splits
-
     found = open_splits(data, format=format, encoding=encoding)
     if split is not None and split not in found:
         raise DataError(f"{data}: has no split {split!r}, only {', '.join(found)}")
@@ -108,7 +107,6 @@ def examples_of(
     Args:
         given: the columns that the user named: text, pair, label.
     """
-    from inlay.data.columns import in_pairs
     from inlay.runs.prepare import read_examples
 
     columns, pairs = as_trained(entry.card, source.columns, given), in_pairs(entry.card.get("columns"))
@@ -134,8 +132,6 @@ def read_labelled(
         sample: which of its rows; so many at most, drawn with a seed, classes in proportion.
         labelled: False for texts alone.
     """
-    from inlay.data.record import stop
-
     host.task(name)  # without a task there is nothing to read
     how = {} if data else _read_as(entry)
     data, split = (data, sample.split) if data else _own(entry, sample.split)
@@ -147,7 +143,7 @@ def read_labelled(
         _, source = labelled_source(data, split, **how)
         where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
         examples = examples_of(host, name, entry, source, {}, stop, screen, labelled)
-    return where, _some(examples, sample.rows, sample.seed)
+    return where, drawn(examples, sample)
 
 
 def _read_as(entry: Entry) -> dict[str, Any]:
@@ -157,8 +153,6 @@ def _read_as(entry: Entry) -> dict[str, Any]:
 
 def _own(entry: Entry, split: str | None) -> tuple[str | None, str | None]:
     """The file or folder of an adapter's own rows, and their split in it; None if they were held out of a file."""
-    from inlay.data.source import open_splits
-
     config = section(entry.card, "config")
     wanted = split or "validation"
     if file := {"validation": config.get("val"), "test": config.get("test")}.get(wanted):
@@ -168,8 +162,6 @@ def _own(entry: Entry, split: str | None) -> tuple[str | None, str | None]:
 
 
 def _there(entry: Entry, data: str) -> str:
-    from inlay.data.folder import files_of
-
     if not data or not all(map(os.path.exists, files_of(data))):
         where = f"was trained on {data}, which no longer exists" if data else "does not say what it was trained on"
         raise DataError(f"{entry.name} {where}; pass DATA, a labelled file or a folder")
@@ -182,7 +174,6 @@ def own_parts(host: Host, entry: Entry) -> dict[str, list[Example]]:
     There are no validation rows where an adapter, or its members, learned from all rows.
     """
     from inlay.runs.prepare import prepare
-    from inlay.runs.run import from_config
 
     members = section(entry.card, "ensemble").get("members")
     first = {"fold": f"1/{members}"} if members else {}  # its data has the hash of that of its first member
@@ -205,11 +196,10 @@ def part_of(entry: Entry, parts: Mapping[str, list[Example]], split: str) -> lis
     raise DataError(f"{data_name(entry.card)}: has no split {split!r}, only {', '.join(parts)}")
 
 
-def _some(examples: Sequence[Example], rows: int | None, seed: int) -> list[Example]:
-    from inlay.data.split import take
-
-    if rows is None or rows >= len(examples):
+def drawn(examples: Sequence[Example], sample: Sample) -> list[Example]:
+    """As many of these rows as are wanted, classes in proportion."""
+    if sample.rows is None or sample.rows >= len(examples):
         return list(examples)
     classes = [e.target for e in examples]
     strata = classes if all(isinstance(target, str) for target in classes) else None
-    return [examples[i] for i in take(len(examples), rows, seed, strata)]
+    return [examples[i] for i in take(len(examples), sample.rows, sample.seed, strata)]

@@ -20,6 +20,7 @@ from inlay.cli.help import argument
 from inlay.config import describe
 from inlay.errors import InlayError, SpecError, suggest
 from inlay.registry import methods, tasks
+from inlay.screen import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -224,7 +225,7 @@ def _indented(screen: output.Console, what: RenderableType, by: int = 2) -> None
 
 
 def _device_lines(devices: Mapping[str, Any]) -> list[str]:
-    lines = [f"cpu, {devices['cpu']['threads']} threads"]
+    lines = [f"cpu, {counted(devices['cpu']['threads'], 'thread')}"]
     lines += [f"{one['name']}, {one['model']}, {one['memory'] / 2**30:.0f} GiB" for one in devices["cuda"]]
     return lines + (["mps"] if devices["mps"] else [])
 

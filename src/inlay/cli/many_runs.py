@@ -30,7 +30,7 @@ class ManyRuns(NamedTuple):
 
     slots: options.Slots = None
     compile: options.Compile = None
-    weights: options.Weights = None
+    weights: options.TrainWeights = None
     restart: options.StartOver = False
     save_every: options.SaveEvery = 60
     engine: options.Engine = "local"
@@ -50,6 +50,7 @@ class ManyRuns(NamedTuple):
         wrong.check(preflight.check_engine, self.engine, self.address, {"--workers": self.workers})
         wrong.check(preflight.check_logs, self.log)
         wrong.check(preflight.check_writable, self.csv, self.latex, self.plot)
+        wrong.check(preflight.check_plot, self.plot)
 
     @contextlib.contextmanager
     def opened(self, default: Path) -> Iterator[tuple[Store, list[Log]]]:

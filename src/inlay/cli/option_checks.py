@@ -35,6 +35,14 @@ def one_of(kind: str, names: Collection[str]) -> Callable[[str], None]:
 head = one_of("head", HEADS)
 pool = one_of("pooling", POOLS)
 data_format = one_of("format", FORMATS)
+weights = one_of("form of weights", WEIGHTS)
+
+
+def weights_to_train(name: str) -> None:
+    """A form of weights that gradients pass."""
+    weights(name)
+    if name not in ("plain", "fp8"):
+        raise SpecError(f"{name} is for serving; train with plain or fp8")
 
 
 def threshold(text: str) -> None:

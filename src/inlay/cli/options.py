@@ -68,14 +68,27 @@ Compile = Annotated[
         "Compile the base's layers (CUDA).  [default: if training is long enough to gain from it]",
     ),
 ]
-Weights = Annotated[
+
+
+def _weights(default: str) -> Any:
+    return RUNNING.option(
+        "FORM",
+        "How the base's weights are stored: plain; prepack, faster on CPUs, but not for fine-tuned tasks; int8 (CPU) "
+        f"or fp8 (CUDA), faster still, but scores change slightly.  [default: {default}]",
+        check=option_checks.weights,
+    )
+
+
+Weights = Annotated[str | None, _weights("plain")]
+PredictWeights = Annotated[str | None, _weights("plain; prepack for large files on a CPU")]
+ServeWeights = Annotated[str | None, _weights("plain; prepack on a CPU, unless a task is fine-tuned")]
+TrainWeights = Annotated[
     str | None,
     RUNNING.option(
         "FORM",
-        "How the base's weights are stored: plain; prepack, faster on CPUs, but not for fine-tuned tasks; int8 (CPU) "
-        "or fp8 (CUDA), faster still, but scores change slightly.  "
-        "[default: plain; prepack to serve, or for a large file, on a CPU]",
-        check=option_checks.one_of("form of weights", option_checks.WEIGHTS),
+        "How the base's weights are stored: plain, or fp8 (CUDA), faster for many runs, but scores change slightly.  "
+        "[default: plain]",
+        check=option_checks.weights_to_train,
     ),
 ]
 SaveEvery = Annotated[float, RUNNING.option("S", "Save a checkpoint every S seconds.", min=0)]

@@ -66,7 +66,6 @@ def params(
 
 
 def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:
-
     if not specs:
         return methods.names()
     for spec in (one for text in specs for one in split_list(text, methods.names())):
@@ -153,10 +152,11 @@ def _by_site(counts: Mapping[str, int]) -> list[str]:
 
 
 def _cost(one: Mapping[str, Any]) -> float:
-    """What many tasks cost in all, the base included, in bases."""
-    each: int = one["total"] + one.get("head", {}).get("parameters", 0)
+    """What many tasks cost in all, in bases: the base itself included, unless each task has its own weights."""
+    total: int = one["total"]
+    each: int = total + one.get("head", {}).get("parameters", 0)
     base: int = one["base"]
-    return 1 + TASKS * each / base
+    return (total < base) + TASKS * each / base
 
 
 def _times(cost: float) -> str:

@@ -34,6 +34,7 @@ from inlay.cli.named_adapters import (
 from inlay.cli.pipeline import answer_all
 from inlay.cli.predict_input import InputRow, of_arguments, of_file, of_lines, of_stdin
 from inlay.cli.predict_job import ANSWERS, PredictJob
+from inlay.data.folder import files_of
 from inlay.errors import InlayError, RunError
 from inlay.version import __version__
 
@@ -72,7 +73,7 @@ def predict(
         str | None,
         METHOD.option(
             "P",
-            "Give no label below this score (abstain); uncertainty=P: where the members of an ensemble disagree more.",
+            "Give no label below this score (abstain); uncertainty=P: if the members of an ensemble disagree more.",
             check=option_checks.threshold,
         ),
     ] = None,
@@ -81,7 +82,7 @@ def predict(
         str | None,
         RUNNING.option("URL", "Send the texts to a running service. INLAY_KEY holds its key, if it needs one."),
     ] = None,
-    weights: options.Weights = None,
+    weights: options.PredictWeights = None,
     resume: Annotated[bool, RUNNING.flag("--resume", "Continue an unfinished --out.")] = False,
     out: Annotated[
         Path | None, OUTPUT.option("FILE", "Write the answers to FILE.jsonl, FILE.csv or FILE.parquet.")
@@ -112,7 +113,7 @@ def predict(
         "--resume, --overwrite and --raw-csv need --out": out is None and (resume or overwrite or raw_csv),
     }
     preflight.refuse(wrong)
-    files = _files(file)
+    files = [] if file is None or file == "-" else files_of(file)
     if out is not None:
         _check_out(out, files, resume, from_stdin=not texts and not files)
     limit = float(threshold) if threshold is not None and "=" not in threshold else threshold
@@ -163,15 +164,6 @@ def predict(
     output.document(found, as_json)
     if job.bad.count and not job.answered:
         raise typer.Exit(1)
-
-
-def _files(file: str | None) -> list[str]:
-    """The files of `--file`; none for stdin."""
-    if file is None or file == "-":
-        return []
-    from inlay.data.folder import files_of
-
-    return files_of(file)
 
 
 def _check_out(out: Path, files: Sequence[str], resume: bool, from_stdin: bool) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inlay.cli import output
+from inlay.library.card_text import shortened
 from inlay.screen import counted
 from inlay.untrusted import visible
 
@@ -116,5 +117,4 @@ def _line(text: str) -> str:
 
 
 def _cut(text: str, room: int) -> str:
-    line = _line(text)
-    return line if len(line) <= room else f"{line[: room - 3]}..."
+    return shortened(_line(text), room)

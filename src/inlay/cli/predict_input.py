@@ -15,13 +15,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from inlay.data.columns import Columns, choose, in_pairs, parts
+from inlay.data.formats.jsonl import parse
+from inlay.data.guess import is_unnamed
+from inlay.data.record import Bad, Record, Skipped, several
+from inlay.data.source import Source, open_source
 from inlay.errors import DataError, suggest
+from inlay.library.card_text import shortened
 
 if TYPE_CHECKING:
     from inlay.cli.named_adapters import NamedAdapter
-    from inlay.data.columns import Columns
-    from inlay.data.record import Bad, Record
-    from inlay.data.source import Source
     from inlay.tasks import Example, Task
 
 _SAMPLE = 200
@@ -76,7 +79,7 @@ def of_lines(lines: Iterable[Line], pair: str | None, adapters: Mapping[str, Nam
     trained = {name: one.about.get("columns") or {"pair": ""} for name, one in adapters.items()}
     takes_pair = {name: kind not in ("tagging", "mlm") and "pair" in trained[name] for name, kind in kinds.items()}
     if pair is not None and not any(takes_pair.values()):
-        raise DataError(f"--pair {_cut(pair)!r}: {', '.join(kinds)} answers for one text, not for a pair")
+        raise DataError(f"--pair {shortened(pair, 40)!r}: {', '.join(kinds)} answers for one text, not for a pair")
 
     def rows(tasks: Mapping[str, Task]) -> Iterator[InputRow]:
         from inlay.tasks import Example
@@ -132,8 +135,6 @@ def _line(number: int, raw: bytes, encoding: str) -> Line:
 
 def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
     """What is given, and else the columns that the adapter was trained on, if this file has them."""
-    from inlay.data.guess import is_unnamed
-    from inlay.data.record import several
 
     def there(name: str) -> bool:
         return all(part in names for part in several(name, names))
@@ -162,9 +163,6 @@ def of_file(
         given: the columns that the user named: text, pair, label.
         keep: the columns to keep; None for all.
     """
-    from inlay.data.record import Skipped
-    from inlay.data.source import open_source
-
     if path == "-":
         source, sample = _stdin_source(format, encoding)
     else:
@@ -175,18 +173,17 @@ def of_file(
     unknown = next((name for name in keep or () if name not in source.columns), None)
     if unknown is not None:
         raise DataError(f"{path}: no column {unknown!r} (--keep). {suggest(unknown, source.columns)}")
-    kinds = {one.kind for one in adapters.values()}
     chosen: dict[str, tuple[Columns, str]] = {}
-    for name, one in adapters.items():
-        known = as_trained(one.about, source.columns, _used(given, kinds, one.kind))
-        chosen[name] = _columns(one.kind, source, sample, known, one.about.get("columns"))
+    for name, adapter in adapters.items():
+        known = as_trained(adapter.about, source.columns, _used(given, adapter, adapters.values()))
+        chosen[name] = _columns(adapter.kind, source, sample, known, adapter.about.get("columns"))
     kept = source.columns if keep is None else tuple(keep)
 
     def rows(tasks: Mapping[str, Task]) -> Iterator[InputRow]:
         from inlay.tasks import Unusable
 
         unread: list[tuple[str, str]] = []
-        columns = {name: one for name, (one, _) in chosen.items()}
+        columns = {name: own for name, (own, _) in chosen.items()}
         for record in source.records(lambda place, problem: unread.append((place, problem))):
             if unread:
                 yield from _unread(unread, adapters)
@@ -237,14 +234,18 @@ def _shown(columns: Sequence[Columns]) -> set[str]:
     return {name for name in ("text", "pair", "context") if all(shows(one, name) for one in columns)}
 
 
-def _used(given: Mapping[str, str], kinds: Iterable[str], kind: str) -> Mapping[str, str]:
-    """What is given, less what only other tasks have: a pair is for those that take one."""
-    from inlay.data.columns import parts
+def _used(given: Mapping[str, str], adapter: NamedAdapter, adapters: Collection[NamedAdapter]) -> Mapping[str, str]:
+    """What is given, less what only other adapters take: a pair is for those that were trained on pairs."""
 
-    def has(one: str, role: str) -> bool:
-        return f"--{role}" in parts(one).values()
+    def takes(one: NamedAdapter, role: str) -> bool:
+        is_single = role == "pair" and in_pairs(one.about.get("columns")) is False
+        return f"--{role}" in parts(one.kind).values() and not is_single
 
-    return {role: name for role, name in given.items() if has(kind, role) or not any(has(one, role) for one in kinds)}
+    return {
+        role: name
+        for role, name in given.items()
+        if takes(adapter, role) or not any(takes(other, role) for other in adapters)
+    }
 
 
 def _columns(
@@ -255,7 +256,6 @@ def _columns(
     trained: Mapping[str, str] | None,
 ) -> tuple[Columns, str]:
     """The columns without those that hold what is right, and a line on what was guessed."""
-    from inlay.data.columns import Columns, choose, in_pairs
 
     def ask(name: str) -> tuple[Columns, str]:
         asked = (source.columns, sample, given, source.hints, source.name)
@@ -274,10 +274,6 @@ def _columns(
 
 def _stdin_source(format: str | None, encoding: str | None) -> tuple[Source, list[Record]]:
     """Stdin as JSON lines if the first begins with {, else as plain lines; it can be read only once."""
-    from inlay.data.formats.jsonl import parse
-    from inlay.data.record import Record
-    from inlay.data.source import Source
-
     if format not in (None, "jsonl"):
         raise DataError(f"{_STDIN}: {format} cannot be read from a pipe; write it to a file, or pass JSON lines")
     lines = of_stdin(encoding)
@@ -307,7 +303,3 @@ def _stdin_source(format: str | None, encoding: str | None) -> tuple[Source, lis
     columns = tuple(dict.fromkeys(column for one in sample for column in one.fields))
     hints: Mapping[str, str] = {} if as_json else _PLAIN
     return Source(_STDIN, "jsonl" if as_json else "text", columns, hints, (), read), sample
-
-
-def _cut(text: str, room: int = 40) -> str:
-    return text if len(text) <= room else f"{text[: room - 3]}..."

@@ -80,6 +80,16 @@ def check_writable(*files: str | os.PathLike[str] | None) -> None:
             raise RunError(f"{file} cannot be written: there is no folder {folder}")
 
 
+def check_plot(file: Path | None) -> None:
+    """A picture of this kind can be drawn."""
+    from inlay.drawing import plotting
+
+    if file is not None:
+        known = plotting("matplotlib.backend_bases").FigureCanvasBase.filetypes
+        if file.suffix.removeprefix(".").lower() not in known:
+            raise RunError(f"--plot {file}: the name must end with .png, .pdf or .svg")
+
+
 def check_engine(engine: str, address: str | None, others: Mapping[str, object]) -> None:
     """Ray is there, and its options are given with it alone."""
     given = {"--address": address, **others}

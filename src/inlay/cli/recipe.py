@@ -119,6 +119,8 @@ def run(
 
     host = train.open_host(base, compile, None, screen)
     chosen = fitted(host, _chosen(*asked, host.base.name))
+    if against is not None:
+        chosen.row(against)  # the base may be too small for it
     parts = read_all(host, chosen)  # whatever is wrong is said before anything is written
     path = store or kept.local / "recipes" / f"{chosen.recipe.name}.sqlite"
     with open_store(path, restart) as opened:

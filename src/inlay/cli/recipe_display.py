@@ -120,7 +120,7 @@ def show_table_beside_paper(screen: output.Console, found: TableBesidePaper) -> 
         lines.append(values)
     screen.print()
     show_blocks(screen, columns, lines, right=columns[1:])
-    if found.against is not None:
+    if found.against is not None and found.against.names:
         _show_against(screen, found, found.against)
     for line in found.lines:
         if chosen := _chosen(line):

@@ -50,7 +50,8 @@ def report(
     screen, store = output.console(as_json), open_library(library)
     entries = eval_data.check(store, names[:count], base, data, split, needs_rows=False)
     name, entry = names[0], entries[names[0]]
-    here = {one: other for one, other in entries.items() if _base(other) == _base(entry)}
+    bases = {one: str(other.card["base"]).partition("+")[0] for one, other in entries.items()}
+    here = {one: other for one, other in entries.items() if bases[one] == bases[name]}
     host = host_with(base, weights, store, here)
     sample = eval_data.Sample(split, rows, seed)
     measured, reason = _rows(host, name, entry, data, screen, sample)
@@ -77,10 +78,6 @@ def report(
     output.document({**made.numbers, "file": str(path)}, as_json)
 
 
-def _base(entry: Entry) -> str:
-    return str(entry.card["base"]).partition("+")[0]
-
-
 def _rows(
     host: Host, name: str, entry: Entry, data: str | None, screen: output.Console, sample: eval_data.Sample
 ) -> tuple[Rows | None, str]:
@@ -93,27 +90,22 @@ def _rows(
         where, examples = eval_data.read_labelled(host, name, entry, data, screen, sample)
         return Rows(where, examples), ""
     try:
-        where, examples, chosen_by = _own_rows(host, entry, sample)
+        return Rows(*_own_rows(host, entry, sample)), ""
     except InlayError as error:
         return None, str(error)
-    return Rows(where, examples, chosen_by), ""
 
 
-def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, list[Example], bool]:
+def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, list[Example]]:
     """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
-    from inlay.data.split import take
-
     config = dict(trained_on(entry.card))
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         raise DataError(f"the card of {entry.name} names no file of rows; pass DATA")
     parts = eval_data.own_parts(host, entry)
     chosen = sample.split or ("test" if "test" in parts else "validation")
-    examples = eval_data.part_of(entry, parts, chosen)
-    if sample.rows is not None and sample.rows < len(examples):
-        examples = [examples[i] for i in take(len(examples), sample.rows, sample.seed)]
+    examples = eval_data.drawn(eval_data.part_of(entry, parts, chosen), sample)
     own = {"validation": config.get("val"), "test": config.get("test")}.get(chosen)
     file = data_name({"config": {"data": own}}) if own else data_name(entry.card)
-    return f"the {chosen} rows of {file}", examples, chosen == "validation"
+    return f"the {chosen} rows of {file}", examples
 
 
 def _tell(made: Report, path: Path, screen: output.Console) -> None:

@@ -59,7 +59,7 @@ def serve(
         str | None,
         METHOD.option("BASE", f"{options.BASE}  [default: the one that most of the tasks were trained on]"),
     ] = None,
-    weights: options.Weights = None,
+    weights: options.ServeWeights = None,
     library: options.Library = None,
     tasks: Annotated[
         str | None, METHOD.option("NAMES", "Serve only these: sms,sms@2,topic.  [default: the whole library]")
@@ -78,7 +78,8 @@ def serve(
         Path | None, RUNNING.option("FILE", "The API keys: a name, scopes and a key on each line.")
     ] = None,
     management_socket: Annotated[
-        Path | None, RUNNING.option("PATH", "Also listen on a Unix socket; whoever can open it may change the tasks.")
+        Path | None,
+        RUNNING.option("PATH", "Also listen on a Unix socket; anyone who can open it may change the tasks."),
     ] = None,
     open_management: Annotated[
         bool, RUNNING.flag("--open-management", "Without keys, let anyone who can connect change the tasks.")

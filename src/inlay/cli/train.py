@@ -50,7 +50,7 @@ def train(
     ] = None,
     slots: options.Slots = None,
     compile: options.Compile = None,
-    weights: options.Weights = None,
+    weights: options.TrainWeights = None,
     resume: options.Resume = False,
     restart: options.Restart = False,
     save_every: options.SaveEvery = 60,

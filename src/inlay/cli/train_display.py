@@ -42,7 +42,8 @@ def spent(rows: Sequence[Row], store: object) -> str:
 def show_done(screen: output.Console, rows: Sequence[Row]) -> None:
     """How many runs need not be run."""
     if done := sum(row.state in ("done", "pruned", "failed") for row in rows):
-        screen.print(f"{done} of them are already done and are not repeated", style="yellow")
+        verb = "is" if done == 1 else "are"
+        screen.print(f"{done} of them {verb} already done and {verb} not repeated", style="yellow")
 
 
 def show_result(screen: output.Console, result: Result, data: Prepared) -> None:

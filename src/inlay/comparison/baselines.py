@@ -46,7 +46,7 @@ def missing(name: str, data: Prepared) -> str:
         if data.task.kind not in linear.KINDS:
             return f"{data.task.name} has no TF-IDF baseline: its answers are not about a text as a whole"
     elif data.task.kind not in ("classification", "multilabel", "regression", "tagging"):
-        return f"{data.task.name} has no commonest answer"
+        return f"{data.task.name} has no most common answer"
     return ""
 
 

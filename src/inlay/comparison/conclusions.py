@@ -53,8 +53,8 @@ def _hardly_trained(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[
         stuck = sum(sign * (value - common) <= close for value in known)
         if 2 * stuck > len(known):
             sentences.append(
-                f"on {data.name} {stuck} of {len(known)} methods are hardly better than the commonest answer: give "
-                "them more steps or other learning rates (--epochs, --grid lr=...) before believing the rest"
+                f"on {data.name}, {stuck} of {len(known)} methods are hardly better than the most common answer: give "
+                "them more steps or other learning rates (--epochs, --grid lr=...) before you trust the rest"
             )
     return sentences
 
@@ -64,10 +64,10 @@ def _plain(lines: Sequence[Line], best: Line, metric: str, close: float) -> list
     by_name = {line.method: line for line in lines}
     majority, tfidf = by_name.get(MAJORITY), by_name.get(TFIDF)
     if best is majority:
-        return ["nothing is better than the commonest answer: more steps, other settings or other data are needed"]
+        return ["nothing is better than the most common answer: more steps, other settings or other data are needed"]
     sentences = []
     if majority is not None and majority.verdict == "not distinguishable":
-        sentences.append(f"{best.method} is not distinguishable from the commonest answer ({_how(majority, metric)})")
+        sentences.append(f"{best.method} is not distinguishable from the most common answer ({_how(majority, metric)})")
     if best is tfidf:
         return [*sentences, "TF-IDF with a linear model is the best: as trained here, no transformer is needed"]
     if tfidf is None or tfidf.difference is None or tfidf.average is None:

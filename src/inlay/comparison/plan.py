@@ -81,7 +81,7 @@ def read_parts(host: Host, runs: Sequence[Run], plan: Plan, cluster: Cluster | N
     for name, run in zip(_names(runs), runs, strict=True):
         run = run if run.folds is not None else run.model_copy(update={"folds": 0})  # baselines need rows held out
         space, of_run = plan.space(run)
-        of_run += ["a comparison holds rows out: leave folds (--folds) out"] if run.folds else []
+        of_run += ["a comparison holds rows out: leave out folds"] if run.folds else []
         of_run += space.problems(host)
         problems += of_run
         try:

@@ -18,8 +18,8 @@ from inlay.errors import RunError
 from inlay.metrics import LOWER_IS_BETTER
 
 PERCENTILES = (20.0, 50.0, 80.0)
-SIZES = frozenset({"size", "rank", "top"})
-"""Options that only make a method larger."""
+SIZES = frozenset({"size", "rank", "top", "target"})
+"""Options that make a method larger or smaller, and nothing else."""
 _BASELINE = "#7F7F7F"
 _DASHES = ("--", ":", "-.")
 

@@ -65,10 +65,9 @@ def find_languages(folder: Path) -> dict[str, Path]:
     to_evaluate = ((code, _to_evaluate(folder, code, files_of_language[code])) for code in sorted(files_of_language))
     file_of_language = {code: file for code, file in to_evaluate if file}
     if not file_of_language:
-        raise DataError(
-            f"{folder}: no language code in the names of its files, as in de.csv, dev-de.tsv or de/test.csv; "
-            f"found {_listed(_all(folder))}"
-        )
+        lacking = "no file to test on" if files_of_language else "no language code in the names of its files"
+        as_in = "as in de.csv, dev-de.tsv or de/test.csv"
+        raise DataError(f"{folder}: {lacking}, {as_in}; found {_listed(_all(folder))}")
     return file_of_language
 
 

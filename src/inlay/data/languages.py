@@ -26,9 +26,7 @@ DISTANT = frozenset(
 def means(values: Mapping[str, float], source: str) -> dict[str, float]:
     """The mean over all languages, over those not trained on, and over those of other families."""
     if source not in values:
-        raise DataError(
-            f"no file is in the language that was trained on, {source!r}; found: {', '.join(sorted(values))}"
-        )
+        raise DataError(f"no file is in the training language, {source!r}; found: {', '.join(sorted(values))}")
     groups = {
         "all": list(values),
         "target": [code for code in values if code != source],

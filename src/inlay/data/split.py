@@ -33,7 +33,7 @@ def size(text: str | int | float | None, rows: int, option: str) -> int:
     if count < 1:
         raise RunError(f"{option} {text} of {rows} rows is less than one row")
     if count > rows:
-        raise RunError(f"{option} {text} is more than there is: {rows} rows")
+        raise RunError(f"{option} {text} is more than the {rows} rows there are")
     return count
 
 

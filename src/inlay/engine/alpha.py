@@ -1,7 +1,7 @@
 """How much each token is shifted: AdapterBias's alpha, layer by layer (Fu et al. 2022, section 4.7).
 
-The forward pass is the usual one, and an observer notes the weights that the method itself computes. Tokens of other
-adapters have weight 0 in every group's results, so the groups at a site can simply be added up.
+The forward pass is the usual one, and an observer notes the weights that the method computes. Tokens of other adapters
+have weight 0 in every group's results, so the groups at a site can simply be added up.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 
 
 def alphas(host: Host, batch: Batch, names: Sequence[str | None]) -> list[Tensor | None]:
-    """[layers, tokens] of every row whose adapter weighs its shift by token, on the CPU; None for the others.
+    """[layers, tokens] for every row whose adapter weighs its shift by token, on the CPU; None for other rows.
 
-    A layer that the adapter leaves alone has zeros. Only rows that have weights are run.
+    A layer that the adapter does not change has zeros. Only rows that have weights are run.
 
     Args:
         names: the adapter of every row, as for `Host.hidden`.
     """
     with host.lock:
-        mine = [row for row, name in enumerate(names) if has_alpha(host, host.slot(name))]
-        found: list[Tensor | None] = [None] * len(names)
-        if not mine:
-            return found
+        chosen = [row for row, name in enumerate(names) if has_alpha(host, host.slot(name))]
+        weights_of_row: list[Tensor | None] = [None] * len(names)
+        if not chosen:
+            return weights_of_row
         depth, device = host.base.sites.depth, host.base.device
-        some = batch.take(np.array(mine))
-        noted = watch(host, some, [names[row] for row in mine], lambda tokens: _Alpha(depth, tokens, device))
-    for row, weights in zip(mine, noted, strict=True):
-        found[row] = weights.cpu()
-    return found
+        part = batch.take(np.array(chosen))
+        noted = watch(host, part, [names[row] for row in chosen], lambda tokens: _Alpha(depth, tokens, device))
+    for row, weights in zip(chosen, noted, strict=True):
+        weights_of_row[row] = weights.cpu()
+    return weights_of_row
 
 
 def has_alpha(host: Host, slot: int) -> bool:
     """Whether the adapter in a slot weighs its shift by token."""
-    known = host.forward.bank.slots.get(slot)
-    return known is not None and any(isinstance(p.delta, TokenShift) and p.delta.alpha for p in known.parts)
+    record = host.forward.bank.slots.get(slot)
+    return record is not None and any(isinstance(p.delta, TokenShift) and p.delta.alpha for p in record.parts)
 
 
 @final

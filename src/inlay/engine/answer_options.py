@@ -1,4 +1,4 @@
-"""How answers are wanted, and which of that an adapter can do. Imports nothing heavy."""
+"""Options of answers, and which of them an adapter can follow. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from inlay.errors import InlayError
 
 _WITHOUT_SCORE = "regression"
-"""The kind of task whose answers have none."""
+"""The kind of task whose answers have no score."""
 
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """How answers are wanted."""
+    """Options of answers."""
 
     top_k: int | None = None
     threshold: float | str | None = None
@@ -30,11 +30,11 @@ class AnswerOptions:
             raise InlayError(f"threshold must be between 0 and 1, not {self.threshold}")
 
     def fits(self, kind: str) -> bool:
-        """Whether the threshold means something for a task of this kind."""
+        """Whether answers of this kind of task have what the threshold compares."""
         return self.threshold is None or isinstance(self.threshold, str) or kind != _WITHOUT_SCORE
 
     def check(self, kinds: Mapping[str, str]) -> None:
-        """An error if the threshold means something for none of these adapters.
+        """Raise if the threshold fits none of these adapters.
 
         Args:
             kinds: adapter -> the kind of its task.
@@ -45,7 +45,7 @@ class AnswerOptions:
 
 
 def uncertainty(threshold: str) -> float | None:
-    """The number in `uncertainty=0.1`; None of any other text."""
+    """The number in `uncertainty=0.1`; None for any other text."""
     key, _, number = threshold.partition("=")
     try:
         return float(number) if key.strip() == "uncertainty" else None

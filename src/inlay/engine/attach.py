@@ -3,7 +3,7 @@
 The base is frozen, the model's own head stays trainable, and the adapter's tensors are ordinary parameters of
 the model (under `inlay_adapter`), so optimisers, Trainer and checkpointing find them. What `save_pretrained` and
 Trainer's checkpoints hold is what trains: the adapter and the model's own head, not the base. `detach` takes everything
-out and restores what was trainable and what was saved before.
+out again, and restores which parameters train and which are saved.
 
     attached = inlay.attach(model, "houlsby:size=64")
     Trainer(model, ...).train()
@@ -41,7 +41,7 @@ from inlay.tasks import parse as parse_task
 
 _SLOT = 1
 _LEFT_OUT = "_keys_to_ignore_on_save"
-"""Where transformers keeps what `save_pretrained` leaves out, and Trainer does not miss when it goes on."""
+"""The tensors that `save_pretrained` leaves out, and that Trainer does not miss when it resumes."""
 
 
 class Attached:
@@ -101,7 +101,7 @@ class Attached:
 
         Args:
             finish: also apply and drop what only training needs (gates).
-            task: what the answers mean; by default what the model's class and config say.
+            task: what the answers mean; by default as the model's class and config say.
             labels: the names of the outputs; by default those in the model's config.
             head: False leaves it out. None keeps it if Inlay has such a head, and warns if not.
         """
@@ -110,39 +110,40 @@ class Attached:
         if finish:
             tensors = self.method.finish(tensors)
         stored = {n: t for n, t in tensors.items() if n not in params or not params[n].is_fixed}
-        found = self._head(task, labels, head)
-        uses_pooler = any(n.startswith("pooler") for n in stored) or (found is not None and found.pool == "pooler")
-        whose = identity(fingerprints(self.base.model), uses_pooler)
+        head_parts = self._head(task, labels, head)
+        uses_pooler = any(n.startswith("pooler") for n in stored)
+        uses_pooler |= head_parts is not None and head_parts.pool == "pooler"
+        base = identity(fingerprints(self.base.model), uses_pooler)
         base_name = str(getattr(self.model.config, "_name_or_path", "") or "")
-        if found is None:
-            return Adapter(self.method.spec, whose, stored, self.seed, name=name, base_name=base_name)
-        stored |= {f"head.{n}": t.detach().float().cpu().clone() for n, t in found.tensors.items()}
-        fields = (found.kind, found.pool, found.labels, name, found.task)
-        return Adapter(self.method.spec, whose, stored, self.seed, *fields, base_name=base_name)
+        if head_parts is None:
+            return Adapter(self.method.spec, base, stored, self.seed, name=name, base_name=base_name)
+        stored |= {f"head.{n}": t.detach().float().cpu().clone() for n, t in head_parts.tensors.items()}
+        fields = (head_parts.kind, head_parts.pool, head_parts.labels, name, head_parts.task)
+        return Adapter(self.method.spec, base, stored, self.seed, *fields, base_name=base_name)
 
-    def _head(self, task: str | None, labels: Sequence[str] | None, wanted: bool | None) -> HeadParts | None:
-        """The model's own head as Inlay has it; None if there is none, or it is not wanted."""
+    def _head(self, task: str | None, labels: Sequence[str] | None, keep: bool | None) -> HeadParts | None:
+        """The model's own head in Inlay's form; None if there is none, or it is not to be kept."""
         inside = self._base_keys()
         tensors = {n: t for n, t in self.model.state_dict().items() if n not in inside and not n.startswith(ATTACHED)}
-        if wanted is False or not tensors:
-            if labels is not None or task is not None or wanted:
+        if keep is False or not tensors:
+            if labels is not None or task is not None or keep:
                 raise AdapterError(f"{type(self.model).__name__} has no head to keep")
             return None
         auto = type(self.model).__name__.rpartition("For")[2]
         try:
-            found = read_head(tensors, auto, self.base, self.model.config.to_dict(), type(self.model).__name__)
+            parts = read_head(tensors, auto, self.base, self.model.config.to_dict(), type(self.model).__name__)
         except AdapterError as error:
-            if wanted or labels is not None or task is not None:
+            if keep or labels is not None or task is not None:
                 raise
             warnings.warn(f"the head is left out: {error}", stacklevel=3)
             return None
-        names = found.labels if labels is None else label_names(labels)
-        if len(names) != len(found.labels):
-            raise AdapterError(f"{len(names)} labels were given, and the head has {len(found.labels)} outputs")
-        meant = found.task if task is None else parse_task(task).spec
-        if parse_task(meant).per_token != parse_task(found.task).per_token:
-            raise AdapterError(f"{type(self.model).__name__} is for {found.task}, not for {task}")
-        return replace(found, labels=names, task=meant)
+        names = parts.labels if labels is None else label_names(labels)
+        if len(names) != len(parts.labels):
+            raise AdapterError(f"{len(names)} labels were given, and the head has {len(parts.labels)} outputs")
+        task_spec = parts.task if task is None else parse_task(task).spec
+        if parse_task(task_spec).per_token != parse_task(parts.task).per_token:
+            raise AdapterError(f"{type(self.model).__name__} is for {parts.task}, not for {task}")
+        return replace(parts, labels=names, task=task_spec)
 
     def _base_keys(self) -> set[str]:
         """The base's own tensors by their names in the model."""
@@ -178,7 +179,7 @@ class Attached:
 
     @contextmanager
     def _bound(self, state: UniformPass) -> Iterator[None]:
-        """Transformers' gradient checkpointing runs layers again later; tie what it will run to this pass."""
+        """Transformers' gradient checkpointing runs layers again later; tie those calls to this pass."""
         paths: dict[str, Any] = {path: self.base.model.get_submodule(path) for path in self.base.sites.layer_paths}
         before = {
             p: m._gradient_checkpointing_func for p, m in paths.items() if getattr(m, "gradient_checkpointing", 0)
@@ -198,32 +199,32 @@ class Attached:
         return bool(self.method.mixout) or "gate" in roles
 
     def _actions(self, method: SlotMethod, keys: Keys | None) -> tuple[dict[str, list[Action]], bool, set[str]]:
-        # constants do not move with the model, so they are brought along here
+        # constants do not move with the model, so they are moved here
         tensors = {name: t.to(self.base.device).unsqueeze(0) for name, t in self.tensors.items()}
         actions: dict[str, list[Action]] = {}
         wants: set[str] = set()
         for part in method.parts(self.base.sites):
             names = part.names()
-            own = {n: tensors[full] for n, full in names.items()}
-            stacked = drawn(part.delta, names, own, method, self._start, keys, _SLOT)
+            tensors_of_part = {n: tensors[full] for n, full in names.items()}
+            stacked = drawn(part.delta, names, tensors_of_part, method, self._start, keys, _SLOT)
             actions.setdefault(part.site.name, []).append((part.delta, stacked, UniformRoute(0)))
             wants |= part.delta.wants
         return actions, not method.mixout, wants
 
     def _silence(self) -> Callable[[], None]:
-        """Mixout takes the place of all dropout, attention's too: a module's or a plain number."""
+        """Turn off dropout in attention, be it a module or a plain number: mixout replaces all dropout."""
         endings = self.base.sites.arch.attention_dropouts
-        found: list[tuple[Any, str, float]] = []
+        rates: list[tuple[Any, str, float]] = []
         for name, module in self.base.model.named_modules():
             if isinstance(module, nn.Dropout) and name.endswith(endings):
-                found.append((module, "p", module.p))
+                rates.append((module, "p", module.p))
             elif isinstance(p := getattr(module, "attention_dropout", None), float):
-                found.append((module, "attention_dropout", p))
-        for owner, attribute, _ in found:
+                rates.append((module, "attention_dropout", p))
+        for owner, attribute, _ in rates:
             setattr(owner, attribute, 0.0)
 
         def restore() -> None:
-            for owner, attribute, p in found:
+            for owner, attribute, p in rates:
                 setattr(owner, attribute, p)
 
         return restore
@@ -235,7 +236,7 @@ def _checkpoint(checkpoint: Any, tie: Any, call: Any, *args: Any) -> Any:
 
 
 def _refuse_tied(model: nn.Module, encoder: nn.Module, method: Method) -> None:
-    """A weight that the model's head shares with the base would change in one of the two places only."""
+    """Refuse a weight that the model's head shares with the base: it would change in only one of the two."""
     if model is encoder or not isinstance(method, WeightMethod):
         return
     inside = {id(p): name for name, p in encoder.named_parameters()}

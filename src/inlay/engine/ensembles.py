@@ -1,7 +1,7 @@
 """Ensembles on a host: every member has a slot of its own, and a request becomes rows once.
 
-In a batch a row is there once for each member, with other slots: an ensemble needs no pass of its own. Each member's
-logits become its answer, calibrated as it was trained; the task then makes one answer of them.
+A batch holds every row once for each member, with the member's slot: an ensemble needs no pass of its own. Each
+member's logits become its answer, with its own calibration; the task then combines the answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def load(host: Host, ensemble: Ensemble, name: str) -> Translator:
-    """Give every member a slot, or none of them; how the ensemble is asked then."""
+    """Give every member a slot, or none of them if one fails; return the ensemble's translator."""
     slots = [f"{name}#{i}" for i in range(1, len(ensemble.members) + 1)]
     fitted = [host.fitted(member) for member in ensemble.members]
     entered: list[str] = []
@@ -48,37 +48,38 @@ def asked_as(
     specs: Sequence[str],
     weights: Sequence[int],
 ) -> Translator:
-    """How an ensemble is asked.
+    """The translator of an ensemble.
 
     Args:
         slots, specs: the members' names in the host, and their tasks.
     """
-    whole = Translator(name, parse_task(task), tuple(labels), columns)
-    members = tuple(replace(whole, name=slot, task=parse_task(spec)) for slot, spec in zip(slots, specs, strict=True))
-    return replace(whole, members=members, weights=tuple(weights))
+    translator = Translator(name, parse_task(task), tuple(labels), columns)
+    tasks = map(parse_task, specs)
+    members = tuple(replace(translator, name=slot, task=task) for slot, task in zip(slots, tasks, strict=True))
+    return replace(translator, members=members, weights=tuple(weights))
 
 
-def repeated(translators: Sequence[Translator], *each: Sequence[Any]) -> tuple[list[Translator], list[Any], list[int]]:
-    """The translators of all members, what belongs to each example once for every member of it, and how many these are.
+def repeated(translators: Sequence[Translator], *lists: Sequence[Any]) -> tuple[list[Translator], list[Any], list[int]]:
+    """The translators of all members, the items of each example once per member, and the number of members.
 
     An adapter is its own only member.
     """
-    members = [one.members or (one,) for one in translators]
-    counts = [len(own) for own in members]
+    members = [translator.members or (translator,) for translator in translators]
+    counts = [len(group) for group in members]
     numbers = [i for i, count in enumerate(counts) for _ in range(count)]
-    return [member for own in members for member in own], [some_of(items, numbers) for items in each], counts
+    return [member for group in members for member in group], [some_of(items, numbers) for items in lists], counts
 
 
 def parts(outputs: Sequence[Sequence[Tensor]], counts: Sequence[int]) -> list[Sequence[Tensor]]:
-    """The outputs of every member, of those of its example, which are one member's after the other's."""
-    found: list[Sequence[Tensor]] = []
-    for own, count in zip(outputs, counts, strict=True):
-        rows = len(own) // count
-        found += [own[i * rows : (i + 1) * rows] for i in range(count)]
-    return found
+    """The outputs of every member; those of an example's members come one after the other."""
+    outputs_of_member: list[Sequence[Tensor]] = []
+    for example_outputs, count in zip(outputs, counts, strict=True):
+        rows = len(example_outputs) // count
+        outputs_of_member += [example_outputs[i * rows : (i + 1) * rows] for i in range(count)]
+    return outputs_of_member
 
 
-def refuse(name: str, known: Mapping[str, Translator]) -> None:
-    """An error if a name, of which something is wanted that only an adapter can do, is an ensemble."""
-    if name in known:
-        raise SlotError(f"{name!r} is an ensemble of {len(known[name].members)} adapters: {one_instead(name)}")
+def refuse(name: str, ensembles: Mapping[str, Translator]) -> None:
+    """Raise if a name is an ensemble's, where only an adapter will do."""
+    if name in ensembles:
+        raise SlotError(f"{name!r} is an ensemble of {len(ensembles[name].members)} adapters: {one_instead(name)}")

@@ -1,4 +1,4 @@
-"""How good adapters are: any number of them, on rows of their own, in mixed batches."""
+"""Evaluate any number of adapters, each on its own rows, in mixed batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 PARTS = 20
-"""Of examples, each of which is left out once to see how far a score depends on them."""
+"""How many parts of the examples are left out in turn, to see how far a score depends on them."""
 
 
 def outputs_of(
@@ -32,10 +32,10 @@ def outputs_of(
 ) -> list[Sequence[Tensor]]:
     """The logits of every part's rows, on the CPU; a part is (adapter, rows).
 
-    Many adapters often have the same rows: these become arrays once, and batches of all parts are cut from them.
+    Parts often share their rows: shared rows become arrays once, and the batches of all parts are cut from these.
 
     Args:
-        before_batch: called before every batch; what it raises ends it all.
+        before_batch: called before every batch; if it raises, no more batches run.
     """
     records = [host.loaded(name) for name, _ in parts]
     if not all_pooled(records) or not all(rows for _, rows in parts):
@@ -50,15 +50,15 @@ def outputs_of(
     names = [name for name, rows in parts for _ in rows]
     widths = np.array([record.width for record in records])
     width_of_row, place = np.repeat(widths, counts), np.empty(len(names), np.int64)
-    logits: dict[int, Array] = {}  # one array for all parts of a width: one with many labels costs others no memory
+    logits: dict[int, Array] = {}  # one array for all parts of a width: many labels of a part cost others no memory
     for width in np.unique(widths).tolist():
-        alike = np.flatnonzero(width_of_row == width)
-        place[alike] = np.arange(len(alike))
-        logits[width] = np.empty((len(alike), width), np.float32)
-    for asked, values in pooled_blocks(host, batch, numbers, names, before_batch):
-        for width in np.unique(width_of_row[asked]).tolist():
-            own = width_of_row[asked] == width
-            logits[width][place[asked[own]]] = values[own, :width]
+        of_width = np.flatnonzero(width_of_row == width)
+        place[of_width] = np.arange(len(of_width))
+        logits[width] = np.empty((len(of_width), width), np.float32)
+    for of_batch, values in pooled_blocks(host, batch, numbers, names, before_batch):
+        for width in np.unique(width_of_row[of_batch]).tolist():
+            same_width = width_of_row[of_batch] == width
+            logits[width][place[of_batch[same_width]]] = values[same_width, :width]
     starts = place[counts.cumsum() - counts].tolist()
     return [
         RowOutputs(torch.from_numpy(logits[width][start : start + count]))
@@ -81,14 +81,14 @@ def by_example(
 def measure(host: Host, name: str, examples: Sequence[Example]) -> tuple[dict[str, float], set[str]]:
     """All metrics of one adapter on labelled examples, and the labels among them that it does not know.
 
-    A label that was not there in training can only be missed; if none is known, these are other labels altogether.
+    An unknown label counts as missed; if all labels are unknown, that is an error.
     """
     answers, unknown = answers_to(host, name, examples)
     return host.task(name).score(examples, answers, host.labels(name)), unknown
 
 
 def answers_to(host: Host, name: str, examples: Sequence[Example]) -> tuple[Sequence[Answer], set[str]]:
-    """What an adapter or an ensemble says of labelled examples, and the labels among them that it does not know."""
+    """An adapter's or ensemble's answers to labelled examples, and the labels among them that it does not know."""
     encoded, outputs, unknown = run_labelled(host, name, examples)
     return decode(host, encoded, outputs, AnswerOptions()), unknown
 
@@ -100,10 +100,11 @@ def run_labelled(
     task, labels = host.task(name), set(host.labels(name))
     gold = {label for e in examples for label in task.label_names(e)}
     if gold and not gold & labels:
-        mine, theirs = (", ".join(sorted(some)[:5]) for some in (labels, gold))
+        mine, theirs = (", ".join(sorted(names)[:5]) for names in (labels, gold))
         raise DataError(f"{examples[0].place}: the labels are {theirs}; {name} knows {mine}")
-    asking = host.translator(name)  # refuses what the adapter was not trained on: a text where it needs two
-    bare = [asking.example(replace(e, target=None) if gold else e) for e in examples]  # an unknown label has no number
+    translator = host.translator(name)  # refuses other input than it was trained on: one text where it needs two
+    # without targets, because an unknown label has no number
+    bare = [translator.example(replace(e, target=None) if gold else e) for e in examples]
     encoded = encode(host, [(name, e) for e in bare])
     return encoded, run(host, encoded), gold - labels
 
@@ -116,26 +117,26 @@ def score(
     outputs: Sequence[Tensor],
     task: Task | None = None,
 ) -> dict[str, float]:
-    """All metrics of one adapter on these examples; `task` stands in for the adapter's own."""
+    """All metrics of one adapter on these examples; `task` replaces the adapter's own."""
     task, labels = task or host.task(name), host.labels(name)
     if isinstance(outputs, RowOutputs) and [row.example for row in rows] == list(range(len(examples))):
-        found = task.score_rows(outputs.logits, examples, labels)
-        if found is not None:
-            return found
+        scores = task.score_rows(outputs.logits, examples, labels)
+        if scores is not None:
+            return scores
     answers = task.answers(*by_example(outputs, rows, len(examples)), examples, labels, host.base)
     return task.score(examples, answers, labels)
 
 
 @functools.cache
 def kept_without(examples: int, parts: int) -> list[list[int]]:
-    """The numbers of the examples that are left without the first, second ... part; parts are drawn at random.
+    """The numbers of the examples that remain without the first, second ... part; parts are drawn at random.
 
-    Every so many rows, or so many in a row, would be a part of a kind: files are often sorted, or alternate.
+    Every n-th row, or n rows in sequence, would not be a fair sample: files are often sorted, or alternate.
     """
     order = list(range(examples))
     random.Random("inlay parts").shuffle(order)
-    out = [set(order[part::parts]) for part in range(parts)]
-    return [[i for i in range(examples) if i not in own] for own in out]
+    parts_left_out = [set(order[part::parts]) for part in range(parts)]
+    return [[i for i in range(examples) if i not in left_out] for left_out in parts_left_out]
 
 
 def replicates(
@@ -156,11 +157,11 @@ def replicates(
     if parts < 2 or not task.gives_answers:
         return []
     answers = task.answers(*by_example(outputs, rows, len(examples)), examples, labels, host.base)
-    found = []
+    values = []
     for kept in kept_without(len(examples), parts):
         try:
             scores = task.score([examples[i] for i in kept], [answers[i] for i in kept], labels)
-        except RunError:  # what is left cannot be scored: no word, no row
+        except RunError:  # the remaining examples cannot be scored: no word, no row
             return []
-        found.append(scores.get(metric, math.nan))
-    return found if all(map(math.isfinite, found)) else []
+        values.append(scores.get(metric, math.nan))
+    return values if all(map(math.isfinite, values)) else []

@@ -1,7 +1,7 @@
 """CUDA graphs: work that comes again in the same shape is recorded once and replayed, without Python in between.
 
-The first time, work runs as it is, which also warms it up; the second time it is recorded. What a recording gives lives
-in its own memory and holds until the next run: copy what must stay.
+The first time, work runs unrecorded, which also warms it up; the second time it is recorded. The results of a recording
+lie in its own memory and are overwritten by the next run: copy what you keep.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ import torch
 from torch import Tensor
 
 from inlay.bank.records import on_device, pack, unpack
+from inlay.errors import first_line
 
 Work = Callable[[Any], Any]
 """Work on a plan that is on the device."""
 _MOST = 128
-"""Recordings that are kept."""
-
-
+"""How many recordings are kept."""
 GroupState = tuple[int, int]
-"""As `Group.state` has it."""
+"""A `Group.state`."""
 
 
 @dataclass
 class _Recording:
     buffer: Tensor
     graph: torch.cuda.CUDAGraph
-    found: Any
+    result: Any
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a recording depends on beside the numbers in its plan."""
+    """What a recording depends on, apart from the numbers in its plan."""
 
     key: Hashable
     groups: frozenset[GroupState] = frozenset()
-    """Those whose stacks it reads or writes."""
+    """The groups whose stacks it reads or writes."""
 
 
 class Graphs:
@@ -62,7 +61,7 @@ class Graphs:
         Args:
             plan: a record of arrays.
             shape: None if it cannot be recorded.
-            before: to be done before a recording, which can neither wait nor take memory by itself.
+            before: called before a recording, which can neither wait nor allocate memory.
         """
         with self.here():
             if not self.on or shape is None:
@@ -76,10 +75,10 @@ class Graphs:
             self._seen.move_to_end(shape)
             recording.buffer.copy_(pack(plan), non_blocking=True)
             recording.graph.replay()
-            return recording.found
+            return recording.result
 
     def here(self) -> AbstractContextManager[object]:
-        """Page-locked memory, streams and recordings are the current device's, which need not be this one."""
+        """Make this device the current one, to which page-locked memory, streams and recordings belong."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def keep(self, groups: Collection[GroupState]) -> None:
@@ -87,7 +86,7 @@ class Graphs:
         alive = frozenset(groups)
         for shape in [shape for shape in self._seen if not shape.groups <= alive]:
             del self._seen[shape]
-        if not any(self._seen.values()):  # memory that recordings share goes with the last of them
+        if not any(self._seen.values()):  # the memory that recordings share is freed with the last of them
             self._pool = None
         self._never = {shape for shape in self._never if shape.groups <= alive}
 
@@ -98,7 +97,7 @@ class Graphs:
         self._pool = None
 
     def _record(self, shape: Shape, plan: Any, run: Work, before: Callable[[], None] | None) -> _Recording | None:
-        """None for work that turns out not to be recordable: a task from outside may wait for the device, say."""
+        """None for work that turns out not to be recordable: a plugin's task may wait for the device, say."""
         if shape in self._never:
             return None
         if before is not None:
@@ -109,7 +108,7 @@ class Graphs:
             raise
         except RuntimeError as error:
             self._never.add(shape)
-            reason = str(error).strip().partition("\n")[0]
+            reason = first_line(error)
             warnings.warn(f"this work cannot be recorded, and runs step by step: {reason}", stacklevel=2)
             return None
         self._remember(shape, recording)
@@ -122,9 +121,9 @@ class Graphs:
         # torch's own stream for recordings is one for all devices: that of the first that recorded
         self._stream = self._stream or torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            found = run(unpack(plan, buffer))
+            result = run(unpack(plan, buffer))
         self._pool = self._pool or graph.pool()
-        return _Recording(buffer, graph, found)
+        return _Recording(buffer, graph, result)
 
     def _remember(self, shape: Shape, recording: _Recording | None) -> None:
         self._seen[shape] = recording

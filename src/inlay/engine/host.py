@@ -5,11 +5,11 @@
     host.add("tone", "adapterbias", labels=["bad", "good"])
     logits = host.logits(host.batch(["you won a prize", "a fine day"]), ["spam", "tone"])
 
-Names stand for slots. `add` makes a fresh adapter, `load` takes one that exists, `adapter` takes a snapshot,
-`unload` forgets; none of them touches another adapter.
+A name stands for a slot. `add` makes a fresh adapter, `load` takes an existing one, `adapter` takes a snapshot,
+`unload` forgets one; none of them touches another adapter.
 
-Threads may share a host: one at a time is in it (`lock`), and answers are those of a single thread. A caller's own
-backward pass is outside the lock: with `checkpointing`, which runs layers again there, a host is for one thread.
+Threads may share a host: a lock lets in one at a time, and answers do not change. A caller's own backward pass is
+outside the lock: with `checkpointing`, which runs layers again there, a host is for one thread.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from inlay.tasks import Answer, Task
 from inlay.tasks import parse as parse_task
 
 _FEW = 6
-"""Adapters that are named where not all of them can be."""
+"""How many adapters `repr` names."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def _alone(method: Callable[Concatenate[Host, _P], _T]) -> Callable[Concatenate[Host, _P], _T]:
-    """One thread at a time."""
+    """Let one thread at a time into a method."""
 
     @functools.wraps(method)
     def locked(self: Host, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -85,8 +85,8 @@ class Host:
                 the CPU; `fp8`, for training and serving on CUDA in bf16. Adapters that change the base's own weights
                 cannot use any of them. Closing restores a model that was given as an object; a base that was loaded
                 by name has released its plain weights, and stays so.
-            compile: run layers as compiled code, where kernels are: CUDA with Triton. It takes some 10 to 60 seconds
-                the first time, and is kept on disk. None compiles for long trainings alone.
+            compile: run layers as compiled code, on CUDA with Triton. It takes 10 to 60 seconds the first time, and is
+                kept on disk. None compiles only for long trainings.
         """
         if not isinstance(base, Base):
             flags = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
@@ -96,24 +96,24 @@ class Host:
             keep_as(base, weights)
         self.base = base
         self.forward = Forward(base)
-        """Slots, the bank and the forward pass: what names stand for."""
+        """The bank, with the slots that names stand for, and the forward pass."""
         self.compile = compile
         self.forward.compiled = bool(compile) and self.forward.kernels
         self.graphs = Graphs(base.device)
         """Recorded work, on CUDA."""
         self.lock = threading.RLock()
-        """Held by whoever uses the model or moves tensors."""
+        """Held by a thread that uses the model or moves tensors."""
         self._loaded: dict[str, Loaded] = {}
         self._changes = 0
         self._translators: dict[str, Translator] = {}
-        """Of all that can be asked, ensembles too."""
+        """Of all names that have a task, ensembles included."""
         self._ensembles: dict[str, Translator] = {}
 
     @property
     def names(self) -> list[str]:
         """The adapters and ensembles that are loaded."""
         ensembles = dict(self._ensembles)  # copies: another thread may load one meanwhile
-        inside = {member.name for one in ensembles.values() for member in one.members}
+        inside = {member.name for ensemble in ensembles.values() for member in ensemble.members}
         return [*(name for name in list(self._loaded) if name not in inside), *ensembles]
 
     def __repr__(self) -> str:
@@ -145,12 +145,12 @@ class Host:
         names = label_names(labels)
         if names and task is None:
             task = "tagging" if pool == "tokens" else "classification"
-        made = parse_task(task) if task is not None else None
-        if made is not None and made.per_token:
+        parsed = parse_task(task) if task is not None else None
+        if parsed is not None and parsed.per_token:
             pool = "tokens"
-        kept = choose(pool, self.base) if names else "auto"
-        kind = (made.head if made is not None and made.head else head) if names else None
-        record = Loaded(0, method, method.spec, seed, kind, kept, names, made)
+        pooling = choose(pool, self.base) if names else "auto"
+        kind = (parsed.head if parsed is not None and parsed.head else head) if names else None
+        record = Loaded(0, method, method.spec, seed, kind, pooling, names, parsed)
         self.enter(name, record, record.initial(self.base))
 
     @_alone
@@ -164,7 +164,7 @@ class Host:
             self._ensembles[name] = self._translators[name] = ensembles.load(self, adapter, name)
 
     def fitted(self, adapter: Adapter) -> tuple[Loaded, dict[str, Tensor]]:
-        """All of `load` that changes nothing, so that another thread can do it: what `enter` takes."""
+        """What `enter` takes. It changes nothing, so another thread can call it."""
         self.refuse_other_base(adapter.base, adapter.base_name or adapter.about.get("base_name"))
         adapter.check()
         method = parse(adapter.method)
@@ -173,19 +173,19 @@ class Host:
             method = method.finished()
         if adapter.head is not None and not adapter.labels:
             raise AdapterError("the adapter has a head but no labels")
-        kept = adapter.pool if adapter.head is None else choose(adapter.pool, self.base)
+        pooling = adapter.pool if adapter.head is None else choose(adapter.pool, self.base)
         pruned = frozenset(n.removesuffix(sparse.INDEX) for n in adapter.tensors if n.endswith(sparse.INDEX))
         task = parse_task(adapter.task) if adapter.task else None
-        given = (adapter.method, adapter.seed, adapter.head, kept, tuple(adapter.labels))
-        record = Loaded(0, method, *given, task, pruned, adapter.about)
+        fields = (adapter.method, adapter.seed, adapter.head, pooling, tuple(adapter.labels))
+        record = Loaded(0, method, *fields, task, pruned, adapter.about)
         return record, record.fit(self.base, adapter.tensors)
 
-    def refuse_other_base(self, base: str, said: object = None) -> None:
-        """An error if an adapter of this base, called so where it was trained, does not belong here."""
-        mine = self.base.identity("+pooler:" in base)
-        if base != mine:
-            own = f"{said} ({base})" if said else base
-            raise AdapterError(f"this adapter belongs to the base {own}, not to {self.base.name} ({mine})")
+    def refuse_other_base(self, base: str, name: object = None) -> None:
+        """Raise if an adapter of this base does not belong here; `name` is what the base was called in its training."""
+        expected = self.base.identity("+pooler:" in base)
+        if base != expected:
+            other = f"{name} ({base})" if name else base
+            raise AdapterError(f"this adapter belongs to the base {other}, not to {self.base.name} ({expected})")
 
     @_alone
     def enter(self, name: str, record: Loaded, tensors: Mapping[str, Tensor]) -> None:
@@ -207,7 +207,7 @@ class Host:
 
     @_alone
     def adapter(self, name: str, finish: bool = False) -> Adapter:
-        """A snapshot; `finish` also applies and drops what only training needs (gates), and notes how shut they are."""
+        """A snapshot; `finish` also applies and drops what only training needs (gates), and notes how many are shut."""
         record = self.loaded(name)
         tensors, about = self.read(name, None if finish else "cpu"), dict(record.about)
         is_banked = isinstance(record.method, SlotMethod)
@@ -215,7 +215,7 @@ class Host:
         constants = {n for n, p in params.items() if p.is_fixed}
         if finish:
             head = {n: tensors.pop(n) for n in params_of(record.head_parts(self.base))}
-            about |= {"gates": left} if (left := record.method.gates_left(tensors)) else {}
+            about |= {"gates": gates_left} if (gates_left := record.method.gates_left(tensors)) else {}
             tensors = record.method.finish(tensors) | head
         for pruned in record.sparse & tensors.keys():
             tensors |= sparse.encode(pruned, tensors.pop(pruned))
@@ -224,7 +224,7 @@ class Host:
         uses_pooler = record.pool == "pooler" or any(n.startswith("pooler") for n in stored)
         fields = (record.seed, record.head, record.pool, record.labels, name)
         task = "" if record.task is None else record.task.spec
-        return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, about)
+        return Adapter(record.spec, self.base.identity(uses_pooler), stored, *fields, task, about, self.base.place)
 
     @_alone
     @torch.no_grad()
@@ -236,7 +236,7 @@ class Host:
 
     @_alone
     def write(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrite tensors of an adapter in place; those that are not given stay."""
+        """Overwrite these tensors of an adapter in place; its others stay."""
         slot = self.slot(name)
         if unknown := sorted(tensors.keys() - self.forward.bank.places(slot).keys()):
             raise SlotError(f"{name!r} has no tensor {unknown[0]!r}")
@@ -294,7 +294,7 @@ class Host:
         return self.loaded(name).pool
 
     def translator(self, name: str) -> Translator:
-        """How an adapter is asked, and how it answers."""
+        """The translator of an adapter or an ensemble, between requests and rows, logits and answers."""
         if name not in self._translators:
             self.task(name)  # says what is missing
         return self._translators[name]
@@ -313,7 +313,7 @@ class Host:
         Args:
             requests: (adapter, what to answer): a text, a pair (text, text), a list of words, or a mapping such as
                 {"question": ..., "context": ...}.
-            top_k: keep only so many of the scores.
+            top_k: how many of the scores to keep.
             threshold: below this score the label is None: the adapter abstains. `uncertainty=0.1`: the same where the
                 members of an ensemble disagree more than that.
             raw: scores without calibration.
@@ -336,8 +336,7 @@ class Host:
 
     def parameters(self) -> list[nn.Parameter]:
         """Everything that trains. A stack holds all adapters of a group, so a plain optimiser over these must not
-        decay weights (it would decay the neighbours too), and is made anew when adapters come or go.
-        """
+        decay weights (it would decay the neighbours too), and must be made anew when adapters come or go."""
         return list(self.forward.bank.parameters())
 
     @_alone
@@ -373,7 +372,7 @@ class Host:
 
     @_alone
     def logits_on_cpu(self, batch: Batch, names: Sequence[str | None]) -> list[Tensor]:
-        """As `logits`, without gradients and on the CPU: one copy from the device, not one per row."""
+        """Like `logits`, without gradients and on the CPU: one copy from the device, not one per row."""
         return run.logits_on_cpu(self, batch, names)
 
     def run_recorded(
@@ -387,7 +386,7 @@ class Host:
         return self.graphs.run(plan, shape, work, before)
 
     def loaded(self, name: str) -> Loaded:
-        """What is known of an adapter."""
+        """The record of an adapter."""
         if name not in self._loaded:
             ensembles.refuse(name, self._ensembles)
             raise SlotError(f"no adapter named {name!r} is loaded. {suggest(name, self.names)}")

@@ -1,4 +1,4 @@
-"""What a host knows of one loaded adapter beside its tensors, and which tensors that means."""
+"""What a host knows of a loaded adapter apart from its tensors, and which tensors it must have."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Loaded:
     labels: tuple[str, ...]
     task: Task | None = None
     sparse: frozenset[str] = frozenset()
-    """Tensors that came pruned, and are saved sparse again."""
+    """Tensors that were loaded sparse, and are saved sparse again."""
     about: Mapping[str, Any] = field(default_factory=dict)
     width: int = 0
     """How many outputs its head has."""
@@ -44,7 +44,7 @@ class Loaded:
         return [head_part(self.head, self.outputs(base), base.sites.hidden, self.pool == "tokens")]
 
     def outputs(self, base: Base) -> int:
-        """How wide the head is: a transform is as wide as the word embeddings it is compared with."""
+        """The width of the head: a transform is as wide as the word embeddings it is compared with."""
         if self.head == "states":
             return base.sites.hidden
         return words_of(base)[0].shape[1] if self.head == "transform" else len(self.labels)
@@ -57,18 +57,18 @@ class Loaded:
         """Fresh tensors; a transform starts as the checkpoint's own head, if it has one."""
         tensors = self.method.initial(base.sites, self.seed) | initial_of(self.head_parts(base), self.seed)
         if self.head == "transform":
-            known = own_head(base)
-            tensors |= {f"head.{name}": tensor for name, tensor in known.items() if name != "words"}
-            if "scale" in known:
-                tensors["head.scale"] = known["scale"] - 1
+            own_tensors = own_head(base)
+            tensors |= {f"head.{name}": tensor for name, tensor in own_tensors.items() if name != "words"}
+            if "scale" in own_tensors:
+                tensors["head.scale"] = own_tensors["scale"] - 1
         return tensors
 
     def fit(self, base: Base, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors a slot needs, from those an adapter stores; an error names the first that does not fit."""
         needed = self.params(base)
         constants = [n for n, p in needed.items() if p.is_fixed]
-        known = set(needed) | {n + suffix for n in needed for suffix in (sparse.INDEX, sparse.VALUE)}
-        extra = sorted(set(tensors) - known)
+        valid = set(needed) | {n + suffix for n in needed for suffix in (sparse.INDEX, sparse.VALUE)}
+        extra = sorted(set(tensors) - valid)
         if extra:
             raise AdapterError(f"the adapter has a tensor that {self.spec} does not: {extra[0]}")
         full = sum(math.prod(p.shape) for n, p in needed.items() if n + sparse.INDEX in tensors)
@@ -92,13 +92,13 @@ class Loaded:
                 fitted |= {name + s: tensors[name + s] for s in (sparse.INDEX, sparse.VALUE)}
             else:
                 fitted[name] = dense
-        # last, when everything fits: a spec alone may ask for more than there is memory
+        # last, when everything fits: a spec alone may need more memory than there is
         fresh = self.method.initial(base.sites, self.seed) if constants else {}
         return fitted | {name: fresh[name] for name in constants}
 
 
 def label_names(labels: Sequence[str] | int) -> tuple[str, ...]:
-    """Label names, from names or from how many; empty for no head."""
+    """Label names, from names or from their number; empty for no head."""
     if isinstance(labels, int) and not isinstance(labels, bool) and labels >= 0:
         return tuple(str(i) for i in range(labels))
     if labels is None or isinstance(labels, int | str) or not all(isinstance(label, str) and label for label in labels):

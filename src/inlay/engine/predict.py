@@ -1,7 +1,7 @@
 """From texts to answers, for any mix of adapters: encode as each task does, run packed batches, decode.
 
-The three steps can be taken from different threads (`inlay.cli.pipeline`): only the second one needs the model, and
-the first one needs a tokenizer to itself, in which truncation is a state.
+The three steps can run in different threads (`inlay.cli.pipeline`): only the second needs the model, and the first
+needs a tokenizer of its own, because truncation is a state of the tokenizer.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Request = tuple[str, Any]
 """(adapter, text | (text, text) | list of words | mapping | Example)."""
 
 TOKENS = {"cuda": 65536}
-"""Tokens of one batch without gradients; 4096 where nothing else is said: what caches of a CPU hold best."""
+"""Tokens of one batch without gradients; 4096 for other devices, which suits the caches of a CPU best."""
 _DEFAULT_LIMIT = 512
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Requests as rows of token ids, and all that decoding needs beside the logits of these rows."""
+    """Requests as rows of token ids, and all that decoding needs apart from the logits of these rows."""
 
     translators: Sequence[Translator]
     examples: Sequence[Example]
     rows: Sequence[Sequence[Row]]
-    """Of every example: one, or one for each window."""
+    """The rows of every example: one, or one for each window."""
     has_ensembles: bool = False
 
 
@@ -57,9 +57,9 @@ def predict(
 ) -> list[Answer]:
     """See `Host.predict`."""
     options = AnswerOptions(top_k, threshold, raw)
-    # 1. Texts become rows of token ids, those that are read alike in one call of the tokenizer.
+    # 1. Texts become rows of token ids; texts that are encoded alike share a call of the tokenizer.
     encoded = encode(host, requests)
-    options.check({one.name: one.task.kind for one in encoded.translators})
+    options.check({translator.name: translator.task.kind for translator in encoded.translators})
     # 2. and 3. Rows are put into batches by length, planned and run: the logits of every row, on the CPU.
     outputs = run(host, encoded)
     # 4. Logits become answers, those of one kind of task together.
@@ -70,53 +70,60 @@ def encode(host: Host, requests: Sequence[Request], tokenizer: Any = None) -> En
     """Step 1.
 
     Args:
-        tokenizer: one that no other thread uses; the base's own by default.
+        tokenizer: one that no other thread uses; by default the base's own.
     """
-    if [one for one in requests if not isinstance(one, tuple) or len(one) != 2]:
+    if [request for request in requests if not isinstance(request, tuple) or len(request) != 2]:
         raise InlayError("requests are a list of (adapter, text)")
     by_name = {name: host.translator(name) for name in dict.fromkeys([name for name, _ in requests])}
     translators = [by_name[name] for name, _ in requests]
     examples = [
-        Example(what)
-        if type(what) is str and one.takes_text
-        else what
-        if type(what) is Example and what.pair is None and one.takes_text
-        else one.example(what)
-        for one, (_, what) in zip(translators, requests, strict=True)
+        Example(content)
+        if type(content) is str and translator.takes_text
+        else content
+        if type(content) is Example and content.pair is None and translator.takes_text
+        else translator.example(content)
+        for translator, (_, content) in zip(translators, requests, strict=True)
     ]
     rows = _rows(host, by_name, translators, examples, tokenizer or load_tokenizer(host.base))
-    return Encoded(translators, examples, rows, bool([1 for one in by_name.values() if one.members]))
+    return Encoded(translators, examples, rows, bool([1 for translator in by_name.values() if translator.members]))
 
 
 def run(host: Host, encoded: Encoded) -> Sequence[Sequence[Tensor]]:
     """Steps 2 and 3: the logits of every example's rows, on the CPU."""
     rows = encoded.rows
     if encoded.has_ensembles:
-        members, (seen,), counts = repeated(encoded.translators, rows)
-        of_member = iter(run(host, Encoded(members, encoded.examples, seen)))
+        members, (member_rows,), counts = repeated(encoded.translators, rows)
+        of_member = iter(run(host, Encoded(members, encoded.examples, member_rows)))
         return [[out for _ in range(count) for out in next(of_member)] for count in counts]
     if isinstance(rows, PackedRows):
-        names = [one.name for one in encoded.translators]
+        names = [translator.name for translator in encoded.translators]
         records = {name: host.loaded(name) for name in dict.fromkeys(names)}
         if all_pooled(records.values()):
             return _pooled(host, rows, names, [records[name].width for name in names])
     if max(map(len, rows), default=1) == 1:
-        return [[out] for out in run_rows(host, [own[0] for own in rows], [one.name for one in encoded.translators])]
-    names = [one.name for one, own in zip(encoded.translators, rows, strict=True) for _ in own]
-    ran = iter(run_rows(host, [row for own in rows for row in own], names))
-    return [[next(ran) for _ in own] for own in rows]
+        return [
+            [out]
+            for out in run_rows(
+                host,
+                [rows_of_example[0] for rows_of_example in rows],
+                [translator.name for translator in encoded.translators],
+            )
+        ]
+    names = [translator.name for translator, windows in zip(encoded.translators, rows, strict=True) for _ in windows]
+    ran = iter(run_rows(host, [row for windows in rows for row in windows], names))
+    return [[next(ran) for _ in windows] for windows in rows]
 
 
 def _pooled(host: Host, rows: PackedRows, names: Sequence[str], widths: Sequence[int]) -> PooledOutputs:
-    """The logits of packed rows, all of which are pooled; `widths` says how many labels each row's adapter has."""
-    widest, each = max(widths), np.array(widths)
+    """The logits of packed rows, all of which are pooled; `widths` has the number of labels of each row's adapter."""
+    widest, width_of_row = max(widths), np.array(widths)
     logits = np.empty((len(names), widest), np.float32)
     for numbers, values in pooled_blocks(host, rows.batch, rows.examples, names):
         columns = min(widest, values.shape[1])
         logits[numbers, :columns] = values[:, :columns]
     if min(widths) < widest:
-        logits[np.arange(widest) >= each[:, None]] = -np.inf
-    return PooledOutputs(torch.from_numpy(logits), each)
+        logits[np.arange(widest) >= width_of_row[:, None]] = -np.inf
+    return PooledOutputs(torch.from_numpy(logits), width_of_row)
 
 
 def decode(
@@ -133,20 +140,20 @@ def _rows(
     examples: Sequence[Example],
     tokenizer: Any,
 ) -> Sequence[Sequence[Row]]:
-    """The rows of every example. A tokenizer is fast with many texts at once: those that are read alike go together."""
-    if len({one.asked_key for one in by_name.values()}) == 1 and not [1 for one in examples if one.target is not None]:
+    """The rows of every example. A tokenizer is fast with many texts at once: texts encoded alike go together."""
+    if len({t.asked_key for t in by_name.values()}) == 1 and not [1 for e in examples if e.target is not None]:
         first = translators[0]
         if (batch := first.packed(tokenizer, examples, row_limit(host, first.task.max_length, tokenizer))) is not None:
             return PackedRows(batch)
-    alike: dict[Hashable, list[int]] = {}
-    for i, (one, example) in enumerate(zip(translators, examples, strict=True)):
-        alike.setdefault(one.name if example.target is not None else one.asked_key, []).append(i)
+    numbers_of_key: dict[Hashable, list[int]] = {}
+    for i, (translator, example) in enumerate(zip(translators, examples, strict=True)):
+        numbers_of_key.setdefault(translator.name if example.target is not None else translator.asked_key, []).append(i)
     rows: list[list[Row]] = [[]] * len(examples)
-    for own in alike.values():
-        one, some = translators[own[0]], [examples[i] for i in own]
-        limit = row_limit(host, one.task.max_length, tokenizer)
-        for i, found in zip(own, one.rows(tokenizer, some, limit), strict=True):
-            rows[i] = found
+    for numbers in numbers_of_key.values():
+        translator, texts = translators[numbers[0]], [examples[i] for i in numbers]
+        limit = row_limit(host, translator.task.max_length, tokenizer)
+        for i, rows_of_example in zip(numbers, translator.rows(tokenizer, texts, limit), strict=True):
+            rows[i] = rows_of_example
     return rows
 
 
@@ -155,12 +162,12 @@ def limit_of(host: Host, name: str) -> int:
     return row_limit(host, host.task(name).max_length)
 
 
-def row_limit(host: Host, asked: int | None, tokenizer: Any = None) -> int:
-    """A length in tokens that the base can take; an error if more is asked for."""
+def row_limit(host: Host, max_length: int | None, tokenizer: Any = None) -> int:
+    """A length in tokens that the base can take; raises if `max_length` is more than that."""
     most = longest(host, tokenizer or load_tokenizer(host.base))
-    if asked is not None and asked > most:
-        raise InlayError(f"max_length={asked} is more than {host.base.name} takes: {most}")
-    return min(most, _DEFAULT_LIMIT) if asked is None else asked
+    if max_length is not None and max_length > most:
+        raise InlayError(f"max_length={max_length} is more than {host.base.name} takes: {most}")
+    return min(most, _DEFAULT_LIMIT) if max_length is None else max_length
 
 
 def longest(host: Host, tokenizer: Any) -> int:
@@ -178,21 +185,21 @@ def run_rows(
     """The logits of every row on the CPU, in order, from as many batches as it takes.
 
     Args:
-        before_batch: called before every batch; what it raises ends it all.
+        before_batch: called before every batch; if it raises, no more batches run.
     """
     tokens = tokens or budget(host)
     out: list[Tensor] = [torch.empty(0)] * len(rows)
-    for some in cut([len(row.ids) for row in rows], tokens):
+    for numbers in cut([len(row.ids) for row in rows], tokens):
         if before_batch is not None:
             before_batch()
-        batch = some.tolist()
+        batch = numbers.tolist()
         for i, logits in zip(batch, _logits(host, [rows[i] for i in batch], [names[i] for i in batch]), strict=True):
             out[i] = logits
     return out
 
 
 def _logits(host: Host, rows: Sequence[Row], names: Sequence[str]) -> list[Tensor]:
-    """One batch; in halves where memory does not suffice, since training may have taken most of it."""
+    """One batch, or halves of it where memory does not suffice; training may have taken most of it."""
     try:
         return host.logits_on_cpu(batch_of(rows), names)
     except torch.OutOfMemoryError:
@@ -221,23 +228,23 @@ def all_pooled(records: Iterable[Loaded]) -> bool:
 def pooled_blocks(
     host: Host, batch: Batch, rows: Array, names: Sequence[str], before_batch: Callable[[], None] | None = None
 ) -> Iterator[tuple[Array, Array]]:
-    """(which of these rows, [those, columns] their logits) for one group of heads after the other, from as many batches
-    as it takes; columns beyond the labels of a row's adapter mean nothing.
+    """(places in `rows`, [places, columns] their logits) for every group of heads, from as many batches as it takes;
+    columns beyond the labels of a row's adapter mean nothing.
 
     Args:
-        rows: numbers of the batch's rows; one may come several times, for several adapters, all of which are pooled.
-        names: of the adapter of each.
-        before_batch: called before every batch; if it raises an error, no more batches run.
+        rows: numbers of the batch's rows; a row may come several times, for several adapters. All are pooled.
+        names: the adapter of each.
+        before_batch: called before every batch; if it raises, no more batches run.
     """
     for numbers in cut(batch.lengths[rows], budget(host)):
         if before_batch is not None:
             before_batch()
-        for which, values in _blocks(host, batch.take(rows[numbers]), [names[i] for i in numbers.tolist()]):
-            yield numbers[which], values
+        for places, values in _blocks(host, batch.take(rows[numbers]), [names[i] for i in numbers.tolist()]):
+            yield numbers[places], values
 
 
 def _blocks(host: Host, batch: Batch, names: Sequence[str]) -> list[tuple[Array, Array]]:
-    """One batch; in halves where memory does not suffice."""
+    """One batch, or halves of it where memory does not suffice."""
     try:
         with host.lock:
             return pooled_logits(host, batch, names)
@@ -247,19 +254,19 @@ def _blocks(host: Host, batch: Batch, names: Sequence[str]) -> list[tuple[Array,
     torch.cuda.empty_cache()  # not in the handler, where the failed batch is still alive
     half = len(names) // 2
     first, second = (
-        _blocks(host, batch.take(np.arange(len(names))[own]), names[own]) for own in (slice(half), slice(half, None))
+        _blocks(host, batch.take(np.arange(len(names))[part]), names[part]) for part in (slice(half), slice(half, None))
     )
-    return first + [(which + half, logits) for which, logits in second]
+    return first + [(places + half, logits) for places, logits in second]
 
 
 def even_size(total: int, longest: int, tokens: int) -> int:
-    """The tokens of a batch, where all are cut evenly: batches of one size have one shape, which is recorded once."""
+    """The tokens of a batch if all are cut evenly: batches of one size have one shape, which is recorded once."""
     count = max(1, -(-total // tokens))
     return min(tokens, -(-total // count) + longest)
 
 
 def cut(lengths: Sequence[int] | Array, tokens: int) -> Iterator[Array]:
-    """The numbers of rows, longest first, in batches of about equal size and at most so many tokens (or one row)."""
+    """The numbers of rows, longest first, in batches of about equal size with at most `tokens` tokens (or one row)."""
     lengths = np.asarray(lengths, np.int64)
     order = (-lengths).argsort(kind="stable")
     ends = lengths[order].cumsum()

@@ -1,4 +1,4 @@
-"""A batch through a host: plan, run, and give every row what is its own.
+"""Run a batch on a host: plan it, run it, and give every row its result.
 
 Work of the same shape can be recorded once and replayed with other numbers.
 """
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan(Record, Generic[A]):
-    """What is to be done with a batch."""
+    """The passes of a batch, and its heads."""
 
     passes: tuple[PassPlan[A], ...]
     heads: HeadPlan[A] | None
     """None to stop at the hidden states."""
     compiled: bool
     order: Array = host()
-    """Which row of the batch each row is, in the order they run; the next two are in this order too."""
+    """The row of the batch that runs first, second ...; the next two are in this order too."""
     slots: Array = host()
     lengths: Array = host()
 
@@ -49,14 +49,14 @@ class BatchPlan(Record, Generic[A]):
     @property
     def groups(self) -> frozenset[GroupState]:
         """The groups that take part."""
-        runs = [one.runs for one in self.passes]
+        runs = [plan.runs for plan in self.passes]
         if self.heads is not None:
             runs += [place.runs for place in (self.heads.rows, self.heads.tokens) if place is not None]
-        return frozenset(state for one in runs for state in one.groups)
+        return frozenset(state for run in runs for state in run.groups)
 
-    def shape(self, what: str) -> Shape | None:
-        """What a recording of some work with it depends on; None if it cannot be recorded."""
-        return Shape((what, shape_of(self)), self.groups) if self.is_fixed else None
+    def shape(self, work: str) -> Shape | None:
+        """What a recording of work with this plan depends on; None if it cannot be recorded."""
+        return Shape((work, shape_of(self)), self.groups) if self.is_fixed else None
 
 
 def plan_batch(
@@ -69,11 +69,11 @@ def plan_batch(
 ) -> BatchPlan[Array]:
     """
     Args:
-        slots: of every row.
+        slots: the slot of every row.
         pools: how each slot pools its rows; None to stop at the hidden states.
     """
     passes = tuple(forward.plan(batch, slots, keys, packed))
-    order = np.concatenate([one.rows for one in passes])
+    order = np.concatenate([plan.rows for plan in passes])
     slots, lengths, heads = slots[order], batch.lengths[order], None
     if pools is not None:
         is_padded_at_the_end = len(passes) == 1 and passes[0].tokens.valid is None
@@ -85,14 +85,14 @@ def plan_batch(
 
 def run_passes(forward: Forward, plan: BatchPlan[Tensor]) -> Tensor:
     """[tokens, d] the last hidden states, in the order rows run; there may be padding at the end."""
-    found = [forward.run(one) for one in plan.passes]
-    if len(found) == 1:
-        return found[0]
-    return torch.cat([states[: int(one.lengths.sum())] for one, states in zip(plan.passes, found, strict=True)])
+    results = [forward.run(pass_plan) for pass_plan in plan.passes]
+    if len(results) == 1:
+        return results[0]
+    return torch.cat([states[: int(p.lengths.sum())] for p, states in zip(plan.passes, results, strict=True)])
 
 
 def run_batch(forward: Forward, plan: BatchPlan[Tensor]) -> list[Output]:
-    """What the heads say."""
+    """The outputs of the heads."""
     assert plan.heads is not None
     return apply_heads(forward, plan.heads, run_passes(forward, plan))
 
@@ -106,7 +106,7 @@ class Hidden:
     lengths: Array
     slots: Array
     order: Array
-    """Which row of the batch each row is."""
+    """The row of the batch that ran first, second ..."""
 
     def rows(self) -> list[Tensor]:
         """[length, d] of every row, in the batch's own order."""
@@ -137,18 +137,18 @@ def logits(
     if not torch.is_grad_enabled():  # a recording's own results are overwritten by the next run
         outputs = [replace(out, values=out.values.clone()) for out in outputs]
     rows: list[Tensor] = [torch.empty(0)] * len(names)
-    for one in by_run(outputs, heads, widths):
-        mine = one.output.values[one.first : one.last, : one.width]
-        lengths = plan.lengths[slice(*one.rows)].tolist()
-        each = torch.split(mine, lengths) if one.output.per_token else mine.unbind()
-        for place, row in zip(plan.order[slice(*one.rows)].tolist(), each, strict=True):
+    for run in by_run(outputs, heads, widths):
+        values = run.output.values[run.first : run.last, : run.width]
+        lengths = plan.lengths[slice(*run.rows)].tolist()
+        rows_of_run = torch.split(values, lengths) if run.output.per_token else values.unbind()
+        for place, row in zip(plan.order[slice(*run.rows)].tolist(), rows_of_run, strict=True):
             rows[place] = row
     return rows
 
 
 @torch.no_grad()
 def logits_on_cpu(host: Host, batch: Batch, names: Sequence[str | None]) -> list[Tensor]:
-    """As `logits`, without gradients, on the CPU and in fp32: one copy from the device, not one per row."""
+    """Like `logits`, without gradients, on the CPU and in fp32: one copy from the device, not one per row."""
     plan, heads, widths, outputs = _outputs(host, batch, names, None, None)
     logits: list[Tensor] = [torch.empty(0)] * len(names)
     width_of_row = np.array([widths[slot] for slot in heads.slots]).repeat(heads.bounds[1:] - heads.bounds[:-1])
@@ -169,15 +169,15 @@ def logits_on_cpu(host: Host, batch: Batch, names: Sequence[str | None]) -> list
 
 @torch.no_grad()
 def pooled_logits(host: Host, batch: Batch, names: Sequence[str | None]) -> list[tuple[Array, Array]]:
-    """(which rows of the batch, [rows, columns] in fp32), once for each group of heads, all of which answer for whole
-    rows. Columns beyond the labels of a row's own adapter mean nothing.
+    """(rows of the batch, their logits [rows, columns] in fp32) for each group of heads; all adapters must be pooled.
+    Columns beyond the labels of a row's own adapter mean nothing.
     """
     plan, heads, _, outputs = _outputs(host, batch, names, None, None)
     return [(plan.order[numbers], values) for numbers, values in _pooled_values(heads, outputs)]
 
 
 def _pooled_values(heads: HeadPlan[Array], outputs: Sequence[Output]) -> Iterator[tuple[Array, Array]]:
-    """(numbers of rows in the order they run, a copy of their outputs on the CPU) for each group of heads for rows."""
+    """(numbers of rows in the order they run, a copy of their outputs on the CPU) for each group of heads on rows."""
     for out in outputs:
         if not out.per_token:
             numbers = rows_of(out, heads)
@@ -187,7 +187,7 @@ def _pooled_values(heads: HeadPlan[Array], outputs: Sequence[Output]) -> Iterato
 def _outputs(
     host: Host, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None
 ) -> tuple[BatchPlan[Array], HeadPlan[Array], dict[int, int], list[Output]]:
-    """A plan, that of its heads, how wide these are, and what they give, on the device."""
+    """A plan, the plan of its heads, slot -> the width of its head, and the outputs on the device."""
     plan, widths = plan_with_heads(host, batch, names, keys, packed)
     assert plan.heads is not None
     return plan, plan.heads, widths, _run(host, plan, "outputs", functools.partial(run_batch, host.forward))
@@ -196,7 +196,7 @@ def _outputs(
 def plan_with_heads(
     host: Host, batch: Batch, names: Sequence[str | None], keys: Keys | None, packed: bool | None = None
 ) -> tuple[BatchPlan[Array], dict[int, int]]:
-    """The plan of a batch whose rows all have a head, and how wide the head of every slot is."""
+    """The plan of a batch whose rows all have a head, and slot -> the width of its head."""
     refuse_closed(host)
     slots: dict[str | None, int] = {}
     pools: dict[int, str] = {}
@@ -220,11 +220,11 @@ def slots_of(host: Host, names: Sequence[str | None]) -> Array:
 
 
 def refuse_closed(host: Host) -> None:
-    """An error if the host is closed."""
+    """Raise if the host is closed."""
     if host.forward.wiring.removed:
         raise InlayError("this host is closed")
 
 
-def _run(host: Host, plan: BatchPlan[Array], what: str, run: Callable[[Any], Any]) -> Any:
+def _run(host: Host, plan: BatchPlan[Array], work: str, run: Callable[[Any], Any]) -> Any:
     records = not torch.is_grad_enabled() and not host.forward.wiring.checkpointing
-    return host.run_recorded(plan, plan.shape(what) if records else None, run)
+    return host.run_recorded(plan, plan.shape(work) if records else None, run)

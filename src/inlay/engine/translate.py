@@ -1,6 +1,6 @@
-"""Between people and rows: what was asked becomes rows of token ids, logits become an answer.
+"""From requests to rows of token ids, and from logits to answers.
 
-It needs an adapter's task, labels and columns, and none of its tensors: a service encodes for adapters that are still
+This needs an adapter's task, labels and columns, but none of its tensors: a service encodes for adapters that are still
 on disk.
 """
 
@@ -28,42 +28,44 @@ _FEW_LABELS = 3
 
 @dataclass(frozen=True)
 class Translator:
-    """How one adapter is asked, and how it answers."""
+    """Turns requests to an adapter or an ensemble into rows, and logits into answers."""
 
     name: str
     task: Task
     labels: tuple[str, ...]
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """Those it was trained with; empty where nobody knows."""
+    """The columns it was trained on; empty where they are not known."""
     members: tuple[Translator, ...] = ()
-    """Of an ensemble: how each of its adapters answers; an adapter has none."""
+    """The translators of an ensemble's adapters; empty for an adapter."""
     weights: tuple[int, ...] = ()
-    """How much each of them counts."""
+    """The weight of each member."""
 
     @cached_property
     def takes_text(self) -> bool:
-        """Whether a text alone can be asked: nothing of it needs a look."""
+        """Whether any single text is a valid request, without a check."""
         return self.task.kind == "tagging" or (self.task.kind != "qa" and not self.columns.get("pair"))
 
     @cached_property
     def asked_key(self) -> Hashable:
-        """Adapters with equal keys make the same rows of what is asked: its name, unless its task says what counts."""
+        """Adapters with equal keys make the same rows of a request; by default the key is the adapter's own name."""
         task, options = self.task, self.task.asked_options
-        return self.name if options is None else (task.max_length, *options, *[getattr(task, one) for one in options])
+        if options is None:
+            return self.name
+        return task.max_length, *options, *[getattr(task, option) for option in options]
 
     @cached_property
     def decode_key(self) -> tuple[type[Task], int]:
-        """Adapters with equal keys are decoded together: one with many labels costs others no columns."""
+        """Adapters with equal keys are decoded together, so that many labels of one add no columns to others."""
         return type(self.task), max(_FEW_LABELS, (len(self.labels) - 1).bit_length())
 
     @cached_property
     def raw(self) -> Translator:
         """The same without calibration."""
-        return replace(self, task=self.task.raw(), members=tuple(one.raw for one in self.members))
+        return replace(self, task=self.task.raw(), members=tuple(member.raw for member in self.members))
 
-    def example(self, what: Any) -> Example:
-        """What was asked, in any of its forms; one text or two, as the adapter was trained."""
-        example = self._any_form(what)
+    def example(self, content: Any) -> Example:
+        """A request in any of its forms, as an example; it must have one text or two, as the adapter was trained."""
+        example = self._any_form(content)
         if self.columns and self.task.kind not in ("qa", "tagging"):
             if self.columns.get("pair") and example.pair is None:
                 raise InlayError(
@@ -87,29 +89,29 @@ class Translator:
         return rows
 
     def packed(self, tokenizer: Any, examples: Sequence[Example], limit: int) -> Batch | None:
-        """The same as one batch, where every example has one row and no target, and the task can do that."""
+        """The rows as one batch, where every example has one row and no target; None if the task cannot do that."""
         return None if self.task.draws else self.task.packed(tokenizer, examples, limit)
 
     def in_windows(self) -> Translator:
-        """The same, but nothing of a long text is cut off; no other where that is so anyway."""
+        """A translator that reads long texts in windows instead of cutting them; itself if its task has no windows."""
         long: Any = {"long": "windows"} if hasattr(self.task, "long") else {}
-        members = tuple(one.in_windows() for one in self.members)
+        members = tuple(member.in_windows() for member in self.members)
         return replace(self, task=replace(self.task, **long), members=members) if long else self
 
-    def _any_form(self, what: Any) -> Example:
-        if isinstance(what, Example):
-            return what
-        if isinstance(what, str):
+    def _any_form(self, content: Any) -> Example:
+        if isinstance(content, Example):
+            return content
+        if isinstance(content, str):
             if self.task.kind == "qa":
                 raise InlayError(f"{self.name!r} answers questions: pass (question, context)")
-            return Example(what)
-        if isinstance(what, Mapping):
-            return _named(what)
-        if isinstance(what, tuple) and len(what) == 2:
-            return Example(str(what[0]), str(what[1]))
-        if isinstance(what, list) and all(isinstance(word, str) for word in what):
-            return Example(words=tuple(what)) if self.task.kind == "tagging" else Example(" ".join(what))
-        raise InlayError(f"a request is a text, a pair of texts, a list of words or a mapping, not {what!r}")
+            return Example(content)
+        if isinstance(content, Mapping):
+            return _named(content)
+        if isinstance(content, tuple) and len(content) == 2:
+            return Example(str(content[0]), str(content[1]))
+        if isinstance(content, list) and all(isinstance(word, str) for word in content):
+            return Example(words=tuple(content)) if self.task.kind == "tagging" else Example(" ".join(content))
+        raise InlayError(f"a request is a text, a pair of texts, a list of words or a mapping, not {content!r}")
 
 
 def answers_of(
@@ -122,22 +124,22 @@ def answers_of(
 ) -> Sequence[Answer]:
     """The answers for examples of any adapters, from the rows of each; those of one kind are decoded together."""
     if options.raw:
-        translators = [one.raw for one in translators]
-    how = _together if [one for one in translators if one.members] else _decoded
-    found = how(translators, outputs, rows, examples, base)
+        translators = [t.raw for t in translators]
+    decode = _together if [t for t in translators if t.members] else _decoded
+    answers = decode(translators, outputs, rows, examples, base)
     if options.top_k is not None or options.threshold is not None:
-        found = [_trimmed(answer, options, one.name) for answer, one in zip(found, translators, strict=True)]
-    names = [one.name for one in translators]
+        answers = [_trimmed(answer, options, t.name) for answer, t in zip(answers, translators, strict=True)]
+    names = [t.name for t in translators]
     texts, pairs = [" ".join(e.words) if e.words else e.text for e in examples], [e.pair for e in examples]
     # answers by column are of one kind
-    if isinstance(found, ByColumn) and translators[0].task.kind != "qa" and pairs.count(None) in (0, len(pairs)):
+    if isinstance(answers, ByColumn) and translators[0].task.kind != "qa" and pairs.count(None) in (0, len(pairs)):
         paired = {} if pairs[0] is None else {"pair": pairs}
-        return ByColumn({"task": names, "text": texts, **paired, **found.columns})
-    whole: list[Answer] = []
-    for one, text, pair, answer in zip(translators, texts, pairs, found, strict=True):
-        second = {"context": pair} if one.task.kind == "qa" else {} if pair is None else {"pair": pair}
-        whole.append({"task": one.name, "text": text, **second, **answer})
-    return whole
+        return ByColumn({"task": names, "text": texts, **paired, **answers.columns})
+    full_answers: list[Answer] = []
+    for translator, text, pair, answer in zip(translators, texts, pairs, answers, strict=True):
+        second = {"context": pair} if translator.task.kind == "qa" else {} if pair is None else {"pair": pair}
+        full_answers.append({"task": translator.name, "text": text, **second, **answer})
+    return full_answers
 
 
 def _decoded(
@@ -147,27 +149,27 @@ def _decoded(
     examples: Sequence[Example],
     base: Base,
 ) -> Sequence[Answer]:
-    """What the tasks say; by column where all are of one kind, and that has columns."""
-    keys = [one.decode_key for one in translators]
+    """The tasks' answers; by column where all tasks are of one kind that has columns."""
+    keys = [t.decode_key for t in translators]
     if len(set(keys)) == 1:
-        tasks, labels = [one.task for one in translators], [one.labels for one in translators]
+        tasks, labels = [t.task for t in translators], [t.labels for t in translators]
         return keys[0][0].mixed_answers(tasks, outputs, rows, examples, labels, base)
-    alike: dict[tuple[type[Task], int], list[int]] = {}
+    numbers_of_key: dict[tuple[type[Task], int], list[int]] = {}
     for i, key in enumerate(keys):
-        alike.setdefault(key, []).append(i)
-    found: list[Answer] = [{}] * len(translators)
-    for (kind, _), own in alike.items():
-        tasks, labels = [translators[i].task for i in own], [translators[i].labels for i in own]
-        ran, seen, asked = some_of(outputs, own), some_of(rows, own), [examples[i] for i in own]
-        for i, answer in zip(own, kind.mixed_answers(tasks, ran, seen, asked, labels, base), strict=True):
-            found[i] = answer
-    return found
+        numbers_of_key.setdefault(key, []).append(i)
+    answers: list[Answer] = [{}] * len(translators)
+    for (kind, _), numbers in numbers_of_key.items():
+        tasks, labels = [translators[i].task for i in numbers], [translators[i].labels for i in numbers]
+        parts = some_of(outputs, numbers), some_of(rows, numbers), [examples[i] for i in numbers]
+        for i, answer in zip(numbers, kind.mixed_answers(tasks, *parts, labels, base), strict=True):
+            answers[i] = answer
+    return answers
 
 
-def some_of(items: Any, own: Sequence[int]) -> Any:
-    """These of the rows or outputs of examples, in the same form."""
+def some_of(items: Any, numbers: Sequence[int]) -> Any:
+    """The rows or outputs of the examples with these numbers, in the same form."""
     packed = type(items) in (PackedRows, PooledOutputs)
-    return items.take(own) if packed else [items[i] for i in own]
+    return items.take(numbers) if packed else [items[i] for i in numbers]
 
 
 def _together(
@@ -177,32 +179,34 @@ def _together(
     examples: Sequence[Example],
     base: Base,
 ) -> list[Answer]:
-    """The same where some are ensembles: the answers of all members, then one of those of each ensemble."""
+    """The same with ensembles: the answers of all members, combined into one answer of each ensemble."""
     from inlay.engine.ensembles import parts, repeated
 
-    flat, (seen, asked), counts = repeated(translators, rows, examples)
-    answers = iter(_decoded(flat, parts(outputs, counts), seen, asked, base))
-    found: list[Answer] = []
-    for one, count in zip(translators, counts, strict=True):
-        own = [next(answers) for _ in range(count)]
-        found.append(one.task.together(own, one.weights, one.labels) if one.members else own[0])
-    return found
+    flat, (member_rows, member_examples), counts = repeated(translators, rows, examples)
+    answers = iter(_decoded(flat, parts(outputs, counts), member_rows, member_examples, base))
+    combined: list[Answer] = []
+    for translator, count in zip(translators, counts, strict=True):
+        group = [next(answers) for _ in range(count)]
+        if translator.members:
+            group = [translator.task.together(group, translator.weights, translator.labels)]
+        combined += group
+    return combined
 
 
-def _named(what: Mapping[str, Any]) -> Example:
+def _named(content: Mapping[str, Any]) -> Example:
     """A request as a mapping: text and pair, question and context, or tokens."""
     for keys in (("text", "pair"), ("question", "context"), ("tokens",)):
-        if keys[0] in what and not set(what) - set(keys):
-            values = [what.get(key) for key in keys]
+        if keys[0] in content and not set(content) - set(keys):
+            values = [content.get(key) for key in keys]
             if keys == ("tokens",) and isinstance(values[0], list | tuple):
                 return Example(words=tuple(str(word) for word in values[0]))
             if keys != ("tokens",) and isinstance(values[0], str) and isinstance(values[1], str | None):
                 return Example(values[0], values[1])
-    raise InlayError(f"a request is text and pair, question and context, or tokens (a list), not {dict(what)!r}")
+    raise InlayError(f"a request is text and pair, question and context, or tokens (a list), not {dict(content)!r}")
 
 
 def _trimmed(answer: Answer, options: AnswerOptions, name: str) -> Answer:
-    """Fewer scores, and no label when too unsure."""
+    """Keep `top_k` scores, and drop a label below the threshold."""
     out, threshold = dict(answer), options.threshold
     if isinstance(threshold, str):
         if "uncertainty" not in out:

@@ -1,4 +1,4 @@
-"""Looking on while the usual forward pass runs: the states of all layers, or whatever an observer notes."""
+"""Observe the usual forward pass: the states of all layers, or what an observer notes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Watcher(Observer, ABC):
 
     @abstractmethod
     def noted(self) -> Tensor:
-        """[k, tokens, ...]: k things about every token that the model has seen."""
+        """[k, tokens, ...]: k numbers about every token that the model has seen."""
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def watch(host: Host, batch: Batch, names: Sequence[str | None], watcher: Callab
 
     Args:
         names: the adapter of every row, None for the bare base.
-        watcher: makes one for a pass over so many tokens.
+        watcher: number of tokens -> a watcher for a pass over them.
     """
     with host.lock:
         refuse_closed(host)
@@ -79,7 +79,7 @@ class _States(Watcher):
 
 @torch.no_grad()
 def states_below(forward: Forward, batch: Batch, layer: int) -> Tensor:
-    """[tokens, d]: what goes into a layer when nothing below it is adapted; see `Batch.states`."""
+    """[tokens, d]: the input of a layer when nothing below it is adapted; see `Batch.states`."""
     (plan,) = forward.plan(batch, _bare(batch), None, True)
     try:
         forward.run(on_device(plan, forward.base.device), _Stop(layer))
@@ -88,7 +88,7 @@ def states_below(forward: Forward, batch: Batch, layer: int) -> Tensor:
     raise InlayError(f"{forward.base.name} has no layer {layer}")
 
 
-class _Reached(Exception):  # noqa: N818 - not an error: the way out of a model that need not run to its end
+class _Reached(Exception):  # noqa: N818 - not an error: it stops a model that need not run to its end
     def __init__(self, states: Tensor):
         super().__init__()
         self.states = states
@@ -96,7 +96,7 @@ class _Reached(Exception):  # noqa: N818 - not an error: the way out of a model 
 
 @final
 class _Stop(Observer):
-    """Goes no further than the input of a layer."""
+    """Stops the model at the input of a layer."""
 
     def __init__(self, at: int):
         self.at = at

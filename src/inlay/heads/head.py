@@ -5,10 +5,10 @@
     mlp      W2 gelu(W1 h + b1) + b2    W1 [d, d]
     relu2    W2 relu(W1 h + b1) + b2    W1 [d, d]; DistilBERT's own
     transform   LN(gelu(W h + b))       as wide as the word embeddings, which it is compared with (tasks/mlm.py)
-    states      h                       the pooled states themselves, without parameters (tasks/_contrast.py)
+    states      h                       the pooled states, without parameters (tasks/_contrast.py)
 
 A head is a delta at the pseudo-site `head`, so heads of all kinds and label counts stack in the bank like
-everything else: labels are padded to a bucket, and padded labels are cut off before anyone sees them.
+everything else: labels are padded to a bucket, and padded labels are cut off again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INNER: dict[str, Callable[[Tensor], Tensor] | None] = {
     "relu2": F.relu,
 }
 _OWN_WIDTH = ("transform", "states")
-"""As wide as something of the base, not as there are labels."""
+"""Heads whose width is the base's, not the number of labels."""
 KINDS = (*HEADS, *_OWN_WIDTH)
 
 
@@ -59,16 +59,16 @@ class Head(Delta):
         return inner | {"weight": Param((d, self.labels)), "bias": Param((self.labels,))}
 
     def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
-        """Normal with standard deviation 0.02, as BERT's own head."""
+        """Normal with standard deviation 0.02, like BERT's own head."""
         values = torch.zeros(shape, dtype=torch.float32)
         return values if len(shape) == 1 else values.normal_(0, 0.02, generator=random)
 
     def bucketed(self) -> Head:
-        """Labels up to a bucket; a norm would see the padding, so a transform keeps its width."""
+        """Labels padded to a bucket; a transform keeps its width, because its norm would see the padding."""
         return self if self.kind in _OWN_WIDTH else replace(self, labels=bucket(self.labels))
 
     def difference(self, route: Route, p: Tensors, at: Signal) -> Tensor:
-        """The logits themselves: a head adds to nothing."""
+        """The logits themselves: a head has nothing to add to."""
         if self.kind == "states":
             return at.x
         if self.kind == "transform":

@@ -2,8 +2,8 @@
 
     smallest  C * sum of cross-entropies  +  |W|^2 / 2
 
-where states are divided by the root of their mean square length first, so that C means the same for every base. It is
-scikit-learn's LogisticRegression: with two classes that has one vector of weights, half of which each of ours gets.
+where states are first divided by the root of their mean square length, so that C means the same for every base. It is
+scikit-learn's LogisticRegression. With two classes that has one vector of weights; here each class gets half of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 C = 1.0
 _ABSENT = -5.0
-"""How far below the least bias a class is that has no row."""
+"""How far the bias of a class without rows lies below the least bias."""
 
 
 def fit(
@@ -31,25 +31,25 @@ def fit(
     x = states.detach().double().cpu()
     length = x.square().sum(1).mean().sqrt().clamp(min=1e-12)
     x = x / length
-    there = sorted(set(classes))
-    y = torch.tensor([there.index(one) for one in classes])
-    each = None if weights is None else torch.tensor([weights[one] for one in there], dtype=torch.float64)
-    w = torch.zeros(x.shape[1], len(there), dtype=torch.float64, requires_grad=True)
-    b = torch.zeros(len(there), dtype=torch.float64, requires_grad=True)
+    present = sorted(set(classes))
+    y = torch.tensor([present.index(label) for label in classes])
+    class_weights = None if weights is None else torch.tensor([weights[c] for c in present], dtype=torch.float64)
+    w = torch.zeros(x.shape[1], len(present), dtype=torch.float64, requires_grad=True)
+    b = torch.zeros(len(present), dtype=torch.float64, requires_grad=True)
     search = torch.optim.LBFGS(
         [w, b], max_iter=500, tolerance_grad=1e-6, tolerance_change=1e-12, line_search_fn="strong_wolfe"
     )
-    penalty = 1.0 if len(there) == 2 else 0.5  # two opposite vectors of half the length
+    penalty = 1.0 if len(present) == 2 else 0.5  # two opposite vectors of half the length
 
     def loss() -> Tensor:
         search.zero_grad()
-        total = C * F.cross_entropy(x @ w + b, y, each, reduction="sum") + penalty * w.square().sum()
+        total = C * F.cross_entropy(x @ w + b, y, class_weights, reduction="sum") + penalty * w.square().sum()
         total.backward()  # type: ignore[no-untyped-call]
         return total
 
     with torch.enable_grad():
         search.step(loss)  # type: ignore[no-untyped-call]
-    weight, found = torch.zeros(x.shape[1], labels), b.detach() - b.detach().mean()
-    bias = torch.full((labels,), float(found.min()) + _ABSENT)
-    weight[:, there], bias[there] = (w.detach() / length).float(), found.float()
+    weight, centred = torch.zeros(x.shape[1], labels), b.detach() - b.detach().mean()
+    bias = torch.full((labels,), float(centred.min()) + _ABSENT)
+    weight[:, present], bias[present] = (w.detach() / length).float(), centred.float()
     return {"weight": weight, "bias": bias}

@@ -74,10 +74,10 @@ def step(chunks: Tensor, bounds: Tensor, settings: Tensor, betas: tuple[float, f
 def prepare(
     chunks: Tensor, bounds: Tensor, settings: Tensor, betas: tuple[float, float], epsilon: float
 ) -> Callable[[], None]:
-    """Takes the memory for one step of all chunks, which what it gives makes.
+    """Allocate the memory for one step of all chunks; the function it returns takes the step.
 
     Args:
-        chunks: int64 [n, COLUMNS], those of a slot one after the other.
+        chunks: int64 [n, COLUMNS], the chunks of a slot one after the other.
         bounds: int32 [slots + 1], the chunks of every slot.
         settings: float32 [slots, 4]: clip limit, decay factor, root of the second moment's correction, step.
     """
@@ -95,12 +95,12 @@ def prepare(
 
 
 def rows(stacks: Sequence[Tensor], entries: Sequence[int], slots: Sequence[int]) -> Tensor:
-    """[n, COLUMNS] the chunks of some entries of a stack.
+    """[n, COLUMNS] the chunks of these entries of a stack.
 
     Args:
         stacks: [E, ...] value, gradient and both moments.
-        entries: those that are to step.
-        slots: the number of each one's slot.
+        entries: the entries that take the step.
+        slots: the number of each entry's slot.
     """
     size = stacks[0][0].numel()
     starts = torch.arange(0, size, CHUNK)

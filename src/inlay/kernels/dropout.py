@@ -1,8 +1,8 @@
 """Keyed dropout as one kernel: the bits of `inlay.bank.noise.keep_lanes`, in eager mode on CUDA.
 
 One hash serves two neighbouring columns, so a block is split into its even and odd columns and joined again; both
-stay in the same thread's registers. Gradients go through the same kernel: nothing is kept for the backward pass but
-the keys. Importing this module needs triton.
+stay in the same thread's registers. Gradients go through the same kernel: only the keys are kept for the backward pass.
+Importing this module needs triton.
 """
 
 # ruff: noqa: N803 (compile-time arguments are capitals)

@@ -1,4 +1,4 @@
-"""Rows made fp8 by one kernel that reads them once, to the numbers of `inlay.base.fp8`. Importing it needs triton."""
+"""Rows as fp8, by one kernel that reads them once; equal to `inlay.base.fp8`. Importing this module needs triton."""
 
 # ruff: noqa: N803 (compile-time arguments are capitals)
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-untyped-def, no-untyped-call"
@@ -29,7 +29,7 @@ def _scale(x_ptr, out_ptr, scale_ptr, x_row, width, WIDTH: tl.constexpr):
 
 @operator("scaled_rows", has_gradient=False)
 def scaled_rows(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Parts [n, some], side by side, as fp8 [n, all], and each row's scale [n, 1]."""
+    """The parts [n, width_i] side by side as fp8 [n, width], and each row's scale [n, 1]."""
     x = side_by_side(parts)
     rows, width = x.shape
     out, scale = x.new_empty((rows, width), dtype=torch.float8_e4m3fn), x.new_empty((rows, 1), dtype=torch.float32)

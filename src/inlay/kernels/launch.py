@@ -1,4 +1,4 @@
-"""What launching the routed kernels takes. Blocks are chosen by rule and never tuned by trial."""
+"""Helpers to launch the routed kernels. Blocks are chosen by rule, never tuned by trial."""
 
 # mypy: disable-error-code="import-untyped, import-not-found"
 
@@ -17,30 +17,30 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 
 def rows(x: Tensor) -> Tensor:
-    """Rows at any distance, numbers in a row side by side; gradients of a plain sum are not."""
+    """A tensor whose rows are contiguous, at any distance; gradients of a plain sum are not."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def device_of(x: Tensor) -> AbstractContextManager[None]:
-    """Kernels start on the current device, whatever device their tensors are on."""
+    """Make the device of `x` the current one, on which kernels start."""
     return torch.cuda.device_of(x)  # type: ignore[no-untyped-call]
 
 
 def fit(width: int, most: int) -> int:
-    """The block for a width; a product wants 16 at least."""
+    """The block for a width; a product needs at least 16."""
     return int(min(most, max(16, triton.next_power_of_2(width))))
 
 
 def precision(x: Tensor) -> str:
-    """Of products: fp32 is not rounded to fewer bits."""
+    """The precision of products: fp32 is not rounded to fewer bits."""
     return "ieee" if x.dtype == torch.float32 else "tf32"
 
 
 def programs(tokens: int, tiles: Tensor, block: int) -> int:
-    """One for each tile, and those that write the zeros of tokens in no tile."""
+    """How many programs: one for each tile, and those that write the zeros of tokens in no tile."""
     return int(tiles.shape[0] + triton.cdiv(tokens, block))
 
 
 def tables(tiles: Tensor, entry: Tensor, bounds: Tensor, tokens: int) -> tuple[Tensor | int, ...]:
-    """The arguments that every kernel over tiles has."""
+    """The arguments that all kernels over tiles share."""
     return tiles, entry, bounds, tiles.shape[0], entry.shape[0], tokens

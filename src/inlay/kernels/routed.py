@@ -6,10 +6,10 @@ A batch is sorted by slot; the slots present are numbered ("places"), and each o
     tiles [n, 3]    (start, count, place): at most BLOCK tokens of one place; count 0 pads
     entry [S]       each place's entry in the stacks; 0 is "not in this group" and is never read nor written
 
-Kernels over tiles run cdiv(tokens, BLOCK) further programs: they write the zeros of tokens that nobody owns. Kernels
-over places run one more for each entry, for the zeros of those that no place has. So no output needs a fill before.
+Kernels over tiles run cdiv(tokens, BLOCK) further programs: they write the zeros of tokens that no place owns. Kernels
+over places run one more program per entry, for the zeros of entries that no place has. So no output is filled first.
 Sums over a long place are cut into parts, added in order: no atomics, so two runs give the same bits. Numbers that
-change from batch to batch are not specialised: nothing compiles twice.
+change from batch to batch are not specialised, so nothing compiles twice.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-untyped-def, no-untyped-call"
@@ -72,7 +72,7 @@ def _slope(h, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _tile(index, tiles_ptr, entry_ptr, bounds_ptr, n, places, tokens, BLOCK: tl.constexpr):
-    """(rows [BLOCK], which of them are this program's, their entry, whether there are any)."""
+    """(rows [BLOCK], which of them belong to this program, their entry, whether any do)."""
     lane = tl.arange(0, BLOCK)
     if index < n:
         start = tl.load(tiles_ptr + 3 * index)
@@ -125,7 +125,7 @@ def linear_kernel(
     rows, inside, entry, busy = _tile(program // blocks, tiles_ptr, entry_ptr, bounds_ptr, n, places, tokens, BLOCK)
     if busy:
         cols = program % blocks * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
-        wanted = cols < d_out
+        valid = cols < d_out
         acc = tl.zeros((BLOCK, BLOCK_OUT), tl.float32)
         if entry != 0:
             inner = tl.arange(0, BLOCK_IN)
@@ -134,14 +134,14 @@ def linear_kernel(
             for k in range(0, d_in, BLOCK_IN):
                 there = inner < d_in - k
                 x = tl.load(x_at, mask=inside[:, None] & there[None, :], other=0.0)
-                w = tl.load(w_at, mask=there[:, None] & wanted[None, :], other=0.0)
+                w = tl.load(w_at, mask=there[:, None] & valid[None, :], other=0.0)
                 acc = tl.dot(x, w.to(x.dtype), acc, input_precision=PRECISION)
                 x_at += BLOCK_IN
                 w_at += BLOCK_IN * w_in
             if b_ptr is not None:
-                acc += tl.load(b_ptr + entry * b_entry + cols, mask=wanted, other=0.0).to(tl.float32)[None, :]
+                acc += tl.load(b_ptr + entry * b_entry + cols, mask=valid, other=0.0).to(tl.float32)[None, :]
         out_at = out_ptr + rows[:, None] * d_out + cols[None, :]
-        tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None] & wanted[None, :])
+        tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None] & valid[None, :])
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -256,18 +256,18 @@ def _share(entry_ptr, bounds_ptr, places, chunk):
         busy = entry != 0
     else:
         entry = (place - places).to(tl.int64)
-        having = tl.full((), 0, tl.int32)
+        holders = tl.full((), 0, tl.int32)
         for s in range(0, places, 128):
-            some = s + tl.arange(0, 128)
-            there = some < places
-            low = tl.load(bounds_ptr + some, mask=there, other=0)
-            high = tl.load(bounds_ptr + some + 1, mask=there, other=0)
-            own = tl.load(entry_ptr + some, mask=there, other=0)
-            having += tl.sum(((own == entry) & (high > low)).to(tl.int32))
+            other = s + tl.arange(0, 128)
+            there = other < places
+            low = tl.load(bounds_ptr + other, mask=there, other=0)
+            high = tl.load(bounds_ptr + other + 1, mask=there, other=0)
+            other_entry = tl.load(entry_ptr + other, mask=there, other=0)
+            holders += tl.sum(((other_entry == entry) & (high > low)).to(tl.int32))
         start = tl.full((), 0, tl.int32)
         end = tl.full((), 0, tl.int32)
         row = tl.full((), -1, tl.int64)
-        busy = (part == 0) & ((having == 0) | (entry == 0))
+        busy = (part == 0) & ((holders == 0) | (entry == 0))
     return start, end, entry, row, busy
 
 
@@ -363,8 +363,8 @@ def sum_kernel(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def total_kernel(parts_ptr, out_ptr, more_ptr, entry_ptr, bounds_ptr, chunk, size, more, BLOCK: tl.constexpr):
-    """out [E, size] and more [E, more] at the entry of each place that was cut = its parts, summed in order."""
+def total_kernel(parts_ptr, out_ptr, extra_ptr, entry_ptr, bounds_ptr, chunk, size, extra, BLOCK: tl.constexpr):
+    """out [E, size] and extra [E, extra] at the entry of each place that was cut = its parts, summed in order."""
     place = tl.program_id(1)
     first = tl.load(bounds_ptr + place)
     last = tl.load(bounds_ptr + place + 1)
@@ -374,10 +374,10 @@ def total_kernel(parts_ptr, out_ptr, more_ptr, entry_ptr, bounds_ptr, chunk, siz
         acc = tl.zeros((BLOCK,), tl.float32)
         for start in range(first, last, chunk):
             row = (2 * (start // chunk) + (start == first)).to(tl.int64)
-            acc += tl.load(parts_ptr + row * (size + more) + at, mask=at < size + more, other=0.0)
+            acc += tl.load(parts_ptr + row * (size + extra) + at, mask=at < size + extra, other=0.0)
         tl.store(out_ptr + entry * size + at, acc.to(out_ptr.dtype.element_ty), mask=at < size)
-        if more_ptr is not None:
+        if extra_ptr is not None:
             rest = at - size
             tl.store(
-                more_ptr + entry * more + rest, acc.to(more_ptr.dtype.element_ty), mask=(rest >= 0) & (rest < more)
+                extra_ptr + entry * extra + rest, acc.to(extra_ptr.dtype.element_ty), mask=(rest >= 0) & (rest < extra)
             )

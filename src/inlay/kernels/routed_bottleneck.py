@@ -15,7 +15,7 @@ from inlay.kernels.routed_sums import weight_grad
 FUSED = ("gelu", "relu", "tanh", "swish", "leaky_relu", "identity")
 """Activations that `bottleneck` has in its kernel."""
 WIDEST = 256
-"""The widest bottleneck that stays on the chip, with tiles of 64 tokens; with 128 it is half of that."""
+"""The widest bottleneck that stays on the chip, with tiles of 64 tokens; with 128 tokens it is half of that."""
 
 
 def bottleneck(
@@ -60,7 +60,7 @@ def bottleneck_forward(
     bounds: Tensor,
     block: int,
 ) -> tuple[Tensor, Tensor]:
-    """(the output [T, out], what went into the activation [T, m])."""
+    """(the output [T, out], the input of the activation [T, m])."""
     biases = [None if bias is None else launch.rows(bias) for bias in (down_bias, up_bias)]
     return _through(x, down, biases[0], up, biases[1], scale, None, activation, entry, tiles, bounds, block)
 
@@ -130,7 +130,7 @@ def _through(
     bounds: Tensor,
     block: int,
 ) -> tuple[Tensor, Tensor]:
-    """Launch the kernel that both directions share; `h` is given in the backward."""
+    """Launch the kernel that both directions share; only the backward passes `h`."""
     x = launch.rows(x)
     tokens, d_in, m, d_out = x.shape[0], x.shape[1], first.shape[2], second.shape[2]
     out, mid = (launch.empty((tokens, width), x.dtype, x.device) for width in (d_out, m))
@@ -169,7 +169,7 @@ def _through(
 
 
 def _wide(block: int, m: int) -> int:
-    """Columns at a time: more where a tile is small."""
+    """How many columns are done at a time: more for small tiles."""
     return 128 if block <= 16 and m <= 64 else 64
 
 

@@ -1,4 +1,4 @@
-"""The two routed primitives; the tables are those of `inlay.kernels.routed`.
+"""The two routed primitives; `inlay.kernels.routed` explains the tables.
 
     linear(x [T, in], weight [E, in, out], bias [E, out]) -> [T, out]    every token times its own entry's matrix
     vector(p [E, d]) -> [T, d]                                           every token's own entry's vector
@@ -99,7 +99,7 @@ def vector(p: Tensor, entry: Tensor, bounds: Tensor, slot_of_token: Tensor, dtyp
 
 
 class _Vector(torch.autograd.Function):
-    """Indexing, with sums over runs in place of a scattered backward."""
+    """Indexing, with sums over runs instead of a scattered backward."""
 
     @staticmethod
     def forward(
@@ -107,8 +107,8 @@ class _Vector(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(p, entry, bounds)
         place = slot_of_token.long()
-        own = torch.where(place < 0, 0, entry[place.clamp_min(0)].long())
-        return torch.where((own > 0).unsqueeze(1), p[own].to(dtype), 0.0)
+        entry_of_token = torch.where(place < 0, 0, entry[place.clamp_min(0)].long())
+        return torch.where((entry_of_token > 0).unsqueeze(1), p[entry_of_token].to(dtype), 0.0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:

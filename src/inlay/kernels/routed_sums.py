@@ -16,11 +16,11 @@ from inlay.kernels import launch, routed
 from inlay.kernels.operators import fake, operator
 
 _PROGRAMS = 256
-"""A long sum is cut until about so many programs work on it: two for each multiprocessor."""
+"""A long sum is cut until about this many programs work on it: two per multiprocessor."""
 _LEAST_PARTS = 4
-"""Into so many even with many places: one of them may be much longer than the others."""
+"""Into at least this many parts even with many places: one of them may be much longer than the others."""
 _PART = 128
-"""Tokens under which a part is not worth its own program."""
+"""A part of fewer tokens than this does not pay for its own program."""
 
 
 @operator("weight_grad", has_gradient=False)
@@ -134,9 +134,9 @@ def _parts(width: int, tokens: int, chunk: int, device: torch.device) -> Tensor:
     return launch.empty((2 * (tokens // chunk + 1) if tokens > chunk else 0, width), torch.float32, device)
 
 
-def _total(parts: Tensor, out: Tensor, more: Tensor | None, entry: Tensor, bounds: Tensor, chunk: int) -> None:
+def _total(parts: Tensor, out: Tensor, extra: Tensor | None, entry: Tensor, bounds: Tensor, chunk: int) -> None:
     """Add up the parts of each place, if there can be any."""
     if parts.shape[0]:
-        size, rest = out[0].numel(), 0 if more is None else more.shape[1]
+        size, rest = out[0].numel(), 0 if extra is None else extra.shape[1]
         grid = (triton.cdiv(size + rest, 1024), entry.shape[0])
-        routed.total_kernel[grid](parts, out, more, entry, bounds, chunk, size, rest, BLOCK=1024, num_warps=4)
+        routed.total_kernel[grid](parts, out, extra, entry, bounds, chunk, size, rest, BLOCK=1024, num_warps=4)

@@ -27,17 +27,17 @@ from inlay.kernels.operators import fake, gradient, operator
 
 LONGEST = 128
 _FEW = 2112
-"""Programs: sixteen for each multiprocessor of a large GPU."""
+"""Up to this many programs are few: sixteen per multiprocessor of a large GPU."""
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
 _FAR = tl.constexpr(-1e30)
-"""The score of a key that may not be seen. Finite, so that a block in which a query sees nothing makes no NaN: what it
-adds is wiped out by the first key that the query does see, and every query sees itself."""
+"""The score of a key that a query may not see. It is finite, so that a block in which a query sees nothing has no NaN:
+what it adds is wiped out by the first key that the query does see, and every query sees itself."""
 
 
 def takes(q: Tensor, longest: int) -> bool:
-    """Whether `attention` can, and fast, on CUDA: q [tokens, heads, d], the longest row's length."""
+    """Whether `attention` is possible and fast on CUDA, for q [tokens, heads, d] and this longest row."""
     return q.dtype in _DTYPES and q.shape[-1] in (16, 32, 64, 128) and longest <= LONGEST
 
 
@@ -62,7 +62,7 @@ def attention(
         scale: of the scores.
         causal: whether a token sees only itself and those before it.
         window: how far away a token may be to be seen; negative for any distance.
-        bias: [heads, 2n - 1] what is added to a score, by the key's place less the query's, from 1 - n to n - 1; n is
+        bias: [heads, 2n - 1] what is added to a score, by the key's place minus the query's, from 1 - n to n - 1; n is
             at least the longest row's length.
     """
     out: Tensor = _forward(q, k, v, cu, scale, causal, window, bias)[0]
@@ -70,22 +70,22 @@ def attention(
 
 
 @triton.jit
-def _seen(query, key, length, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+def _visible(query, key, length, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
     """[queries, keys] whether a query may see a key."""
-    seen = (query < length)[:, None] & (key < length)[None, :]
+    visible = (query < length)[:, None] & (key < length)[None, :]
     distance = query[:, None] - key[None, :]
     if CAUSAL:
-        seen = seen & (distance >= 0)
+        visible = visible & (distance >= 0)
     if WINDOW:
-        seen = seen & (tl.abs(distance) <= window)
-    return seen
+        visible = visible & (tl.abs(distance) <= window)
+    return visible
 
 
 @triton.jit
-def _biased(scores, BIAS, query, key, seen, middle):
-    """Scores in units of log 2, and what their distance adds."""
+def _biased(scores, BIAS, query, key, visible, middle):
+    """Scores in units of log 2, plus the bias of their distance."""
     distance = key[None, :] - query[:, None]
-    return scores + tl.load(BIAS + middle + distance, mask=seen, other=0.0).to(tl.float32) * _LOG2E
+    return scores + tl.load(BIAS + middle + distance, mask=visible, other=0.0).to(tl.float32) * _LOG2E
 
 
 @triton.jit
@@ -134,10 +134,10 @@ def _attend(
             v = _tile(V, j, length, v_token, D, BLOCK)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * _LOG2E)
             key = j + tl.arange(0, BLOCK)
-            seen = _seen(query, key, length, window, CAUSAL, WINDOW)
+            visible = _visible(query, key, length, window, CAUSAL, WINDOW)
             if BIASED:
-                scores = _biased(scores, BIAS, query, key, seen, middle)
-            scores = tl.where(seen, scores, _FAR)
+                scores = _biased(scores, BIAS, query, key, visible, middle)
+            scores = tl.where(visible, scores, _FAR)
             higher = tl.maximum(most, tl.max(scores, 1))
             p = tl.exp2(scores - higher[:, None])
             fade = tl.exp2(most - higher)
@@ -155,25 +155,25 @@ def _scores_back(
 ):  # fmt: skip
     """[queries, keys] the probabilities of a block, and the gradient of its scaled scores times the scale.
 
-    What the scores' gradient is without the scale goes to DB, by query and distance.
+    The gradient of the scores, without the scale, goes to DB, by query and distance.
     """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * _LOG2E)
     query, key = i + tl.arange(0, BLOCK), j + tl.arange(0, BLOCK)
-    seen = _seen(query, key, length, window, CAUSAL, WINDOW)
+    visible = _visible(query, key, length, window, CAUSAL, WINDOW)
     if BIASED:
-        scores = _biased(scores, BIAS, query, key, seen, middle)
-    p = tl.exp2(tl.where(seen, scores - lse[:, None] * _LOG2E, _FAR))
+        scores = _biased(scores, BIAS, query, key, visible, middle)
+    p = tl.exp2(tl.where(visible, scores - lse[:, None] * _LOG2E, _FAR))
     dp = tl.dot(g, tl.trans(v), input_precision="ieee")
     ds = p * (dp - delta[:, None])
     if BIAS_BACK:
         at = query[:, None].to(tl.int64) * (2 * middle + 1) + middle + key[None, :] - query[:, None]
-        tl.store(DB + at, ds, mask=seen)
+        tl.store(DB + at, ds, mask=visible)
     return p.to(q.dtype), (ds * scale).to(q.dtype)
 
 
 @triton.jit
 def _queries(Q, G, OUT, LSE, i, length, q_token, g_token, heads, D: tl.constexpr, BLOCK: tl.constexpr):
-    """What the backward pass needs of a block of queries: q, gradient, logsumexp, delta."""
+    """A block of queries for the backward pass: q, gradient, logsumexp, delta."""
     q = _tile(Q, i, length, q_token, D, BLOCK)
     g = _tile(G, i, length, g_token, D, BLOCK)
     out = _tile(OUT, i, length, heads * D, D, BLOCK)
@@ -264,7 +264,7 @@ def _is_few(q: Tensor, rows: int) -> bool:
 
 
 def _launch(q: Tensor, rows: int, backward: bool) -> dict[str, int]:
-    """Few warps per program: a block is small, and what hides the memory's latency is many programs side by side."""
+    """Few warps per program: blocks are small, and many programs side by side hide the latency of memory."""
     if _is_few(q, rows):
         return {"num_warps": 4, "num_stages": 1 if backward else 2}
     if q.dtype == torch.float32:  # no tensor cores: more threads, or registers spill
@@ -281,7 +281,7 @@ def _rowwise(x: Tensor) -> Tensor:
 
 
 def _table(bias: Tensor | None, otherwise: Tensor) -> tuple[Tensor, int]:
-    """What the kernels take for a bias, and where in it no distance is."""
+    """The bias as kernels take it, and the index of distance 0 in it."""
     return (otherwise, 0) if bias is None else (bias.contiguous(), bias.shape[1] // 2)
 
 
@@ -318,40 +318,40 @@ def _(
 @operator("short_attention_backward", has_gradient=False)
 def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor, bias: Tensor | None,
-    scale: float, causal: bool, window: int, of_bias: bool,
+    scale: float, causal: bool, window: int, wants_bias: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """[tokens, 3, heads, d]: the gradients of q, k and v lie side by side, as one product before them wants them.
+    """[tokens, 3, heads, d]: the gradients of q, k and v lie side by side, as one product before them needs them.
 
-    And, if asked for, [heads, 2n - 1] that of the bias: each query's is written to a place of its own, then summed.
+    And, if wanted, [heads, 2n - 1] that of the bias: each query writes to a place of its own, then all are added.
     """
     tokens, heads, width = q.shape
     q, k, v, grad = _rowwise(q), _rowwise(k), _rowwise(v), _rowwise(grad)
-    found = q.new_empty(tokens, 3, heads, width)
-    each = q.new_zeros(_each_shape(q, bias, of_bias), dtype=torch.float32)
+    grads = q.new_empty(tokens, 3, heads, width)
+    bias_grads = q.new_zeros(_bias_grads_shape(q, bias, wants_bias), dtype=torch.float32)
     programs = (cu.numel() - 1) * heads
     if programs > 0 and tokens > 0:
         strides = [n for t in (q, k, v, grad) for n in t.stride()[:2]]
         table, middle = _table(bias, q)
         with torch.cuda.device_of(q):
             _attend_back[(programs,)](
-                q, k, v, grad, out, lse, cu, found, table, each, middle, tokens, heads, *strides, scale, window,
+                q, k, v, grad, out, lse, cu, grads, table, bias_grads, middle, tokens, heads, *strides, scale, window,
                 **_constants(q, cu.numel() - 1, causal, window, bias), **_launch(q, cu.numel() - 1, backward=True),
-                BIAS_BACK=of_bias,
+                BIAS_BACK=wants_bias,
             )  # fmt: skip
-    return found, each.sum(1)
+    return grads, bias_grads.sum(1)
 
 
-def _each_shape(q: Tensor, bias: Tensor | None, of_bias: bool) -> tuple[int, int, int]:
+def _bias_grads_shape(q: Tensor, bias: Tensor | None, wants_bias: bool) -> tuple[int, int, int]:
     """[heads, tokens, distances]."""
-    return (q.shape[1], q.shape[0], bias.shape[1]) if of_bias and bias is not None else (0, 0, 0)
+    return (q.shape[1], q.shape[0], bias.shape[1]) if wants_bias and bias is not None else (0, 0, 0)
 
 
 @fake(_backward)
 def _(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, cu: Tensor, bias: Tensor | None,
-    scale: float, causal: bool, window: int, of_bias: bool,
+    scale: float, causal: bool, window: int, wants_bias: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    heads, _, distances = _each_shape(q, bias, of_bias)
+    heads, _, distances = _bias_grads_shape(q, bias, wants_bias)
     return q.new_empty(q.shape[0], 3, *q.shape[1:]), q.new_empty(heads, distances, dtype=torch.float32)
 
 
@@ -361,9 +361,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _gradients(ctx: Any, grad: Tensor, of_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-    bias, trained = ctx.saved_tensors[-1], bool(ctx.needs_input_grad[-1])
-    found, of_bias = _backward(grad, *ctx.saved_tensors, *ctx.rest, trained)
-    return (*found.unbind(1), None, None, None, None, of_bias.to(bias.dtype) if trained else None)
+    bias, wants_bias = ctx.saved_tensors[-1], bool(ctx.needs_input_grad[-1])
+    grads, bias_grad = _backward(grad, *ctx.saved_tensors, *ctx.rest, wants_bias)
+    return (*grads.unbind(1), None, None, None, None, bias_grad.to(bias.dtype) if wants_bias else None)
 
 
 gradient(_forward, _gradients, keep=_save)

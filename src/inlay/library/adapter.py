@@ -76,10 +76,10 @@ class Adapter:
             raise AdapterError(f"its columns are {self.about['columns']!r}; expected names by their role")
         twice = next((label for label in self.labels if self.labels.count(label) > 1), None)
         if twice is not None:
-            raise AdapterError(f"its label {twice!r} is there twice")
+            raise AdapterError(f"its label {twice!r} appears twice")
         for name, tensor in self.tensors.items():
             if not tensor.is_floating_point() and not name.endswith("#index"):
-                raise AdapterError(f"its tensor {name} holds {tensor.dtype}; expected floating numbers")
+                raise AdapterError(f"its tensor {name} holds {tensor.dtype}; expected floating-point numbers")
         task = defaults.known(tasks, self.task) if self.task else None
         if task is not None and self.head is not None and task.per_token != (self.pool == "tokens"):
             wanted = "tokens" if task.per_token else "a pooling of rows"
@@ -102,7 +102,7 @@ class Adapter:
         except (TypeError, ValueError, RuntimeError) as error:
             raise AdapterError(f"{self.name or 'this adapter'} cannot be written: {error}") from None
         if int.from_bytes(made[:8], "little") > header.LIMIT:
-            raise AdapterError(f"{self.name or 'this adapter'} cannot be written: what it says of itself is too long")
+            raise AdapterError(f"{self.name or 'this adapter'} cannot be written: its card is too long")
         return made
 
     @classmethod

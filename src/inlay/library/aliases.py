@@ -127,7 +127,7 @@ def decode(content: bytes | LibraryError | None, path: str, where: str) -> Move:
     except (ValueError, KeyError, TypeError):
         raise DamagedError(f"{where} is damaged: it does not say where the alias points") from None
     if digest != _digest(move, path):
-        raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest is another)")
+        raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest does not match)")
     return move
 
 

@@ -208,7 +208,7 @@ def decode(content: bytes | LibraryError, name: str, version: int, where: str) -
     if not _HASH.fullmatch(card["sha256"]) or card["bytes"] < 0:
         raise DamagedError(f"{where} is not a card: it does not name a file by its SHA-256 and size")
     if card.get("digest") != digest_of(card):
-        raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest is another)")
+        raise DamagedError(f"{where} is damaged: it was changed after it was written (its digest does not match)")
     if card["method"] == METHOD and not _are_members(card.get("members")):
         raise DamagedError(f"{where} is not a card: it does not name the members of the ensemble")
     return Entry(name, version, card["sha256"], card["bytes"], card)

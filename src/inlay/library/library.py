@@ -236,7 +236,7 @@ class Library:
         return trash.removed(self)
 
     def restore(self, *refs: str) -> builtins.list[Entry]:
-        """Take versions, or with a plain name all of its own, out of the trash; if one is not there, none."""
+        """Take versions, or with a plain name all of its own, out of the trash, all or none."""
         return trash.restore(self, refs)
 
     def gc(self, dry_run: bool = False, grace: float = trash.GRACE) -> Freed:

@@ -1,9 +1,8 @@
 """The few things a library asks of a place: read, create, replace, list, remove, move.
 
 Paths are relative, with `/`. A missing file is a FileNotFoundError, anything else that fails a LibraryError. What is
-written is seen whole or not at all, and of two that create the same path one is
-told that it is taken: everything else in a library rests on these two. `Folder` keeps them through a kill and a power
-cut; a URL (`inlay.library.url`) as well as its store does.
+written is seen whole or not at all, and of two that create the same path one is told that it is taken: all else rests
+on these two. `Folder` keeps them through a kill and a power cut; a URL (`inlay.library.url`) as well as its store does.
 """
 
 from __future__ import annotations

@@ -96,12 +96,14 @@ def removed(library: Library) -> list[Entry]:
 
 
 def restore(library: Library, refs: Sequence[str]) -> list[Entry]:
-    """Take versions out of the trash; none if one that is named is not there."""
+    """Take versions out of the trash; none if one that is named is not there, or is damaged."""
     there = [(name, version) for name, version, _ in _in_trash(library)]
     chosen = dict.fromkeys(one for ref in refs for one in _in_trash_by(there, ref))
+    paths = {trash_path(*one): one for one in chosen}
+    for path, content in library.storage.read_all(paths, cards.LIMIT).items():
+        _whole(library, content, *paths[path])
     found = {one: _put_back(library, *one) for one in chosen}
-    gone = [f"{name}@{version}" for (name, version), entry in found.items() if entry is None]
-    if gone:
+    if gone := [f"{name}@{version}" for (name, version), entry in found.items() if entry is None]:
         raise LibraryError(f"{', '.join(gone)} is not in the trash any more: it was restored or deleted a moment ago")
     return [entry for entry in found.values() if entry is not None]
 
@@ -116,6 +118,14 @@ def _in_trash_by(there: Sequence[tuple[str, int]], ref: str) -> list[tuple[str, 
     return chosen
 
 
+def _whole(library: Library, content: bytes | LibraryError, name: str, version: int) -> Entry:
+    """The entry of a card in the trash; an error if it cannot be restored."""
+    entry = cards.decode(content, name, version, library.storage.where(trash_path(name, version)))
+    if any(library.storage.stat(blob_path(sha256)) is None for sha256 in entry.blobs):
+        raise LibraryError(f"{entry.ref} cannot be restored: its content was deleted")
+    return entry
+
+
 def _put_back(library: Library, name: str, version: int) -> Entry | None:
     """Put a card back in its place; None if it is not in the trash any more.
 
@@ -127,11 +137,13 @@ def _put_back(library: Library, name: str, version: int) -> Entry | None:
         content = storage.read(path, cards.LIMIT)
     except FileNotFoundError:
         return None
-    entry = cards.decode(content, name, version, storage.where(path))
+    entry = _whole(library, content, name, version)
     storage.replace(place, content)
-    if any(storage.stat(blob_path(sha256)) is None for sha256 in entry.blobs):
+    try:
+        _whole(library, content, name, version)  # a gc may have been faster
+    except LibraryError:
         storage.replace(place, cards.GONE)
-        raise LibraryError(f"{entry.ref} cannot be restored: its content was deleted")
+        raise
     storage.remove(path)
     if storage.read_all([place], cards.LIMIT).get(place) == cards.GONE:
         storage.create(path, content)
@@ -214,8 +226,7 @@ def _in_trash(library: Library) -> Iterator[tuple[str, int, File]]:
     files = library.storage.list("trash")
     live = index.read_index(library.storage) if files else {}
     for file in sorted(files):
-        found = parse(file.path)
-        if found is not None and found[1] is None:
+        if (found := parse(file.path)) is not None and found[1] is None:
             name, _, version = found
             if name not in live or version not in live[name].versions:
                 yield name, version, file

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from inlay.errors import DamagedError, LibraryError
+from inlay.errors import DamagedError, LibraryError, first_line
 from inlay.library.storage import PART, File
 
 _WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "memory"})
@@ -71,7 +71,7 @@ class Url:
             if isinstance(content, FileNotFoundError):
                 continue
             if isinstance(content, BaseException):
-                found[path] = LibraryError(f"cannot read {self.where(path)}: {_said(content)}")
+                found[path] = LibraryError(f"cannot read {self.where(path)}: {first_line(content)}")
             else:
                 found[path] = bytes(content) if len(content) <= limit else self._too_long(path, limit)
         return found
@@ -92,7 +92,7 @@ class Url:
                 return False
             except Exception as error:
                 if getattr(error, "errno", None) != errno.EBUSY or attempt == _TRIES - 1:
-                    raise LibraryError(f"cannot write {self.where(path)}: {_said(error)}") from None
+                    raise LibraryError(f"cannot write {self.where(path)}: {first_line(error)}") from None
                 time.sleep(0.05)  # another is creating the same object at this moment
         raise AssertionError("unreachable")
 
@@ -161,13 +161,9 @@ class Url:
         except FileNotFoundError as missing:
             if what != "write":
                 raise
-            raise LibraryError(f"cannot {what} {self.where(path)}: {_said(missing)}") from None
+            raise LibraryError(f"cannot {what} {self.where(path)}: {first_line(missing)}") from None
         except Exception as other:  # clients raise what they like: network, credentials, permission
-            raise LibraryError(f"cannot {what} {self.where(path)}: {_said(other)}") from None
-
-
-def _said(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+            raise LibraryError(f"cannot {what} {self.where(path)}: {first_line(other)}") from None
 
 
 def _modified(info: dict[str, Any]) -> float:

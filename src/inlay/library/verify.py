@@ -121,12 +121,8 @@ def _blobs(library: Library) -> Iterator[Problem]:
         if sha256 is None:
             yield Problem("", where, f"{where} is not a library's file")
         elif sha256 not in named:
-            try:
-                content = library.storage.read(file.path)
-            except FileNotFoundError:
-                continue
-            except LibraryError as error:
-                yield Problem("", where, str(error))
-                continue
-            if hashlib.sha256(content).hexdigest() != sha256:
+            content = library.storage.read_all([file.path], file.size).get(file.path)
+            if isinstance(content, LibraryError):
+                yield Problem("", where, str(content))
+            elif content is not None and hashlib.sha256(content).hexdigest() != sha256:
                 yield Problem("", where, f"{where} is damaged: it is not what its name says")

@@ -39,7 +39,7 @@ class TokenShift(Delta):
     gate: HardConcrete | None
     open_at_start: float
     strength: float
-    """lambda; like the other starting values a tensor in the bank, so it does not separate groups."""
+    """lambda; a tensor in the bank, like the other starting values, so it does not separate groups."""
 
     def params(self, site: Site) -> dict[str, Param]:
         """v [d]; w [4d, 1], b [1]; with L0 the gates [4d, 1] and their lambda [1]."""
@@ -51,7 +51,7 @@ class TokenShift(Delta):
         return params
 
     def initial(self, name: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
-        """w as torch.nn.Linear's, everything else constant."""
+        """w like torch.nn.Linear's, everything else constant."""
         if name == "w":
             bound = shape[0] ** -0.5
             return torch.empty(shape, dtype=torch.float32).uniform_(-bound, bound, generator=random)
@@ -68,7 +68,7 @@ class TokenShift(Delta):
         return self.weights(route, p, at) * v if self.alpha else v.expand_as(at.y)
 
     def merged(self, p: Tensors, base: Leaf) -> Tensors | str:
-        """b + v, if all tokens get the same."""
+        """b + v, if all tokens get the same shift."""
         return (
             "weighs its shift by the token, which the base's weights cannot express"
             if self.alpha
@@ -81,7 +81,7 @@ class TokenShift(Delta):
 
     @property
     def gated(self) -> bool:
-        """With L0 only."""
+        """Whether it has L0 gates."""
         return self.gate is not None
 
     def effective(self, p: Tensors, uniform: Uniform | None) -> Tensors:
@@ -135,23 +135,23 @@ class AdapterBias(SlotMethod):
         delta = TokenShift(self.alpha, gate, self.gate, self.l0)
         parts = []
         for site in sites.select(("ffn.out",), sites.choose_layers(self.layers)):
-            own = dict.fromkeys(delta.params(site), site.name)
+            row_of_tensor = dict.fromkeys(delta.params(site), site.name)
             if self.share in ("v", "both"):
-                own["v"] = "shared"
+                row_of_tensor["v"] = "shared"
             if self.share in ("alpha", "both"):
-                own |= {name: "shared" for name in own if name != "v"}
-            parts.append(Part(site, delta, own))
+                row_of_tensor |= {name: "shared" for name in row_of_tensor if name != "v"}
+            parts.append(Part(site, delta, row_of_tensor))
             norm = sites.at("ffn.norm", site.layer)
             parts += [NormShift.at(norm)] if norm is not None else []
         return parts
 
     @property
     def gate_rate(self) -> float | None:
-        """None unless it is asked for: from log-odds 0 the run's own rate shuts gates."""
+        """None by default: from log-odds 0 the run's own rate suffices to shut gates."""
         return self.gate_lr or None
 
     def gates_left(self, tensors: Tensors) -> dict[str, dict[str, float]]:
-        """Of every L-alpha."""
+        """The gates of every w."""
         gate = HardConcrete(self.low, self.high, self.temperature)
         return {name: gate.left(t) for name, t in tensors.items() if name.endswith(".gate")}
 
@@ -164,8 +164,8 @@ class AdapterBias(SlotMethod):
         if not self.l0:
             return dict(tensors)
         gate = HardConcrete(self.low, self.high, self.temperature)
-        kept = {name: t for name, t in tensors.items() if not name.endswith((".gate", ".strength"))}
-        for name in [n for n in kept if n.endswith(".w")]:
+        finished = {name: t for name, t in tensors.items() if not name.endswith((".gate", ".strength"))}
+        for name in [n for n in finished if n.endswith(".w")]:
             z = gate.settled(tensors[name.removesuffix("w") + "gate"])
-            kept |= sparse.encode(name, kept.pop(name) * z)
-        return kept
+            finished |= sparse.encode(name, finished.pop(name) * z)
+        return finished

@@ -46,17 +46,17 @@ class BitFit(SlotMethod):
 
     learning_rate: ClassVar[float] = 3e-3
 
-    sites: str = option("all", "whose biases: all, or projections and norms joined by +, such as attn.q+ffn.in")
+    sites: str = option("all", "which biases: all, or projections and norms joined by +, such as attn.q+ffn.in")
 
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per bias."""
         layers, model = sites.choose_layers(self.layers), sites.arch.model_type
-        found = [s for s in sites if s.layer in layers and s.bias]
-        if not found:
+        with_bias = [s for s in sites if s.layer in layers and s.bias]
+        if not with_bias:
             raise SpecError(f"bitfit has nothing to train: {model} has no biases in these layers")
         if self.sites != "all":
-            chosen, there = sites.read_kinds(self.sites), sorted({site.kind for site in found})
-            for kind in (kind for kind in chosen if kind not in there):
-                raise SpecError(f"bitfit: {model} has no bias to train at {kind!r}. {suggest(kind, there)}")
-            found = [site for site in found if site.kind in chosen]
-        return [Part(site, BiasShift(), site.name) for site in found]
+            chosen, trainable = sites.read_kinds(self.sites), sorted({site.kind for site in with_bias})
+            for kind in (kind for kind in chosen if kind not in trainable):
+                raise SpecError(f"bitfit: {model} has no bias to train at {kind!r}. {suggest(kind, trainable)}")
+            with_bias = [site for site in with_bias if site.kind in chosen]
+        return [Part(site, BiasShift(), site.name) for site in with_bias]

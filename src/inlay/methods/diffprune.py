@@ -6,9 +6,9 @@
 A parameter of a structured difference is used if both gates are open: E[L0] is the sum of P(z > 0) P(z_g > 0), as in
 the paper. The authors' code adds the two, which leaves a single gate z_g next to no penalty.
 
-Gates learn at a rate of their own (0.1 in Guo et al.'s code), and are clipped by themselves: they start at log-odds 5
-and shut below 0, which the run's own rate would never reach. Then the differences of largest magnitude are kept up to
-`target` of the base's parameters, and the kept ones are tuned again with the mask fixed. Stored sparse.
+Gates have their own learning rate (0.1 in Guo et al.'s code) and their own clipping: they start at log-odds 5 and shut
+below 0, which the run's rate would never reach. Then only the largest differences are kept, up to `target` of the
+base's parameters, and trained again with the mask fixed. They are stored sparse.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class DiffPrune(WeightMethod):
     gate_lr: float = option(0.1, "peak learning rate of the gates; 0: the run's own", at_least=0)
 
     def check(self) -> None:
-        """A gate that can be."""
+        """Refuse impossible gates."""
         HardConcrete(self.low, self.high, self.temperature)
 
     @property
     def gate_rate(self) -> float | None:
-        """As Guo et al.'s code has it: far above that of the differences."""
+        """As in Guo et al.'s code, far above the rate of the differences."""
         return self.gate_lr or None
 
     def gates_left(self, tensors: Tensors) -> dict[str, dict[str, float]]:
-        """Of all weights together, and of all matrices and vectors."""
+        """The gates of all weights together, and of all matrices and vectors."""
         names = _gated(tensors)
         if not names:
             return {}
-        found = {"all": self._gate.left(torch.cat([tensors[f"{name}.gate"].flatten() for name in names]))}
+        gates = {"all": self._gate.left(torch.cat([tensors[f"{name}.gate"].flatten() for name in names]))}
         groups = [tensors[group] for name in names if (group := f"{name}.group.gate") in tensors]
-        return found | ({"groups": self._gate.left(torch.cat(groups))} if groups else {})
+        return gates | ({"groups": self._gate.left(torch.cat(groups))} if groups else {})
 
     @property
     def _gate(self) -> HardConcrete:
@@ -83,7 +83,7 @@ class DiffPrune(WeightMethod):
         return {n: torch.full(p.shape, start.get(p.role, 0.0), dtype=torch.float32) for n, p in params.items()}
 
     def by_site(self, sites: Sites) -> dict[str, int]:
-        """What is kept at the end; while training, every weight has a difference and a gate."""
+        """How many are kept at the end; while training, every weight has a difference and a gate."""
         total = sum(torch.Size(sites.parameters[name]).numel() for name in self.targets(sites))
         return {"kept": self.budget(total)}
 
@@ -92,7 +92,7 @@ class DiffPrune(WeightMethod):
         return max(1, int(self.target * total))
 
     def difference(self, name: str, tensors: Tensors, like: Tensor, uniform: Uniform | None) -> Tensor:
-        """z w while gates are there, the sparse difference afterwards."""
+        """z w while there are gates, the sparse difference afterwards."""
         log_a, log_g = tensors.get(f"{name}.gate"), tensors.get(f"{name}.group.gate")
         if log_a is not None:
             z = self._gate.settled(log_a) if uniform is None else self._gate.sample(log_a, uniform(name, log_a))
@@ -117,7 +117,7 @@ class DiffPrune(WeightMethod):
         return self.l0 * torch.stack(used).sum()
 
     def draws(self, tensors: Tensors) -> bool:
-        """Gates are drawn, as long as they are there."""
+        """Gates are drawn until they are dropped."""
         return super().draws(tensors) or bool(_gated(tensors))
 
     def finish(self, tensors: Tensors) -> dict[str, Tensor]:
@@ -130,15 +130,15 @@ class DiffPrune(WeightMethod):
         keep = magnitude.topk(self.budget(magnitude.numel())).indices
         mask = torch.zeros_like(magnitude, dtype=torch.bool)
         mask[keep] = True
-        kept: dict[str, Tensor] = {}
+        finished: dict[str, Tensor] = {}
         for name, part in zip(names, torch.split(mask, [d.numel() for d in dense.values()]), strict=True):
             index = part.nonzero().squeeze(1)
             value = dense[name].flatten()[index]
-            kept |= {name + sparse.INDEX: index.to(torch.int32), name + sparse.VALUE: value}
-        return kept
+            finished |= {name + sparse.INDEX: index.to(torch.int32), name + sparse.VALUE: value}
+        return finished
 
 
 def _gated(tensors: Tensors) -> list[str]:
-    """The weights whose gates are there."""
+    """The weights that still have gates."""
     gates = [name.removesuffix(".gate") for name in tensors if name.endswith(".gate")]
     return [name for name in gates if not name.endswith(".group")]

@@ -1,6 +1,6 @@
 """Fine-tuning: every parameter of the base, or the top layers and the pooler (Houlsby et al. 2019).
 
-Kept as differences from the base, like everything else, so weight decay pulls towards the pretrained weights.
+Stored as differences from the base, like everything else, so weight decay pulls towards the pretrained weights.
 `top=n` with n the number of layers is everything, embeddings too.
 """
 
@@ -30,7 +30,7 @@ def weights_of(sites: Sites, layers: str) -> list[str]:
 
 
 def count_by_layer(sites: Sites, names: list[str]) -> dict[str, int]:
-    """How many parameters these are in each part of the model."""
+    """How many of these parameters each part of the model has."""
     total: Counter[str] = Counter()
     for name in names:
         layer = next((i for i, path in enumerate(sites.layer_paths) if name.startswith(f"{path}.")), None)
@@ -47,7 +47,7 @@ class Finetune(WeightMethod):
     top: int | None = option(None, "only the top n layers and the pooler; auto: everything", at_least=1)
 
     def check(self) -> None:
-        """One way of choosing layers at a time."""
+        """Refuse two ways of choosing layers."""
         if self.top is not None and self.layers != "all":
             raise SpecError("finetune: give top= or layers=, not both")
 

@@ -42,14 +42,14 @@ class LayerMix(Delta):
         return (states * weights.unsqueeze(-2)).sum(-1)
 
     def merged(self, p: Tensors, base: Leaf) -> str:
-        """There is no place for it."""
+        """Why not: the base has no place for it."""
         return "mixes the states of all layers, which the base's own forward pass does not"
 
 
 @methods.register("frozen")
 @dataclass(frozen=True, kw_only=True)
 class Frozen(SlotMethod):
-    """The base as it is; only a mix of its layers is learned."""
+    """The unchanged base; only a mix of its layers' outputs is learned."""
 
     def parts(self, sites: Sites) -> list[Part]:
         """One weight per hidden state; `layers=` leaves out the others and the embedding."""

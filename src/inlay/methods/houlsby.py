@@ -3,12 +3,13 @@
     y + W2 act(W1 y + b1) + b2     at the output of attention and of the feed-forward,
                                    after dropout and before the residual
 
-W is normal with standard deviation `init`, cut at two of them: near-identity, not identity. The norms of the
-adapted layers train too, unless adapters are shared. `parallel=true` reads the sublayer's input instead of its
-output; `depth` adds hidden layers [size, size]; `inner_norm` normalises the adapter's input (all: section 3.6).
+W is drawn from a normal distribution with standard deviation `init`, truncated at two of them, so a new adapter is
+nearly, but not exactly, the identity. The norms of the adapted layers train too, unless adapters are shared.
+`parallel=true` reads the sublayer's input instead of its output; `depth` adds hidden layers [size, size]; `inner_norm`
+normalises the adapter's input (all: section 3.6).
 
-`normed=true` is the place of Pfeiffer et al. (2021), who have it after the feed-forward alone (`where=ffn`) and leave
-the norms as they are. It reads what the layer's own norm makes of the sum s of sublayer and residual:
+`normed=true` is the variant of Pfeiffer et al. (2021), who use it after the feed-forward only (`where=ffn`) and do not
+train the norms. The adapter reads LN(s): s is the sum of sublayer and residual, LN the layer's own norm.
 
     LN(s + W2 act(W1 LN(s) + b1) + b2)
 """
@@ -95,13 +96,13 @@ class Bottleneck(Delta):
         return route.linear(h, *up)
 
     def merged(self, p: Tensors, base: Leaf) -> str:
-        """There is no place for it."""
+        """Why not: the base has no place for it."""
         return "has an activation between two matrices, which the base's weights cannot express"
 
 
 @dataclass(frozen=True)
 class NormedBottleneck(Bottleneck):
-    """The same at a norm: it reads what the norm would give, and changes what the norm is given."""
+    """The same at a norm: it reads the norm's output and changes its input."""
 
     stage = "input"
 
@@ -122,10 +123,10 @@ class Houlsby(SlotMethod):
     parallel: bool = option(False, "read the sublayer's input instead of its output")
     depth: int = option(1, "hidden layers in the adapter", at_least=1)
     inner_norm: bool = option(False, "normalise the adapter's input")
-    normed: bool = option(False, "read the layer's own norm of sublayer and residual, where norms follow (Pfeiffer)")
+    normed: bool = option(False, "read the layer's own norm of sublayer and residual, in post-norm models (Pfeiffer)")
 
     def check(self) -> None:
-        """An activation that keeps padded units at zero, and options that go together."""
+        """Refuse activations that do not keep padded units at zero, and options that exclude each other."""
         if self.activation in _NOT_ZERO_AT_ZERO:
             raise SpecError(
                 f"houlsby: activation={self.activation} is not valid: f(0) must be 0, or padded units would not "

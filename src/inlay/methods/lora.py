@@ -60,7 +60,7 @@ class LowRank(Delta):
 @methods.register("lora")
 @dataclass(frozen=True, kw_only=True)
 class Lora(SlotMethod):
-    """Low-rank changes of attention's projections, or of any other."""
+    """Low-rank changes to queries and values, or to any other projections."""
 
     rank: int = option(8, "inner width", at_least=1)
     alpha: float = option(16.0, "scale times rank", above=0)

@@ -46,15 +46,15 @@ class NormShift(Delta):
 
 
 def layer_norms(sites: Sites, layers: tuple[int, ...]) -> list[Part]:
-    """Both norms of these layers, where the model has them."""
-    found = [sites.at(kind, layer) for layer in layers for kind in ("attn.norm", "ffn.norm")]
-    return [NormShift.at(site) for site in found if site is not None]
+    """The norms of these layers."""
+    norms = [sites.at(kind, layer) for layer in layers for kind in ("attn.norm", "ffn.norm")]
+    return [NormShift.at(site) for site in norms if site is not None]
 
 
 @methods.register("norms")
 @dataclass(frozen=True, kw_only=True)
 class Norms(SlotMethod):
-    """Every layer norm: the layers', and if that is all of them the embedding's and the final one too."""
+    """The norms of the chosen layers; with all layers, also the embedding's norm and the final one."""
 
     def parts(self, sites: Sites) -> list[Part]:
         """One delta per norm."""

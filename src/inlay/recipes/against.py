@@ -44,8 +44,10 @@ class Against:
 
 
 def compare_with(name: str, chosen: Chosen, results: Results) -> Against:
-    """Every other row minus this one, as far as runs are done."""
-    scores = {row.name: _scores(row, chosen, results) for row in (chosen.row(name), *chosen.rows)}
+    """Every other row minus this one, as far as runs are done; a share of L-alpha is not compared with a score."""
+    first = chosen.row(name)
+    alike = [row for row in chosen.rows if (row.shows == "kept") == (first.shows == "kept")]
+    scores = {row.name: _scores(row, chosen, results) for row in (first, *alike)}
     base = scores.pop(name)
     found = {row: {one: _difference(own[one], base[one]) for one in own if one in base} for row, own in scores.items()}
     return Against(name, {row: {one: d for one, d in own.items() if d is not None} for row, own in found.items()})

@@ -87,7 +87,7 @@ class Chosen:
         """One of the rows that are run."""
         found = next((row for row in self.rows if row.name == name), None)
         if found is None:
-            raise RunError("; ".join(_unknown("row", [name], [row.name for row in self.rows])))
+            raise RunError(f"row {name!r} is not run. {suggest(name, [row.name for row in self.rows])}")
         return found
 
     def part(self, row: Row, dataset: Dataset) -> str:
@@ -202,7 +202,8 @@ def read_all(host: Host, chosen: Chosen) -> list[Part]:
                 )
                 parts += read_parts(host, [run], Plan(specs, grid, chosen.seeds, baselines=baselines))
             except InlayError as error:
-                problems.setdefault(str(error), {})[one.dataset.name] = None
+                told = str(error).partition("; pass --")[0]  # there are no options for columns
+                problems.setdefault(told, {})[one.dataset.name] = None
     if problems:
         raise RunError("; ".join(f"{listed(list(names))}: {error}" for error, names in problems.items()))
     return parts

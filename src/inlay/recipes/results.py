@@ -31,7 +31,7 @@ from inlay.recipes.plan import Chosen
 from inlay.recipes.recipe import Column, Row
 from inlay.runs.prepare import read_examples
 from inlay.sweeps.store import Row as Ran
-from inlay.sweeps.table import Entry, rank
+from inlay.sweeps.table import rank
 
 _NAME = "recipe"
 """Of an adapter while it is scored."""
@@ -73,7 +73,7 @@ class Results:
         part = self.part(row, column)
         if row.is_baseline:
             return self._baseline(row, column)
-        picked = self._picked(row, part, needs_adapter=column.language is not None or row.shows == "kept")
+        picked = self._picked(row, column, part, self.chosen.recipe.report)
         if not picked:
             return None
         values = [self._value(row, column, part, one) for one in picked]
@@ -85,13 +85,13 @@ class Results:
         return Result(known, str(first.setting["method"]), setting, *counted) if known else None
 
     def by_seed(self, row: Row, column: Column) -> dict[int, float]:
-        """Seed -> score times 100, of the setting with the best mean over seeds, whatever the recipe reports."""
+        """Seed -> score times 100, of the setting with the best mean, whatever the recipe reports."""
         part = self.part(row, column)
         if row.is_baseline:
             scores = self.runner.scores.get((row.methods[0], part.about.name), {})
             return {seed: 100 * score.metrics[part.about.split][column.metric] for seed, score in scores.items()}
-        ranking = self._ranking(row, part)
-        values = {one.seed: self._value(row, column, part, one) for one in (ranking[0].runs if ranking else ())}
+        picked = self._picked(row, column, part, "mean")
+        values = {one.seed: self._value(row, column, part, one) for one in picked}
         return {seed: 100 * value for seed, value in values.items() if value is not None}
 
     def part(self, row: Row, column: Column) -> Part:
@@ -99,20 +99,15 @@ class Results:
         name = self.chosen.part(row, column.dataset)
         return next(one for one in self.runner.parts if one.about.name == name)
 
-    def _picked(self, row: Row, part: Part, needs_adapter: bool) -> Sequence[Ran]:
-        if self.chosen.recipe.report == "best" and not needs_adapter:
-            done = self._done(row, part)
-            return [max(done, key=lambda one: (one.value or 0.0, -one.position))] if done else []
-        ranking = self._ranking(row, part)
-        return [] if not ranking else ranking[0].runs[:1] if needs_adapter else ranking[0].runs
-
-    def _ranking(self, row: Row, part: Part) -> tuple[Entry, ...]:
-        return rank(self._done(row, part), part.about.metric, "mean", self.chosen.seeds)
-
-    def _done(self, row: Row, part: Part) -> list[Ran]:
+    def _picked(self, row: Row, column: Column, part: Part, report: str) -> Sequence[Ran]:
         own = [replace(self._ran[trial.id], setting=dict(trial.setting)) for trial in part.trials]
         done = [one for one in own if one.setting["method"] in row.methods and one.state == "done"]
-        return [one for one in done if one.value is not None and not math.isnan(one.value)]
+        done = [one for one in done if one.value is not None and not math.isnan(one.value)]
+        needs_adapter = column.language is not None or row.shows == "kept"
+        if report == "best" and not needs_adapter:
+            return [max(done, key=lambda one: (one.value or 0.0, -one.position))] if done else []
+        ranking = rank(done, part.about.metric, "mean", self.chosen.seeds)
+        return [] if not ranking else ranking[0].runs[:1] if needs_adapter else ranking[0].runs
 
     def _value(self, row: Row, column: Column, part: Part, one: Ran) -> float | None:
         metric = column.metric

@@ -59,7 +59,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: cannot be read: {error}") from None
+        raise RunError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except tomllib.TOMLDecodeError as error:
         raise RunError(f"{path}: is not TOML: {error}") from None
 

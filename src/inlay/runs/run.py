@@ -80,11 +80,12 @@ class Run(BaseModel):
     batch_size: int = Field(16, ge=1, description="rows per step")
     max_length: int | None = Field(None, ge=4, description="the longest row, in tokens")
     long: Literal["cut", "windows"] = Field(
-        "cut", description="what to do with texts that are too long: cut them, or average scores over windows"
+        "cut",
+        description="what to do with texts that are too long: cut them, or read them in windows and average the scores",
     )
     warmup: float = Field(0.1, ge=0, lt=1, description="the share of steps spent warming up the learning rate")
     schedule: Literal["linear", "constant"] = Field(
-        "linear", description="what the learning rate does after warming up: fall to zero, or stay"
+        "linear", description="what the learning rate does after warming up: fall to zero (linear), or stay (constant)"
     )
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
     decay: Literal["difference", "weights"] = Field(
@@ -110,11 +111,12 @@ class Run(BaseModel):
     pretrain_lr: float | None = Field(None, gt=0, description="the peak learning rate of pretraining")
     pretrain_batch_size: int | None = Field(None, ge=1, description="rows per step of pretraining")
     few_shot: bool | None = Field(
-        None, description="classification: first make texts of one class alike, then fit the head by regression"
+        None,
+        description="classification: first pull texts of a class together, then fit the head by logistic regression",
     )
-    few_shot_steps: int | None = Field(None, ge=1, description="steps that make texts of one class alike")
+    few_shot_steps: int | None = Field(None, ge=1, description="steps that pull texts of the same class together")
     few_shot_temperature: float = Field(
-        0.1, gt=0, description="what similarities are divided by while texts of one class are made alike"
+        0.1, gt=0, description="the temperature of these steps, by which similarities are divided"
     )
     folds: int | None = Field(
         None, ge=0, description="score by N folds, then train on all rows; 0 holds rows out for validation instead"

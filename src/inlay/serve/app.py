@@ -161,7 +161,7 @@ def _predictions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/predict/stream", response_class=Response, responses={**refusals, **lines}, openapi_extra=asks)
     async def predict_stream(request: Request) -> Response:
-        """As /v1/predict, but each answer is a line of its own, sent when it is ready, with its request's index."""
+        """Like /v1/predict, but each answer is sent as soon as it is ready, as a line with the index of its request."""
         call = await service.call(request)
         return StreamingResponse(_as_lines(call, service, request), media_type=_LINES)
 
@@ -191,7 +191,7 @@ def _tasks(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/tasks/{name}", response_model=bodies.TaskCard, responses=one, openapi_extra=KEYED)
     async def task(request: Request, name: str) -> Response:
-        """One task; `name@version` and `name@alias` too, if they can be asked."""
+        """One task; `name@version` and `name@alias` too, if they are served."""
         service.enter(request, "predict", "manage")
         if "@" in name and not service.engine.serves(name):
             await asyncio.to_thread(service.catalogue.bring, [name])
@@ -223,14 +223,14 @@ def _tasks(app: FastAPI, service: Service) -> None:
 def _states(app: FastAPI, service: Service) -> None:
     @app.get("/health", response_model=bodies.State, responses=failure_responses(503))
     async def health() -> Response:
-        """Whether the process lives, and its engine; if the engine has failed, the process is about to end."""
+        """Whether the process and its engine work. If the engine has failed, the process is about to end."""
         if service.engine.failed is not None:
             raise Refused(503, "failed", "the engine has failed, and the service is about to stop")
         return _json({"status": "alive"})
 
     @app.get("/ready", response_model=bodies.State, responses=failure_responses(503))
     async def ready() -> Response:
-        """Whether it answers: not while it warms up or recovers from an error, nor when it is about to end."""
+        """Whether it can answer requests: not while it starts, recovers from an error or shuts down."""
         if not service.engine.ready or service.engine.troubled:
             raise not_ready()
         return _json({"status": "ready"})

@@ -51,11 +51,11 @@ class Item(BaseModel):
     context: str | None = Field(default=None, description="The text that holds the answer.")
     top_k: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Keep this many scores.")
     threshold: Annotated[float, Field(ge=0, le=1)] | Annotated[str, Field(pattern=_UNCERTAINTY)] | None = Field(
-        default=None, description="Below this score, no label; uncertainty=0.1: above it, none of an ensemble."
+        default=None, description="No label below this score; uncertainty=0.1: none if an ensemble disagrees more."
     )
     raw: bool = Field(default=False, description="Scores without calibration.")
     long: Long = Field(default="cut", description="What to do with a text that is too long.")
-    explain: bool = Field(default=False, description="Add tokens and their alpha, where the method has one.")
+    explain: bool = Field(default=False, description="Add tokens and their alpha, if the method is AdapterBias.")
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
@@ -139,7 +139,7 @@ class Problem(BaseModel):
 
 
 class Failure(BaseModel):
-    """What stands for an answer, or for all of them, when there is none."""
+    """An error instead of an answer, or of all answers."""
 
     error: Problem
 
@@ -189,10 +189,10 @@ class TaskCard(BaseModel):
     method: str
     labels: list[str]
     pairs: bool
-    members: int = Field(0, description="Those of an ensemble.")
+    members: int = Field(0, description="How many an ensemble has.")
     parameters: dict[str, Any]
     metrics: dict[str, Any]
-    metric: str = Field("", description="The one that decides.")
+    metric: str = Field("", description="The metric that decides.")
     state: str
 
 
@@ -203,7 +203,7 @@ class TaskCards(BaseModel):
 
 
 class State(BaseModel):
-    """How the service is."""
+    """The state of the service."""
 
     status: str
 
@@ -226,7 +226,7 @@ def parse(content: bytes, limits: Limits) -> tuple[list[Item | Refused], float |
         return [_alone(found, limits)], deadline
     items = found.pop("requests")
     if found:
-        raise Refused(422, "invalid", f"{next(iter(found))[:100]}: there is no such field beside requests: {_EXPECTED}")
+        raise Refused(422, "invalid", f"{next(iter(found))[:100]}: no such field next to requests: {_EXPECTED}")
     if not isinstance(items, list) or not items:
         raise Refused(422, "invalid", "requests: expected a list of at least one request")
     if len(items) > limits.items:

@@ -156,9 +156,8 @@ class Engine:
         """
         entry = self.library.find(ref) if isinstance(ref, str) else ref
         version = Version.of(self.host, check_served(name), entry)
-        if len(version.parts) > self._pager.resident:
-            said = f"has {len(version.parts)} members, and {self._pager.resident} adapters can be resident (--resident)"
-            raise AdapterError(f"{entry.ref} cannot be served: it {said}")
+        if (large := self._too_large(version)) is not None:
+            raise large
         try:
             for part in version.parts if (self.ready if read is None else read) else ():
                 self._pager.read(part)
@@ -267,7 +266,13 @@ class Engine:
     def _error(self, version: Version) -> InlayError | None:
         """Why a version cannot be used at the moment; made anew, since one that is raised often gathers frames."""
         error = next((error for ref in version.refs if (error := self._pager.error(ref)) is not None), None)
-        return None if error is None else version.told(error)
+        return self._too_large(version) if error is None else version.told(error)
+
+    def _too_large(self, version: Version) -> InlayError | None:
+        """Why a version never can be used: the bank has no room for all its members, or none since memory was full."""
+        count, room = len(version.refs), self._pager.resident
+        said = f"it has {count} members, and there is room for {room} (--resident)"
+        return AdapterError(f"{version.ref} cannot be served: {said}") if count > room else None
 
     def _described(self, version: Version) -> Served:
         error = self._error(version)
@@ -352,10 +357,10 @@ class Engine:
         for ref in self._pager.news():
             error = self._pager.error(ref) or InlayError(f"{ref} cannot be used")
             with self._change:
-                flows = [version for version in self._queue.flows if ref in version.refs]
-                failed = [(version, self._queue.remove_flow(version)) for version in flows]
-            for version, pieces in failed:
-                self._runner.fail([piece.item for piece in pieces], version.told(error))
+                told = [(v, v.told(error) if ref in v.refs else self._too_large(v)) for v in self._queue.flows]
+                failed = [(said, self._queue.remove_flow(version)) for version, said in told if said is not None]
+            for said, pieces in failed:
+                self._runner.fail([piece.item for piece in pieces], said)
         return more
 
     def _run(self, pieces: list[Piece]) -> None:

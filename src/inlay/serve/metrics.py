@@ -55,11 +55,7 @@ class Metrics:
         own = self.registry
         self.calls = Counter("inlay_calls", "Calls by path and status.", ["path", "status"], registry=own)
         self.latency = Histogram(
-            "inlay_answer_seconds",
-            "Seconds from request to answer.",
-            ["task"],
-            buckets=_SECONDS,
-            registry=own,
+            "inlay_answer_seconds", "Seconds from request to answer.", ["task"], buckets=_SECONDS, registry=own
         )
         self.rows = Histogram("inlay_batch_rows", "Rows of a batch.", buckets=_ROWS, registry=own)
         self.tokens = Histogram("inlay_batch_tokens", "Tokens of a batch.", buckets=_TOKENS, registry=own)

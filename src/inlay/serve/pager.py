@@ -76,7 +76,7 @@ class Pager:
         self._closed = False
         self._reading: set[str] = set()
         self._groups: dict[str, dict[Group, bool]] = {}
-        """Of every adapter: the groups that it is wanted for, and whether memory can hold all of such a group."""
+        """Of every adapter: the groups that it is wanted for, and whether all of such a group can be read ahead."""
         self._begun: Group | None = None
         """The group that has begun to come."""
         self._broken: dict[str, tuple[InlayError, float]] = {}
@@ -113,24 +113,19 @@ class Pager:
         """
         with self._lock:
             group = tuple([entry.ref for entry in entries])
-            fits = 2 * sum(entry.bytes for entry in entries) <= self._memory.size
+            fits = len(entries) <= _AHEAD and 2 * sum(entry.bytes for entry in entries) <= self._memory.size
             for entry in entries:
-                ref = entry.ref
-                self._groups.setdefault(ref, {})[group] = fits
-                if ref in self._bank or ref in self._broken or ref in self._wishes or self._closed:
-                    continue
-                if asked:
-                    self._hopes.pop(ref, None)
-                (self._wishes if asked else self._hopes).setdefault(ref, entry)
+                self._groups.setdefault(entry.ref, {})[group] = fits
+                if entry.ref not in self._bank:
+                    self._wish(entry, asked)
             self._read_ahead()
 
     def read(self, entry: Entry) -> None:
         """Read an adapter now, and remember it; an error if it cannot be used. One that was broken is so no more."""
-        if self.state([entry.ref]) == "disk":
-            found = self._read(entry)
-            with self._lock:
-                self._remember(found)
+        found = self._read(entry) if self.state([entry.ref]) == "disk" else None
         with self._lock:
+            if found is not None:
+                self._remember(found)
             self._broken.pop(entry.ref, None)
 
     def news(self) -> list[str]:
@@ -172,10 +167,9 @@ class Pager:
     def drop(self, ref: str) -> None:
         """Out of the bank, and wanted no more; memory forgets it in its own time."""
         with self._lock:
-            self._pop(ref)
+            self._forget(ref)
             self._broken.pop(ref, None)
             self._groups.pop(ref, None)
-            self._read_ahead()
         if ref in self._bank:
             self._evict(ref)
 
@@ -232,8 +226,7 @@ class Pager:
         """With the lock held."""
         self._broken[ref] = (error, time.monotonic())
         self._news.append(ref)
-        self._pop(ref)
-        self._read_ahead()
+        self._forget(ref)
 
     def _remember(self, fitted: Fitted) -> None:
         """With the lock held; what is wanted now does not leave."""
@@ -275,10 +268,20 @@ class Pager:
         """What is to be loaded next; with the lock held."""
         return itertools.islice(itertools.chain(self._wishes.items(), self._hopes.items()), _AHEAD)
 
-    def _pop(self, ref: str) -> None:
+    def _wish(self, entry: Entry, asked: bool) -> None:
+        """Wanted from now on; with the lock held."""
+        ref = entry.ref
+        if ref in self._broken or ref in self._wishes or self._closed:
+            return
+        if asked:
+            self._hopes.pop(ref, None)
+        (self._wishes if asked else self._hopes).setdefault(ref, entry)
+
+    def _forget(self, ref: str) -> None:
         """No longer wanted; with the lock held."""
         self._wishes.pop(ref, None)
         self._hopes.pop(ref, None)
+        self._read_ahead()
 
     def _make_room(self, ref: str, group: Group, waits: Waits) -> bool:
         """Let one leave for another: the one used longest ago that nobody waits for, else one that need not stay for a
@@ -286,12 +289,12 @@ class Pager:
 
         Nobody leaves for one that nobody waits for any more.
         """
-        if not waits(ref):
-            self._forget_wish(ref, waits)
-            return False
-        victim = next((one for one in self._bank if not waits(one)), None)
         stay = {*group, *(self._begun or ())}
         with self._lock:
+            if not waits(ref):
+                self._forget(ref)
+                return False
+            victim = next((one for one in self._bank if not waits(one)), None)
             others = (one for one in self._bank if one not in stay and not self._has_to_run(one, waits))
             victim = victim or next(others, None)
         if victim is None:
@@ -300,15 +303,10 @@ class Pager:
         self._evict(victim)
         self._counters.add(evictions=1)
         if waits(victim):  # an ask that came meanwhile may have found it in the bank
-            self._want_again(entry)
+            with self._lock:
+                self._wish(entry, asked=True)
+                self._read_ahead()
         return True
-
-    def _want_again(self, entry: Entry) -> None:
-        with self._lock:
-            if entry.ref not in self._broken and not self._closed:
-                self._hopes.pop(entry.ref, None)
-                self._wishes.setdefault(entry.ref, entry)
-            self._read_ahead()
 
     def _load(self, fitted: Fitted, group: Group) -> None:
         ref = fitted.entry.ref
@@ -324,7 +322,7 @@ class Pager:
             return
         self.suspect = False
         with self._lock:
-            self._pop(ref)
+            self._forget(ref)
             self._begun = self._begun or (group if len(group) > 1 else None)
             for mate in self._begun or ():
                 if mate in self._wishes:
@@ -334,12 +332,6 @@ class Pager:
             self._counters.add(loads=1)
             self._remember(fitted)
             self._read_ahead()
-
-    def _forget_wish(self, ref: str, waits: Waits) -> None:
-        with self._lock:
-            if not waits(ref):
-                self._pop(ref)
-                self._read_ahead()
 
     def _evict(self, ref: str) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from inlay import cluster
-from inlay.errors import AdapterError, RunError
+from inlay.errors import AdapterError, RunError, first_line
 from inlay.serve.app import build
 from inlay.serve.nodes import check_nodes
 from inlay.serve.process import begin, finish, signals
@@ -149,7 +149,7 @@ def _deploy(serve: Any, config: ServiceConfig, place: Place, share: cluster.Shar
         refused = handle.refused.remote().result(timeout_s=_DRAIN)
         found: list[str] = handle.tasks.remote().result(timeout_s=_DRAIN)
     except (RuntimeError, TimeoutError) as error:
-        raise RunError(f"the replicas could not be started: {_reason(serve) or cluster.first_line(error)}") from None
+        raise RunError(f"the replicas could not be started: {_reason(serve) or first_line(error)}") from None
     if refused:
         raise AdapterError("; ".join(refused))
     return found

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inlay import cluster
-from inlay.errors import RunError
+from inlay.errors import RunError, first_line
 from inlay.serve.watch import Choices
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class SharedChoices(Choices):
         try:
             state: State = cluster.ray().get(find_state_actor().change.remote(changes), timeout=_TIMEOUT)
         except Exception as error:  # Ray's, of many kinds
-            why = cluster.first_line(error)
+            why = first_line(error)
             raise RunError(f"nothing was changed: the other replicas could not be told ({why}); try again") from None
         self.take_up(state)
         if state.problem:
@@ -168,7 +168,7 @@ class Follower:
                 find_state_actor().report.remote(self.replica, self.service.metrics.families())
                 before = ""
             except Exception as error:  # the actor may be on its way to another process: what is served stays
-                problem = cluster.first_line(error)
+                problem = first_line(error)
                 if problem != before:
                     self.service.log.problem(problem)
                 before = problem

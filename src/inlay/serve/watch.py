@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,7 +116,10 @@ class Catalogue:
         with self._lock:
             before = next((one.ref for one in self.engine.tasks() if one.name == name), None)
             served = self.engine.serve(name, self.library.find(ref or self._usual(name)))
-            with self.choices.changing(lambda: self._undo(name, before)):
+            undo: Callable[[], object] = partial(self.engine.withdraw, name)
+            if before is not None:
+                undo = partial(self.engine.serve, name, before, read=False)
+            with self.choices.changing(undo):
                 left_out = self.selection.only is not None and name not in self.selection.only
                 is_chosen = ref not in (None, self._usual(name)) or left_out or "@" in name
                 self.choices.choose(name, (ref or self._usual(name)) if is_chosen else None)
@@ -220,13 +224,6 @@ class Catalogue:
             for name, entry in wanted.items()
             if name not in gone and not (name in self._brought and name.partition("@")[0] in gone)
         }
-
-    def _undo(self, name: str, ref: str | None) -> None:
-        """Serve what was served before."""
-        if ref is None:
-            self.engine.withdraw(name)
-        else:
-            self.engine.serve(name, ref, read=False)
 
     def _usual(self, name: str) -> str:
         """What is served under a name unless something else was chosen."""

@@ -12,7 +12,7 @@ from typing import Any
 from inlay import cluster
 from inlay.base.load import load_tokenizer
 from inlay.engine.host import Host
-from inlay.errors import RunError
+from inlay.errors import RunError, first_line
 from inlay.sweeps.worker import Order, Setup, Worker, Workload, identity, portable
 from inlay.tracking.events import Event
 from inlay.training.job import Job
@@ -110,7 +110,7 @@ class RayWorkers:
                 found = self.ray.get(reference)
                 self._check_gifts(member)
             except self.ray.exceptions.RayError as error:
-                yield self._lose(member, cluster.first_line(error))
+                yield self._lose(member, first_line(error))
                 continue
             if not member.slots:
                 self._join(member, found)

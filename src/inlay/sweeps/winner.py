@@ -30,6 +30,8 @@ from inlay.sweeps.values import in_words
 
 _DIGITS = 4
 """Of losses: those that are equal up to these are equal."""
+_ROUNDING = 1e-9
+"""Of scores: a gain that is as large as its error is within it, whatever the last bits say."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
         return _Candidate(entry, name, gain, error, far, _mean_loss(entry))
 
     best, others = candidate(first), [candidate(entry) for entry in whole]
-    close = [one for one in others if one.gain < (one.error or 0.0) or not one.gain]
+    close = [one for one in others if one.gain <= (one.error or 0.0) + _ROUNDING]
     if close and not any(math.isnan(one.loss) for one in (best, *close)):
         return _by_loss(best, close)
     chosen = min([best, *close], key=lambda one: one.order)
@@ -117,7 +119,7 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
     if chosen is best:
         why = f"{by}, which is more than one standard error, so it wins over {beside.name}"
     else:
-        why = f"{by}, which is less than one standard error, so {chosen.name}, {near}, wins"
+        why = f"{by}, which is within one standard error, so {chosen.name}, {near}, wins"
     return chosen.verdict(why, beside.gain, beside.error)
 
 
@@ -128,7 +130,7 @@ def _by_loss(best: _Candidate, close: Sequence[_Candidate]) -> Verdict:
     if beside.gain:
         over = f" over {beside.name}" if chosen is best else ""
         by = f"{best.name} is best by {beside.gain:.4f} ± {beside.error:.4f}{over}"
-        by += ", which is less than one standard error"
+        by += ", which is within one standard error"
     else:
         by = f"{best.name} and {beside.name} are equally good"
     if chosen.loss < other.loss:

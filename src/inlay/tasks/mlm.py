@@ -1,6 +1,6 @@
-"""Masked language modelling: some tokens are hidden and predicted. Used to adapt to a task's own text first (TAPT).
+"""Masked language modelling: some tokens are hidden and predicted. Used to adapt to a task's texts first (TAPT).
 
-Of the tokens, 15 % are chosen anew at every step; of these 80 % become the mask, 10 % a random token, 10 % stay. The
+At every step 15 % of the tokens are chosen; of these 80 % become the mask, 10 % a random token, and 10 % stay. The
 head is a transform (dense, gelu, norm) whose result is compared with the frozen word embeddings, so the vocabulary
 costs no parameters.
 """
@@ -46,7 +46,7 @@ class MLM(Task):
     per_token = True
     head = "transform"
 
-    share: float = option(0.15, "how many of the tokens are chosen", above=0, below=1)
+    share: float = option(0.15, "the share of tokens that is chosen", above=0, below=1)
 
     def read(self, record: Record, columns: Columns) -> Example:
         """Text is all it needs."""

@@ -38,7 +38,7 @@ class Multilabel(TextTask):
     loss_options = ()
     encode_options = ("long",)
 
-    cutoff: float = option(0.5, "a label is given from this probability on")
+    cutoff: float = option(0.5, "give a label if its probability is at least this")
     temperature: float = option(1.0, "what logits are divided by; fitted on validation rows", above=0)
 
     def read(self, record: Record, columns: Columns) -> Example:

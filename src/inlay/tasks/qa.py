@@ -1,8 +1,8 @@
-"""Extractive question answering: the answer is a stretch of the context, to the character.
+"""Extractive question answering: the answer is a span of the context, exact to the character.
 
 A long context becomes overlapping windows. The loss is the mean of two cross-entropies, over the positions where an
-answer may start and where it may end; a window without the answer points at its first token. Scores as SQuAD v1.1
-has them, "no answer" as v2.
+answer may start and end; a window without the answer points at its first token. Scores are those of SQuAD v1.1, and
+of v2 for unanswerable questions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class QA(Task):
     )
     stride: int = option(128, "how many tokens two windows share", at_least=0)
     longest: int = option(30, "the longest answer in tokens", at_least=1)
-    no_answer: bool = option(False, "whether a question may have no answer; found in the training data")
+    no_answer: bool = option(False, "whether a question may have no answer; taken from the training data")
 
     def fit(self, examples: Sequence[Example]) -> Self:
         """Questions without an answer among the examples make it possible to give none."""

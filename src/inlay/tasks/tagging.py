@@ -1,6 +1,6 @@
 """A tag for every word, given at its first word piece. Loss: cross-entropy, the mean over words.
 
-A sentence longer than a row is cut between words into several, so that every word gets a tag.
+A sentence that is longer than a row is split between words, so that every word gets a tag.
 """
 
 from __future__ import annotations

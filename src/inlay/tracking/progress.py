@@ -200,8 +200,10 @@ def show_data(screen: Console | Lines, data: Prepared, host: Host) -> None:
         f"method: {data.method.spec}, {count:,} parameters ({share} of the base); {kept(data)}", soft_wrap=True
     )
     if data.run.few_shot:
-        then = "its head is trained further" if data.run.epochs else "nothing more is trained"
-        plan = f"{data.run.few_shot_steps} steps make texts of one class alike, then a head is fitted and {then}"
+        then = "training goes on as usual" if data.run.epochs else "nothing more is trained"
+        plan = (
+            f"{data.run.few_shot_steps} steps pull texts of the same class together, then a head is fitted and {then}"
+        )
         screen.print(f"few-shot: {plan} (--no-few-shot turns this off)", style="dim", soft_wrap=True)
     if note := few_to_validate(data):
         screen.print(note, style="yellow", soft_wrap=True)

@@ -219,7 +219,7 @@ def _before(library: Library, entry: Entry, metric: str) -> dict[str, Any] | Non
 def card_facts(base: Base, parameters: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """What a card should say beyond what the adapter itself knows."""
     return {
-        "base_name": os.path.abspath(base.name) if os.path.isdir(base.name) else base.name,
+        "base_name": base.place,
         "base_parameters": base.sites.size,
         "parameters": dict(parameters),
         "seconds": round(seconds, 2),

@@ -31,8 +31,6 @@ class Rows:
 
     where: str
     examples: Sequence[Example]
-    chosen_by: bool = False
-    """Whether the training used them to choose its best state and its temperature."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +114,6 @@ def _metrics(entry: Entry, predictions: Predictions | None, rows: Rows | None, w
     notes = []
     if predictions is not None and rows is not None:
         scores_of = {**scores_of, f"{rows.where}, now ({len(rows.examples):,} rows)": predictions.metrics}
-        if rows.chosen_by:
-            notes.append("These rows also picked the checkpoint, so the scores are slightly optimistic.")
         if predictions.unknown:
             count, first = len(predictions.unknown), ", ".join(sorted(predictions.unknown)[:5])
             notes.append(f"It does not know {count} of their labels, so it always misses them: {first}.")
@@ -134,7 +130,7 @@ def _metrics(entry: Entry, predictions: Predictions | None, rows: Rows | None, w
         )
         for name in names
     ]
-    star = "* picked the checkpoint. " if deciding in names else ""
+    star = f"* {card_text.scored(entry.card)}. " if deciding in names else ""
     columns = ("", *scores_of)
     return f"{table(columns, lines, range(1, len(columns)))}\n<p class='soft'>{esc(star + ' '.join(notes))}</p>"
 

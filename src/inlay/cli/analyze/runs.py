@@ -125,9 +125,8 @@ def tradeoff(
     """
     from inlay.analysis.tradeoff import tradeoff as analyse
 
-    each = [one for name in names for one in name.split(",")]
-    rows = [row for one in each for row in _rows(one, figure.library, False)]
-    finish(analyse(rows), figure.out, _stem(each[0]), figure.as_json)
+    rows = _rows_of(",".join(names), figure.library)
+    finish(analyse(rows), figure.out, _stem(names[0]), figure.as_json)
 
 
 def _draw(kind: str, context: typer.Context, name: str, data: str | None, figure: SweepFigure) -> None:
@@ -145,7 +144,7 @@ def _swept(context: typer.Context, kind: str, name: str, data: str | None, figur
     if data is None:
         if more:
             raise typer.BadParameter(f"{more[0]} is for a sweep over DATA, and no DATA was given")
-        return [row for one in name.split(",") for row in _rows(one, library, kind == "curves")]
+        return _rows_of(name, library, kind == "curves")
     taken = [word for word in more if word.partition("=")[0] in _OURS]
     if taken:
         raise typer.BadParameter(f"{taken[0]} cannot be used for a figure; NAME says where the sweep is stored")
@@ -155,8 +154,10 @@ def _swept(context: typer.Context, kind: str, name: str, data: str | None, figur
     sweeps = App()
     sweeps.command("sweep")(sweeping.sweep)
     with contextlib.redirect_stdout(sys.stderr) if figure.as_json else contextlib.nullcontext():
-        typer.main.get_command(sweeps).main(words, prog_name="inlay sweep", standalone_mode=False)
-    return _rows(str(path), library, False)
+        code = typer.main.get_command(sweeps).main(words, prog_name="inlay sweep", standalone_mode=False)
+    if code:  # stopped, or nothing could be trained; it has said so
+        raise typer.Exit(code)
+    return _rows(str(path), library, adapters=False)
 
 
 def _defaults(kind: Mapping[str, str], more: Sequence[str]) -> list[str]:
@@ -170,6 +171,10 @@ def _defaults(kind: Mapping[str, str], more: Sequence[str]) -> list[str]:
         else:
             words += [] if f"--{option}" in more else [f"--{option}", values]
     return words
+
+
+def _rows_of(names: str, library: str | None, adapters: bool = False) -> list[Row]:
+    return [row for name in options.listed(names) or [names] for row in _rows(name, library, adapters)]
 
 
 def _rows(name: str, library: str | None, adapters: bool) -> list[Row]:

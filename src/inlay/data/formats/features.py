@@ -30,7 +30,9 @@ def _names(feature: Any) -> Sequence[str]:
         return _names(feature[0])
     if not isinstance(feature, Mapping):
         return ()
-    return feature.get("names") or () if feature.get("_type") == "ClassLabel" else _names(feature.get("feature"))
+    if feature.get("_type") != "ClassLabel":
+        return _names(feature.get("feature"))
+    return names if isinstance(names := feature.get("names"), list) else ()
 
 
 def _name(value: Any, names: Sequence[str]) -> Any:

@@ -54,7 +54,7 @@ def _labels(metadata: Mapping[bytes, bytes]) -> dict[str, Sequence[str]]:
     """Names of labels that `datasets` keeps beside the schema."""
     try:
         return label_names(json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 
