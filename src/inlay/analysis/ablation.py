@@ -84,7 +84,7 @@ def _draw(changes: Mapping[Span, float], summary: Mapping[str, Any], name: str, 
             pale = abs(100 * change) < 0.6 * largest
             style = {"ha": "center", "va": "center", "fontsize": 8, "color": "black" if pale else "white"}
             panel.text(span.last, span.first, _percent(change), **style)
-    _outline(panel, layers)
+    _draw_grid(panel, layers)
     panel.set_xticks(range(layers))
     panel.set_yticks(range(layers))
     drawing.label(panel, "last layer removed", "first layer removed", grid=False)
@@ -99,7 +99,7 @@ def _draw(changes: Mapping[Span, float], summary: Mapping[str, Any], name: str, 
     return figure
 
 
-def _outline(panel: Any, layers: int) -> None:
+def _draw_grid(panel: Any, layers: int) -> None:
     """White lines between cells, and the diagonal marked: single layers."""
     patches = drawing.plotting("matplotlib.patches")
     for i in range(layers):

@@ -42,14 +42,14 @@ def alpha(host: Host, examples: Mapping[str, Sequence[Example]]) -> Finding:
         of_tokens = torch.cat(of_texts, 1)
         counts.append(f"{of_tokens.shape[1]:,} tokens of {len(of_texts):,} texts")
         mean = of_tokens.double().abs().mean(1).tolist()
-        rows += [(name, i, m, m * v) for i, (m, v) in enumerate(zip(mean, _lengths(host, name), strict=True))]
+        rows += [(name, i, m, m * v) for i, (m, v) in enumerate(zip(mean, _lengths_of_v(host, name), strict=True))]
     shown = f"{counts[0]} each" if len(counts) > 1 and len(set(counts)) == 1 else ", ".join(counts)
     about = f"mean |alpha| per layer of {', '.join(examples)}: {shown}"
     columns = ("adapter", "layer", "alpha", "shift")
-    return Finding("alpha", about, columns, rows, lambda: _draw(rows), _summary(rows))
+    return Finding("alpha", about, columns, rows, lambda: _draw(rows), _summarise(rows))
 
 
-def _lengths(host: Host, name: str) -> list[float]:
+def _lengths_of_v(host: Host, name: str) -> list[float]:
     """The length of v in every layer; 0 in a layer that the adapter does not change."""
     sites, tensors = host.base.sites, host.read(name)
     parts = host.forward.bank.slot(host.slot(name)).parts
@@ -57,7 +57,7 @@ def _lengths(host: Host, name: str) -> list[float]:
     return [of_layer.get(call * sites.layers // sites.depth, 0.0) for call in range(sites.depth)]
 
 
-def _summary(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+def _summarise(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     for name in dict.fromkeys(row[0] for row in rows):
         rows_of_name = [row for row in rows if row[0] == name]

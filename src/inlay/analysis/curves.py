@@ -58,7 +58,7 @@ def curves(rows: Sequence[Row]) -> Finding:
     """Validation loss and metric of runs that kept their evaluations."""
     sets = data_sets(rows)
     kinds = {data.name: _loss_kind(data.done) for data in sets}
-    curves_of = {data.name: [_curve(data, entry, kinds[data.name]) for entry in _drawn(data)] for data in sets}
+    curves_of = {data.name: [_curve(data, entry, kinds[data.name]) for entry in _choose_entries(data)] for data in sets}
     if not any(len(curve.points) > 1 for drawn in curves_of.values() for curve in drawn):
         raise RunError("a curve needs two evaluations or more; train with --eval-every N, or for more epochs")
     lines = [_row(name, curve, point) for name, drawn in curves_of.items() for curve in drawn for point in curve.points]
@@ -96,7 +96,7 @@ def row_of(adapter: Adapter, card: Mapping[str, Any]) -> Row:
     )
 
 
-def _drawn(data: DataSet) -> list[Entry]:
+def _choose_entries(data: DataSet) -> list[Entry]:
     """The settings that are drawn: all if they are few, else the best of each method."""
     entries = data.entries(lambda row: data.setting(row) if evaluations(row) else None)
     if not entries:
@@ -113,11 +113,11 @@ def evaluations(row: Row) -> list[dict[str, Any]]:
 
 def _loss_kind(rows: Sequence[Row]) -> str:
     """The loss to draw: adapters of earlier versions only have that of their training rows."""
-    known = all(_loss(e, "validation") is not None for row in rows for e in evaluations(row))
+    known = all(_loss_at(e, "validation") is not None for row in rows for e in evaluations(row))
     return "validation" if known else "training"
 
 
-def _loss(entry: Mapping[str, Any], kind: str) -> float | None:
+def _loss_at(entry: Mapping[str, Any], kind: str) -> float | None:
     if kind == "training":
         return entry.get("loss")
     if "perplexity" in entry["metrics"]:
@@ -131,7 +131,7 @@ def _curve(data: DataSet, entry: Entry, kind: str) -> Curve:
     for row in entry.runs:
         of_run = evaluations(row)
         for e in of_run:
-            loss = _loss(e, kind)
+            loss = _loss_at(e, kind)
             points_at.setdefault(e["step"], []).append((math.nan if loss is None else loss, e["metrics"][data.metric]))
         values = [e["metrics"][data.metric] for e in of_run]
         means.append(fmean(values))
@@ -155,7 +155,7 @@ def _draw(sets: Sequence[DataSet], curves_of: Mapping[str, Sequence[Curve]], kin
         for curve in curves_of[data.name]:
             i = labels.index(curve.label)
             for panel, values in ((left, "losses"), (right, "values")):
-                _line(panel, curve, values, i)
+                _draw_line(panel, curve, values, i)
         for panel, name in ((left, LOSSES[kinds[data.name]]), (right, f"validation {data.metric}")):
             drawing.label(panel, "steps", name, data.name)
     drawn = drawing.handles(panels.flat)
@@ -164,7 +164,7 @@ def _draw(sets: Sequence[DataSet], curves_of: Mapping[str, Sequence[Curve]], kin
     return figure
 
 
-def _line(panel: Any, curve: Curve, values: str, i: int) -> None:
+def _draw_line(panel: Any, curve: Curve, values: str, i: int) -> None:
     colour = drawing.colour(i)
     steps = [point.step for point in curve.points]
     runs_at = [getattr(point, values) for point in curve.points]

@@ -92,11 +92,11 @@ def _draw(sets: Sequence[DataSet], entries_of: dict[str, list[Entry]], axis: Axi
     for panel, data in zip(panels.flat, sets, strict=True):
         entries = entries_of[data.name]
         for i, method in enumerate(methods):
-            _line(panel, [e for e in entries if e.setting["method"] == method], i, len(methods) == 1)
+            _draw_line(panel, [e for e in entries if e.setting["method"] == method], i, len(methods) == 1)
         values = sorted({e.setting["value"] for e in entries})
         panel.set_xscale("log", base=axis.base)
         if len(values) <= _TICKS:
-            panel.set_xticks(values, [_tick(v) for v in values])
+            panel.set_xticks(values, [_tick_label(v) for v in values])
             panel.minorticks_off()
         rates = " (numbers: the best learning rate)" if panel.texts else ""
         drawing.label(panel, axis.label + rates, f"validation {data.metric}", data.name)
@@ -106,7 +106,7 @@ def _draw(sets: Sequence[DataSet], entries_of: dict[str, list[Entry]], axis: Axi
     return figure
 
 
-def _line(panel: Any, entries: Sequence[Entry], number: int, alone: bool) -> None:
+def _draw_line(panel: Any, entries: Sequence[Entry], number: int, alone: bool) -> None:
     if not entries:
         return
     colour = drawing.colour(number)
@@ -124,7 +124,7 @@ def _line(panel: Any, entries: Sequence[Entry], number: int, alone: bool) -> Non
             panel.annotate(text, at, (0, 5), **style)
 
 
-def _tick(value: float) -> str:
+def _tick_label(value: float) -> str:
     if value >= 1:
         return f"{value:g}"
     digits, power = f"{value:.2e}".split("e")

@@ -113,9 +113,9 @@ def _draw(sets: Sequence[DataSet], boxes_of: dict[str, list[Box]]) -> Any:
         rates: list[float | None] = [*sorted({box.lr for box in boxes if box.lr is not None}), _ALL]
         for i, method in enumerate(methods):
             of_method = [box for box in boxes if box.method == method]
-            drawn = _method(panel, of_method, rates, i, len(methods))
+            drawn = _draw_boxes(panel, of_method, rates, i, len(methods))
             handles |= {method: drawn} if drawn is not None else {}
-        panel.set_xticks(range(len(rates)), ["all" if lr is _ALL else _rate(lr) for lr in rates])
+        panel.set_xticks(range(len(rates)), ["all" if lr is _ALL else _rate_label(lr) for lr in rates])
         panel.axvline(len(rates) - 1.5, color="#999999", lw=0.8)
         panel.set_xlim(-0.6, len(rates) - 0.4)
         drawing.label(panel, "learning rate", f"{data.split} {data.metric}", data.name)
@@ -124,7 +124,7 @@ def _draw(sets: Sequence[DataSet], boxes_of: dict[str, list[Box]]) -> Any:
     return figure
 
 
-def _method(panel: Any, boxes: Sequence[Box], rates: Sequence[float | None], number: int, methods: int) -> Any:
+def _draw_boxes(panel: Any, boxes: Sequence[Box], rates: Sequence[float | None], number: int, methods: int) -> Any:
     colour = drawing.colour(number)
     wide = 0.8 / methods
     aside = (number - (methods - 1) / 2) * wide
@@ -156,5 +156,5 @@ def _method(panel: Any, boxes: Sequence[Box], rates: Sequence[float | None], num
     return handle
 
 
-def _rate(lr: float) -> str:
+def _rate_label(lr: float) -> str:
     return f"{lr:.0e}".replace("e-0", "e-") if float(f"{lr:.0e}") == lr else shown(lr)

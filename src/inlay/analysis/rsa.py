@@ -146,7 +146,7 @@ def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:
         ticks = [layer for layer in layers if layer % (1 + (len(layers) - 1) // 13) == 0]
         panel.set_xticks(ticks, ["emb." if layer == 0 else str(layer) for layer in ticks])
         against = "against the base" if rows is sides[0] else "against each other"
-        drawing.label(panel, "after so many layers", title=against)
+        drawing.label(panel, "after layer", title=against)
         columns = 1 if len(pairs) < 4 else 2
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8, ncols=columns)
     panels[0, 0].set_ylabel("similarity (Pearson's r of cosines)")

@@ -44,14 +44,14 @@ def shift(
     """
     if not names:
         raise RunError("shift needs at least one adapter")
-    _refuse(host, names)
-    chosen = _drawn(names[0], examples, rows, seed)
+    _refuse_others(host, names)
+    chosen = _draw_texts(names[0], examples, rows, seed)
     seen = texts.read(host, names[0], chosen)
     tokens = sum(len(text.plain) for text in seen)
     if tokens < _FEWEST:
         raise DataError(f"these texts have {tokens} tokens without special ones; a plane needs at least {_FEWEST}")
     labels = [str(e.target) for e, text in zip(chosen, seen, strict=True) for _ in text.plain]
-    written = _written(host, seen)
+    written = _token_texts(host, seen)
     table: list[tuple[Any, ...]] = []
     shares: dict[str, tuple[float, float]] = {}
     summary: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def _moved(host: Host, names: Sequence[str | None], seen: Sequence[texts.Text]) 
     return {name: (torch.cat(before), torch.cat(after)) for name, (before, after) in moved.items()}
 
 
-def _refuse(host: Host, names: Sequence[str]) -> None:
+def _refuse_others(host: Host, names: Sequence[str]) -> None:
     """Refuse bases and tasks that shift cannot show."""
     arch = host.base.sites.arch
     if arch.norm_place != "after":
@@ -95,7 +95,7 @@ def _refuse(host: Host, names: Sequence[str]) -> None:
         raise DataError(f"{names[0]} is for {task.name}; shift colours texts by their one label: classification")
 
 
-def _drawn(name: str, examples: Sequence[Example], rows: int, seed: int) -> list[Example]:
+def _draw_texts(name: str, examples: Sequence[Example], rows: int, seed: int) -> list[Example]:
     """`rows` texts, labels in turn."""
     groups: dict[str, list[Example]] = {}
     for example in examples:
@@ -112,7 +112,7 @@ def _drawn(name: str, examples: Sequence[Example], rows: int, seed: int) -> list
     return list(islice(turns, rows))
 
 
-def _written(host: Host, seen: Sequence[texts.Text]) -> list[tuple[int, str]]:
+def _token_texts(host: Host, seen: Sequence[texts.Text]) -> list[tuple[int, str]]:
     """(number of the text, token) of every token that is shown."""
     tokenizer = load_tokenizer(host.base)
     tokens = [tokenizer.convert_ids_to_tokens(list(text.row.ids)) for text in seen]

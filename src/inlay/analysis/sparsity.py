@@ -23,7 +23,7 @@ def sparsity(host: Host, names: Sequence[str]) -> Finding:
     """How many weights of L-alpha are left in every layer, for adapters that were trained with `adapterbias:l0=...`."""
     if not names:
         raise RunError("sparsity needs at least one adapter")
-    rows: list[tuple[Any, ...]] = [(name, *row) for name in names for row in _left(host, name)]
+    rows: list[tuple[Any, ...]] = [(name, *row) for name in names for row in _weights_left(host, name)]
     summary: dict[str, Any] = {}
     for name in names:
         left, total = (sum(row[column] for row in rows if row[0] == name) for column in (2, 3))
@@ -37,7 +37,7 @@ def sparsity(host: Host, names: Sequence[str]) -> Finding:
     )
 
 
-def _left(host: Host, name: str) -> list[tuple[int | str | None, int, int, float | None]]:
+def _weights_left(host: Host, name: str) -> list[tuple[int | str | None, int, int, float | None]]:
     """(layer, weights left, all weights, E[L0] if it is known)."""
     record = host.forward.bank.slot(host.slot(name))
     method = parse(host.adapter(name).method)

@@ -51,7 +51,7 @@ def read(host: Host, name: str, examples: Sequence[Example]) -> list[Text]:
     for paired, group in groupby(examples, key=lambda example: example.pair is not None):
         alike = list(group)
         for start in range(0, len(alike), _AT_ONCE):
-            texts += _encoded(tokenizer, limit, alike[start : start + _AT_ONCE], paired)
+            texts += _encode(tokenizer, limit, alike[start : start + _AT_ONCE], paired)
     return texts
 
 
@@ -68,7 +68,7 @@ def weights(host: Host, requests: Sequence[tuple[str, Text]]) -> list[Tensor]:
     return [alpha.float() for i in range(len(requests)) if (alpha := alpha_of[i]) is not None]
 
 
-def _encoded(tokenizer: Any, limit: int, examples: Sequence[Example], paired: bool) -> list[Text]:
+def _encode(tokenizer: Any, limit: int, examples: Sequence[Example], paired: bool) -> list[Text]:
     texts, pairs = [e.shown() for e in examples], [e.pair or "" for e in examples]
     options = {"truncation": True, "max_length": limit, "return_offsets_mapping": True}
     encoded = tokenizer(texts, pairs if paired else None, **options)
@@ -86,7 +86,7 @@ def _encoded(tokenizer: Any, limit: int, examples: Sequence[Example], paired: bo
             if part is None or ids[token] in special:
                 continue
             plain.append(token)
-            word = _at(spans[part], end - 1)  # by its last character: some count the space in front with a piece
+            word = _word_at(spans[part], end - 1)  # by its last character: some count the space in front with a piece
             if start < end and word is not None:
                 words.setdefault((part, word), []).append(token)
         both = (texts[n], pairs[n])
@@ -96,7 +96,7 @@ def _encoded(tokenizer: Any, limit: int, examples: Sequence[Example], paired: bo
     return seen
 
 
-def _at(spans: Sequence[tuple[int, int]], character: int) -> int | None:
+def _word_at(spans: Sequence[tuple[int, int]], character: int) -> int | None:
     """The number of the word that a character is in."""
     word = bisect_right(spans, character, key=lambda span: span[0]) - 1
     return word if word >= 0 and character < spans[word][1] else None

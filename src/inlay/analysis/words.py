@@ -83,12 +83,12 @@ def words(
     alphas = texts.weights(host, [(name, text) for text in seen])
     clouds: dict[str, Weights] = {}
     for part, span in _spans(host.base.sites.depth, layers).items():
-        kept = _kept(_weighed(seen, [alpha[span] for alpha in alphas], over), negative, least, top)
+        kept = _choose(_weigh(seen, [alpha[span] for alpha in alphas], over), negative, least, top)
         if not kept and layers != "each":
-            raise DataError(_nothing(name, _title(part), negative, least))
+            raise DataError(_explain_empty(name, _title(part), negative, least))
         clouds |= {part: kept} if kept else {}  # an adapter need not change every layer
     if not clouds:
-        raise DataError(_nothing(name, "any layer", negative, least))
+        raise DataError(_explain_empty(name, "any layer", negative, least))
     rows = [(part, word, *weight) for part, cloud in clouds.items() for word, weight in cloud.items()]
     total = sum(len(text.words) for text in seen)
     summed = "in each layer" if layers == "each" else "summed over layers"
@@ -115,7 +115,7 @@ def _spans(depth: int, layers: Layers | None) -> dict[str, slice]:
     return parts if layers is None and depth > 1 else {layers or "all": parts[layers or "all"]}
 
 
-def _weighed(seen: Sequence[texts.Text], alphas: Sequence[torch.Tensor], over: Over) -> Weights:
+def _weigh(seen: Sequence[texts.Text], alphas: Sequence[torch.Tensor], over: Over) -> Weights:
     weights_of: dict[str, list[float]] = {}
     for text, alpha in zip(seen, alphas, strict=True):
         of_token = alpha.double().sum(0).tolist()
@@ -124,7 +124,7 @@ def _weighed(seen: Sequence[texts.Text], alphas: Sequence[torch.Tensor], over: O
     return {word: (sum(w) / (len(w) if over == "mean" else 1), len(w)) for word, w in weights_of.items()}
 
 
-def _kept(weights: Weights, negative: Negative, least: int, top: int) -> Weights:
+def _choose(weights: Weights, negative: Negative, least: int, top: int) -> Weights:
     """The words that are drawn, largest first."""
     kept = {word: (weight, n) for word, (weight, n) in weights.items() if n >= least and weight != 0}
     if negative == "drop":
@@ -132,7 +132,7 @@ def _kept(weights: Weights, negative: Negative, least: int, top: int) -> Weights
     return dict(sorted(kept.items(), key=lambda item: (-abs(item[1][0]), item[0]))[:top])
 
 
-def _nothing(name: str, where: str, negative: Negative, least: int) -> str:
+def _explain_empty(name: str, where: str, negative: Negative, least: int) -> str:
     condition = "is not exactly 0" if negative == "colour" else "is above 0 (negative=drop)"
     frequent = f" of those that occur {least} times" if least > 1 else ""
     return f"{name}: there is no word{frequent} whose alpha over {where} {condition}"

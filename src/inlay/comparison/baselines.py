@@ -77,11 +77,11 @@ def commonest(task: Task, seen: Sequence[Example], labels: Sequence[str]) -> Ans
     """The same answer for everything: the most frequent one in the examples seen, or the mean of numbers."""
     targets = [e.target for e in seen]
     if task.kind == "tagging":
-        tag = _most([tag for tags in targets for tag in tags], labels)
+        tag = _most_frequent([tag for tags in targets for tag in tags], labels)
         return lambda examples: [{"tags": [tag] * len(e.words)} for e in examples]
     answer: Answer
     if task.kind == "classification":
-        answer = {"label": _most(targets, labels)}
+        answer = {"label": _most_frequent(targets, labels)}
     elif task.kind == "multilabel":  # the labels that most rows have: often there is no such label
         counts = Counter(label for labels_of_row in targets for label in labels_of_row)
         answer = {"label": [label for label in labels if 2 * counts[label] > len(seen)]}
@@ -111,7 +111,7 @@ def in_words(label: str | Sequence[str]) -> str:
     return f"always {label!r}" if isinstance(label, str) else f"always {', '.join(label) or 'no label'}"
 
 
-def _most(targets: Sequence[str], labels: Sequence[str]) -> str:
+def _most_frequent(targets: Sequence[str], labels: Sequence[str]) -> str:
     counts = Counter(targets)
     return max([*labels, *counts], key=counts.__getitem__)  # the first label among equals
 

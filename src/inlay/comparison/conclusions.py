@@ -25,9 +25,9 @@ def conclusions(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[str]
     close = CLOSE if metric not in LOWER_IS_BETTER else CLOSE * abs(best.average or 0.0)
     return [
         *_hardly_trained(lines, datasets),
-        *_plain(lines, best, metric, close),
-        *_small(lines, best, metric, close),
-        *_few(lines),
+        *_against_baselines(lines, best, metric, close),
+        *_smallest_as_good(lines, best, metric, close),
+        *_too_few_pairs(lines),
     ]
 
 
@@ -59,7 +59,7 @@ def _hardly_trained(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[
     return sentences
 
 
-def _plain(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
+def _against_baselines(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
     """Whether something simpler is enough."""
     by_name = {line.method: line for line in lines}
     majority, tfidf = by_name.get(MAJORITY), by_name.get(TFIDF)
@@ -67,7 +67,7 @@ def _plain(lines: Sequence[Line], best: Line, metric: str, close: float) -> list
         return ["nothing is better than the most common answer: more steps, other settings or other data are needed"]
     sentences = []
     if majority is not None and majority.verdict == "not distinguishable":
-        sentences.append(f"{best.method} is not distinguishable from the most common answer ({_how(majority, metric)})")
+        sentences.append(f"{best.method} is not distinguishable from the most common answer ({_gap(majority, metric)})")
     if best is tfidf:
         return [*sentences, "TF-IDF with a linear model is the best: as trained here, no transformer is needed"]
     if tfidf is None or tfidf.difference is None or tfidf.average is None:
@@ -77,11 +77,11 @@ def _plain(lines: Sequence[Line], best: Line, metric: str, close: float) -> list
         return [*sentences, f"{sentence}: a transformer may not be needed"]
     if tfidf.verdict == "not distinguishable":
         sentence = f"TF-IDF with a linear model is not distinguishable from {best.method}"
-        return [*sentences, f"{sentence} ({_how(tfidf, metric)}): a transformer may not be needed"]
+        return [*sentences, f"{sentence} ({_gap(tfidf, metric)}): a transformer may not be needed"]
     return [*sentences, f"TF-IDF with a linear model is {gap(tfidf.difference, metric)} below {best.method}"]
 
 
-def _small(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
+def _smallest_as_good(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
     """The smallest method that is as good, or nearly."""
     if best.is_baseline or sum(not line.is_baseline for line in lines) < 2:
         return []
@@ -96,11 +96,11 @@ def _small(lines: Sequence[Line], best: Line, metric: str, close: float) -> list
     small = min(rivals, key=lambda line: line.parameters)
     times = f"at 1/{round(best.parameters / small.parameters):,} of the parameters"
     if small.verdict == "not distinguishable":
-        return [f"{small.method} is not distinguishable from {best.method} ({_how(small, metric)}) {times}"]
+        return [f"{small.method} is not distinguishable from {best.method} ({_gap(small, metric)}) {times}"]
     return [f"{small.method} is within {gap(small.difference or 0.0, metric)} of {best.method} {times}"]
 
 
-def _few(lines: Sequence[Line]) -> list[str]:
+def _too_few_pairs(lines: Sequence[Line]) -> list[str]:
     others = [line for line in lines if not line.is_best and line.pairs]
     short = [line for line in others if line.verdict == "cannot tell"]
     if not short:
@@ -113,5 +113,5 @@ def _few(lines: Sequence[Line]) -> list[str]:
     ]
 
 
-def _how(line: Line, metric: str) -> str:
+def _gap(line: Line, metric: str) -> str:
     return f"{gap(line.difference or 0.0, metric)} below, p = {line.p or 0.0:.2g}"

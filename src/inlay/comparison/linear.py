@@ -79,18 +79,18 @@ def fit(
     key = (setting["features"], setting["min_df"], setting["sublinear"])
     if key not in counted:
         vectorizer = _vectorizer(*key)
-        counted[key] = vectorizer, _counts(vectorizer.fit_transform, data.train.examples)
+        counted[key] = vectorizer, _count_features(vectorizer.fit_transform, data.train.examples)
     vectorizer, features = counted[key]
     while len(counted) > 1 and sum(counts.nnz for _, counts in counted.values()) > _MOST:
         del counted[next(iter(counted))]
-    model = _model(data, setting["strength"])
+    model = _make_model(data, setting["strength"])
     model.fit(features, _targets(data))
     size = (features.shape[1] + 1) * _outputs(data)
 
     def answer(examples: Sequence[Example]) -> list[Answer]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _answers(data, model.predict(_counts(vectorizer.transform, examples)))
+            return _answers(data, model.predict(_count_features(vectorizer.transform, examples)))
 
     return answer, size
 
@@ -122,11 +122,11 @@ def _vectorizer(features: str, min_df: int, sublinear: bool) -> Any:
     return sklearn("pipeline").FeatureUnion(vectorizers) if len(vectorizers) > 1 else vectorizers[0][1]
 
 
-def _counts(count: Callable[[list[str]], Any], examples: Sequence[Example]) -> Any:
+def _count_features(count: Callable[[list[str]], Any], examples: Sequence[Example]) -> Any:
     return count([f"{e.shown()}\n{e.pair or ''}" for e in examples])
 
 
-def _model(data: Prepared, strength: float) -> Any:
+def _make_model(data: Prepared, strength: float) -> Any:
     """For numbers the strength is ridge's alpha, for classes the C of logistic regression."""
     if data.task.kind == "regression":
         return sklearn("linear_model").Ridge(alpha=strength)

@@ -58,7 +58,7 @@ class Plan:
         specs = split_specs(self.methods, problems)
         rest = {key: values for key, values in self.grid.items() if key != "method"}
         space, of_grid = SweepPlan({"method": specs, **rest}, seeds=self.seeds).space(fixed)
-        return space, [*problems, *of_grid, *_unequal(space)]
+        return space, [*problems, *of_grid, *_unequal_budgets(space)]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-def _unequal(space: Space) -> list[str]:
+def _unequal_budgets(space: Space) -> list[str]:
     sizes = {branch.method: branch.size for branch in space.branches}
     if len(set(sizes.values())) < 2:
         return []

@@ -93,7 +93,7 @@ def draw(
     across = [line for name, line in families.items() if name not in trained]
     panel.axhline(0, color="black", lw=0.8, alpha=0.6)
     for i, (name, line) in enumerate(trained.items()):
-        _family(panel, i, name, line, scale, is_band)
+        _draw_family(panel, i, name, line, scale, is_band)
     for i, line in enumerate(across):
         level, name = scale * line[0].middle, line[0].method
         panel.axhline(level, color=_BASELINE, lw=1.2, ls=_DASHES[i % len(_DASHES)], label=name)
@@ -107,7 +107,7 @@ def draw(
     return figure
 
 
-def _family(panel: Any, i: int, name: str, line: Sequence[Place], scale: float, is_band: bool) -> None:
+def _draw_family(panel: Any, i: int, name: str, line: Sequence[Place], scale: float, is_band: bool) -> None:
     colour, marker = drawing.colour(i), drawing.marker(i)
     x = [max(1.0, place.parameters or 1.0) for place in line]  # a method without any has no logarithm
     low, middle, high = ([scale * getattr(place, name) for place in line] for name in ("low", "middle", "high"))

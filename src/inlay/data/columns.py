@@ -109,18 +109,18 @@ def choose(
     _check_given(passed, names, where)
     seen = [guess.Seen.of(name, names, sample) for name in names]
     known = task or hints.get("task")
-    chosen = known or _task(seen, passed, hints)
-    fixed = _fixed(chosen, passed, hints, names, where)
+    chosen = known or _guess_task(seen, passed, hints)
+    fixed = _known_columns(chosen, passed, hints, names, where)
     if pairs is False and "pair" not in passed:
         fixed.pop("pair", None)
-    guessed = _guess(chosen, seen, fixed, labelled, pairs is not False)
+    guessed = _guess_columns(chosen, seen, fixed, labelled, pairs is not False)
     all_names = {**fixed, **guessed}
     optional = {*(() if pairs else declared(chosen).optional), *(() if labelled else GOLD)}
     missing = [f for f in parts(chosen) if f not in all_names and f not in optional]
     if missing:
-        raise DataError(f"{where}: {_not_found(chosen, missing, names)}")
-    line = _line(chosen, guessed, bool(known))
-    return chosen, Columns(**all_names), f"{line}{_left_over(chosen, seen, all_names)}" if "text" in guessed else line
+        raise DataError(f"{where}: {_explain_missing(chosen, missing, names)}")
+    line = _describe_guesses(chosen, guessed, bool(known))
+    return chosen, Columns(**all_names), f"{line}{_note_unused(chosen, seen, all_names)}" if "text" in guessed else line
 
 
 def _check_given(passed: Mapping[str, str], names: Sequence[str], where: str) -> None:
@@ -138,7 +138,7 @@ def _check_given(passed: Mapping[str, str], names: Sequence[str], where: str) ->
             raise DataError(f"{where}: {option} {name} names a column twice")
 
 
-def _fixed(
+def _known_columns(
     task: str, passed: Mapping[str, str], hints: Mapping[str, str], names: Collection[str], where: str
 ) -> dict[str, str]:
     """The columns that need no guess: those given, then those hinted that exist and are free."""
@@ -148,7 +148,7 @@ def _fixed(
     for field, name in passed.items():
         part = field if field in options else part_of_option.get(_SINGLE.get(field, ""), "")
         if not part:
-            raise DataError(f"{where}: {task} has no {field} column; it has {_join(list(options), 'and')}")
+            raise DataError(f"{where}: {task} has no {field} column; it has {_in_words(list(options), 'and')}")
         if len(several(name, names)) > 1 and part not in declared(task).joined:
             hint = "; several columns of 0 and 1 are for --task multilabel" if part == "label" else ""
             raise DataError(f"{where}: {options[part]} {name}: {task} has one column of its {part}{hint}")
@@ -162,7 +162,7 @@ def _fixed(
     return fixed
 
 
-def _task(seen: Sequence[guess.Seen], passed: Mapping[str, str], hints: Mapping[str, str]) -> str:
+def _guess_task(seen: Sequence[guess.Seen], passed: Mapping[str, str], hints: Mapping[str, str]) -> str:
     for task in ("tagging", "qa"):
         if passed.keys() & parts(task).keys():
             return task
@@ -171,7 +171,7 @@ def _task(seen: Sequence[guess.Seen], passed: Mapping[str, str], hints: Mapping[
     return guess.task(seen, passed, hinted)
 
 
-def _guess(
+def _guess_columns(
     task: str, seen: Sequence[guess.Seen], fixed: Mapping[str, str], labelled: bool, pairs: bool
 ) -> dict[str, str]:
     if task == "tagging":
@@ -184,12 +184,12 @@ def _guess(
     return {f: guesses[f] for f in wanted if guesses.get(f)}
 
 
-def _join(items: Sequence[str], word: str) -> str:
+def _in_words(items: Sequence[str], word: str) -> str:
     return f" {word} ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
-def _not_found(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
-    options = _join([f"{parts(task)[field]} COLUMN" for field in missing], "and")
+def _explain_missing(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
+    options = _in_words([f"{parts(task)[field]} COLUMN" for field in missing], "and")
     if "pair" in missing and "pair" in declared(task).optional:
         problem = "the adapter was trained on pairs of texts, and no column looks like the second"
     else:
@@ -197,17 +197,17 @@ def _not_found(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
     return f"{problem}; the columns are {', '.join(names)}; pass {options}"
 
 
-def _left_over(task: str, seen: Sequence[guess.Seen], chosen: Mapping[str, str]) -> str:
+def _note_unused(task: str, seen: Sequence[guess.Seen], chosen: Mapping[str, str]) -> str:
     """A note about a column of texts that could be used and is not; "" without one."""
     used = {part for name in chosen.values() for part in several(name, [s.name for s in seen])}
     left = [s.name for s in seen if s.reads_like_text and not s.never and s.name not in used]
     if not left or not declared(task).joined or "pair" in chosen:
         return ""
     pair = f", --pair {left[0]} makes pairs" if "pair" in parts(task) else ""
-    return f"; not used: {_join(left, 'and')} (--text {left[0]},{chosen['text']} joins columns{pair})"
+    return f"; not used: {_in_words(left, 'and')} (--text {left[0]},{chosen['text']} joins columns{pair})"
 
 
-def _line(task: str, guessed: Mapping[str, str], task_known: bool) -> str:
+def _describe_guesses(task: str, guessed: Mapping[str, str], task_known: bool) -> str:
     guesses = [f'{field} = "{name}"' for field, name in guessed.items()] + [f"task = {task}"] * (not task_known)
     if not guesses:
         return ""
@@ -215,4 +215,4 @@ def _line(task: str, guessed: Mapping[str, str], task_known: bool) -> str:
     if "text" in guessed and "pair" in parts(task):
         options.add("--pair")
     ordered = [o for o in ("--text", "--pair", "--label") if o in options] + ["--task"] * (not task_known)
-    return f"guessed: {', '.join(guesses)} (pass {_join(ordered, 'or')} to choose)"
+    return f"guessed: {', '.join(guesses)} (pass {_in_words(ordered, 'or')} to choose)"

@@ -77,7 +77,7 @@ def look(
         kind: "label" or "tag" where rows have several.
         names: the labels or tags of all rows, counted instead of `labels`.
     """
-    marks = [_mark(text) for text in texts]
+    marks = [_hash_text(text) for text in texts]
     full = [mark for mark in marks if mark]
     train = set(full)
     sizes = list(lengths or ())
@@ -94,7 +94,7 @@ def look(
         max_length=max_length,
         over_long=0 if max_length is None else sum(length > max_length for length in sizes),
         duplicates_within=len(full) - len(train),
-        shared={name: sum(_mark(text) in train for text in rows) for name, rows in others.items()},
+        shared={name: sum(_hash_text(text) in train for text in rows) for name, rows in others.items()},
         sizes={name: len(rows) for name, rows in others.items()},
         conflicting=0 if labels is None else _conflicting(marks, labels),
         empty=len(marks) - len(full),
@@ -103,7 +103,7 @@ def look(
 
 def groups(texts: Sequence[Text]) -> list[str]:
     """A name per row, the same for rows of the same text: what `split` keeps together."""
-    return [_mark(text).hex() for text in texts]
+    return [_hash_text(text).hex() for text in texts]
 
 
 def histogram(lengths: Sequence[int], bins: int = 8) -> list[tuple[int, int, int]]:
@@ -129,7 +129,7 @@ def class_weights(counts: Mapping[str, int]) -> dict[str, float]:
     return {label: rows / (classes * count) if count else 1.0 for label, count in counts.items()}
 
 
-def _mark(text: Text) -> bytes:
+def _hash_text(text: Text) -> bytes:
     """A hash of the folded text, or b"" if it is blank; the separator is white space, which no folded text holds."""
     parts = [_fold(part) for part in text if part is not None]
     return blake2b("\x1f".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest() if all(parts) else b""
@@ -151,14 +151,14 @@ def _conflicting(marks: Sequence[bytes], labels: Sequence[str]) -> int:
 
 def _class_lines(look: Look) -> list[str]:
     if not look.labels:
-        return [_many(look.rows, "row")]
-    shown = [(_short(label), count) for label, count in list(look.labels.items())[:_SHOWN]]
+        return [_counted(look.rows, "row")]
+    shown = [(_shortened(label), count) for label, count in list(look.labels.items())[:_SHOWN]]
     wide, digits = max(len(name) for name, _ in shown), len(f"{shown[0][1]:,}")
     total = look.rows if look.kind == "label" else sum(look.labels.values())  # a row may have several labels, or none
     unshown = len(look.labels) - _SHOWN
-    words = f", {_many(total, 'word')}" if look.kind == "tag" else ""
+    words = f", {_counted(total, 'word')}" if look.kind == "tag" else ""
     return [
-        f"{_many(look.rows, 'row')}{words}, {_many(len(look.labels), look.kind, _PLURAL[look.kind])}",
+        f"{_counted(look.rows, 'row')}{words}, {_counted(len(look.labels), look.kind, _PLURAL[look.kind])}",
         *(f"  {name:{wide}}  {count:{digits},}  {100 * count / total:5.1f} %" for name, count in shown),
         *([f"  ... and {unshown:,} more"] if unshown > 0 else []),
         *([look.form] if look.form else []),
@@ -174,22 +174,22 @@ def _length_lines(look: Look) -> list[str]:
     if look.over_long:
         share = 100 * look.over_long / look.rows
         are = "is" if look.over_long == 1 else "are"
-        notes.append(f"{_many(look.over_long, 'text')} ({share:.1f} %) {are} longer than {look.max_length} tokens")
+        notes.append(f"{_counted(look.over_long, 'text')} ({share:.1f} %) {are} longer than {look.max_length} tokens")
     return notes
 
 
 def _warnings(look: Look) -> list[str]:
     warnings = []
     if look.empty:
-        warnings.append(f"{_many(look.empty, 'text')} {'is' if look.empty == 1 else 'are'} empty")
+        warnings.append(f"{_counted(look.empty, 'text')} {'is' if look.empty == 1 else 'are'} empty")
     if look.duplicates_within:
-        warnings.append(f"{_many(look.duplicates_within, 'row repeats', 'rows repeat')} the text of an earlier row")
+        warnings.append(f"{_counted(look.duplicates_within, 'row repeats', 'rows repeat')} the text of an earlier row")
     if look.conflicting:
-        warnings.append(f"{_many(look.conflicting, 'text appears', 'texts appear')} with more than one label")
+        warnings.append(f"{_counted(look.conflicting, 'text appears', 'texts appear')} with more than one label")
     for name, count in look.shared.items():
         if count:
             appear = "appears" if count == 1 else "appear"
-            warnings.append(f"{count:,} of {_many(look.sizes[name], f'{name} row')} also {appear} in train")
+            warnings.append(f"{count:,} of {_counted(look.sizes[name], f'{name} row')} also {appear} in train")
     return warnings + odd_labels(look.labels, look.kind)
 
 
@@ -223,20 +223,20 @@ def tag_form(tags: Collection[str]) -> str:
     if not starts or not starts <= _ENTITY:
         return "tags: one for every word, no entities; scored by accuracy over words"
     scheme = "BIOES" if starts & {"E-", "S-"} else "BIO" if "B-" in starts else "IO"
-    entities = _many(len(kinds), "kind of entity", "kinds of entities")
-    return f"tags: {scheme}, {entities} ({', '.join(map(_short, kinds[:_SHOWN]))}); scored by F1 over entities"
+    entities = _counted(len(kinds), "kind of entity", "kinds of entities")
+    return f"tags: {scheme}, {entities} ({', '.join(map(_shortened, kinds[:_SHOWN]))}); scored by F1 over entities"
 
 
 def _listed(names: Sequence[str], counts: Mapping[str, int]) -> str:
-    shown = [f"{_short(name)!r} ({_many(counts[name], 'row')})" for name in names]
+    shown = [f"{_shortened(name)!r} ({_counted(counts[name], 'row')})" for name in names]
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-def _many(count: int, singular: str, plural: str = "") -> str:
+def _counted(count: int, singular: str, plural: str = "") -> str:
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
-def _short(label: str) -> str:
+def _shortened(label: str) -> str:
     """One line of printable text, however long the label is."""
     line = one_line(label)
     return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."

@@ -34,7 +34,7 @@ def find_splits(folder: Path, mismatched: bool = False) -> dict[str, Path]:
     files = _data_files(folder)
     file_of_split: dict[str, Path] = {}
     for split in SPLITS:
-        candidates = _preferred([f for f in files if split_of(f.name) == split], split, mismatched)
+        candidates = _prefer([f for f in files if split_of(f.name) == split], split, mismatched)
         if len(candidates) > 1:
             raise DataError(
                 f"{folder}: {len(candidates)} files for {split} ({_listed(candidates)}); expected one, or give the file"
@@ -47,7 +47,7 @@ def find_splits(folder: Path, mismatched: bool = False) -> dict[str, Path]:
         return {"train": files[0]}
     if not file_of_split:
         xml = f"; {NO_XML}" if any(extension(f.name) == "xml" for f in _entries(folder)) else ""
-        there = _listed(_all(folder))
+        there = _listed(_all_entries(folder))
         raise DataError(f"{folder}: no file named train, dev or test, as in train.csv; found {there}{xml}")
     return file_of_split
 
@@ -62,12 +62,12 @@ def find_languages(folder: Path) -> dict[str, Path]:
         for file in _data_files(inner):
             if code := (_code_alone(inner.name) or language_of(file.name)):
                 files_of_language.setdefault(code, []).append(file)
-    to_evaluate = ((code, _to_evaluate(folder, code, files_of_language[code])) for code in sorted(files_of_language))
+    to_evaluate = ((code, _choose_file(folder, code, files_of_language[code])) for code in sorted(files_of_language))
     file_of_language = {code: file for code, file in to_evaluate if file}
     if not file_of_language:
         lacking = "no file to test on" if files_of_language else "no language code in the names of its files"
         as_in = "as in de.csv, dev-de.tsv or de/test.csv"
-        raise DataError(f"{folder}: {lacking}, {as_in}; found {_listed(_all(folder))}")
+        raise DataError(f"{folder}: {lacking}, {as_in}; found {_listed(_all_entries(folder))}")
     return file_of_language
 
 
@@ -113,7 +113,7 @@ def _code_alone(name: str) -> str | None:
     return name if name in _CODES or (re.fullmatch("[a-z]{3}", name) and name not in _SPLIT) else None
 
 
-def _to_evaluate(folder: Path, code: str, files: list[Path]) -> Path | None:
+def _choose_file(folder: Path, code: str, files: list[Path]) -> Path | None:
     for split in ("test", "validation", None):
         candidates = [file for file in files if split_of(file.name) == split]
         if len(candidates) > 1 and are_treebanks(candidates):
@@ -127,7 +127,7 @@ def _to_evaluate(folder: Path, code: str, files: list[Path]) -> Path | None:
     return None  # only a training file: nothing to evaluate on
 
 
-def _preferred(files: list[Path], split: str, mismatched: bool) -> list[Path]:
+def _prefer(files: list[Path], split: str, mismatched: bool) -> list[Path]:
     """`train.csv` rather than `train_small.csv`; `dev_matched.tsv` rather than its twin."""
     exact = [file for file in files if _stem(file.name).lower() in _WORDS[split]]
     named = [f for f in files if _stem(f.name).endswith("_mismatched" if mismatched else "_matched")]
@@ -157,7 +157,7 @@ def _data_files(folder: Path) -> list[Path]:
     return known or [f for f in files if not extension(f.name)]
 
 
-def _all(folder: Path) -> list[Path]:
+def _all_entries(folder: Path) -> list[Path]:
     return [*_data_files(folder), *(f for f in _entries(folder) if f.is_dir())] or _entries(folder)
 
 

@@ -89,13 +89,13 @@ class Seen:
     @classmethod
     def of(cls, name: str, names: Sequence[str], sample: Sequence[Record]) -> Seen:
         """Look at the column `name` of a file that has the columns `names`."""
-        cells = [None if _blank(value := record.fields.get(name)) else value for record in sample]
+        cells = [None if _is_blank(value := record.fields.get(name)) else value for record in sample]
         values = [cell for cell in cells if cell is not None]
         words = re.findall(r"[^\W_]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower())
         key, last, keys = _key(name), words[-1] if words else "", {_key(other) for other in names}
         copy = last == "gold" and key.removesuffix("gold") in keys
         never = name.startswith("_") or last in _NEVER or copy
-        return cls(name, key, last, key + "confidence" in keys, never, _kind(values), cells, values)
+        return cls(name, key, last, key + "confidence" in keys, never, _kind_of(values), cells, values)
 
     @property
     def filled(self) -> float:
@@ -142,13 +142,13 @@ def _key(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.lower())
 
 
-def _blank(value: Any) -> bool:
+def _is_blank(value: Any) -> bool:
     if isinstance(value, float):
         return math.isnan(value)
     return value is None or (isinstance(value, str) and not value.strip()) or value in ([], (), {})
 
 
-def _number(value: Any) -> float | None:
+def _as_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -158,14 +158,14 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _kind(values: Sequence[Any]) -> str:
+def _kind_of(values: Sequence[Any]) -> str:
     if not values:
         return "empty"
     if all(isinstance(value, list | tuple) for value in values):
         return "list"
     if any(isinstance(value, list | tuple | dict) for value in values):
         return "other"
-    numbers = sum(_number(value) is not None for value in values)
+    numbers = sum(_as_number(value) is not None for value in values)
     return "number" if numbers > 0.9 * len(values) else "text"  # a rare bad number is for the reader of rows to name
 
 
@@ -190,7 +190,7 @@ def task(seen: Sequence[Seen], passed: Mapping[str, str], hinted: Mapping[str, s
         return "multilabel"
     if label.kind != "number":
         return "classification"
-    whole = all((_number(value) or 0.0).is_integer() for value in label.values)
+    whole = all((_as_number(value) or 0.0).is_integer() for value in label.values)
     repeats = len(label.values) < _ENOUGH_NUMBERS or 2 * label.distinct <= len(label.values)
     return "classification" if whole and repeats else "regression"
 
@@ -213,12 +213,12 @@ def texts(
     groups = _LABEL_KINDS.get(task, _LABEL_KINDS[""]) if labelled and "label" not in name_of_part else ()
     label = next((name for kinds in groups if (name := _label_by_name(free(*kinds)))), "")
     if groups and task in ("", "multilabel"):
-        label = _flags(seen, free("number", "text"), label)
+        label = _flag_columns(seen, free("number", "text"), label)
     if label:
         name_of_part["label"] = label
     if "text" not in name_of_part:
-        first, second = _pair(free("text", "empty"), name_of_part.get("pair", "")) if pairs else ("", "")
-        name_of_part["text"] = first or _text(free("text", "empty")) or _named(free("number"), _TEXT)
+        first, second = _find_pair(free("text", "empty"), name_of_part.get("pair", "")) if pairs else ("", "")
+        name_of_part["text"] = first or _text(free("text", "empty")) or _by_name(free("number"), _TEXT)
         name_of_part.setdefault("pair", second)
     if groups and not label:
         name_of_part["label"] = next((name for kinds in groups if (name := _label_by_content(free(*kinds), task))), "")
@@ -227,10 +227,10 @@ def texts(
 
 def _text(seen: Sequence[Seen]) -> str:
     longest = max((s for s in seen if s.values), key=lambda s: s.length, default=_NONE)
-    return _named(seen, _TEXT) or _named(seen, _TEXT, last=True) or longest.name
+    return _by_name(seen, _TEXT) or _by_name(seen, _TEXT, last=True) or longest.name
 
 
-def _named(seen: Sequence[Seen], keys: Sequence[str], last: bool = False) -> str:
+def _by_name(seen: Sequence[Seen], keys: Sequence[str], last: bool = False) -> str:
     """The column with the first of these names, or with the first as its last word; blank columns come last."""
     matching = [(s, s.last if last else s.key) for s in seen]
     ranked = [(not s.values, keys.index(key), i) for i, (s, key) in enumerate(matching) if key in keys]
@@ -240,10 +240,10 @@ def _named(seen: Sequence[Seen], keys: Sequence[str], last: bool = False) -> str
 def _label_by_name(seen: Sequence[Seen]) -> str:
     seen = [s for s in seen if s.kind != "text" or s.length <= _LONGEST_LABEL]
     judged = max((s for s in seen if s.judged and s.values), key=lambda s: s.filled, default=_NONE)
-    return _named(seen, _LABEL) or judged.name or _named(seen, [key for key in _LABEL if len(key) > 1], last=True)
+    return _by_name(seen, _LABEL) or judged.name or _by_name(seen, [key for key in _LABEL if len(key) > 1], last=True)
 
 
-def _flags(seen: Sequence[Seen], free: Sequence[Seen], named: str) -> str:
+def _flag_columns(seen: Sequence[Seen], free: Sequence[Seen], named: str) -> str:
     """Neighbouring columns of 0 and 1, each of which says whether a row has a label: `toxic,threat,insult`.
 
     Args:
@@ -276,7 +276,7 @@ def _label_by_content(seen: Sequence[Seen], task: str) -> str:
     return left[0].name if len(left) == 1 else ""
 
 
-def _pair(texts: Sequence[Seen], pair: str) -> tuple[str, str]:
+def _find_pair(texts: Sequence[Seen], pair: str) -> tuple[str, str]:
     names = {s.key: s.name for s in reversed(texts)}
     for first, second in _PAIRS:
         if first in names and (_key(pair) == second if pair else second in names):
@@ -293,8 +293,8 @@ def _looks_tagged(seen: Sequence[Seen], passed: Mapping[str, str]) -> bool:
     fixed = {new: passed[old] for old, new in (("text", "tokens"), ("label", "tags")) if old in passed}
     columns = tagging(lists, fixed)
     tokens, tags = (next((s for s in lists if s.name == columns.get(field)), _NONE) for field in ("tokens", "tags"))
-    named = "text" in passed or tokens.key in _TOKENS or not _named([s for s in seen if s.kind == "text"], _TEXT)
-    return named and _parallel(tokens, tags) and any(len(words) > 1 for words in tokens.values)
+    named = "text" in passed or tokens.key in _TOKENS or not _by_name([s for s in seen if s.kind == "text"], _TEXT)
+    return named and _are_parallel(tokens, tags) and any(len(words) > 1 for words in tokens.values)
 
 
 def tagging(seen: Sequence[Seen], fixed: Mapping[str, str]) -> dict[str, str]:
@@ -302,26 +302,26 @@ def tagging(seen: Sequence[Seen], fixed: Mapping[str, str]) -> dict[str, str]:
     name_of_part = dict(fixed)
     if "tokens" not in name_of_part:
         free = [s for s in seen if s.name != name_of_part.get("tags")]
-        most = max((s for s in free if _lists_of(s, str)), key=lambda s: s.distinct, default=_NONE)
-        name_of_part["tokens"] = _named(free, _TOKENS) or most.name
+        most = max((s for s in free if _holds_lists_of(s, str)), key=lambda s: s.distinct, default=_NONE)
+        name_of_part["tokens"] = _by_name(free, _TOKENS) or most.name
     if "tags" not in name_of_part:
         free = [s for s in seen if s.name != name_of_part["tokens"]]
         tokens = next((s for s in seen if s.name == name_of_part["tokens"]), _NONE)
-        beside = [s for s in free if _parallel(tokens, s)]
+        beside = [s for s in free if _are_parallel(tokens, s)]
         fewest = min(beside, key=lambda s: s.distinct, default=_NONE)
-        name_of_part["tags"] = _named(beside, _TAGS) or fewest.name or _named(free, _TAGS)
+        name_of_part["tags"] = _by_name(beside, _TAGS) or fewest.name or _by_name(free, _TAGS)
     return name_of_part
 
 
-def _parallel(tokens: Seen, tags: Seen) -> bool:
+def _are_parallel(tokens: Seen, tags: Seen) -> bool:
     """Whether most rows have as many tags as words: a wrong row is for the reader of rows to name."""
-    if not (_lists_of(tokens, str) and _lists_of(tags, str, int)):
+    if not (_holds_lists_of(tokens, str) and _holds_lists_of(tags, str, int)):
         return False
     rows = list(zip(tokens.cells, tags.cells, strict=True))
     return 2 * sum(len(words or ()) == len(marks or ()) for words, marks in rows) > len(rows)
 
 
-def _lists_of(seen: Seen, *types: type) -> bool:
+def _holds_lists_of(seen: Seen, *types: type) -> bool:
     return seen.kind == "list" and all(isinstance(item, types) for value in seen.values for item in value)
 
 
@@ -330,5 +330,5 @@ def answering(seen: Sequence[Seen], fixed: Mapping[str, str]) -> dict[str, str]:
     name_of_part = dict(fixed)
     for field, keys in _QA.items():
         if field not in name_of_part:
-            name_of_part[field] = _named([s for s in seen if s.name not in name_of_part.values()], keys)
+            name_of_part[field] = _by_name([s for s in seen if s.name not in name_of_part.values()], keys)
     return name_of_part

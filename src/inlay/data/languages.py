@@ -20,7 +20,7 @@ DISTANT = frozenset(
         "sg sm sn so ss st su sw ta te th ti tk tl tn to tr ts tt tw ty ug uz ve vi wo xh yo yue za zh zu "
     ).split()
 )
-"""All of ISO 639-1 but the made-up languages, and the creoles, whose family is a matter of opinion."""
+"""Together all of ISO 639-1 except made-up languages and creoles, whose family is a matter of opinion."""
 
 
 def means(values: Mapping[str, float], source: str) -> dict[str, float]:

@@ -47,7 +47,7 @@ def open_source(path: str | os.PathLike[str], *, format: str | None = None, enco
     """Open a file, or several that commas join; a format or encoding that is not given is detected."""
     name, file = os.fspath(path), Path(path)
     if parts := parts_of(name):
-        return _joined(name, [open_source(part, format=format, encoding=encoding) for part in parts])
+        return _join_sources(name, [open_source(part, format=format, encoding=encoding) for part in parts])
     if format is not None and format not in FORMATS:
         raise DataError(f"{name}: unknown format {format!r}. {suggest(format, FORMATS)}")
     check_file(name)
@@ -58,7 +58,7 @@ def open_source(path: str | os.PathLike[str], *, format: str | None = None, enco
         raise DataError(f"{name}: {NO_XML}")
     known = format or sniff(text)
     if known == "glue" or (format is None and known == "tsv"):
-        source = _glue(text)
+        source = _open_glue(text)
         if source is None and known == "glue":
             folders = ", ".join(glue.TASKS)
             raise DataError(f"{name}: the columns are not those of a GLUE task; valid folders: {folders}")
@@ -101,7 +101,7 @@ def open_per_language(
     return {code: open_source(f, format=format, encoding=encoding) for code, f in find_languages(path).items()}
 
 
-def _joined(name: str, parts: Sequence[Source]) -> Source:
+def _join_sources(name: str, parts: Sequence[Source]) -> Source:
     """The rows of several files, one after the other."""
     first = parts[0]
     for other in parts[1:]:
@@ -139,7 +139,7 @@ def _is_parquet(name: str, file: Path) -> bool:
     return BY_EXTENSION.get(extension(file.name)) == "parquet" or read_head(name, file)[0].startswith(MAGIC)
 
 
-def _glue(text: Text) -> Source | None:
+def _open_glue(text: Text) -> Source | None:
     """A file of GLUE, with hints; None if it is another."""
     form = Form("\t", False)
     rows = sample(text, form)

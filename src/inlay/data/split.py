@@ -27,7 +27,7 @@ def size(text: str | int | float | None, rows: int, option: str) -> int:
         raise RunError(f"{option}: there are no rows to take from")
     if text is None:
         return rows
-    count = _count(text, rows)
+    count = _read_size(text, rows)
     if count is None:
         raise RunError(f"{option} {text} is not a size; write a count such as 1000 or a share such as 10%")
     if count < 1:
@@ -39,7 +39,7 @@ def size(text: str | int | float | None, rows: int, option: str) -> int:
 
 def is_size(text: str | int | float) -> bool:
     """Whether it is a count of rows or a share of them, however many rows there are."""
-    return _count(text, 1) is not None
+    return _read_size(text, 1) is not None
 
 
 def take(rows: int, n: int, seed: int, strata: Sequence[str] | None = None) -> list[int]:
@@ -50,7 +50,7 @@ def take(rows: int, n: int, seed: int, strata: Sequence[str] | None = None) -> l
     if not 0 <= n <= rows:
         raise RunError(f"{n} rows cannot be taken from {rows}")
     units = _units(rows, seed, strata, None)
-    chosen, _ = _fill(units, _allot(_counts(units), n, seed))
+    chosen, _ = _fill(units, _allot(_rows_by_label(units), n, seed))
     return sorted(chosen)
 
 
@@ -67,7 +67,7 @@ def for_test(
     units = _units(rows, 0, stratify, groups)
     if len(units) < 3:
         raise RunError(f"--test-size {test_size}: the {rows} rows have only {len(units)} different texts; expected 3")
-    test, left = _held_out(units, rows - n, n, 0)
+    test, left = _hold_out(units, rows - n, n, 0)
     return sorted(row for unit in left for row in unit.rows), sorted(test)
 
 
@@ -88,11 +88,11 @@ def split(
     `groups` (say, identical texts) no group straddles: a size is then met from below, or by the smallest group
     where none fits.
     """
-    n_train, n_val = _sizes(rows, train_size, val_size, of or rows)
+    n_train, n_val = _read_sizes(rows, train_size, val_size, of or rows)
     units = _units(rows, seed, stratify, groups)
     if len(units) < 2:
         raise RunError(f"all {rows} rows belong together, so none can be held out for validation; pass --val FILE")
-    validation, left = _held_out(units, n_train, n_val, seed)
+    validation, left = _hold_out(units, n_train, n_val, seed)
     rest = sorted(row for unit in left for row in unit.rows)
     if train_size is None or n_train >= len(rest):
         return rest, sorted(validation)
@@ -148,7 +148,7 @@ def _units(rows: int, seed: int, strata: Sequence[str] | None, groups: Sequence[
     return sorted(units.values(), key=lambda unit: order[unit.rows[0]])
 
 
-def _counts(units: Iterable[_Unit]) -> dict[str, int]:
+def _rows_by_label(units: Iterable[_Unit]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for unit in units:
         counts[unit.label] += len(unit.rows)
@@ -179,9 +179,9 @@ def _allot(counts: Mapping[str, int], n: int, seed: int) -> dict[str, int]:
     return shares
 
 
-def _held_out(units: Sequence[_Unit], kept: int, n: int, seed: int) -> tuple[list[int], list[_Unit]]:
+def _hold_out(units: Sequence[_Unit], kept: int, n: int, seed: int) -> tuple[list[int], list[_Unit]]:
     """`n` rows from the end of the seed's order, and the units left; a class too rare for both is among those."""
-    counts = _counts(units)
+    counts = _rows_by_label(units)
     for_kept = _allot(counts, kept, seed)
     return _fill(units[::-1], _allot({label: counts[label] - for_kept[label] for label in counts}, n, seed))
 
@@ -204,7 +204,7 @@ def _fill(units: Sequence[_Unit], shares: Mapping[str, int]) -> tuple[list[int],
     return taken, left
 
 
-def _sizes(
+def _read_sizes(
     rows: int, train_size: str | int | float | None, val_size: str | int | float | None, of: int
 ) -> tuple[int, int]:
     if rows < 2:
@@ -227,7 +227,7 @@ def _sizes(
     return n_train, n_val
 
 
-def _count(text: str | int | float, rows: int) -> int | None:
+def _read_size(text: str | int | float, rows: int) -> int | None:
     """A whole number is a count, anything up to 1 with a point is a share; None for what is neither."""
     if isinstance(text, bool):
         return None

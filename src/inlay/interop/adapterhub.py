@@ -76,13 +76,13 @@ def read(folder: Path, base: Base) -> Adapter:
     if (folder / FUSION_CONFIG).is_file():
         raise AdapterError(f"{folder} holds an AdapterFusion, which mixes several adapters; Inlay has none")
     config = read_json(folder / CONFIG)
-    name, options = _checked(config, base, folder / CONFIG)
+    name, options = _name_and_options(config, base, folder / CONFIG)
     stored = read_tensors(folder, WEIGHTS, PICKLED)
     prefix = f"{model_prefix(base)}."
     tensors = {_OLD_NAME.sub(".adapters", key).removeprefix(prefix): tensor for key, tensor in stored.items()}
     keys = Keys(folder, tensors, base.name)
     if options.get("architecture") == "lora":
-        spec, converted = lowrank.to_inlay(_lora_changes(keys, name, options, config, base), base.sites)
+        spec, converted = lowrank.to_inlay(_read_lora(keys, name, options, config, base), base.sites)
     else:
         spec, converted = to_inlay(keys, name, options, "version" not in config, base)
     keys.finish()
@@ -97,7 +97,7 @@ def read(folder: Path, base: Base) -> Adapter:
 def write(adapter: Adapter, base: Base, folder: Path) -> None:
     """Write a directory that `load_adapter` of adapters 1.x loads, with its head."""
     opened = open_adapter(adapter, base)
-    _known(base)
+    _refuse_unknown_base(base)
     method, sites = opened.method, base.sites
     name = plain_name(adapter.name, "inlay")
     if hasattr(nn.ModuleDict(), name):  # there it would be the name of a module
@@ -127,9 +127,9 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
     write_files(Path(folder), files)
 
 
-def _checked(config: Mapping[str, Any], base: Base, path: Path) -> tuple[str, Mapping[str, Any]]:
+def _name_and_options(config: Mapping[str, Any], base: Base, path: Path) -> tuple[str, Mapping[str, Any]]:
     """The adapter's name and options; an error if they are for a base of another shape."""
-    _known(base)
+    _refuse_unknown_base(base)
     name, options = config.get("name"), config.get("config")
     if not isinstance(name, str) or not name:
         raise AdapterError(f"{path}: name is {name!r}, not a name")
@@ -145,7 +145,7 @@ def _checked(config: Mapping[str, Any], base: Base, path: Path) -> tuple[str, Ma
     return name, options
 
 
-def _known(base: Base) -> None:
+def _refuse_unknown_base(base: Base) -> None:
     if base.sites.arch.model_type not in PLACES:
         known = ", ".join(PLACES)
         raise AdapterError(
@@ -153,7 +153,7 @@ def _known(base: Base) -> None:
         )
 
 
-def _lora_changes(
+def _read_lora(
     keys: Keys, name: str, options: Mapping[str, Any], config: Mapping[str, Any], base: Base
 ) -> dict[str, lowrank.Change]:
     path = keys.path / CONFIG

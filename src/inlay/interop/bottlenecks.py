@@ -74,17 +74,17 @@ def to_inlay(keys: Keys, name: str, options: Mapping[str, Any], old: bool, base:
     """
     path, sites = keys.path / CONFIG, base.sites
     refuse(options, _REFUSED, _READ | _TRAINING_ONLY | _WITHOUT_EFFECT, path)
-    parallel, normed = _variant(options, path)
+    parallel, normed = _read_variant(options, path)
     places = [place for place, key in (("attn", "mh_adapter"), ("ffn", "output_adapter")) if options.get(key)]
     if not places:
         raise AdapterError(f"{path}: neither mh_adapter nor output_adapter is set; it would adapt nothing")
-    parallel = _as_read(places, parallel, normed, sites)
-    left_out = _left_out(options, path)
+    parallel = _called_parallel(places, parallel, normed, sites)
+    left_out = _read_left_out(options, path)
     layers = [layer for layer in range(sites.layers) if layer not in left_out]
     if not layers:
         raise AdapterError(f"{path}: leave_out names every layer")
     matrices_of_site = {
-        f"layers.{layer}.{place}.{'norm' if normed else 'out'}": _matrices(
+        f"layers.{layer}.{place}.{'norm' if normed else 'out'}": _read_matrices(
             keys, f"{sites.layer_paths[layer]}.{PLACES[sites.arch.model_type][place]}.adapters.{name}", options, sites
         )
         for layer in layers
@@ -92,7 +92,7 @@ def to_inlay(keys: Keys, name: str, options: Mapping[str, Any], old: bool, base:
     }
     method = Houlsby(
         size=max(matrices["down"].shape[1] for matrices in matrices_of_site.values()),
-        activation=_activation(options, old, path),
+        activation=_read_activation(options, old, path),
         where="both" if len(places) == 2 else "attn" if places == ["attn"] else "ffn",
         norms=None if normed else False,
         parallel=parallel,
@@ -101,7 +101,7 @@ def to_inlay(keys: Keys, name: str, options: Mapping[str, Any], old: bool, base:
     )
     shapes = method.params(sites)
     tensors = {f"{site}.{key}": t for site, matrices in matrices_of_site.items() for key, t in matrices.items()}
-    return method.spec, {key: _filled(tensor, shapes[key].shape) for key, tensor in tensors.items()}
+    return method.spec, {key: _fill_with_zeros(tensor, shapes[key].shape) for key, tensor in tensors.items()}
 
 
 def from_inlay(
@@ -137,7 +137,7 @@ def from_inlay(
         "original_ln_before": method.normed,
         "original_ln_after": True,
         "residual_before_ln": True,
-        "is_parallel": _as_read(places, method.parallel, method.normed, sites),
+        "is_parallel": _called_parallel(places, method.parallel, method.normed, sites),
         "scaling": 1.0,
         "leave_out": [layer for layer in range(sites.layers) if layer not in chosen],
         "adapter_residual_before_ln": False,
@@ -154,7 +154,7 @@ def from_inlay(
     return options, weights
 
 
-def _variant(options: Mapping[str, Any], path: Path) -> tuple[bool, bool]:
+def _read_variant(options: Mapping[str, Any], path: Path) -> tuple[bool, bool]:
     """Whether a bottleneck is parallel, and whether it reads the norm."""
     before, after, residual = (options.get(key, value) for key, value in _DEFAULTS.items())
     parallel = bool(options.get("is_parallel", False))
@@ -168,7 +168,7 @@ def _variant(options: Mapping[str, Any], path: Path) -> tuple[bool, bool]:
     )
 
 
-def _as_read(places: list[str], parallel: bool, normed: bool, sites: Sites) -> bool:
+def _called_parallel(places: list[str], parallel: bool, normed: bool, sites: Sites) -> bool:
     """What the other library calls parallel: the opposite where it swaps the two; the normed sum is the same."""
     name = sites.arch.model_type
     if normed or name not in _SWAPPED or "attn" not in places:
@@ -181,7 +181,7 @@ def _as_read(places: list[str], parallel: bool, normed: bool, sites: Sites) -> b
     return not parallel
 
 
-def _activation(options: Mapping[str, Any], old: bool, path: Path) -> str:
+def _read_activation(options: Mapping[str, Any], old: bool, path: Path) -> str:
     name = str(options.get("non_linearity", "")).lower()
     meant = _OLD_ACTIVATIONS.get(name, name) if old else name
     if meant not in _ACTIVATIONS:
@@ -189,14 +189,14 @@ def _activation(options: Mapping[str, Any], old: bool, path: Path) -> str:
     return _ACTIVATIONS[meant]
 
 
-def _left_out(options: Mapping[str, Any], path: Path) -> set[int]:
+def _read_left_out(options: Mapping[str, Any], path: Path) -> set[int]:
     layers = options.get("leave_out") or []
     if not isinstance(layers, list) or not all(isinstance(layer, int) for layer in layers):
         raise AdapterError(f"{path}: leave_out is {layers!r}, not a list of layers")
     return set(layers)
 
 
-def _matrices(keys: Keys, prefix: str, options: Mapping[str, Any], sites: Sites) -> dict[str, Tensor]:
+def _read_matrices(keys: Keys, prefix: str, options: Mapping[str, Any], sites: Sites) -> dict[str, Tensor]:
     """A bottleneck at its own size, its scale in `up`."""
     d = sites.hidden
     down = keys.take(f"{prefix}.adapter_down.0.weight")
@@ -213,7 +213,7 @@ def _matrices(keys: Keys, prefix: str, options: Mapping[str, Any], sites: Sites)
     return {"down": down.T, "down_bias": down_bias, "up": up.T * scale, "up_bias": up_bias * scale}
 
 
-def _filled(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _fill_with_zeros(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A smaller tensor with zeros after it."""
     full = torch.zeros(shape, dtype=torch.float32)
     full[tuple(slice(0, n) for n in tensor.shape)] = tensor

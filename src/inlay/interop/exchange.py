@@ -31,7 +31,7 @@ def assemble(
         fields = {"head": head.kind, "pool": head.pool, "labels": head.labels, "task": head.task}
     uses_pooler = fields.get("pool") == "pooler" or any(key.startswith("pooler") for key in full)
     adapter = Adapter(spec, base.identity(uses_pooler), full, name=name, about=about, **fields)
-    _loaded(adapter, base).fit(base, full)
+    _record_of(adapter, base).fit(base, full)
     return adapter
 
 
@@ -70,7 +70,7 @@ def open_adapter(adapter: Adapter, base: Base) -> Opened:
     identity = base.identity("+pooler:" in adapter.base)
     if adapter.base != identity:
         raise AdapterError(f"this adapter belongs to the base {adapter.base}, not to {base.name} ({identity})")
-    record = _loaded(adapter, base)
+    record = _record_of(adapter, base)
     fitted = {name: tensor.detach().cpu().float() for name, tensor in record.fit(base, adapter.tensors).items()}
     of_head = {name.removeprefix("head."): fitted.pop(name) for name in list(fitted) if name.startswith("head.")}
     head = None
@@ -100,7 +100,7 @@ def layers_text(layers: Sequence[int], count: int) -> str:
     return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _loaded(adapter: Adapter, base: Base) -> Loaded:
+def _record_of(adapter: Adapter, base: Base) -> Loaded:
     try:
         method = parse(adapter.method)
         pool = adapter.pool if adapter.head is None else choose(adapter.pool, base)

@@ -47,7 +47,7 @@ def files(library: Library, ref: str, dtype: str | None = None, repo: str | None
 def check(files: Mapping[str, bytes], source: str) -> tuple[Adapter, Entry]:
     """The adapter in the files of an export, if the files agree."""
     where = f"{source}/{CARD}"
-    entry = cards.decode(files[CARD], *_claimed(files[CARD], where), where)
+    entry = cards.decode(files[CARD], *_name_and_version(files[CARD], where), where)
     content = files[WEIGHTS]
     if len(content) != entry.bytes or hashlib.sha256(content).hexdigest() != entry.sha256:
         raise DamagedError(f"{source} is damaged: {WEIGHTS} is not the file that its card was written for")
@@ -110,7 +110,7 @@ def fill_with(content: Mapping[str, bytes]) -> Callable[[Path], None]:
     return fill
 
 
-def _claimed(content: bytes, where: str) -> tuple[str, int]:
+def _name_and_version(content: bytes, where: str) -> tuple[str, int]:
     """The name and version in a card."""
     try:
         document: Any = json.loads(content.decode("utf-8"))

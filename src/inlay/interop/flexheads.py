@@ -41,7 +41,7 @@ def read_flex_head(keys: Keys, config: Mapping[str, Any], base: Base) -> HeadPar
     if kind not in tuple(_TYPES):
         raise AdapterError(f"{path}: Inlay has no head of the type {kind!r}; it has {', '.join(_TYPES)}")
     refuse(options, {}, _KNOWN, path)
-    tensors = _tensors(keys, f"heads.{config.get('name')}", options, base)
+    tensors = _read_tensors(keys, f"heads.{config.get('name')}", options, base)
     keys.finish()
     count = tensors["weight"].shape[1]
     task, labels = meaning(_TYPES[kind], count, names_of(options, count))
@@ -80,7 +80,7 @@ def write_flex_head(head: HeadParts, name: str) -> tuple[dict[str, Any], dict[st
     return options, tensors
 
 
-def _tensors(keys: Keys, prefix: str, options: Mapping[str, Any], base: Base) -> dict[str, Tensor]:
+def _read_tensors(keys: Keys, prefix: str, options: Mapping[str, Any], base: Base) -> dict[str, Tensor]:
     path, d, layers = keys.path / "head_config.json", base.sites.hidden, options.get("layers")
     count = options.get("num_labels")
     if layers not in (1, 2):

@@ -148,7 +148,7 @@ class Graph(nn.Module):
     ) -> tuple[Tensor, ...]:
         """ids, mask and types [rows, length], task_id [rows] -> [rows, widest] and [rows, length, widest]."""
         rows, length = input_ids.shape
-        inputs = _inputs(self._host.base, input_ids, attention_mask, token_type_ids)
+        inputs = _model_inputs(self._host.base, input_ids, attention_mask, token_type_ids)
         states = self._host.forward.call(GraphPass(self, task_id, length), inputs)
         outputs = []
         if ROWS in self.outputs:
@@ -206,7 +206,7 @@ class Graph(nn.Module):
     def _mount(self, mount: Mount) -> Mounted:
         """Keep the entries of the chosen slots in a mount, and no others."""
         group = mount.group
-        slots = self._together(mount)
+        slots = self._slots_that_share(mount)
         index = torch.tensor([group.entry_of[slot] for slot in slots])
         shared = {name for name, full in mount.names.items() if full in group.shared}
         stacks = {n: s.detach() if n in shared else s.detach().index_select(0, index) for n, s in mount.tensors.items()}
@@ -223,7 +223,7 @@ class Graph(nn.Module):
         members = None if all(inside) else self._keep(f"inside{number}", torch.tensor(inside))
         return Mounted(mount.site, group.delta, names, route, members)
 
-    def _together(self, mount: Mount) -> list[int]:
+    def _slots_that_share(self, mount: Mount) -> list[int]:
         """The chosen slots in any mount that shares a stack with this one, directly or through others."""
         bank = self._host.forward.bank
         mounts = [m for of_site in bank.mounts.values() for m in of_site if m.group is mount.group]
@@ -248,7 +248,7 @@ def takes_types(base: Base) -> bool:
     return base.sites.arch.token_types and int(getattr(config_of(base.model), "type_vocab_size", 0)) > 1
 
 
-def _inputs(base: Base, ids: Tensor, mask: Tensor, types: Tensor | None) -> dict[str, Any]:
+def _model_inputs(base: Base, ids: Tensor, mask: Tensor, types: Tensor | None) -> dict[str, Any]:
     """The model's arguments, with positions, since some models would count them from the padding."""
     inputs: dict[str, Any] = {"use_cache": False} if base.sites.arch.decoder else {}
     positions = torch.arange(ids.shape[1]) + first_position(base)

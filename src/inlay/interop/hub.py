@@ -51,7 +51,7 @@ def push(
     from huggingface_hub import CommitOperationAdd
 
     api = _api(token)
-    with _explained(repo, revision, "write to"):
+    with _explaining_errors(repo, revision, "write to"):
         api.create_repo(repo, private=private or None, exist_ok=True)
         info = api.model_info(repo)
         if private and not info.private:
@@ -72,7 +72,7 @@ def pull(
         limit: the most bytes of the adapter.
     """
     api = _api(token)
-    with _explained(repo, revision, "read"):
+    with _explaining_errors(repo, revision, "read"):
         info = api.model_info(repo, revision=revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         for name, most in ((CARD, cards.LIMIT), (WEIGHTS, limit)):
@@ -109,7 +109,7 @@ def _refuse_other_content(repo: str, names: set[str]) -> None:
 
 
 @contextmanager
-def _explained(repo: str, revision: str | None, action: str) -> Iterator[None]:
+def _explaining_errors(repo: str, revision: str | None, action: str) -> Iterator[None]:
     """Turn every failure of the hub into a line that says what to do."""
     from huggingface_hub import errors
 
@@ -130,15 +130,15 @@ def _explained(repo: str, revision: str | None, action: str) -> Iterator[None]:
         status = getattr(error.response, "status_code", None)
         if status in (401, 403):
             raise LibraryError(f"you may not {action} {repo}: {login}") from None
-        raise LibraryError(f"the hub cannot {action} {repo}: {_first(error)}") from None
+        raise LibraryError(f"the hub cannot {action} {repo}: {_first_lines(error)}") from None
     except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
-        raise LibraryError(f"the hub cannot be reached: {_first(error)}") from None
+        raise LibraryError(f"the hub cannot be reached: {_first_lines(error)}") from None
     except (OSError, ValueError, RuntimeError) as error:
-        raise LibraryError(f"cannot {action} {repo}: {_first(error)}") from None
+        raise LibraryError(f"cannot {action} {repo}: {_first_lines(error)}") from None
 
 
-def _first(error: BaseException) -> str:
+def _first_lines(error: BaseException) -> str:
     """The first line of an error, and of what caused it."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    cause = "" if error.__cause__ is None else _first(error.__cause__)
+    cause = "" if error.__cause__ is None else _first_lines(error.__cause__)
     return line if cause in line else f"{line} {cause}"

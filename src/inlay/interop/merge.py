@@ -64,7 +64,7 @@ def merge(
     folder = Path(folder)
     plain(host.base, "a merged model")
     weights = merged_weights(host, name)
-    head = None if without_head else _head(host, name)
+    head = None if without_head else _mergeable_head(host, name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} already exists; give a new folder")
     with writing(folder):
@@ -104,11 +104,11 @@ def merged_weights(host: Host, name: str) -> dict[str, Tensor]:
         if isinstance(changes, str):
             raise AdapterError(f"{name!r} cannot be merged: {method} {changes}; serve it with Inlay instead")
         for key, change in changes.items():
-            _add(weights, f"{part.site.path}.{key}", change, leaf, base)
+            _add_to(weights, f"{part.site.path}.{key}", change, leaf, base)
     return weights
 
 
-def _add(weights: dict[str, Tensor], name: str, change: Tensor, leaf: Leaf, base: Base) -> None:
+def _add_to(weights: dict[str, Tensor], name: str, change: Tensor, leaf: Leaf, base: Base) -> None:
     """Add to a copy of a parameter, or of the slice of it that is this site."""
     if name not in weights:
         raise AdapterError(f"{base.name} has no {name} that this adapter could be merged into")
@@ -117,7 +117,7 @@ def _add(weights: dict[str, Tensor], name: str, change: Tensor, leaf: Leaf, base
     weights[name] = parameter.float()
 
 
-def _head(host: Host, name: str) -> HeadParts:
+def _mergeable_head(host: Host, name: str) -> HeadParts:
     """The head; an error if none of transformers' classes can have it."""
     hint = "; pass without_head (--without-head) for the encoder alone"
     kind = host.head(name)
@@ -146,7 +146,7 @@ def _save(host: Host, name: str, weights: Mapping[str, Tensor], head: HeadParts 
     config = type(config_of(model)).from_dict(model_config(head, layout.auto, base))
     config.inlay = {"name": name, "task": head.task}
     with torch.device("meta"), _quiet():
-        whole = _class(layout.auto).from_config(config)
+        whole = _auto_class(layout.auto).from_config(config)
     state = {f"{whole.base_model_prefix}.{key}": tensor.contiguous() for key, tensor in weights.items()} | of_head
     names = whole.state_dict().keys()
     if missing := sorted(names - state.keys()):
@@ -162,7 +162,7 @@ def _compare(host: Host, name: str, head: HeadParts | None, folder: Path) -> tup
     names = [name] * len(batch.lengths)
     kind = None if head is None else write_head(head, host.base)[0].auto
     with _quiet(), torch.no_grad():
-        model, report = _class(kind).from_pretrained(folder, output_loading_info=True)
+        model, report = _auto_class(kind).from_pretrained(folder, output_loading_info=True)
         missing = {key for key in report["missing_keys"] if not key.startswith("pooler")}
         if missing or report["unexpected_keys"] or report["mismatched_keys"]:
             raise InlayError(f"transformers does not find the merged weights again: {report}")
@@ -185,7 +185,7 @@ def _run(model: nn.Module, row: Batch) -> Tensor:
     return outputs[0]
 
 
-def _class(kind: str | None) -> Any:
+def _auto_class(kind: str | None) -> Any:
     """The class that loads a model of any architecture, with a head of this kind or with none."""
     import transformers
 

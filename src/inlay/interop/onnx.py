@@ -92,7 +92,7 @@ def export(
         raise RunError(f"opset {opset} is not valid: expected {OPSET} or more")
     _packages()
     graph = Graph(host, names).eval()
-    tasks = [_about(host, i, name) for i, name in enumerate(names)]
+    tasks = [_describe_task(host, i, name) for i, name in enumerate(names)]
     with writing(path), tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as made:
         part = Path(made)
         program = _trace(host, graph, opset)
@@ -106,7 +106,7 @@ def export(
         size = sum(file.stat().st_size for file in part.iterdir())
         if tokenizer:
             save_tokenizer(host.base, part)
-        files = _place(part, path, overwrite)
+        files = _move_files(part, path, overwrite)
     adapters, base = (_bytes(module) for module in (graph.adapters, graph.base))
     return Exported(path, files, size, base, adapters, difference, tuple(tasks))
 
@@ -218,7 +218,7 @@ def _describe(program: Any, host: Host, tasks: Sequence[Mapping[str, Any]]) -> N
     )
 
 
-def _about(host: Host, number: int, name: str) -> dict[str, Any]:
+def _describe_task(host: Host, number: int, name: str) -> dict[str, Any]:
     task = host.task(name)
     return {
         "id": number,
@@ -226,11 +226,11 @@ def _about(host: Host, number: int, name: str) -> dict[str, Any]:
         "task": task.spec,
         "labels": list(host.labels(name)),
         "output": "token_logits" if host.pool(name) == "tokens" else "logits",
-        "max_length": _limit(host, name),
+        "max_length": _longest_row(host, name),
     }
 
 
-def _limit(host: Host, name: str) -> int | None:
+def _longest_row(host: Host, name: str) -> int | None:
     """The longest row of a task, in tokens."""
     try:
         return limit_of(host, name)
@@ -238,7 +238,7 @@ def _limit(host: Host, name: str) -> int | None:
         return host.task(name).max_length or longest_row(host.base)
 
 
-def _place(part: Path, path: Path, overwrite: bool) -> tuple[str, ...]:
+def _move_files(part: Path, path: Path, overwrite: bool) -> tuple[str, ...]:
     """Give the files their names, the graph last."""
     files = sorted((file.name for file in part.iterdir()), key=lambda name: (name != path.name, name))
     for name in files[1:]:

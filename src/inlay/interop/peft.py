@@ -88,9 +88,10 @@ def read(folder: Path, base: Base) -> Adapter:
     if strange is not None:
         raise AdapterError(f"{folder} holds {strange}; expected names that begin with {_PREFIX}")
     keys = Keys(folder, {key.removeprefix(_PREFIX): tensor for key, tensor in tensors.items()}, base.name)
-    spec, converted = lowrank.to_inlay(_changes(keys, base, config), base.sites)
+    spec, converted = lowrank.to_inlay(_read_changes(keys, base, config), base.sites)
+    head = _read_head(keys, base, config)
     about = imported("peft", config.get("peft_version"), config.get("base_model_name_or_path"))
-    return assemble(base, spec, converted, _head(keys, base, config), plain_name(folder.resolve().name, "peft"), about)
+    return assemble(base, spec, converted, head, plain_name(folder.resolve().name, "peft"), about)
 
 
 def write(adapter: Adapter, base: Base, folder: Path) -> None:
@@ -100,7 +101,7 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
         raise AdapterError(f"peft has no {opened.method.name} adapters; only lora can be written for it")
     changes = lowrank.from_inlay(opened.method, opened.tensors, base.sites)
     prefix = ""
-    settings = _settings(changes, base)
+    settings = _make_settings(changes, base)
     files: dict[str, bytes] = {}
     tensors: dict[str, Tensor] = {}
     if opened.head is not None:
@@ -111,7 +112,7 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
         prefix = f"{model_prefix(base)}."
         tensors |= head
         settings["task_type"] = next(task for task, auto in _TASKS.items() if auto == layout.auto)
-        settings["modules_to_save"] = sorted({_module(path) for path in (layout.out, layout.dense) if path})
+        settings["modules_to_save"] = sorted({_module_to_save(path) for path in (layout.out, layout.dense) if path})
         files[MODEL_CONFIG] = as_json(model_config(opened.head, layout.auto, base))
     for path, change in changes.items():
         tensors |= {f"{prefix}{path}.lora_A.weight": change.down, f"{prefix}{path}.lora_B.weight": change.up}
@@ -138,15 +139,15 @@ def _refuse(config: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _changes(keys: Keys, base: Base, config: Mapping[str, Any]) -> dict[str, lowrank.Change]:
+def _read_changes(keys: Keys, base: Base, config: Mapping[str, Any]) -> dict[str, lowrank.Change]:
     changes: dict[str, lowrank.Change] = {}
     for path, sites in lowrank.leaves(base.sites).items():
         for module in (path, f"{model_prefix(base)}.{path}"):
             names = [f"{module}.lora_{side}.weight" for side in "AB"]
             if not any(name in keys for name in names):
                 continue
-            rank = lowrank.rank_of(_pattern(config, "rank_pattern", module, keys.path, config.get("r")), keys.path)
-            alpha = _pattern(config, "alpha_pattern", module, keys.path, config.get("lora_alpha"))
+            rank = lowrank.rank_of(_look_up(config, "rank_pattern", module, keys.path, config.get("r")), keys.path)
+            alpha = _look_up(config, "alpha_pattern", module, keys.path, config.get("lora_alpha"))
             scale = number(alpha, "lora_alpha", keys.path) / (math.sqrt(rank) if config.get("use_rslora") else rank)
             changes[path] = lowrank.take(keys, names, sites, module, scale, rank)
     if not changes:
@@ -154,7 +155,7 @@ def _changes(keys: Keys, base: Base, config: Mapping[str, Any]) -> dict[str, low
     return changes
 
 
-def _pattern(config: Mapping[str, Any], key: str, path: str, where: Path, otherwise: object) -> object:
+def _look_up(config: Mapping[str, Any], key: str, path: str, where: Path, otherwise: object) -> object:
     """The value of the first pattern that is the path or its end, as peft looks it up."""
     patterns = config.get(key) or {}
     if not isinstance(patterns, Mapping) or len(patterns) > _MOST_PATTERNS:
@@ -170,7 +171,7 @@ def _pattern(config: Mapping[str, Any], key: str, path: str, where: Path, otherw
     return otherwise
 
 
-def _head(keys: Keys, base: Base, config: Mapping[str, Any]) -> HeadParts | None:
+def _read_head(keys: Keys, base: Base, config: Mapping[str, Any]) -> HeadParts | None:
     auto = _TASKS.get(str(config.get("task_type")))
     mapping = config.get("auto_mapping")
     if auto is None and isinstance(mapping, Mapping):
@@ -187,7 +188,7 @@ def _head(keys: Keys, base: Base, config: Mapping[str, Any]) -> HeadParts | None
     return None
 
 
-def _settings(changes: Mapping[str, lowrank.Change], base: Base) -> dict[str, Any]:
+def _make_settings(changes: Mapping[str, lowrank.Change], base: Base) -> dict[str, Any]:
     """`adapter_config.json`; ranks differ where a fused projection has several."""
     ranks = {path: change.down.shape[0] for path, change in changes.items()}
     rank = min(ranks.values())
@@ -204,7 +205,7 @@ def _settings(changes: Mapping[str, lowrank.Change], base: Base) -> dict[str, An
         "r": rank,
         "lora_alpha": short(scale * rank),
         "lora_dropout": 0.0,
-        "target_modules": _targets(set(changes), base),
+        "target_modules": _shortest_ends(set(changes), base),
         "rank_pattern": {re.escape(path): wider for path, wider in patterns.items()},
         "alpha_pattern": {re.escape(path): short(scale * wider) for path, wider in patterns.items()},
         "use_rslora": False,
@@ -222,21 +223,21 @@ _HEAD_PATHS = ("classifier.dense", "pooler.dense", "lm_head.dense", "cls.predict
 """Modules of heads whose names end like those of projections."""
 
 
-def _targets(paths: set[str], base: Base) -> list[str]:
+def _shortest_ends(paths: set[str], base: Base) -> list[str]:
     """The shortest ends of paths that name these projections and nothing else."""
     names = [name for name, _ in base.model.named_modules() if name] + list(_HEAD_PATHS)
     targets: set[str] = set()
     for path in paths:
         words = path.split(".")
         ends = [".".join(words[-n:]) for n in range(1, len(words) + 1)]
-        targets.add(next((end for end in ends if _named(end, names) <= paths), path))
+        targets.add(next((end for end in ends if _ending_with(end, names) <= paths), path))
     return sorted(targets)
 
 
-def _named(end: str, names: list[str]) -> set[str]:
+def _ending_with(end: str, names: list[str]) -> set[str]:
     return {name for name in names if name == end or name.endswith(f".{end}")}
 
 
-def _module(path: str) -> str:
+def _module_to_save(path: str) -> str:
     """The module of a class that holds a part of its head: the pooler of the encoder, else the topmost."""
     return "pooler" if "pooler" in path.split(".") else path.split(".")[0]

@@ -41,7 +41,7 @@ def compare(a: Subject, b: Subject, rows: Rows) -> Report:
     sections = [
         Section("metrics", "Metrics", _metrics(a, b, first, second, gap)),
         Section("sizes", "What they are", _sizes(a.entry, b.entry)),
-        Section("disagreements", "Where they disagree", _apart(a, b, apart, first, second)),
+        Section("disagreements", "Where they disagree", _listed(a, b, apart, first, second)),
     ]
     lead = (
         f"<h1>{esc(a.entry.ref)} and {esc(b.entry.ref)}</h1>\n"
@@ -144,13 +144,13 @@ def _disagreements(first: Predictions, second: Predictions) -> list[tuple[float,
     """(how sure both are, row), the surest first; for numbers, how far apart they are."""
     disagreements = []
     for i, (answer, other) in enumerate(zip(first.answers, second.answers, strict=True)):
-        apart = _apartness(first.task.kind, answer, other)
+        apart = _distance(first.task.kind, answer, other)
         if apart is not None:
             disagreements.append((apart, i))
     return sorted(disagreements, key=lambda pair: (-pair[0], pair[1]))
 
 
-def _apartness(kind: str, answer: Answer, other: Answer) -> float | None:
+def _distance(kind: str, answer: Answer, other: Answer) -> float | None:
     if kind == "regression":
         return float(abs(answer["value"] - other["value"])) or None
     if kind == "mlm":
@@ -162,7 +162,7 @@ def _apartness(kind: str, answer: Answer, other: Answer) -> float | None:
     return None if answer[key] == other[key] else float(min(answer["score"], other["score"]))
 
 
-def _apart(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Predictions, second: Predictions) -> str:
+def _listed(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Predictions, second: Predictions) -> str:
     kind, total = first.task.kind, len(first.examples)
     if kind == "mlm":
         return "<p>This task has no answers to compare.</p>"

@@ -65,7 +65,7 @@ def _sentences(text: Text, separator: str | None, width: int, bad: Bad) -> Itera
         rows.append(cells)
         if not problem and (len(cells) != width or not cells[0].strip() or not cells[-1].strip()):
             problem = True
-            bad(f"{text.name}:{number}", _problem(cells, width, separator))
+            bad(f"{text.name}:{number}", _explain_row(cells, width, separator))
     if rows and not problem:
         yield _record(f"{text.name}:{start}", rows)
 
@@ -77,7 +77,7 @@ def _record(place: str, rows: Sequence[Sequence[str]]) -> Record:
     return Record(fields, place)
 
 
-def _problem(cells: Sequence[str], width: int, separator: str | None) -> str:
+def _explain_row(cells: Sequence[str], width: int, separator: str | None) -> str:
     if len(cells) == width:
         return f"an empty {'word' if not cells[0].strip() else 'tag'}; expected a word and its tag"
     columns = "column" if len(cells) == 1 else "columns"

@@ -44,12 +44,12 @@ class Row(NamedTuple):
 
 def open_csv(text: Text) -> Source:
     """A table with quotes; the delimiter is sniffed."""
-    return _open(text, "csv", Form(sniff_delimiter(text), True))
+    return _open_table(text, "csv", Form(sniff_delimiter(text), True))
 
 
 def open_tsv(text: Text) -> Source:
     """A table with tabs, and with quotes only where the file clearly has them."""
-    return _open(text, "tsv", Form("\t", clearly_quoted(text)))
+    return _open_table(text, "tsv", Form("\t", clearly_quoted(text)))
 
 
 def rows(text: Text, form: Form) -> Iterator[Row]:
@@ -98,7 +98,7 @@ def table(
                 continue
             place = f"{text.name}:{row.line}"
             if row.problem or len(row.cells) != len(names):
-                bad(place, row.problem or _miscounted(row.cells, names, form))
+                bad(place, row.problem or _explain_width(row.cells, names, form))
             else:
                 yield Record(dict(zip(names, row.cells, strict=True)), place)
 
@@ -120,7 +120,7 @@ def has_header(rows: Sequence[Sequence[str]]) -> bool:
         return False
     if any(usual):
         return True
-    return bool(below) and len(first) > 1 and all(first[1:-1]) and not any(map(_data_like, first))
+    return bool(below) and len(first) > 1 and all(first[1:-1]) and not any(map(_looks_like_data, first))
 
 
 def clearly_quoted(text: Text) -> bool:
@@ -149,7 +149,7 @@ def sniff_delimiter(text: Text) -> str:
     return max(_DELIMITERS, key=fit)  # the first of equals
 
 
-def _open(text: Text, format: str, form: Form) -> Source:
+def _open_table(text: Text, format: str, form: Form) -> Source:
     sampled = sample(text, form)
     notes = [f"the delimiter is a {_DELIMITERS[form.delimiter]}"] if form.quoted and form.delimiter != "," else []
     if sampled and not has_header(sampled):
@@ -162,7 +162,7 @@ def _open(text: Text, format: str, form: Form) -> Source:
         raise DataError(f"{text.name}: no rows; expected at least one")
     if header.problem:
         raise DataError(f"{text.name}:{header.line}: {header.problem}")
-    columns = _header(f"{text.name}:{header.line}", header.cells)
+    columns = _read_header(f"{text.name}:{header.line}", header.cells)
     if text.whole and len(sampled) == 1 and len(list(rows(text, form))) == 1:
         raise DataError(f"{text.name}:{header.line}: a header row and nothing below it; expected rows")
     if not any(name.lower().rstrip("0123456789_") in _USUAL for name in columns):
@@ -170,7 +170,7 @@ def _open(text: Text, format: str, form: Form) -> Source:
     return table(text, form, format, columns, 1, {}, notes)
 
 
-def _header(place: str, cells: Sequence[str]) -> list[str]:
+def _read_header(place: str, cells: Sequence[str]) -> list[str]:
     """The names of the columns; the first may have none: it is the index that pandas writes."""
     names = [cell.strip() for cell in cells]
     for i, name in enumerate(names):
@@ -189,7 +189,7 @@ def _listed(columns: Sequence[str], most: int = 6) -> str:
     return ", ".join(columns[:most]) + (f" ... {columns[-1]}" if len(columns) > most else "")
 
 
-def _data_like(cell: str) -> bool:
+def _looks_like_data(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
@@ -199,7 +199,7 @@ def _data_like(cell: str) -> bool:
     return True
 
 
-def _miscounted(cells: Sequence[str], columns: Sequence[str], form: Form) -> str:
+def _explain_width(cells: Sequence[str], columns: Sequence[str], form: Form) -> str:
     count = f"{len(cells)} cell{'s' if len(cells) != 1 else ''}"
     expected = f"{len(columns)} {'are' if len(columns) != 1 else 'is'} expected ({_listed(columns)})"
     advice = ""
@@ -257,7 +257,7 @@ def _quoted(text: Text, delimiter: str) -> Iterator[Row]:
         except csv.Error as error:
             if feed.ended:
                 raise feed.unclosed() from None
-            yield Row(start, [], _explained(str(error)))
+            yield Row(start, [], _explain_error(str(error)))
 
 
 def _reader(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
@@ -265,7 +265,7 @@ def _reader(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
     return csv.reader(lines, delimiter=delimiter, strict=True)
 
 
-def _explained(error: str) -> str:
+def _explain_error(error: str) -> str:
     if "expected after" in error:
         return 'text after a closing quote; a quote inside a quoted cell is written twice ("")'
     if "new-line" in error:

@@ -107,7 +107,7 @@ def open_text(name: str, path: Path, encoding: str | None = None) -> Text:
     for magic, foreign in _FOREIGN.items():
         if raw.startswith(magic):
             raise DataError(f"{name}: this is {foreign}")
-    codec = _encoding(name, raw, encoding)
+    codec = _choose_encoding(name, raw, encoding)
     decoded = codecs.getincrementaldecoder(codec)("replace").decode(raw, whole)
     newline = "" if decoded.count("\r") - decoded.count("\r\n") > decoded.count("\n") else "\n"
     try:
@@ -148,15 +148,15 @@ def undecodable(name: str, path: Path, encoding: str, newline: str) -> DataError
             except UnicodeDecodeError as error:
                 before = error.object[: error.start].decode(encoding, "ignore")
                 ends = before.replace("\r\n", "\n").replace("\r", "\n") if newline == "" else before
-                problem = f"byte 0x{error.object[error.start]:02x} is not {_plain(encoding)}"
-                problem += f" ({error.reason})" if _wide(encoding) else ""
+                problem = f"byte 0x{error.object[error.start]:02x} is not {_display_name(encoding)}"
+                problem += f" ({error.reason})" if _is_wide(encoding) else ""
                 return DataError(f"{name}:{line + ends.count(chr(10))}: {problem}; {_advice(encoding, error.object)}")
-    return DataError(f"{name}: not {_plain(encoding)}; {_advice(encoding, b'')}")
+    return DataError(f"{name}: not {_display_name(encoding)}; {_advice(encoding, b'')}")
 
 
 def _advice(encoding: str, raw: bytes) -> str:
     """Another encoding to try: cp1252 where the bytes allow it, else latin-1, in which every byte is a character."""
-    if _wide(encoding):
+    if _is_wide(encoding):
         return "copy the file again, or save it as UTF-8"
     try:
         raw.decode("cp1252")
@@ -167,15 +167,15 @@ def _advice(encoding: str, raw: bytes) -> str:
     return f"pass --encoding {other} if it is that, or save the file as UTF-8"
 
 
-def _wide(encoding: str) -> bool:
-    return _plain(encoding).startswith(("UTF-16", "UTF-32"))
+def _is_wide(encoding: str) -> bool:
+    return _display_name(encoding).startswith(("UTF-16", "UTF-32"))
 
 
-def _plain(encoding: str) -> str:
+def _display_name(encoding: str) -> str:
     return encoding.upper().removesuffix("-SIG")
 
 
-def _encoding(name: str, raw: bytes, passed: str | None) -> str:
+def _choose_encoding(name: str, raw: bytes, passed: str | None) -> str:
     if passed is None:
         return next((encoding for mark, encoding in _MARKS if raw.startswith(mark)), "utf-8")
     try:
