@@ -62,10 +62,7 @@ def curves(rows: Sequence[Row]) -> Finding:
     if not any(len(curve.points) > 1 for drawn in curves_of.values() for curve in drawn):
         raise RunError("a curve needs two evaluations or more; train with --eval-every N, or for more epochs")
     lines = [_row(name, curve, point) for name, drawn in curves_of.items() for curve in drawn for point in curve.points]
-    summary: dict[str, Any] = {}
-    for data in sets:
-        for curve in curves_of[data.name]:
-            summary[f"{data.name}: {curve.label}"] = f"{data.metric} {curve.table}"
+    summary = {f"{d.name}: {curve.label}": f"{d.metric} {curve.table}" for d in sets for curve in curves_of[d.name]}
     about = f"{', '.join(curves_of)}: mean (best) over evaluations on validation rows, times a hundred"
     return Finding("curves", about, COLUMNS, lines, lambda: _draw(sets, curves_of, kinds), summary)
 

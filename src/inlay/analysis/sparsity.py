@@ -32,9 +32,8 @@ def sparsity(host: Host, names: Sequence[str]) -> Finding:
         if None not in expected:
             summary[f"{name}: percent expected"] = 100 * sum(expected) / total
     about = f"what L0 left of the weights of L-alpha: {', '.join(names)}"
-    return Finding(
-        "sparsity", about, ("adapter", "layer", "left", "of", "expected"), rows, lambda: _draw(rows), summary
-    )
+    columns = ("adapter", "layer", "left", "of", "expected")
+    return Finding("sparsity", about, columns, rows, lambda: _draw(rows), summary)
 
 
 def _weights_left(host: Host, name: str) -> list[tuple[int | str | None, int, int, float | None]]:

@@ -128,16 +128,9 @@ def points(comparison: Comparison) -> tuple[list[Point], str]:
     reference = max(tuned, key=lambda line: line.parameters) if tuned else whole[0]
     name = "full fine-tuning" if reference.share >= 1 else reference.method
     shown = [line for line in comparison.lines if not line.is_baseline or line.method == TFIDF]
-    drawn = [
-        Point(
-            line.family,
-            line.method,
-            None if line.is_baseline else cell.parameters,
-            dataset,
-            cell.mean,
-            reference.cells[dataset].mean,
-        )
-        for line in shown
-        for dataset, cell in line.cells.items()
-    ]
+    drawn = []
+    for line in shown:
+        for dataset, cell in line.cells.items():
+            parameters = None if line.is_baseline else cell.parameters
+            drawn.append(Point(line.family, line.method, parameters, dataset, cell.mean, reference.cells[dataset].mean))
     return drawn, name

@@ -93,12 +93,10 @@ class GraphPass(Pass):
     def action(self, mounted: Mounted) -> Action:
         """A mount's delta, its tensors, and the rows' entries in them."""
         if mounted.entries not in self._routes:
-            of_row = [
-                None if name is None else self.graph.tensor(name).index_select(0, self.task_id)
-                for name in (mounted.entries, mounted.inside)
-            ]
-            assert of_row[0] is not None
-            self._routes[mounted.entries] = RowRoute(of_row[0], of_row[1], self.length)
+            entry = self.graph.tensor(mounted.entries).index_select(0, self.task_id)
+            members = None if mounted.inside is None else self.graph.tensor(mounted.inside)
+            inside = None if members is None else members.index_select(0, self.task_id)
+            self._routes[mounted.entries] = RowRoute(entry, inside, self.length)
         tensors = {name: self.graph.tensor(name_in_graph) for name, name_in_graph in mounted.tensors.items()}
         return mounted.delta, tensors, self._routes[mounted.entries]
 

@@ -142,12 +142,9 @@ def _sizes(a: Entry, b: Entry) -> str:
 
 def _disagreements(first: Predictions, second: Predictions) -> list[tuple[float, int]]:
     """(how sure both are, row), the surest first; for numbers, how far apart they are."""
-    disagreements = []
-    for i, (answer, other) in enumerate(zip(first.answers, second.answers, strict=True)):
-        apart = _distance(first.task.kind, answer, other)
-        if apart is not None:
-            disagreements.append((apart, i))
-    return sorted(disagreements, key=lambda pair: (-pair[0], pair[1]))
+    kind, pairs = first.task.kind, enumerate(zip(first.answers, second.answers, strict=True))
+    distances = [(apart, i) for i, pair in pairs if (apart := _distance(kind, *pair)) is not None]
+    return sorted(distances, key=lambda item: (-item[0], item[1]))
 
 
 def _distance(kind: str, answer: Answer, other: Answer) -> float | None:

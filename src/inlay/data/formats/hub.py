@@ -37,9 +37,8 @@ def _splits(parts: list[str]) -> dict[str, str]:
     part_of_split: dict[str, str] = {}
     for split in SPLITS:
         names = [part for part in parts if split_of(part) == split]
-        names.sort(key=lambda part: (part != split, parts.index(part)))
         if names:
-            part_of_split[split] = names[0]
+            part_of_split[split] = split if split in names else names[0]
     return part_of_split
 
 
