@@ -1,7 +1,7 @@
 """What options may be, checked before anything heavy is imported.
 
-Each check raises an InlayError that suggests the nearest names. What packages outside define is asked for only when a
-name is not one of ours.
+Each check raises an InlayError that suggests the nearest names. Other packages are searched only when a name
+is not one of ours.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def task(spec: str) -> None:
 
 
 def metric(name: str) -> None:
-    """A metric of any task; which one suits is known when the task is."""
-    if not registry.tasks.outside():  # these may have metrics of their own
+    """A metric of any task; whether it suits the task is checked later."""
+    if not registry.tasks.outside():  # tasks of other packages may have their own metrics
         one_of("metric", {name for each in metrics.OF_TASK.values() for name in each})(name)
 
 
