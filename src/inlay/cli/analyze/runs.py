@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -165,11 +166,11 @@ def _defaults(kind: Mapping[str, str], extra: Sequence[str]) -> list[str]:
     words = []
     for key, values in kind.items():
         option, _, varied = key.partition(" ")
-        if varied:
-            is_given = any(f"{varied}=" in word for word in extra) or f"--{varied}" in extra
-            words += [] if is_given else [f"--{option}", f"{varied}={values}"]
-        else:
-            words += [] if f"--{option}" in extra else [f"--{option}", values]
+        flag = f"--{(varied or option).replace('_', '-')}"
+        # as an option, in --grid, or in a method's spec; not as a part of another name, such as --batch-size=8 for size
+        given = re.compile(rf"{flag}(=.*)?" + rf"|(.*[=:,])?{varied}=.*" * bool(varied))
+        if not any(given.fullmatch(word) for word in extra):
+            words += [f"--{option}", f"{varied}={values}" if varied else values]
     return words
 
 
