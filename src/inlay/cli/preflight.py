@@ -73,11 +73,13 @@ def check_logs(specs: Sequence[str] | None) -> None:
 
 
 def check_writable(*files: str | os.PathLike[str] | None) -> None:
-    """Check that the folders of files to be written exist."""
-    for file in files:
-        folder = os.path.dirname(os.fspath(file or ""))
+    """Check that files to be written are not folders, and that their folders exist."""
+    for file in filter(None, files):
+        folder = os.path.dirname(file)
         if folder and not os.path.isdir(folder):
             raise RunError(f"{file} cannot be written: there is no folder {folder}")
+        if os.path.isdir(file):
+            raise RunError(f"{file} cannot be written: it is a folder")
 
 
 def check_plot(file: Path | None) -> None:
