@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from inlay.cli import eval_data, options, output
+from inlay.cli import eval_data, options, output, preflight
 from inlay.cli.help import DATA, argument
 from inlay.cli.named_adapters import host_with, open_library
 from inlay.cli.train_display import decimals, metric_table
@@ -42,6 +42,7 @@ def evaluate(
         inlay eval tickets new-tickets.csv
         inlay eval tickets xnli --per-language --json
     """
+    preflight.refuse({"--split cannot be combined with --per-language": per_language and split is not None})
     screen, store = output.console(as_json), open_library(library)
     entry = eval_data.check(store, [name], base, needs_rows=False)[name]
     if per_language:
