@@ -205,7 +205,7 @@ def push(
     screen, store = output.console(as_json), open_library(library)
     entry = store.find(ref)
     files = exported.files(store, entry.ref, dtype, repo)
-    message = f"{entry.ref}: {entry.card['method']}, {entry.card['task']}"
+    message = f"{entry.ref}: {', '.join(filter(None, (entry.card['method'], entry.card['task'])))}"
     place = hub.push(files, repo, private=private, revision=revision, message=message)
     screen.print(f"{entry.ref} pushed to {place.url} (commit {place.commit[:12]})", soft_wrap=True)
     screen.print(f"to download it: inlay library pull {repo}", style="dim", soft_wrap=True)
