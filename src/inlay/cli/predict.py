@@ -181,7 +181,7 @@ def _check_scores(top_k: int | None, threshold: float | str | None, chosen: Mapp
     kinds = {name: adapter.kind for name, adapter in chosen.items()}
     without = [f"{name} ({kind})" for name, kind in kinds.items() if "scores" not in ANSWERS.get(kind, ())]
     if top_k is not None and without and ("qa" in kinds.values() or len(without) == len(chosen)):
-        raise typer.BadParameter(f"--top-k needs scores of labels, and {', '.join(without)} has none")
+        raise typer.BadParameter(f"--top-k needs scores of labels, which {', '.join(without)} cannot give")
     try:
         AnswerOptions(threshold=threshold).check(kinds)
     except InlayError as error:
