@@ -24,7 +24,7 @@ from inlay.untrusted import visible
 
 
 def argument(metavar: str, help: str, **more: Any) -> Any:
-    """A word of a command that no option names."""
+    """A positional argument of a command."""
     return typer.Argument(metavar=metavar, help=help, **more)
 
 

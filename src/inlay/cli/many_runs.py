@@ -69,7 +69,7 @@ class ManyRuns(NamedTuple):
 
 @contextlib.contextmanager
 def open_store(path: Path, restart: bool) -> Iterator[Store]:
-    """The file of results, emptied if everything starts over."""
+    """The file of results; `restart` empties it."""
     from inlay.sweeps.store import Store, remove
 
     if restart:

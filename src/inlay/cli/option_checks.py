@@ -39,7 +39,7 @@ weights = one_of("form of weights", WEIGHTS)
 
 
 def weights_to_train(name: str) -> None:
-    """A form of weights that gradients pass."""
+    """A form of weights that can be trained with."""
     weights(name)
     if name not in ("plain", "fp8"):
         raise SpecError(f"{name} is for serving; train with plain or fp8")
@@ -57,7 +57,7 @@ def threshold(text: str) -> None:
 
 
 def method(spec: str) -> None:
-    """A method's spec: its name alone is looked at."""
+    """A method's spec, of which only the name is checked."""
     registry.methods.check(config.split_spec(spec)[0])
 
 
@@ -70,7 +70,7 @@ def methods(specs: str) -> None:
 
 
 def task(spec: str) -> None:
-    """A task's spec: its name alone is looked at."""
+    """A task's spec, of which only the name is checked."""
     registry.tasks.check(config.split_spec(spec)[0])
 
 

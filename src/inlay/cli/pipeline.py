@@ -124,7 +124,7 @@ class WriteBehind(Generic[T]):
         self._items.put(item)
 
     def _finish(self) -> None:
-        """Wait for what was given: it is finished whatever has happened since."""
+        """Finish the items that were given, whatever has happened since."""
         self._items.put(_END)
         self._thread.join()
 

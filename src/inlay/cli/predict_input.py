@@ -235,7 +235,7 @@ def _shown(columns_of_adapters: Sequence[Columns]) -> set[str]:
 
 
 def _used(named: Mapping[str, str], adapter: NamedAdapter, adapters: Collection[NamedAdapter]) -> Mapping[str, str]:
-    """The named columns that this adapter takes, or no other: a pair is for adapters trained on pairs."""
+    """The named columns that this adapter, or none at all, takes: a pair is for adapters trained on pairs."""
 
     def takes(candidate: NamedAdapter, role: str) -> bool:
         is_single = role == "pair" and in_pairs(candidate.about.get("columns")) is False

@@ -74,12 +74,12 @@ def check_logs(specs: Sequence[str] | None) -> None:
 
 def check_writable(*files: str | os.PathLike[str] | None) -> None:
     """Check that files to be written are not folders, and that their folders exist."""
-    for file in filter(None, files):
-        folder = os.path.dirname(file)
+    for path in (os.fspath(file) for file in files if file is not None):
+        folder = os.path.dirname(path)
         if folder and not os.path.isdir(folder):
-            raise RunError(f"{file} cannot be written: there is no folder {folder}")
-        if os.path.isdir(file):
-            raise RunError(f"{file} cannot be written: it is a folder")
+            raise RunError(f"{path} cannot be written: there is no folder {folder}")
+        if os.path.isdir(path):
+            raise RunError(f"{path} cannot be written: it is a folder")
 
 
 def check_plot(file: Path | None) -> None:

@@ -109,8 +109,8 @@ def run(
     preflight.check_base(base)
     preflight.check_writable(csv)
     changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
-    request = (find(name), folder, {**changes, **run_settings}, grid or [], tune)
-    planned = _chosen(*request, base)  # problems are reported before torch is imported
+    arguments = (find(name), folder, {**changes, **run_settings}, grid or [], tune)
+    planned = _chosen(*arguments, base)  # problems are reported before torch is imported
     if against is not None:
         planned.row(against)
     from inlay.recipes.api import make_runner, within
@@ -118,7 +118,7 @@ def run(
     from inlay.recipes.table_beside_paper import put_beside_paper
 
     host = train.open_host(base, compile, None, screen)
-    chosen = fitted(host, _chosen(*request, host.base.name))
+    chosen = fitted(host, _chosen(*arguments, host.base.name))
     if against is not None:
         chosen.row(against)  # the base may be too small for it
     parts = read_all(host, chosen)  # problems are reported before anything is written

@@ -139,7 +139,7 @@ def _scored_apart(runner: SweepRunner) -> list[str]:
 
 
 def show_ranking(screen: output.Console, sweep: Sweep) -> None:
-    """The ranked table, and what became of the winner."""
+    """The ranked table, the winner, and where it is saved."""
     from inlay.sweeps.exports import cells, header
 
     columns = header(sweep)
