@@ -152,7 +152,7 @@ def _show(screen: output.Console, document: Mapping[str, Any]) -> None:
     _section(screen, "Architectures")
     table = output.table("  model_type", "packed", "decoder")
     for name, row in document["architectures"].items():
-        table.add_row(f"  {name}", _yes(row["packed"]), _yes(row["decoder"]))
+        table.add_row(f"  {name}", *("yes" if row[key] else "no" for key in ("packed", "decoder")))
     screen.print(table)
 
 
@@ -238,7 +238,3 @@ def _options(screen: output.Console, name: str, help: str, options: Sequence[Map
     rows = [(f"{option['name']}={option['default']}", option["help"]) for option in options]
     if rows:
         _indented(screen, output.grid(rows, 19), 4)
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

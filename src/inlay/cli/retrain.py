@@ -191,14 +191,14 @@ def _show(screen: output.Console, changes: Sequence[Change], store: Library, can
             screen.print(f"{change.old.name} failed: {change.problem}", style="red", soft_wrap=True)
     trained = sum(change.new is not None for change in changes)
     worse = sum((change.loss or 0.0) > 0 for change in changes)
-    switched = [change for change in changes if change.switched is not None]
+    switched = [(change.old.name, change.switched) for change in changes if change.switched is not None]
     screen.print(
         f"{trained} of {len(changes)} tasks trained, {worse} worse; saved to {candidates.root}", soft_wrap=True
     )
     if switched:
-        refs = ", ".join(change.switched.ref for change in switched if change.switched is not None)
+        refs = ", ".join(entry.ref for _, entry in switched)
         screen.print(f"switched in {store.root}: {refs}; --undo reverts this", soft_wrap=True)
-        stay = [f"{c.old.name}@{alias}" for c in switched for alias in _staying(store, c)]
+        stay = [f"{name}@{alias}" for name, entry in switched for alias in _staying(store, name, entry.version)]
         if stay:
             screen.print(f"aliases that did not move: {', '.join(stay)} (--alias moves them)", soft_wrap=True)
     else:
@@ -210,10 +210,8 @@ def _cells(old: float | None, new: float | None) -> list[str]:
     return [*("" if value is None else decimals(value) for value in (old, new)), difference]
 
 
-def _staying(store: Library, change: Change) -> list[str]:
-    assert change.switched is not None
-    version_of_alias = store.aliases(change.old.name, skip_damaged=True)
-    return sorted(alias for alias, version in version_of_alias.items() if version != change.switched.version)
+def _staying(store: Library, name: str, newest: int) -> list[str]:
+    return sorted(alias for alias, version in store.aliases(name, skip_damaged=True).items() if version != newest)
 
 
 def _undo(store: Library, names: Sequence[str] | None, screen: output.Console, as_json: bool) -> None:
