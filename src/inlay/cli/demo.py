@@ -110,7 +110,7 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
     from inlay.library.library import Library
 
     host, library = Host(BASE, device="cpu", dtype=torch.float32), Library(out / "library")
-    size, kept = host.base.sites.size, library.root
+    size, root = host.base.sites.size, library.root
     screen.print(f"base: {host.base.name}, {size:,} parameters, frozen")
     adapters, before, same = _train_in_turn(host, out, quick, screen, library)
     mixed, as_alone = _mixed(host, list(adapters))
@@ -130,8 +130,8 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
         "checks": checks,
         "unchanged_after": same,
         "mixed": mixed,
-        "library": kept,
-        "try": f'{_program()} predict {LESSONS[0].name} "where is my parcel" --library {shlex.quote(kept)}',
+        "library": root,
+        "try": f'{_program()} predict {LESSONS[0].name} "where is my parcel" --library {shlex.quote(root)}',
         "versions": info.versions("torch", "transformers"),
     }
 
@@ -290,5 +290,5 @@ def _sum(tasks: Sequence[Mapping[str, Any]], side: str) -> int:
 
 def _program() -> str:
     """How to call this program: by its path where PATH lacks it because no environment is activated."""
-    called = sys.argv[0]
-    return "inlay" if shutil.which("inlay") or Path(called).stem != "inlay" else shlex.quote(called)
+    program = sys.argv[0]
+    return "inlay" if shutil.which("inlay") or Path(program).stem != "inlay" else shlex.quote(program)

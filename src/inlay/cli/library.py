@@ -273,10 +273,10 @@ def ensemble(
     from inlay.library.ensemble import Ensemble
 
     members = tuple(store.read_adapter(entry) for entry in distinct)
-    made = Ensemble(members, tuple(counts.values()), name, Ensemble.shared(members), tuple(counts))
+    together = Ensemble(members, tuple(counts.values()), name, Ensemble.shared(members), tuple(counts))
     card = distinct[0].card
     facts = {key: card[key] for key in ("base_name", "base_parameters") if card.get(key)}
-    entry = store.put(made, name, parameters=Ensemble.parameters([entry.card for entry in distinct]), **facts)
+    entry = store.put(together, name, parameters=Ensemble.parameters([entry.card for entry in distinct]), **facts)
     screen = output.console(as_json)
     screen.print(f"{entry.ref}: an ensemble of {', '.join(counts)}", soft_wrap=True)
     output.document(document_of(entry), as_json)

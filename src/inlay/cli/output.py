@@ -90,12 +90,12 @@ def grid(rows: Iterable[tuple[str, str]], width: int = 0, style: str = "") -> Ta
     """Two columns without lines; the first is never folded."""
     from rich.table import Table
 
-    made = Table.grid(padding=(0, 2))
-    made.add_column(no_wrap=True, min_width=width, style=style)
-    made.add_column(overflow="fold")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, min_width=width, style=style)
+    table.add_column(overflow="fold")
     for row in rows:
-        made.add_row(*row)
-    return made
+        table.add_row(*row)
+    return table
 
 
 def fold(items: Sequence[str], width: int, comma: str = ", ") -> str:

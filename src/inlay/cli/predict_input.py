@@ -289,11 +289,11 @@ def _stdin_source(format: str | None, encoding: str | None) -> tuple[Source, lis
 
     def read(bad: Bad) -> Iterator[Record]:
         for line in itertools.chain(head, lines):
-            made, problem = record(*line)
+            row, problem = record(*line)
             if problem:
-                bad(made.place, problem)
+                bad(row.place, problem)
             else:
-                yield made
+                yield row
 
     seen = [record(*line) for line in head]
     sample = [row for row, problem in seen if not problem]

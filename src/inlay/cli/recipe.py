@@ -105,7 +105,7 @@ def run(
     from inlay.library.library import Library
     from inlay.recipes import find
 
-    screen, kept = output.console(as_json), Library(library)
+    screen, adapters = output.console(as_json), Library(library)
     preflight.check_base(base)
     preflight.check_writable(csv)
     changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
@@ -122,7 +122,7 @@ def run(
     if against is not None:
         chosen.row(against)  # the base may be too small for it
     parts = read_all(host, chosen)  # problems are reported before anything is written
-    path = store or kept.local / "recipes" / f"{chosen.recipe.name}.sqlite"
+    path = store or adapters.local / "recipes" / f"{chosen.recipe.name}.sqlite"
     with open_store(path, restart) as opened:
         runner = make_runner(host, chosen, parts, opened, slots, save_every=save_every)
         _show_plan(screen, chosen, runner)

@@ -98,20 +98,20 @@ def open_parts(
     """
     folder = folder_of(out)
     before = begun(out)
-    made = OutputParts(out, folder, dict(columns), json.loads(json.dumps(command)), raw)
+    parts = OutputParts(out, folder, dict(columns), json.loads(json.dumps(command)), raw)
     # parts of another command, which may be running, must not be taken for those of this one
-    nothing_done = before == made.command and not made.finished and "joined" not in _state(folder)
+    nothing_done = before == parts.command and not parts.finished and "joined" not in _state(folder)
     if before is not None and not resume and not nothing_done:
         raise RunError(f"{folder} already exists: pass --resume to continue it, or delete it to start over")
     if before is not None:
-        _same(folder, before, made.command)
-    if out.exists() and not overwrite and made.summary is None:
+        _same(folder, before, parts.command)
+    if out.exists() and not overwrite and parts.summary is None:
         raise RunError(f"{out} already exists: pass --overwrite to replace it")
     with _writing(out):
         folder.mkdir(exist_ok=True)
         if before is None:
-            made._keep({"command": made.command})
-    return made
+            parts._keep({"command": parts.command})
+    return parts
 
 
 @dataclass(frozen=True)
@@ -279,8 +279,8 @@ def _join_lines(path: Path, files: Iterator[Path], parts: OutputParts, head: byt
 
 def _csv(rows: Iterable[Sequence[Any]], raw: bool, file: IO[str]) -> None:
     """Rows end with CR LF: else a CR in a text would not be quoted before Python 3.13."""
-    made = ([_cell(value) for value in row] for row in rows)
-    csv.writer(file).writerows(row if raw else [cell(value) for value in row] for row in made)
+    cells = ([_cell(value) for value in row] for row in rows)
+    csv.writer(file).writerows(row if raw else [cell(value) for value in row] for row in cells)
 
 
 def _write_csv(path: Path, answers: Sequence[Answer], parts: OutputParts) -> None:

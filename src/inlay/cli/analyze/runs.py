@@ -132,8 +132,8 @@ def tradeoff(
 
 def _draw(kind: str, context: typer.Context, name: str, data: str | None, figure: SweepFigure) -> None:
     rows = _swept(context, kind, name, data, figure)
-    called = kind.replace("-", "_")
-    analyse = getattr(importlib.import_module(f"inlay.analysis.{called}"), called)
+    module = kind.replace("-", "_")
+    analyse = getattr(importlib.import_module(f"inlay.analysis.{module}"), module)
     finish(analyse(rows), figure.out, _stem(name), figure.as_json)
 
 
