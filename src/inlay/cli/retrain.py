@@ -71,7 +71,7 @@ def retrain(
     switches = switch or switch_better
     wrong = {
         "give NAMEs, or --all" + (", not both" if every else ""): bool(names) == every,
-        "--undo can only be combined with NAMEs or --all": undo and (base or switches),
+        "--undo can only be combined with NAMEs or --all": undo and (base or switches or to or skip),
         "--base is missing: give the base to train on": not undo and base is None,
         "--switch and --switch-better cannot be combined": switch and switch_better,
         "--tolerance needs --switch-better": tolerance is not None and not switch_better,
