@@ -80,9 +80,17 @@ def test_the_picture(tmp_path: Path):
     assert list(line.get_xdata()) == [4, 64]
     assert list(line.get_ydata()) == pytest.approx([0.7, 0.85])
     assert [t.get_text() for t in left.texts] == ["3e-3", "1e-3"]
+    of_two = size([*ROWS, *(row(f"lora:rank={r}", 0.4, data="b.csv") for r in (2, 4))]).draw()
+    assert [t.get_text() for t in of_two.legends[0].get_texts()] == ["houlsby", "lora"]
     files = size(ROWS).write(tmp_path / "s")
     with files[2].open(newline="") as file:
         assert len(list(csv.DictReader(file))) == 4
+
+
+def test_data_of_the_same_name_is_told_apart():
+    value_of = {"/a/data/glue/sst2.csv": 0.4, "/b/data/glue/sst2.csv": 0.6}
+    rows = [row(f"houlsby:size={s}", value, data=path) for path, value in value_of.items() for s in (2, 4)]
+    assert [(line[0], line[6]) for line in size(rows).rows] == [item for item in value_of.items() for _ in range(2)]
 
 
 @pytest.mark.parametrize(

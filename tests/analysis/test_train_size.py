@@ -65,4 +65,6 @@ def test_boxes_of_robustness_do_not_mix_numbers_of_rows():
     names = ["a.csv, 100 rows", "a.csv, 1,000 rows", "a.csv, 50 % rows", "a.csv, all rows"]
     assert list(dict.fromkeys(line[0] for line in found.rows)) == names
     assert {line[3] for line in found.rows if line[2] == "all"} == {6}
+    shares = [row(train_size=size) for size in ("10%", 0.1, "20 %")]
+    assert [line[0] for line in robustness(shares).rows if line[2] == "all"] == ["a.csv, 10 % rows", "a.csv, 20 % rows"]
     assert [line[0] for line in robustness([r for r in ROWS if r.config["train_size"] == 1000]).rows] == ["a.csv"] * 3

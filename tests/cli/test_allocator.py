@@ -39,7 +39,7 @@ def test_it_can_be_called_anywhere_and_again():
 
 @glibc
 def test_blocks_are_kept(monkeypatch):
-    for name in allocator._OWN:
+    for name in allocator._USER_SETTINGS:
         monkeypatch.delenv(name, raising=False)
     faults = {keep: _faults(keep) for keep in (True, False)}
     assert faults[False] > 100  # without it every layer is given its pages again
@@ -52,9 +52,9 @@ def _faults(keep: bool) -> int:
 
 
 @glibc
-@pytest.mark.parametrize("name", allocator._OWN)
+@pytest.mark.parametrize("name", allocator._USER_SETTINGS)
 def test_what_the_user_has_set_stays(monkeypatch, name):
-    for one in allocator._OWN:
+    for one in allocator._USER_SETTINGS:
         monkeypatch.delenv(one, raising=False)
     assert allocator.keep_memory()
     monkeypatch.setenv(name, "1")
@@ -62,7 +62,7 @@ def test_what_the_user_has_set_stays(monkeypatch, name):
 
 
 def test_elsewhere_nothing_happens(monkeypatch):
-    for name in allocator._OWN:
+    for name in allocator._USER_SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert not allocator.keep_memory()

@@ -11,6 +11,7 @@ import tiny
 from training import work
 from typer.testing import CliRunner
 
+from inlay.cli.analyze.runs import SWEEPS, _defaults
 from inlay.cli.main import app
 
 pytest.importorskip("matplotlib")
@@ -100,6 +101,17 @@ def test_what_a_figure_varies_by_itself(place: Place, tmp_path: Path):
     assert {(row["size"], row["lr"]) for row in found["rows"]} == {(s, lr) for s in (2, 4) for lr in (3e-4, 1e-3, 3e-3)}
     found = place.analyze("robustness", "both", *asked, "--seeds", "2", "--grid", "lr=1e-3")
     assert {row["method"] for row in found["rows"]} == {"houlsby", "finetune"}
+
+
+def test_only_what_is_varied_replaces_a_default():
+    rates = ["--grid", "lr=3e-4,1e-3,3e-3"]
+    assert _defaults(SWEEPS["size"], ["--batch-size=4", "--pretrain-lr=1", "--seeds", "1"]) == [
+        *("--grid", "size=1,4,16,64,256", *rates)
+    ]
+    for words in (["--grid", "size=2,4"], ["--grid=size=2,4"], ["--method", "houlsby:size=8"]):
+        assert _defaults(SWEEPS["size"], [*words, "--seeds", "1"]) == rates
+    assert "train_size=100,300,1000,none" not in _defaults(SWEEPS["train-size"], ["--train-size", "50"])
+    assert "--seeds" not in _defaults(SWEEPS["size"], ["--seeds=1"])
 
 
 def test_mistakes(place: Place):

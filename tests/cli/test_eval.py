@@ -264,6 +264,8 @@ def test_what_is_wrong_with_languages(place: Place, languages: Path):
     assert "'en'; found: de, fi, tr" in place.call("eval", *asked).stderr
     file = languages / "test-de.jsonl"
     assert "expected a folder with one file" in place.fails("classification", file, "--per-language")
+    both = place.call("eval", *asked, "--split", "train")
+    assert (both.exit_code, "--split cannot be combined with --per-language" in both.stderr) == (2, True)
 
 
 def test_tags_of_another_kind_have_no_entity_score(place: Place, tmp_path: Path):

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import inlay
 from inlay.cli.main import app
+from inlay.interop import hub
 from inlay.library.adapter import Adapter
 from inlay.library.library import Library
 
@@ -111,6 +112,19 @@ def test_what_a_card_does_not_say_is_a_dash(tmp_path: Path):
     done = CliRunner().invoke(app, ["library", "list", "--library", str(library.root)], env={"COLUMNS": "120"})
     row = next(line for line in done.stdout.splitlines() if line.startswith("mine@1"))
     assert re.fullmatch(r"mine@1 +lora +- +- +\d+ bytes +- +- +\d{4}-\d\d-\d\d", row)
+
+
+def test_a_push_of_an_adapter_without_a_task_names_its_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    Library(tmp_path).put(Adapter("bitfit", "sha256:" + "a" * 64, {"layers.0.attn.out.bias": torch.zeros(2)}), "plain")
+    messages = []
+
+    def push(files: Any, repo: str, *, message: str, **_: Any) -> hub.Place:
+        messages.append(message)
+        return hub.Place(repo, "c" * 40, "https://hub")
+
+    monkeypatch.setattr(hub, "push", push)
+    done = CliRunner().invoke(app, ["library", "push", "plain", "ana/plain", "--library", str(tmp_path)])
+    assert (done.exit_code, messages) == (0, ["plain@1: bitfit"]), done.output
 
 
 def test_the_list_ends_with_what_everything_costs(place: Place):

@@ -227,7 +227,7 @@ def test_a_pair_goes_to_those_that_were_trained_on_pairs():
     task = "classification"
     adapters = {name: NamedAdapter(1, "", task, task, (), one) for name, one in about.items()}
     found = next(of_lines([("text 1", "hi", "")], "there", adapters).rows({}))
-    assert {name: example.pair for name, example in found.asked.items()} == {
+    assert {name: example.pair for name, example in found.examples.items()} == {
         "similar": "there",
         "sms": None,
         "older": "there",

@@ -112,6 +112,13 @@ def test_mistakes_are_told_before_torch_is_imported(place: Path):
         ("params", "--method", "hulsby"): "Did you mean houlsby",
         ("params", "--method", "lora:rank=4,bitfitt"): "bitfitt",
     }
+    folder = str(place)
+    for words in (
+        ("bench", "serve", "--out"),
+        ("sweep", file, "--grid", "lr=1e-3", "--csv"),
+        ("compare", file, "--latex"),
+    ):
+        cases[(*words, folder)] = f"{folder} cannot be written: it is a folder"
     said = "must end with .png, .pdf or .svg" if find_spec("matplotlib") else "a picture needs matplotlib"
     cases |= {("sweep", file, "--grid", "lr=1e-3", "--plot", "a.pgn"): said, ("compare", file, "--plot", "a"): said}
     for words, code, said, heavy in probe([list(words) for words in cases], place / "library"):

@@ -267,6 +267,8 @@ def test_undo_refuses_what_it_cannot_take_back(made, place):
         (["mood", "--base", "x", "--tolerance", "1"], "needs --switch-better"),
         (["mood", "--base", "x", "--alias", "prod"], "needs --switch"),
         (["mood", "--base", "x", "--undo"], "can only be combined with NAMEs"),
+        (["mood", "--undo", "--to", "x"], "can only be combined with NAMEs"),
+        (["mood", "--undo", "--skip"], "can only be combined with NAMEs"),
     ],
 )
 def test_usage(arguments, says):

@@ -1,9 +1,9 @@
-"""What each layer's part of an adapter is worth: the metric without it (Houlsby et al. 2019, figure 6).
+"""How much each layer of an adapter matters: the metric without it (Houlsby et al. 2019, figure 6).
 
     change(i, j) = (m without layers i to j - m) / |m|      m the deciding metric; nothing is trained again
 
-Everything that the adapter adds in these layers goes, except trained norms, which stay as in the paper unless asked
-for. Parts that layers share stay in the layers that are left. The head stays as it is.
+Everything that the adapter adds in these layers is removed, except trained norms, which stay, as in the paper, unless
+`with_norms` is set. Parts that layers share stay in the other layers. The head stays as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from inlay.errors import RunError
 from inlay.tasks import Example
 
 _ROOMY = 12
-"""So many layers have cells with room for a number."""
+"""Up to this many layers, cells have room for a number."""
 
 
 def ablation(
@@ -39,15 +39,15 @@ def ablation(
 
     Args:
         metric: the adapter's deciding metric by default.
-        with_norms: trained norms of these layers go back to the base's too.
-        where: what the examples are, for people.
+        with_norms: trained norms of these layers are replaced by the base's, too.
+        where: a name for the examples, for people.
     """
     rows, metric = rows_of(host, name, examples), deciding(host, name, metric)
     refuse_nothing(host, name, with_norms)
-    found = outputs_without(host, name, rows, spans(host.base.sites.layers), with_norms)
+    outputs_of_span = outputs_without(host, name, rows, spans(host.base.sites.layers), with_norms)
     (outputs,) = outputs_of(host, [(name, rows)])
     whole = score(host, name, examples, rows, outputs)[metric]
-    values = {span: score(host, name, examples, rows, own)[metric] for span, own in found.items()}
+    values = {span: score(host, name, examples, rows, out)[metric] for span, out in outputs_of_span.items()}
     if not whole or not math.isfinite(whole):
         raise RunError(f"{name} has {metric} {whole:g} here, so no change is relative to it; choose another --metric")
     changes = {span: (value - whole) / abs(whole) for span, value in values.items()}
@@ -76,15 +76,15 @@ def _draw(changes: Mapping[Span, float], summary: Mapping[str, Any], name: str, 
     figure, panel = drawing.single(width=side + 0.9, height=side)
     cells = [[100 * changes.get(Span(i, j), math.nan) for j in range(layers)] for i in range(layers)]
     shown = [100 * change for change in changes.values()]
-    most = max(1.0, *map(abs, shown))
+    largest = max(1.0, *map(abs, shown))
     colours = drawing.BALANCE + ("_r" if metric in metrics.LOWER_IS_BETTER else "")
-    image = panel.imshow(cells, cmap=colours, vmin=-most, vmax=most)
+    image = panel.imshow(cells, cmap=colours, vmin=-largest, vmax=largest)
     for span, change in changes.items():
         if layers <= _ROOMY:
-            pale = abs(100 * change) < 0.6 * most
-            how = {"ha": "center", "va": "center", "fontsize": 8, "color": "black" if pale else "white"}
-            panel.text(span.last, span.first, _percent(change), **how)
-    _outline(panel, layers)
+            pale = abs(100 * change) < 0.6 * largest
+            style = {"ha": "center", "va": "center", "fontsize": 8, "color": "black" if pale else "white"}
+            panel.text(span.last, span.first, _percent(change), **style)
+    _draw_grid(panel, layers)
     panel.set_xticks(range(layers))
     panel.set_yticks(range(layers))
     drawing.label(panel, "last layer removed", "first layer removed", grid=False)
@@ -99,14 +99,14 @@ def _draw(changes: Mapping[Span, float], summary: Mapping[str, Any], name: str, 
     return figure
 
 
-def _outline(panel: Any, layers: int) -> None:
+def _draw_grid(panel: Any, layers: int) -> None:
     """White lines between cells, and the diagonal marked: single layers."""
     patches = drawing.plotting("matplotlib.patches")
     for i in range(layers):
         panel.plot([i - 0.5, layers - 0.5], [i - 0.5] * 2, color="white", lw=0.8)
         panel.plot([i - 0.5] * 2, [-0.5, i + 0.5], color="white", lw=0.8)
-        how = {"fill": False, "edgecolor": drawing.COLOURS[2], "lw": 1.8}
-        panel.add_patch(patches.Rectangle((i - 0.46, i - 0.46), 0.92, 0.92, **how))
+        style = {"fill": False, "edgecolor": drawing.COLOURS[2], "lw": 1.8}
+        panel.add_patch(patches.Rectangle((i - 0.46, i - 0.46), 0.92, 0.92, **style))
     panel.set(xlim=(-0.5, layers - 0.5), ylim=(layers - 0.5, -0.5))
 
 

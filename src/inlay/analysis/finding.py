@@ -1,6 +1,6 @@
-"""What an analysis found: numbers first, and a picture of them.
+"""The result of an analysis: numbers, and a picture of them.
 
-Every kind of analysis is a function in a file of its own that returns one of these. The CSV holds exactly what the
+Every kind of analysis is a function in a file of its own that returns a `Finding`. The CSV holds exactly what the
 picture shows.
 """
 
@@ -19,17 +19,17 @@ from inlay.untrusted import cell
 
 @dataclass(frozen=True)
 class Finding:
-    """A table, what it comes to, and how it is drawn."""
+    """A table, its summary, and how it is drawn."""
 
     kind: str
     about: str
-    """One line: of what, measured on what."""
+    """A line that says what was measured, and on which rows."""
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
     draw: Callable[[], Any] = field(repr=False, compare=False)
     """Makes the picture: a figure of `inlay.drawing.sheet`."""
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """The few numbers that one would say aloud, by name; JSON."""
+    """The few most important numbers, by name; JSON."""
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -37,11 +37,11 @@ class Finding:
         return {"kind": self.kind, "about": self.about, "summary": dict(self.summary), "rows": rows}
 
     def to_csv(self, path: str | Path) -> None:
-        """The numbers, with all their digits; words that a spreadsheet would run get an apostrophe."""
+        """Write the numbers with all their digits; text that a spreadsheet would run gets an apostrophe."""
         write_rows(path, ([cell(value) for value in row] for row in (self.columns, *self.rows)))
 
     def write(self, stem: str | Path) -> list[Path]:
-        """STEM.png, STEM.svg and STEM.csv; the folder is made if it is not there."""
+        """Write STEM.png, STEM.svg and STEM.csv; the folder is made if it does not exist."""
         stem = Path(stem)
         paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "svg", "csv")]
         try:

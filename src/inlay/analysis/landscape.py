@@ -3,7 +3,7 @@
     f(a) = L(theta_0 + a (theta_1 - theta_0))     theta_0 before training, theta_1 after it, the head's included
 
 theta_0 is never stored: initial values follow from the method, the base's shape and the seed on the card. All points of
-an adapter are slots of one batch; a weight-level adapter's run one by one.
+an adapter are slots of the same batches; those of a weight-level adapter run one by one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from inlay.errors import RunError
 from inlay.tasks import Example, Row
 
 _AT_ONCE = 1 << 30
-"""Bytes of adapters that are loaded at once."""
+"""The most bytes of adapters that are loaded at once."""
 _ENDS = {0.0: "start", 1.0: "trained"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One place on the line."""
+    """A place on the line."""
 
     a: float
     loss: float
@@ -54,9 +54,9 @@ def landscape(
 
     Args:
         names: adapters that all know these examples' labels.
-        points: so many at equal distances, from -reach to reach; start and end of the training come on top.
+        points: how many, at equal distances from -reach to reach; start and end of the training are added.
         metric: the first adapter's deciding metric by default.
-        where: what the examples are, for people.
+        where: a name for the examples, for people.
     """
     if points < 2 or reach <= 0:
         raise RunError(f"a line needs at least 2 points and a reach above 0, not {points} and {reach:g}")
@@ -69,10 +69,10 @@ def landscape(
     summary: dict[str, Any] = {"metric": metric}
     for name, line in lines.items():
         prefix = f"{name}: " if len(names) > 1 else ""
-        at = {point.a: point for point in line}
+        point_at = {point.a: point for point in line}
         lowest = min(line, key=lambda point: point.loss)
-        summary |= {f"{prefix}loss at the start": at[0.0].loss, f"{prefix}loss when trained": at[1.0].loss}
-        summary |= {f"{prefix}{metric} when trained": at[1.0].metric, f"{prefix}lowest loss at a": lowest.a}
+        summary |= {f"{prefix}loss at the start": point_at[0.0].loss, f"{prefix}loss when trained": point_at[1.0].loss}
+        summary |= {f"{prefix}{metric} when trained": point_at[1.0].metric, f"{prefix}lowest loss at a": lowest.a}
     measured = f"{len(examples):,} rows{f' ({where})' if where else ''}"
     return Finding(
         "landscape",
@@ -90,25 +90,25 @@ def along(
     """Loss and metric at these places on an adapter's line."""
     record, end = host.fitted(host.adapter(name))
     start = record.initial(host.base)
-    still = {n for n, p in record.params(host.base).items() if p.role != "trained"}
-    moving = {n: (start.get(n), t) for n, t in end.items() if t.is_floating_point() and n not in still}
-    each = sum(t.nbytes for t in end.values())
-    together = 1 if isinstance(record.method, WeightMethod) else max(1, _AT_ONCE // each)
-    task, found = host.task(name), []
-    for i in range(0, len(places), together):
-        some = places[i : i + together]
-        moved = [end | {n: _between(n, *ends, a) for n, ends in moving.items()} for a in some]
-        with loaded_variants(host, {f"{name} {number}": (record, own) for number, own in enumerate(moved)}) as names:
-            outputs = outputs_of(host, [(named, rows) for named in names])
-        for a, out in zip(some, outputs, strict=True):
+    fixed = {n for n, p in record.params(host.base).items() if p.role != "trained"}
+    moving = {n: (start.get(n), t) for n, t in end.items() if t.is_floating_point() and n not in fixed}
+    size = sum(t.nbytes for t in end.values())
+    at_once = 1 if isinstance(record.method, WeightMethod) else max(1, _AT_ONCE // size)
+    task, measured = host.task(name), []
+    for i in range(0, len(places), at_once):
+        chunk = places[i : i + at_once]
+        moved = [end | {n: _between(n, *ends, a) for n, ends in moving.items()} for a in chunk]
+        with loaded_variants(host, {f"{name} {i}": (record, tensors) for i, tensors in enumerate(moved)}) as names:
+            outputs = outputs_of(host, [(variant, rows) for variant in names])
+        for a, out in zip(chunk, outputs, strict=True):
             with torch.no_grad():
                 loss = float(task.loss([o.to(host.base.device) for o in out], rows, host.base))
-            found.append(Point(a, loss, score(host, name, examples, rows, out)[metric]))
-    return found
+            measured.append(Point(a, loss, score(host, name, examples, rows, out)[metric]))
+    return measured
 
 
 def _between(name: str, start: Tensor | None, end: Tensor, a: float) -> Tensor:
-    """theta_0 + a (theta_1 - theta_0); what is stored sparse is a difference from the base, and started at zero."""
+    """theta_0 + a (theta_1 - theta_0); a sparse tensor is a difference from the base, which is zero at the start."""
     if start is None:
         if not name.endswith(sparse.VALUE):
             raise RunError(f"it is unknown where {name} started")
@@ -122,9 +122,9 @@ def _draw(lines: Mapping[str, Sequence[Point]], metric: str) -> Any:
         for at in _ENDS:
             panel.axvline(at, color="#7F7F7F", lw=0.8, ls=":")
         for i, (name, line) in enumerate(lines.items()):
-            how = {"color": drawing.colour(i), "lw": 1.5, "markersize": 3.5}
+            style = {"color": drawing.colour(i), "lw": 1.5, "markersize": 3.5}
             marker = drawing.marker(i)
-            panel.plot([p.a for p in line], [getattr(p, value) for p in line], marker=marker, label=name, **how)
+            panel.plot([p.a for p in line], [getattr(p, value) for p in line], marker=marker, label=name, **style)
         drawing.label(panel, "a   (0: before training, 1: trained)", label)
     drawing.legend(figure, drawing.handles([panels[0, 0]]), min(4, len(lines)), where="upper")
     return figure

@@ -1,8 +1,8 @@
-"""An adapter without what it adds in some layers, as a slot beside others; nothing is trained again.
+"""An adapter without its changes in some layers, as a slot beside others; nothing is trained again.
 
-An adapter that lacks the layers first to last is the whole adapter up to the layer `first`. So the whole one's states
-at the input of that layer are where its rows begin, and all that is below is computed once, not once per span. Where a
-base cannot begin in the middle (padded or repeated layers) the rows run from the start, with the same result.
+Without the layers first to last, an adapter still equals the whole one below the layer `first`. So its rows begin at
+that layer, with the whole adapter's states, and everything below is computed once and not once per span. If a base
+cannot begin in the middle (padded or repeated layers), the rows run from the start, with the same result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inlay.tasks import Row
 _BYTES = 1 << 30
 """Room for states."""
 _ABOVE = ("pooler", "final.norm")
-"""What stands above the layers; everything else outside them is below."""
+"""Sites above the layers; all others outside the layers are below."""
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,22 @@ class Span:
 
 
 def spans(layers: int) -> list[Span]:
-    """Every span of so many layers."""
+    """Every span of this many layers."""
     return [Span(first, last) for first in range(layers) for last in range(first, layers)]
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What is left of an adapter."""
+    """Which parts of an adapter are removed."""
 
     span: Span
     norms: bool
-    """Whether trained norms go too."""
+    """Whether trained norms are removed, too."""
     begins: bool
     """Whether its rows begin at the first removed layer, so that nothing below it is needed."""
 
     def keeps(self, layer: int | None, kind: str, is_norm: bool) -> bool:
-        """Whether something at a site stays."""
+        """Whether a part at a site stays."""
         if layer is None:
             return not self.begins or kind in _ABOVE
         if layer in self.span:
@@ -75,7 +75,7 @@ class ReducedMethod(SlotMethod):
     removal: Removal
 
     def parts(self, sites: Sites) -> list[Part]:
-        """Those that stay; rows that layers share stay whole."""
+        """The parts that stay; rows that layers share stay whole."""
         return [p for p in self.whole.parts(sites) if self.removal.keeps(p.site.layer, p.site.kind, _is_norm(p))]
 
 
@@ -87,7 +87,7 @@ class ReducedWeightMethod(WeightMethod):
     removal: Removal
 
     def targets(self, sites: Sites) -> list[str]:
-        """Those that stay changed."""
+        """The parameters that stay changed."""
         return [name for name in self.whole.targets(sites) if self.removal.keeps(*_place(sites, name))]
 
     def difference(self, name: str, tensors: Tensors, like: Tensor, uniform: Uniform | None) -> Tensor:
@@ -115,32 +115,31 @@ def outputs_without(
     Ways that begin at the same layer run side by side, as slots of one batch; weight-level adapters one by one.
 
     Args:
-        norms: trained norms are removed too.
+        norms: trained norms are removed, too.
     """
     record, tensors = host.fitted(host.adapter(name))
     begins = _can_begin(host, name)
     groups = _groups(removed, alone=isinstance(record.method, WeightMethod))
-    found = {span: [torch.empty(0)] * len(rows) for span in removed}
+    outputs = {span: [torch.empty(0)] * len(rows) for span in removed}
     for chunk in cut([len(row.ids) for row in rows], _room(host)):
-        some = [rows[i] for i in chunk]
-        batch = batch_of(some)
-        states = _states(host, name, some) if begins else None
+        rows_of_chunk = [rows[i] for i in chunk]
+        batch = batch_of(rows_of_chunk)
+        states = _states(host, name, rows_of_chunk) if begins else None
         for group in groups:
             first = group[0].first
             start = batch if states is None else replace(batch, states=states[first], layer=first)
-            less = [_less(record.method, Removal(span, norms, begins)) for span in group]
-            with loaded_variants(
-                host, {f"{name} {i}": (replace(record, method=m), tensors) for i, m in enumerate(less)}
-            ) as names:
-                outputs = _side_by_side(host, start, names)
-            for span, logits in zip(group, outputs, strict=True):
-                for i, one in zip(chunk, logits, strict=True):
-                    found[span][i] = one
-    return found
+            methods = [_reduced(record.method, Removal(span, norms, begins)) for span in group]
+            variants = {f"{name} {i}": (replace(record, method=m), tensors) for i, m in enumerate(methods)}
+            with loaded_variants(host, variants) as names:
+                logits_of_span = _side_by_side(host, start, names)
+            for span, logits in zip(group, logits_of_span, strict=True):
+                for i, logits_of_row in zip(chunk, logits, strict=True):
+                    outputs[span][i] = logits_of_row
+    return outputs
 
 
 def _groups(removed: Sequence[Span], alone: bool) -> list[list[Span]]:
-    """The spans that run together: those that begin at the same layer."""
+    """The spans that run together, since they begin at the same layer."""
     by_first: dict[Span | int, list[Span]] = {}
     for span in removed:
         by_first.setdefault(span if alone else span.first, []).append(span)
@@ -153,7 +152,7 @@ def refuse_nothing(host: Host, name: str, norms: bool) -> None:
     if sites.layers < 2:
         raise RunError(f"{host.base.name} has one layer of its own, so there are no spans of layers to compare")
     everywhere = Removal(Span(0, sites.layers - 1), norms, begins=False)
-    without = _less(record.method, everywhere)
+    without = _reduced(record.method, everywhere)
     if isinstance(record.method, WeightMethod) and isinstance(without, WeightMethod):
         changes = record.method.targets(sites) != without.targets(sites)
     else:
@@ -164,7 +163,7 @@ def refuse_nothing(host: Host, name: str, norms: bool) -> None:
 
 
 def _has_norms(method: Method, sites: Sites) -> bool:
-    """Whether it trains norms of the layers."""
+    """Whether a method trains norms of the layers."""
     if isinstance(method, SlotMethod):
         return any(_is_norm(part) and part.site.layer is not None for part in method.parts(sites))
     return True
@@ -187,11 +186,11 @@ def _room(host: Host) -> int:
 
 def _states(host: Host, name: str, rows: Sequence[Row]) -> Tensor:
     """[depth + 1, tokens, d] of rows under the whole adapter."""
-    found = dict(in_batches(host, [(name, row) for row in rows], layer_states))
-    return torch.cat([found[i] for i in range(len(rows))], dim=1)
+    states = dict(in_batches(host, [(name, row) for row in rows], layer_states))
+    return torch.cat([states[i] for i in range(len(rows))], dim=1)
 
 
-def _less(method: Method, removal: Removal) -> SlotMethod | WeightMethod:
+def _reduced(method: Method, removal: Removal) -> SlotMethod | WeightMethod:
     if isinstance(method, SlotMethod):
         return ReducedMethod(whole=method, removal=removal)
     assert isinstance(method, WeightMethod)
@@ -199,16 +198,16 @@ def _less(method: Method, removal: Removal) -> SlotMethod | WeightMethod:
 
 
 def _side_by_side(host: Host, batch: Batch, names: Sequence[str]) -> list[list[Tensor]]:
-    """The logits of all rows for each of the adapters, mixed in batches of one size."""
+    """The logits of all rows for each of the adapters, which share batches."""
     count = len(batch.lengths)
-    out: list[list[Tensor]] = [[torch.empty(0)] * count for _ in names]
-    each = [(which, row) for which in range(len(names)) for row in range(count)]
-    for chunk in cut([int(batch.lengths[row]) for _, row in each], budget(host)):
-        some = [each[i] for i in chunk]
-        logits = host.logits_on_cpu(batch.take(np.array([row for _, row in some])), [names[which] for which, _ in some])
-        for (which, row), one in zip(some, logits, strict=True):
-            out[which][row] = one
-    return out
+    outputs: list[list[Tensor]] = [[torch.empty(0)] * count for _ in names]
+    pairs = [(adapter, row) for adapter in range(len(names)) for row in range(count)]
+    for chunk in cut([int(batch.lengths[row]) for _, row in pairs], budget(host)):
+        adapters, rows = zip(*(pairs[i] for i in chunk), strict=True)
+        logits = host.logits_on_cpu(batch.take(np.array(rows)), [names[adapter] for adapter in adapters])
+        for adapter, row, logits_of_row in zip(adapters, rows, logits, strict=True):
+            outputs[adapter][row] = logits_of_row
+    return outputs
 
 
 def _is_norm(part: Part) -> bool:
@@ -216,7 +215,7 @@ def _is_norm(part: Part) -> bool:
 
 
 def _place(sites: Sites, name: str) -> tuple[int | None, str, bool]:
-    """Where a parameter of the base is: layer, kind of site outside the layers, and whether it is a norm's."""
+    """The place of a parameter of the base: layer, kind of site outside the layers, and whether it is a norm's."""
     layer = next((i for i, path in enumerate(sites.layer_paths) if name.startswith(f"{path}.")), None)
     kind = next((site.kind for site in sites if name.startswith(f"{site.path}.")), "")
     return layer, kind, kind.endswith("norm")

@@ -1,4 +1,4 @@
-"""What the two norms of the last layer give, for rows of any adapters: before and after the feed-forward."""
+"""The outputs of the last layer's two norms, before and after the feed-forward, for rows of any adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NORMS = ("attn.norm", "ffn.norm")
 
 
 def norm_outputs(host: Host, batch: Batch, names: Sequence[str | None]) -> list[tuple[Tensor, Tensor]]:
-    """([tokens, d], [tokens, d]) of every row: the outputs of the last layer's first norm and of its second.
+    """([tokens, d], [tokens, d]) for every row: the outputs of the last layer's first norm and of its second.
 
     Args:
         names: the adapter of every row, as for `Host.hidden`.
@@ -35,7 +35,7 @@ class _Norms(Watcher):
 
     def leaf(self, site: Site, out: Tensor) -> None:
         if site.layer == self.layer_number and site.kind in _NORMS:
-            self.outputs[site.kind] = out.flatten(0, -2)  # the last call counts, where one layer is called often
+            self.outputs[site.kind] = out.flatten(0, -2)  # if a layer is called several times, the last call counts
 
     def noted(self) -> Tensor:
         return torch.stack([self.outputs[kind] for kind in _NORMS])

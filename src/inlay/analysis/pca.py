@@ -17,9 +17,9 @@ class Projection:
     points: Tensor
     """[n, 2]"""
     shares: tuple[float, float]
-    """Of the variance."""
+    """The shares of the variance."""
     directions: Tensor
-    """[2, d], of length 1; the largest number in each is positive, since a direction's sign means nothing."""
+    """[2, d], of length 1; the number with the largest magnitude is positive, since a direction has no sign."""
 
 
 def pca(points: Tensor) -> Projection:

@@ -1,4 +1,4 @@
-"""Labelled examples as rows of token ids, once for all variants of an adapter, and what a variant makes of them."""
+"""Labelled examples as rows of token ids, which all variants of an adapter share, and functions to run them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows_of(host: Host, name: str, examples: Sequence[Example], targets: bool = 
     """The rows of an adapter's examples.
 
     Args:
-        targets: for a loss, which must know every label; without it an unknown label is one that is always missed.
+        targets: for a loss, which needs every label; without it, an unknown label is one that is always missed.
     """
     if not examples:
         raise DataError(f"{name}: there are no rows to measure on")
@@ -31,24 +31,24 @@ def rows_of(host: Host, name: str, examples: Sequence[Example], targets: bool = 
     gold = {label: e.place for e in reversed(examples) for label in task.label_names(e)}
     unknown = sorted(gold.keys() - known)
     if gold and (len(unknown) == len(gold) or (targets and unknown)):
-        place, mine = gold[unknown[0]], ", ".join(sorted(known)[:5])
-        raise DataError(f"{place}: the label {unknown[0]!r} is not one that {name} knows: {mine}")
+        place, labels = gold[unknown[0]], ", ".join(sorted(known)[:5])
+        raise DataError(f"{place}: the label {unknown[0]!r} is not one that {name} knows: {labels}")
     bare = [replace(e, target=None) if gold and not targets else e for e in examples]
-    found = host.translator(name).rows(load_tokenizer(host.base), bare, limit_of(host, name))
-    return [row for own in found for row in own]
+    rows_of_example = host.translator(name).rows(load_tokenizer(host.base), bare, limit_of(host, name))
+    return [row for rows in rows_of_example for row in rows]
 
 
 def in_batches(
     host: Host,
-    asked: Sequence[tuple[str | None, Row]],
+    requests: Sequence[tuple[str | None, Row]],
     run: Callable[[Host, Batch, Sequence[str | None]], Sequence[_T]],
 ) -> Iterator[tuple[int, _T]]:
-    """(number, what `run` gives) of every row under an adapter, all of them in mixed batches."""
-    for chunk in cut([len(row.ids) for _, row in asked], budget(host)):
-        batch = batch_of([asked[i][1] for i in chunk])
-        yield from zip(chunk.tolist(), run(host, batch, [asked[i][0] for i in chunk]), strict=True)
+    """(number, result of `run`) for every row under its adapter, in mixed batches."""
+    for chunk in cut([len(row.ids) for _, row in requests], budget(host)):
+        batch = batch_of([requests[i][1] for i in chunk])
+        yield from zip(chunk.tolist(), run(host, batch, [requests[i][0] for i in chunk]), strict=True)
 
 
-def deciding(host: Host, name: str, asked: str | None) -> str:
-    """The metric asked for, else the one that the adapter was chosen by, else its task's own."""
-    return host.task(name).primary(asked or host.adapter(name).about.get("metric"), host.labels(name))
+def deciding(host: Host, name: str, metric: str | None) -> str:
+    """This metric, else the one that chose the adapter's state, else its task's own."""
+    return host.task(name).primary(metric or host.adapter(name).about.get("metric"), host.labels(name))

@@ -1,8 +1,8 @@
 """How far a tuned model's representations are from the base's, layer by layer (He et al. 2021, section 2).
 
 Representational similarity: a model's cosine similarities between all pairs of the same n tokens, compared with another
-model's by Pearson's correlation over the upper triangles. 1: the same geometry, whatever its rotation. Special tokens
-are left out. The n x n matrices are made and used block by block: only sums of them are kept.
+model's by Pearson's correlation over the upper triangles. 1 is the same geometry, up to a rotation. Special tokens are
+left out. The n x n matrices are computed block by block, and only sums of them are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from inlay.tasks import Example, Row
 
 BASE = "base"
 _FEWEST = 10
-"""Tokens; the pairs of fewer say nothing."""
+"""The fewest tokens whose pairs can be compared."""
 _BLOCK = 256
 _SPECIAL = ("cls", "sep", "pad", "bos", "eos")
 
@@ -38,9 +38,9 @@ def rsa(
     """The similarity of adapters to the bare base, and to each other, at the embedding and after every layer.
 
     Args:
-        names: adapters of this host; the first one's task says how the texts become tokens. Labels are not needed.
-        tokens: so many, drawn from all the texts' tokens; all of them if there are fewer.
-        where: what the texts are, for people.
+        names: adapters of this host; the task of the first turns the texts into tokens. Labels are not needed.
+        tokens: how many tokens to draw from those of all texts; all of them if there are fewer.
+        where: a name for the texts, for people.
     """
     if len(set(names)) < len(names) or not names:
         raise RunError("expected the names of different adapters")
@@ -49,11 +49,11 @@ def rsa(
     rows, chosen = _draw_tokens(host, names[0], examples, tokens, seed)
     states = _states(host, [None, *names], rows, chosen)
     layers = [similarity(states[:, layer].to(host.base.device)).tolist() for layer in range(states.shape[1])]
-    called = [BASE, *names]
-    pairs = list(itertools.combinations(range(len(called)), 2))
-    table = [(layer, called[a], called[b], layers[layer][a][b]) for a, b in pairs for layer in range(len(layers))]
+    models = [BASE, *names]
+    pairs = list(itertools.combinations(range(len(models)), 2))
+    table = [(layer, models[a], models[b], layers[layer][a][b]) for a, b in pairs for layer in range(len(layers))]
     summary: dict[str, Any] = {"tokens": states.shape[2]}
-    summary |= {f"{called[a]} and {called[b]}, last layer": layers[-1][a][b] for a, b in pairs}
+    summary |= {f"{models[a]} and {models[b]}, last layer": layers[-1][a][b] for a, b in pairs}
     return Finding(
         "rsa",
         f"representational similarity of {', '.join(names)} and the base, over {states.shape[2]:,} tokens"
@@ -72,7 +72,7 @@ def similarity(states: Tensor, block: int = _BLOCK) -> Tensor:
 
     Args:
         states: [models, n, d] the same tokens in every model.
-        block: so many rows of the n x n matrices at a time.
+        block: how many rows of the n x n matrices to compute at a time.
     """
     unit = F.normalize(states.double(), dim=-1).float()
     models, n, _ = unit.shape
@@ -80,8 +80,8 @@ def similarity(states: Tensor, block: int = _BLOCK) -> Tensor:
     products = unit.new_zeros(models, models, dtype=torch.float64)
     middle = _middle(unit)
     for start in range(0, n - 1, block):
-        own = unit[:, start : start + block]
-        cosines = own @ unit[:, start:].transpose(1, 2)
+        of_block = unit[:, start : start + block]
+        cosines = of_block @ unit[:, start:].transpose(1, 2)
         above = torch.ones(cosines.shape[1:], dtype=torch.bool, device=unit.device).triu(1)
         values = cosines[:, above].double() - middle
         sums += values.sum(1)
@@ -89,25 +89,25 @@ def similarity(states: Tensor, block: int = _BLOCK) -> Tensor:
     pairs = n * (n - 1) / 2
     shared = products - sums.outer(sums) / pairs
     deviation = shared.diagonal().clamp_min(0).sqrt()
-    # what is left of equal numbers after rounding is no variance
+    # the rest that rounding leaves of equal numbers is no variance
     deviation = torch.where(deviation > 1e-6 * pairs**0.5, deviation, torch.nan)
     return (shared / deviation.outer(deviation)).clamp(-1, 1)
 
 
 def _middle(unit: Tensor) -> Tensor:
-    """[models, 1] about the mean cosine, taken off before squaring: states of one model may all point one way."""
+    """[models, 1] about the mean cosine, subtracted before squaring: a model's states may all point the same way."""
     return unit.double().mean(1).square().sum(-1, keepdim=True)
 
 
 def _draw_tokens(
     host: Host, name: str, examples: Sequence[Example], tokens: int, seed: int
 ) -> tuple[list[Row], list[list[int]]]:
-    """The rows that have chosen tokens, and their places in each."""
+    """The rows that have chosen tokens, and the places of these in each row."""
     if tokens < _FEWEST:
         raise RunError(f"{tokens} tokens are too few to compare: expected at least {_FEWEST}")
     tokenizer = load_tokenizer(host.base)
-    asked = [Example(e.text, e.pair, e.words, place=e.place) for e in examples]
-    encoded = host.task(name).encode(tokenizer, asked, host.labels(name), limit_of(host, name))
+    unlabelled = [Example(e.text, e.pair, e.words, place=e.place) for e in examples]
+    encoded = host.task(name).encode(tokenizer, unlabelled, host.labels(name), limit_of(host, name))
     special = {getattr(tokenizer, f"{kind}_token_id", None) for kind in _SPECIAL}
     places = [(r, t) for r, row in enumerate(encoded) for t, token in enumerate(row.ids) if token not in special]
     if len(places) < _FEWEST:
@@ -121,11 +121,11 @@ def _draw_tokens(
 
 def _states(host: Host, models: Sequence[str | None], rows: Sequence[Row], chosen: Sequence[Sequence[int]]) -> Tensor:
     """[models, depth + 1, tokens, d] of the chosen tokens, on the CPU; all models in the same batches."""
-    asked = [(model, row) for model in models for row in rows]
-    found = [torch.empty(0)] * len(asked)
-    for i, own in in_batches(host, asked, layer_states):
-        found[i] = own[:, chosen[i % len(rows)]].float().cpu()
-    return torch.stack([torch.cat(found[i : i + len(rows)], dim=1) for i in range(0, len(asked), len(rows))])
+    requests = [(model, row) for model in models for row in rows]
+    states = [torch.empty(0)] * len(requests)
+    for i, layers in in_batches(host, requests, layer_states):
+        states[i] = layers[:, chosen[i % len(rows)]].float().cpu()
+    return torch.stack([torch.cat(states[i : i + len(rows)], dim=1) for i in range(0, len(requests), len(rows))])
 
 
 def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:
@@ -134,20 +134,20 @@ def _draw(table: Sequence[tuple[int, str, str, float]], adapters: int) -> Any:
     figure, panels = drawing.sheet(1, len(sides), width=4.2, height=3.2, sharey=True)
     number = 0
     for panel, rows in zip(panels[0], sides, strict=True):
-        own = list(dict.fromkeys((model, other) for _, model, other, _ in rows))
-        for model, other in own:
+        pairs = list(dict.fromkeys((model, other) for _, model, other, _ in rows))
+        for model, other in pairs:
             line = [(layer, value) for layer, a, b, value in rows if (a, b) == (model, other)]
             marker = drawing.marker(number)
-            how = {"color": drawing.colour(number), "lw": 1.5, "markersize": 4.5}
+            style = {"color": drawing.colour(number), "lw": 1.5, "markersize": 4.5}
             label = f"{other} and base" if model == BASE else f"{model} and {other}"
-            panel.plot(*zip(*line, strict=True), marker=marker, label=label, **how)
+            panel.plot(*zip(*line, strict=True), marker=marker, label=label, **style)
             number += 1
         layers = sorted({row[0] for row in rows})
         ticks = [layer for layer in layers if layer % (1 + (len(layers) - 1) // 13) == 0]
         panel.set_xticks(ticks, ["emb." if layer == 0 else str(layer) for layer in ticks])
         against = "against the base" if rows is sides[0] else "against each other"
-        drawing.label(panel, "after so many layers", title=against)
-        columns = 1 if len(own) < 4 else 2
+        drawing.label(panel, "after layer", title=against)
+        columns = 1 if len(pairs) < 4 else 2
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, fontsize=8, ncols=columns)
     panels[0, 0].set_ylabel("similarity (Pearson's r of cosines)")
     return figure

@@ -1,9 +1,9 @@
-"""What L0 left of L-alpha: how many of its weights in every layer (Fu et al. 2022, table B).
+"""How many weights of L-alpha are left after L0, in every layer (Fu et al. 2022, table B).
 
-A weight counts as left if its gate, settled as it is after training, is not exactly shut. Beside it is how many gates
-were expected to be open, E[L0] = sum of P(z > 0), which is what L0 makes small: it falls long before a gate is exactly
-shut. Adapters of older versions do not have it. The bias of L-alpha has no gate and does not count. Where all layers
-share one L-alpha there is one bar, for all of them.
+A weight is left if its gate, as fixed after training, is not exactly shut. `expected` is the number of gates expected
+to be open, E[L0] = sum of P(z > 0), which L0 makes small: it falls long before a gate is exactly shut. Adapters of
+older versions do not have it. The bias of L-alpha has no gate and does not count. If all layers share an L-alpha, they
+have one bar.
 """
 
 from __future__ import annotations
@@ -23,38 +23,37 @@ def sparsity(host: Host, names: Sequence[str]) -> Finding:
     """How many weights of L-alpha are left in every layer, for adapters that were trained with `adapterbias:l0=...`."""
     if not names:
         raise RunError("sparsity needs at least one adapter")
-    rows: list[tuple[Any, ...]] = [(name, *row) for name in names for row in _left(host, name)]
+    rows: list[tuple[Any, ...]] = [(name, *row) for name in names for row in _weights_left(host, name)]
     summary: dict[str, Any] = {}
     for name in names:
-        left, of = (sum(row[column] for row in rows if row[0] == name) for column in (2, 3))
-        summary |= {f"{name}: left": left, f"{name}: of": of, f"{name}: percent left": 100 * left / of}
+        left, total = (sum(row[column] for row in rows if row[0] == name) for column in (2, 3))
+        summary |= {f"{name}: left": left, f"{name}: of": total, f"{name}: percent left": 100 * left / total}
         expected = [row[4] for row in rows if row[0] == name]
         if None not in expected:
-            summary[f"{name}: percent expected"] = 100 * sum(expected) / of
+            summary[f"{name}: percent expected"] = 100 * sum(expected) / total
     about = f"what L0 left of the weights of L-alpha: {', '.join(names)}"
-    return Finding(
-        "sparsity", about, ("adapter", "layer", "left", "of", "expected"), rows, lambda: _draw(rows), summary
-    )
+    columns = ("adapter", "layer", "left", "of", "expected")
+    return Finding("sparsity", about, columns, rows, lambda: _draw(rows), summary)
 
 
-def _left(host: Host, name: str) -> list[tuple[int | str | None, int, int, float | None]]:
-    """(layer, weights left, weights there were, E[L0] where it is known)."""
+def _weights_left(host: Host, name: str) -> list[tuple[int | str | None, int, int, float | None]]:
+    """(layer, weights left, all weights, E[L0] if it is known)."""
     record = host.forward.bank.slot(host.slot(name))
     method = parse(host.adapter(name).method)
     if not isinstance(method, AdapterBias):
         raise AdapterError(f"{name} is {method.spec}, which has no L-alpha; sparsity is for adapterbias:l0=...")
     if not method.l0:
         raise AdapterError(f"{name} was trained without L0 ({method.spec}), so all of L-alpha is there; use l0=...")
-    tensors, found = host.read(name), {}
+    tensors, row_of = host.read(name), {}
     gates = method.gates_left(tensors) or host.adapter(name).about.get("gates") or {}
     for part in (p for p in record.parts if isinstance(p.delta, TokenShift)):
-        own = {key: tensors[full].unsqueeze(0) for key, full in part.names().items()}
-        w = part.delta.effective(own, None)["w"]
-        row = part.names()["w"]
-        layer = "all" if row.startswith("shared.") else part.site.layer
-        expected = gates.get(row.removesuffix("w") + "gate", {}).get("expected")
-        found[row] = (layer, int(w.count_nonzero()), w.numel(), expected)
-    return list(found.values())
+        stacks = {key: tensors[full].unsqueeze(0) for key, full in part.names().items()}
+        w = part.delta.effective(stacks, None)["w"]
+        tensor = part.names()["w"]
+        layer = "all" if tensor.startswith("shared.") else part.site.layer
+        expected = gates.get(tensor.removesuffix("w") + "gate", {}).get("expected")
+        row_of[tensor] = (layer, int(w.count_nonzero()), w.numel(), expected)
+    return list(row_of.values())
 
 
 def _draw(rows: Sequence[Sequence[Any]]) -> Any:
@@ -63,10 +62,10 @@ def _draw(rows: Sequence[Sequence[Any]]) -> Any:
     figure, panel = drawing.single(width=max(3.6, 1.2 + 0.34 * bars), height=3.0)
     width = 0.8 / len(names)
     for i, name in enumerate(names):
-        own = [row for row in rows if row[0] == name]
-        x = [layers.index(str(row[1])) + (i - (len(names) - 1) / 2) * width for row in own]
-        share = [100 * row[2] / row[3] for row in own]
-        total = 100 * sum(row[2] for row in own) / sum(row[3] for row in own)
+        rows_of_name = [row for row in rows if row[0] == name]
+        x = [layers.index(str(row[1])) + (i - (len(names) - 1) / 2) * width for row in rows_of_name]
+        share = [100 * row[2] / row[3] for row in rows_of_name]
+        total = 100 * sum(row[2] for row in rows_of_name) / sum(row[3] for row in rows_of_name)
         colour = drawing.colour(i)
         drawn = panel.bar(x, share, width * 0.92, color=colour, label=f"{name} ({total:.1f} % of all)")
         panel.bar_label(drawn, fmt="%.0f", fontsize=8 if bars <= 24 else 6, padding=1)

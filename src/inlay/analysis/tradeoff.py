@@ -1,7 +1,7 @@
-"""What parameters buy: the metric against trained parameters, over tasks (Houlsby et al. 2019, figures 1 and 3).
+"""What more parameters gain: the metric against trained parameters, over tasks (Houlsby et al. 2019, figures 1 and 3).
 
-Of every method on every data set the setting that is best on validation counts. Values are relative to full fine-tuning
-on the same data; where that was not run, to the largest top-n fine-tuning that all have, else to the best method.
+For every method and data set, the setting that is best on validation counts. Values are relative to full fine-tuning
+on the same data; if that was not run, to the largest top-n fine-tuning that all have, else to the best method.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ COLUMNS = ("family", "method", "parameters", "data sets", "20th percentile", "me
 def tradeoff(rows: Sequence[Row]) -> Finding:
     """The metric against trained parameters: a line for every family of methods, percentiles over data sets."""
     sets = data_sets(rows)
-    lower = {one.metric in metrics.LOWER_IS_BETTER for one in sets}
+    lower = {data.metric in metrics.LOWER_IS_BETTER for data in sets}
     if len(lower) > 1:
         raise RunError("in some of these sweeps more is better, in others less: draw them apart")
-    best = {one.name: _best(one) for one in sets}
-    if len({method for own in best.values() for method in own}) < 2:
+    best = {data.name: _best(data) for data in sets}
+    if len({method for entries in best.values() for method in entries}) < 2:
         raise RunError(
             "there is one method only; sweep several, as in --grid method=houlsby:size=8,houlsby:size=64,norms"
         )
-    split = "test" if all(one.split == "test" for one in sets) else "validation"
-    values = {name: {m: _value(e, split) for m, e in own.items()} for name, own in best.items()}
+    split = "test" if all(data.split == "test" for data in sets) else "validation"
+    values = {name: {m: _value(e, split) for m, e in entries.items()} for name, entries in best.items()}
     reference, baselines = _reference(values, lower == {True})
     points = [
         Point(family(method), method, entry.parameters, name, values[name][method], baselines[name])
-        for name, own in best.items()
-        for method, entry in own.items()
+        for name, entries in best.items()
+        for method, entry in entries.items()
     ]
-    named = list(dict.fromkeys(one.metric for one in sets))
-    metric = named[0] if len(named) == 1 else "metric"
+    names = list(dict.fromkeys(data.metric for data in sets))
+    metric = names[0] if len(names) == 1 else "metric"
     lines = [
         (family, p.method, p.parameters, p.datasets, p.low, p.middle, p.high)
-        for family, own in picture.places(points).items()
-        for p in own
+        for family, places in picture.places(points).items()
+        for p in places
     ]
     about = f"{split} {metric} of {', '.join(best)}, relative to {reference}"
     summary: dict[str, Any] = {"data sets": len(sets), "relative to": reference}
     summary |= {f"{line[1]} ({line[2]:,.0f} parameters)": line[5] for line in lines}
     title = next(iter(best)) if len(sets) == 1 else f"{len(sets)} data sets"
-    how = {"metric": f"{split} {metric}" if lower != {True} else metric, "reference": reference, "title": title}
-    return Finding("tradeoff", about, COLUMNS, lines, lambda: picture.draw(points, **how), summary)
+    texts = {"metric": f"{split} {metric}" if lower != {True} else metric, "reference": reference, "title": title}
+    return Finding("tradeoff", about, COLUMNS, lines, lambda: picture.draw(points, **texts), summary)
 
 
-def _best(one: DataSet) -> dict[str, Entry]:
+def _best(data: DataSet) -> dict[str, Entry]:
     """method -> its best setting, by validation."""
-    return {method: entry for (method,), entry in best_of(one.entries(one.setting), "method").items()}
+    return {method: entry for (method,), entry in best_of(data.entries(data.setting), "method").items()}
 
 
 def _value(entry: Entry, split: str) -> float:
@@ -66,12 +66,12 @@ def _value(entry: Entry, split: str) -> float:
 
 
 def _reference(values: Mapping[str, Mapping[str, float]], lower: bool) -> tuple[str, dict[str, float]]:
-    common = set.intersection(*(set(own) for own in values.values()))
+    common = set.intersection(*(set(of_method) for of_method in values.values()))
     if "finetune" in common:
-        return "full fine-tuning", {name: own["finetune"] for name, own in values.items()}
+        return "full fine-tuning", {name: of_method["finetune"] for name, of_method in values.items()}
     tops = {spec: option[1] for spec in common if (option := option_of(parse(spec), ("top",))) and option[1]}
     if tops:
-        most = max(tops, key=lambda spec: tops[spec])
-        return f"fine-tuning of the top {tops[most]}", {name: own[most] for name, own in values.items()}
-    pick = min if lower else max
-    return "the best method", {name: pick(own.values()) for name, own in values.items()}
+        top = max(tops, key=lambda spec: tops[spec])
+        return f"fine-tuning of the top {tops[top]}", {name: of_method[top] for name, of_method in values.items()}
+    best = min if lower else max
+    return "the best method", {name: best(of_method.values()) for name, of_method in values.items()}

@@ -1,4 +1,4 @@
-"""Variants of an adapter beside it, for as long as they are needed."""
+"""Variants of an adapter, loaded beside it for as long as they are needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inlay.engine.loaded import Loaded
 
 @contextmanager
 def loaded_variants(host: Host, variants: Mapping[str, tuple[Loaded, Mapping[str, Tensor]]]) -> Iterator[list[str]]:
-    """Load variants, each what `Host.fitted` gives, changed; unload them in the end. Their names, in order."""
+    """Load variants, each a changed result of `Host.fitted`, and unload them in the end; gives their names in order."""
     names: list[str] = []
     try:
         for name, (record, tensors) in variants.items():

@@ -1,12 +1,12 @@
 """Which words AdapterBias shifts most: a cloud, by alpha summed over layers (Fu et al. 2022, figures 6, 7, B to E), or
 one for each layer.
 
-A word's weight in a text is the sum of alpha over layers, of its pieces their mean; over all its occurrences the mean
-again (or their sum). Special tokens and punctuation are left out; upper and lower case are one word.
+A word's weight in a text is the sum of alpha over layers, as the mean over its tokens; its weight is the mean (or the
+sum) over all its occurrences. Special tokens and punctuation are left out; upper and lower case are one word.
 
-**Negative sums:** alpha's sign means something only together with v's. A word's size is the absolute value of its
-weight, and its colour says the sign, so that words shifted either way are seen. `negative="drop"` leaves out those
-below zero, as a cloud of the largest weights does; the paper does not say what it did.
+**Negative sums:** alpha's sign only has a meaning together with v's. A word's size is the absolute value of its weight,
+and its colour shows the sign, so that words shifted either way are seen. `negative="drop"` leaves out those below zero,
+like a cloud of the largest weights; the paper does not say what it did.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Weights = Mapping[str, tuple[float, int]]
 """Word -> its weight, and how often it occurs."""
 
 _SIZE = (690, 350)
-"""Of a cloud, in pixels."""
+"""The size of a cloud in pixels."""
 _FULL = 0.5
-"""The part of a cloud that words may take: when it is fuller, the last do not fit at their size."""
+"""The share of a cloud that words may cover: in a fuller one, the last words do not fit at their size."""
 _WIDE = 0.62
-"""A letter's width, of the font's size."""
+"""A letter's width as a share of the font's size."""
 _LONGEST = 30
-"""Letters of a word that are drawn."""
+"""The most letters of a word that are drawn."""
 _SMALLEST = 0.3
-"""The size of the last word, of the first one's: the weights of the first hundred are often close to one another."""
+"""The last word's size as a share of the first word's: the first hundred weights are often close to one another."""
 _SIGNS = {1: (r"$\alpha > 0$", drawing.COLOURS[0]), -1: (r"$\alpha < 0$", drawing.COLOURS[1])}
 
 
@@ -61,13 +61,13 @@ def words(
     """A cloud of the words that an adapter shifts most.
 
     Args:
-        layers: which are summed: `all`, the `lower` or the `upper` half of them; None draws these three, and `each` one
-            cloud per layer.
+        layers: the layers that are summed: `all`, the `lower` or the `upper` half of them; None draws these three, and
+            `each` draws a cloud per layer.
         over: a word's weight is the mean over its occurrences, or their sum.
         negative: `colour` draws words of negative weight too, in another colour; `drop` leaves them out.
         least: leave out words that occur less often.
         top: how many words a cloud has.
-        seed: of the places of the words: the same words lie in the same places.
+        seed: of the words' places: with the same seed, the same words lie in the same places.
         font: a TrueType file, for scripts that DejaVu Sans does not have.
     """
     chosen = (("layers", layers or "all", Layers), ("over", over, Over), ("negative", negative, Negative))
@@ -80,20 +80,20 @@ def words(
     seen = texts.read(host, name, examples)
     if not any(text.words for text in seen):
         raise DataError(f"there is not one word in the {len(seen)} texts that {name} was shown")
-    found = texts.weights(host, [(name, text) for text in seen])
+    alphas = texts.weights(host, [(name, text) for text in seen])
     clouds: dict[str, Weights] = {}
     for part, span in _spans(host.base.sites.depth, layers).items():
-        kept = _kept(_weighed(seen, [alpha[span] for alpha in found], over), negative, least, top)
+        kept = _choose(_weigh(seen, [alpha[span] for alpha in alphas], over), negative, least, top)
         if not kept and layers != "each":
-            raise DataError(_nothing(name, _title(part), negative, least))
-        clouds |= {part: kept} if kept else {}  # an adapter may leave layers alone
+            raise DataError(_explain_empty(name, _title(part), negative, least))
+        clouds |= {part: kept} if kept else {}  # an adapter need not change every layer
     if not clouds:
-        raise DataError(_nothing(name, "any layer", negative, least))
-    rows = [(part, word, weight, count) for part, own in clouds.items() for word, (weight, count) in own.items()]
+        raise DataError(_explain_empty(name, "any layer", negative, least))
+    rows = [(part, word, *weight) for part, cloud in clouds.items() for word, weight in cloud.items()]
     total = sum(len(text.words) for text in seen)
     summed = "in each layer" if layers == "each" else "summed over layers"
     about = f"words by alpha of {name}, {summed}: {total:,} words of {len(seen):,} texts"
-    summary = {_title(part): ", ".join(list(own)[:5]) for part, own in clouds.items()}
+    summary = {_title(part): ", ".join(list(cloud)[:5]) for part, cloud in clouds.items()}
     columns = ("layers", "word", "weight", "count")
     return Finding("words", about, columns, rows, lambda: _draw(name, clouds, seed, font), summary)
 
@@ -106,7 +106,7 @@ def _title(part: str) -> str:
 
 
 def _spans(depth: int, layers: Layers | None) -> dict[str, slice]:
-    """Which layers are summed in every panel; a middle one belongs to the upper half."""
+    """Panel -> the layers that are summed in it; a middle layer belongs to the upper half."""
     if layers == "each":
         return {str(layer): slice(layer, layer + 1) for layer in range(depth)}
     if depth < 2 and layers in ("lower", "upper"):
@@ -115,27 +115,27 @@ def _spans(depth: int, layers: Layers | None) -> dict[str, slice]:
     return parts if layers is None and depth > 1 else {layers or "all": parts[layers or "all"]}
 
 
-def _weighed(seen: Sequence[texts.Text], alphas: Sequence[torch.Tensor], over: Over) -> Weights:
-    found: dict[str, list[float]] = {}
+def _weigh(seen: Sequence[texts.Text], alphas: Sequence[torch.Tensor], over: Over) -> Weights:
+    weights_of: dict[str, list[float]] = {}
     for text, alpha in zip(seen, alphas, strict=True):
         of_token = alpha.double().sum(0).tolist()
         for word, tokens in text.words:
-            found.setdefault(word, []).append(sum(of_token[token] for token in tokens) / len(tokens))
-    return {w: (sum(own) / (len(own) if over == "mean" else 1), len(own)) for w, own in found.items()}
+            weights_of.setdefault(word, []).append(sum(of_token[token] for token in tokens) / len(tokens))
+    return {word: (sum(w) / (len(w) if over == "mean" else 1), len(w)) for word, w in weights_of.items()}
 
 
-def _kept(found: Weights, negative: Negative, least: int, top: int) -> Weights:
+def _choose(weights: Weights, negative: Negative, least: int, top: int) -> Weights:
     """The words that are drawn, largest first."""
-    there = {w: (weight, n) for w, (weight, n) in found.items() if n >= least and weight != 0}
+    kept = {word: (weight, n) for word, (weight, n) in weights.items() if n >= least and weight != 0}
     if negative == "drop":
-        there = {w: own for w, own in there.items() if own[0] > 0}
-    return dict(sorted(there.items(), key=lambda item: (-abs(item[1][0]), item[0]))[:top])
+        kept = {word: item for word, item in kept.items() if item[0] > 0}
+    return dict(sorted(kept.items(), key=lambda item: (-abs(item[1][0]), item[0]))[:top])
 
 
-def _nothing(name: str, where: str, negative: Negative, least: int) -> str:
-    why = "is not exactly 0" if negative == "colour" else "is above 0 (negative=drop)"
-    often = f" of those that occur {least} times" if least > 1 else ""
-    return f"{name}: there is no word{often} whose alpha over {where} {why}"
+def _explain_empty(name: str, where: str, negative: Negative, least: int) -> str:
+    condition = "is not exactly 0" if negative == "colour" else "is above 0 (negative=drop)"
+    frequent = f" of those that occur {least} times" if least > 1 else ""
+    return f"{name}: there is no word{frequent} whose alpha over {where} {condition}"
 
 
 def _draw(name: str, clouds: Mapping[str, Weights], seed: int, font: str | Path | None) -> Any:
@@ -143,48 +143,48 @@ def _draw(name: str, clouds: Mapping[str, Weights], seed: int, font: str | Path 
     figure, panels = drawing.sheet(-(-len(clouds) // columns), columns, width=4.6, height=2.6)
     for panel in panels.flat[len(clouds) :]:
         panel.remove()
-    for panel, (part, own) in zip(panels.flat, clouds.items(), strict=False):
-        panel.imshow(_cloud(own, seed, font), aspect="auto", interpolation="antialiased")
+    for panel, (part, cloud) in zip(panels.flat, clouds.items(), strict=False):
+        panel.imshow(_cloud(cloud, seed, font), aspect="auto", interpolation="antialiased")
         panel.set_title(f"{name}: {_title(part)}", fontsize=10)
         panel.set_xticks([])
         panel.set_yticks([])
         for side in panel.spines.values():
             side.set_color("#BBBBBB")
-    signs = sorted({_sign(weight) for own in clouds.values() for weight, _ in own.values()}, reverse=True)
-    dots = drawing.plotting("matplotlib.lines").Line2D
-    handles = [dots([], [], ls="", marker="o", color=_SIGNS[s][1], label=_SIGNS[s][0]) for s in signs]
+    signs = sorted({_sign(weight) for cloud in clouds.values() for weight, _ in cloud.values()}, reverse=True)
+    line = drawing.plotting("matplotlib.lines").Line2D
+    handles = [line([], [], ls="", marker="o", color=_SIGNS[s][1], label=_SIGNS[s][0]) for s in signs]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return figure
 
 
-def _cloud(own: Weights, seed: int, font: str | Path | None) -> Any:
-    """The picture of one cloud, as an array."""
+def _cloud(weights: Weights, seed: int, font: str | Path | None) -> Any:
+    """The picture of a cloud, as an array."""
     try:
         make = importlib.import_module("wordcloud").WordCloud
     except ImportError:
         raise RunError("a cloud of words needs wordcloud: pip install 'inlay[plots]'") from None
     usual = Path(drawing.plotting("matplotlib").get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
-    own = {shortened(word, _LONGEST): found for word, found in own.items()}
-    colour, sizes = {word: _SIGNS[_sign(weight)][1] for word, (weight, _) in own.items()}, _sizes(own)
-    how = {"background_color": "white", "scale": 2, "margin": 6, "prefer_horizontal": 1.0, "relative_scaling": 1.0}
-    how |= {"max_words": len(own), "max_font_size": _largest(sizes), "min_font_size": 3, "random_state": seed}
+    weights = {shortened(word, _LONGEST): weight for word, weight in weights.items()}
+    colour, sizes = {word: _SIGNS[_sign(weight)][1] for word, (weight, _) in weights.items()}, _sizes(weights)
+    options = {"background_color": "white", "scale": 2, "margin": 6, "prefer_horizontal": 1.0, "relative_scaling": 1.0}
+    options |= {"max_words": len(weights), "max_font_size": _largest(sizes), "min_font_size": 3, "random_state": seed}
     try:
-        cloud = make(str(font or usual), *_SIZE, color_func=lambda word, **_: colour[word], **how)
+        cloud = make(str(font or usual), *_SIZE, color_func=lambda word, **_: colour[word], **options)
         cloud.generate_from_frequencies(sizes)
     except OSError:
         raise RunError(f"cannot read the font {font}; expected a TrueType file") from None
     return cloud.to_array()
 
 
-def _sizes(own: Weights) -> dict[str, float]:
-    """How large words are: 1 for the first, `_SMALLEST` for the last, between them in proportion to |weight|."""
-    found = [abs(weight) for weight, _ in own.values()]
-    low, high = min(found), max(found)
-    return {w: 1 - (1 - _SMALLEST) * (high - x) / (high - low or 1.0) for w, x in zip(own, found, strict=True)}
+def _sizes(weights: Weights) -> dict[str, float]:
+    """The sizes of words: 1 for the first, `_SMALLEST` for the last, between them in proportion to |weight|."""
+    magnitudes = {word: abs(weight) for word, (weight, _) in weights.items()}
+    low, high = min(magnitudes.values()), max(magnitudes.values())
+    return {word: 1 - (1 - _SMALLEST) * (high - m) / (high - low or 1.0) for word, m in magnitudes.items()}
 
 
 def _largest(sizes: Mapping[str, float]) -> int:
-    """The font's size for the first word at which all have room."""
+    """The font size of the first word with which all words have room."""
     width, height = _SIZE
     area = sum(_WIDE * len(word) * size**2 for word, size in sizes.items())
     widest = max(_WIDE * len(word) * size for word, size in sizes.items())

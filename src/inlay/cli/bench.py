@@ -26,12 +26,12 @@ _PEER_SETTINGS = ("grouped", "compile", "fp32", "autocast", "bf16")
 
 
 def _check_peer_settings(text: str) -> None:
-    for one in text.split(","):
-        option_checks.one_of("setting of peers", ("best", "plain", *_PEER_SETTINGS))(one)
+    for setting in text.split(","):
+        option_checks.one_of("setting of peers", ("best", "plain", *_PEER_SETTINGS))(setting)
 
 
 class Common(NamedTuple):
-    """What all benchmarks can be told; the names are those of `bench.work.Settings`."""
+    """The options of all benchmarks; the names are those of `bench.work.Settings`."""
 
     shape: Annotated[
         str,
@@ -161,29 +161,29 @@ def host(
     from inlay.bench.host_cost import predict_costs, step_costs
 
     screen = output.console(as_json)
-    found = {"predict": predict_costs(batch_size, task_count), "step": step_costs(run_count)}
+    measured = {"predict": predict_costs(batch_size, task_count), "step": step_costs(run_count)}
     batch = f"a batch of {batch_size} rows of {counted(task_count, 'task')}, from texts to answers"
     step = f"a step of {counted(run_count, 'run')}, planned for CUDA"
-    for title, unit, costs in ((batch, "µs a row", found["predict"]), (step, "µs a run", found["step"])):
+    for title, unit, costs in ((batch, "µs a row", measured["predict"]), (step, "µs a run", measured["step"])):
         screen.print(f"{title}, without the model's own forward pass\n")
         table = output.table("stage", unit, "Python calls", right=(unit, "Python calls"))
-        for one in costs:
-            table.add_row(one.stage, f"{one.microseconds:.1f}", f"{one.calls:,}")
+        for cost in costs:
+            table.add_row(cost.stage, f"{cost.microseconds:.1f}", f"{cost.calls:,}")
         screen.print(table)
         screen.print("")
-    output.document({name: [dataclasses.asdict(one) for one in costs] for name, costs in found.items()}, as_json)
+    output.document({name: [dataclasses.asdict(cost) for cost in costs] for name, costs in measured.items()}, as_json)
 
 
 def _numbers(text: str, option: str) -> list[int]:
     try:
-        found = [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or min(found) < 1:
+        numbers = []
+    if not numbers or min(numbers) < 1:
         raise typer.BadParameter(
             f"{text!r} is not valid: expected numbers from 1, separated by commas", param_hint=f"'{option}'"
         )
-    return found
+    return numbers
 
 
 def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common: Common) -> None:
@@ -201,13 +201,13 @@ def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common:
     preflight.check_specs(method)
     from inlay.bench.work import compare
 
-    screen, people = output.console(common.as_json), output.console(as_json=True)
+    screen, progress = output.console(common.as_json), output.console(as_json=True)
     results: list[dict[str, Any]] = []
     for combination in itertools.product(*sizes.values()):
         settings = _settings(work, method, dict(zip(sizes, combination, strict=True)), common)
-        found = compare(settings, peers, lambda line: people.print(line, style="dim"))
-        results.append(found)
-        _show(screen, found)
+        result = compare(settings, peers, lambda line: progress.print(line, style="dim"))
+        results.append(result)
+        _show(screen, result)
         if common.out is not None:
             common.out.write_text(json.dumps(results, indent=1) + "\n")
     if common.out is not None:
@@ -218,58 +218,58 @@ def _measure(work: str, method: str, sizes: Mapping[str, Sequence[int]], common:
 def _settings(work: str, method: str, sizes: dict[str, int], common: Common) -> Settings:
     from inlay.bench.work import Settings
 
-    told = {**common._asdict(), "warmup": common.warmup_steps}
-    named = {field.name: told[field.name] for field in dataclasses.fields(Settings) if told.get(field.name) is not None}
+    values = {**common._asdict(), "warmup": common.warmup_steps}
+    names = [field.name for field in dataclasses.fields(Settings) if values.get(field.name) is not None]
     sizes = {"loaded": sizes["tasks"], **sizes} if "tasks" in sizes else sizes
-    return Settings(**{**named, **sizes, "work": work, "method": method}).settled()
+    return Settings(**{**{name: values[name] for name in names}, **sizes, "work": work, "method": method}).settled()
 
 
 def _peers(common: Common) -> list[Peer]:
     from inlay.bench.peers import KINDS, Peer
 
-    found = []
+    peers = []
     for name in KINDS:
         python, path = getattr(common, f"{name}_python"), getattr(common, f"{name}_path")
         if python is not None:
-            found.append(Peer(name, python, path, common.peer_scripts))
-            found[-1].command()  # a script that is not there is noticed now
-    return found
+            peers.append(Peer(name, python, path, common.peer_scripts))
+            peers[-1].command()  # a missing script is noticed now
+    return peers
 
 
-def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
-    screen.print(f"{_title(found)}\n")
+def _show(screen: output.Console, result: Mapping[str, Any]) -> None:
+    screen.print(f"{_title(result)}\n")
     table = output.table("", "ms", "quartiles", "ratio", "how", right=("ms", "quartiles", "ratio"))
-    for name, one in found["parties"].items():
-        if "cost_ms" not in one:
+    for name, party in result["parties"].items():
+        if "cost_ms" not in party:
             continue
-        low, high = one["quartiles_ms"]
-        ratio = found["ratios"].get(name)
-        cells = (f"{one['cost_ms']:.2f}", f"{low:.2f}-{high:.2f}", "" if ratio is None else f"{ratio:.2f}x")
-        table.add_row(name, *cells, _how(one))
+        low, high = party["quartiles_ms"]
+        ratio = result["ratios"].get(name)
+        cells = (f"{party['cost_ms']:.2f}", f"{low:.2f}-{high:.2f}", "" if ratio is None else f"{ratio:.2f}x")
+        table.add_row(name, *cells, _how(party))
     screen.print(table)
-    for note in found["notes"]:
+    for note in result["notes"]:
         screen.print(note, style="dim")
     screen.print("")
 
 
-def _title(found: Mapping[str, Any]) -> str:
-    s = found["settings"]
-    what = {
+def _title(result: Mapping[str, Any]) -> str:
+    s = result["settings"]
+    work = {
         "train": f"a step of {counted(s['runs'], 'run')}, {s['rows']} rows each",
         "serve": f"a batch of {s['rows']} rows of one task",
         "mixed": f"a batch of {s['rows']} rows of {counted(s['tasks'], 'task')}, {s['loaded']} loaded",
     }[s["work"]]
-    where = f"{s['base'] or s['shape']} on {s['device']} ({found['machine']['device']}, {s['threads']} threads)"
+    where = f"{s['base'] or s['shape']} on {s['device']} ({result['machine']['device']}, {s['threads']} threads)"
     where += f", {s['weights']}" if s["weights"] else ""
-    return f"{s['method']}: {what}, {found['tokens_per_row']:.0f} tokens a row; {where}"
+    return f"{s['method']}: {work}, {result['tokens_per_row']:.0f} tokens a row; {where}"
 
 
-def _how(one: Mapping[str, Any]) -> str:
-    """A peer's settings, and that one run at a time is all it can do."""
-    chosen = one.get("settings")
+def _how(party: Mapping[str, Any]) -> str:
+    """A peer's settings, and how many of its steps make one of ours."""
+    chosen = party.get("settings")
     if chosen is None:
         return ""
     parts = [chosen["precision"]]
     parts += ["rows of like length"] * bool(chosen["grouped"]) + ["compiled"] * bool(chosen["compile"])
-    parts += [f"{one['share']} steps of {one['cost_ms'] / one['share']:.2f}"] * (one["share"] > 1)
+    parts += [f"{party['share']} steps of {party['cost_ms'] / party['share']:.2f}"] * (party["share"] > 1)
     return ", ".join(parts)

@@ -21,8 +21,8 @@ _NAMES = 9
 _GAP = 2
 _RIGHT = ("labels", "size", "of base")
 _METHOD = 32
-_LESS = ("labels", "when", "of base", "task", "alias")
-"""What a list does without first, second ... where there is no room."""
+_DROPPED = ("labels", "when", "of base", "task", "alias")
+"""Columns that a list drops where there is no room, in this order."""
 _UNKNOWN = "-"
 
 
@@ -33,7 +33,7 @@ def show_list(
     named: Mapping[str, Mapping[str, int]],
     hidden: int = 0,
 ) -> None:
-    """A row for every entry, and what the newest of every name cost together.
+    """A row for every entry, and what the newest versions of all names cost together.
 
     Args:
         named: name -> alias -> version; `prod=1` is beside another version if that one has no row of its own.
@@ -46,7 +46,7 @@ def show_list(
         row["alias"] = " ".join([*entry.aliases, *others])
     columns = [name for name in rows[0] if name != "alias" or any(row[name] for row in rows)]
     widths = {name: max(len(row[name]) for row in [*rows, {name: name}]) for name in columns}
-    for name in _LESS:  # a narrow terminal shows less, rather than broken lines
+    for name in _DROPPED:  # a narrow terminal shows less, rather than broken lines
         if sum(widths.values()) + _GAP * (len(widths) - 1) > screen.width:
             widths.pop(name, None)
     screen.print(_aligned({name: name for name in widths}, widths), style="bold", soft_wrap=True)
@@ -65,12 +65,12 @@ def show_list(
 def _stored(entries: Sequence[Entry]) -> list[int]:
     """The bytes that each entry adds: a file that several share is stored once."""
     seen: set[str] = set()
-    found = []
+    sizes = []
     for entry in entries:
-        own = {one.sha256: one.bytes for one in (entry, *entry.members)}
-        found.append(sum(size for sha256, size in own.items() if sha256 not in seen))
-        seen |= own.keys()
-    return found
+        size_of_file = {file.sha256: file.bytes for file in (entry, *entry.members)}
+        sizes.append(sum(size for sha256, size in size_of_file.items() if sha256 not in seen))
+        seen |= size_of_file.keys()
+    return sizes
 
 
 def _aligned(row: Mapping[str, str], widths: Mapping[str, int]) -> str:
@@ -94,15 +94,15 @@ def _row(entry: Entry) -> dict[str, str]:
 
 
 def _deciding(card: Card) -> str:
-    found = card_text.deciding(card)
-    return f"{one_line(found[0])} {decimals(found[2])}" if found else _UNKNOWN
+    metric = card_text.deciding(card)
+    return f"{one_line(metric[0])} {decimals(metric[2])}" if metric else _UNKNOWN
 
 
 def show_card(screen: output.Console, entry: Entry, versions: Mapping[int, Sequence[str]], library: str | None) -> None:
     """A page about one adapter.
 
     Args:
-        versions: all there are of its name, ascending, with their aliases.
+        versions: all versions of its name, ascending, with their aliases.
         library: where it is, if that is not the default library.
     """
     card = entry.card
@@ -110,8 +110,8 @@ def show_card(screen: output.Console, entry: Entry, versions: Mapping[int, Seque
     screen.print(title, style="bold")
     screen.print(f"{card_text.does(card)}.\n")
     _facts(screen, [*card_facts.what_it_is(entry)])
-    if found := card_text.metrics(card):
-        _metrics(screen, card, found)
+    if metrics := card_text.metrics(card):
+        _metrics(screen, card, metrics)
     _section(screen, "Training")
     _facts(screen, [*card_facts.training(card)])
     lineage = [*card_facts.lineage(entry, versions)]
@@ -128,9 +128,9 @@ def show_card(screen: output.Console, entry: Entry, versions: Mapping[int, Seque
         screen.print(f"  {one_line(line)}", soft_wrap=True, style="dim")
 
 
-def _metrics(screen: output.Console, card: Card, found: dict[str, dict[str, float]]) -> None:
+def _metrics(screen: output.Console, card: Card, metrics_of_split: dict[str, dict[str, float]]) -> None:
     _section(screen, "Metrics")
-    columns = {one_line(split): metrics for split, metrics in found.items()}
+    columns = {one_line(split): metrics for split, metrics in metrics_of_split.items()}
     screen.print(metric_table(columns, card.get("metric"), indent="  "))
     if card_text.deciding(card):
         screen.print(f"  * {card_text.scored(card)}", style="dim", soft_wrap=True)
@@ -144,37 +144,37 @@ def _facts(screen: output.Console, facts: Sequence[tuple[str, str]]) -> None:
     screen.print(output.grid(((f"  {name}", one_line(value)) for name, value in facts), _NAMES, "dim"))
 
 
-def show_diff(screen: output.Console, a: Entry, b: Entry, found: Diff) -> None:
+def show_diff(screen: output.Console, a: Entry, b: Entry, diff: Diff) -> None:
     """The fields of the cards that differ, then the weights."""
     _section(screen, "Cards")
-    if found.fields:
+    if diff.fields:
         table = output.table("", a.ref, b.ref, "change", keep=("",))
-        for path, (one, other) in found.fields.items():
-            table.add_row(f"  {one_line(path)}", _shown(one), _shown(other), _change(one, other))
+        for path, (left, right) in diff.fields.items():
+            table.add_row(f"  {one_line(path)}", _shown(left), _shown(right), _change(left, right))
         screen.print(table)
     else:
         screen.print("  say the same")
     _section(screen, "Weights")
-    if found.same_weights:
+    if diff.same_weights:
         screen.print("  are the same")
         return
     columns = ["", f"|{a.ref}|", f"|{b.ref}|", "difference", "cosine"]
-    columns += ["note"] if any(place.note for place in found.places) else []
+    columns += ["note"] if any(place.note for place in diff.places) else []
     table = output.table(*columns, right=("difference", "cosine"), keep=("",))
-    for place in (*found.places, *([found.total] if found.total.difference is not None else [])):
+    for place in (*diff.places, *([diff.total] if diff.total.difference is not None else [])):
         cells = [f"  {one_line(place.name)}", *_cells(place)]
-        table.add_row(*cells[: len(columns)], style="bold" if place is found.total else None)
+        table.add_row(*cells[: len(columns)], style="bold" if place is diff.total else None)
     screen.print(table)
     screen.print("  norms; difference: the norm of what was added, relative to the first", style="dim")
 
 
 def _cells(place: Place) -> list[str]:
-    numbers = (place.norm_a, place.norm_b)
-    far = (
+    norms = (place.norm_a, place.norm_b)
+    difference = (
         "" if place.difference is None else "new" if math.isinf(place.difference) else output.percent(place.difference)
     )
     cosine = "" if place.cosine is None else decimals(place.cosine)
-    return [*("-" if n is None else f"{n:.4g}" for n in numbers), far, cosine, place.note]
+    return [*("-" if n is None else f"{n:.4g}" for n in norms), difference, cosine, place.note]
 
 
 def _shown(value: Any) -> str:
@@ -185,8 +185,8 @@ def _shown(value: Any) -> str:
     return one_line(", ".join(map(str, value)) if isinstance(value, list) else value)
 
 
-def _change(one: Any, other: Any) -> str:
-    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other)]
+def _change(left: Any, right: Any) -> str:
+    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in (left, right)]
     if not all(numbers):
         return ""
-    return f"{other - one:+,}" if isinstance(other - one, int) else f"{other - one:+.4g}"
+    return f"{right - left:+,}" if isinstance(right - left, int) else f"{right - left:+.4g}"

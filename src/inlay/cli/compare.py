@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inlay.runs.run import Run
 
 
-@expand_groups(how=ManyRuns, given=settings.Settings(without=("method", "teacher", "unlabelled", "folds")))
+@expand_groups(how=ManyRuns, run_settings=settings.Settings(without=("method", "teacher", "unlabelled", "folds")))
 def compare(
     data: Annotated[list[str] | None, argument("DATA...", "Files, folders with splits, or hub datasets.")] = None,
     manifest: Annotated[
@@ -56,7 +56,7 @@ def compare(
     ] = None,
     *,
     how: ManyRuns,
-    given: dict[str, Any],
+    run_settings: dict[str, Any],
 ) -> None:
     """Compare methods on equal terms: parameters, size, time and quality.
 
@@ -68,13 +68,13 @@ def compare(
     """
     from inlay.library.library import Library
 
-    screen, kept, wrong = output.console(how.as_json), Library(how.library), preflight.Problems()
-    runs = _runs(data or [], manifest, given, wrong)
-    named = check_name(name or "-".join(run.name or data_name(str(run.data)) for run in runs)[:100] or "comparison")
-    values = preflight.read_grid(grid, wrong)
-    how.check(base, wrong)
-    wrong.stop()
-    preflight.check_specs(task=given.get("task"))
+    screen, library, problems = output.console(how.as_json), Library(how.library), preflight.Problems()
+    runs = _runs(data or [], manifest, run_settings, problems)
+    name = check_name(name or "-".join(run.name or data_name(str(run.data)) for run in runs)[:100] or "comparison")
+    values = preflight.read_grid(grid, problems)
+    how.check(base, problems)
+    problems.stop()
+    preflight.check_specs(task=run_settings.get("task"))
     from inlay.comparison.baselines import TRIALS
     from inlay.comparison.plan import METHODS, Plan, read_parts
     from inlay.comparison.runner import ComparisonRunner
@@ -86,28 +86,29 @@ def compare(
     cluster, _ = read_engine(how.engine, how.address, how.workers)
     host = train.open_host(base, how.compile, how.weights, screen)
     parts = read_parts(host, runs, plan, cluster)
-    with how.opened(kept.local / "comparisons" / f"{named}.sqlite") as (store, logs):
-        runner = ComparisonRunner(host, parts, plan, named, store, how.slots, logs, how.save_every, cluster)
+    with how.opened(library.local / "comparisons" / f"{name}.sqlite") as (store, logs):
+        runner = ComparisonRunner(host, parts, plan, name, store, how.slots, logs, how.save_every, cluster)
         show_plan(screen, runner)
-        found = run_shown(runner, CompareProgress(screen, runner), screen, runner.run)
-    show_comparison(screen, found)
-    how.finish(screen, found)
-    if all(line.is_baseline for line in found.lines):
+        comparison = run_shown(runner, CompareProgress(screen, runner), screen, runner.run)
+    show_comparison(screen, comparison)
+    how.finish(screen, comparison)
+    if all(line.is_baseline for line in comparison.lines):
         raise typer.Exit(1)
 
 
 def _runs(
-    data: Sequence[str], manifest: Path | None, given: Mapping[str, Any], problems: preflight.Problems
+    data: Sequence[str], manifest: Path | None, run_settings: Mapping[str, Any], problems: preflight.Problems
 ) -> list[Run]:
     """A run for every dataset."""
     from inlay.runs.inputs import check
     from inlay.runs.manifest import read_manifest
 
-    preflight.check_source(data, manifest, [settings.option(key) for key in given], ", under [defaults]")
+    preflight.check_source(data, manifest, [settings.option(key) for key in run_settings], ", under [defaults]")
     for key in ("val", "test"):
-        if key in given and len(data) > 1:
+        if key in run_settings and len(data) > 1:
             raise typer.BadParameter(f"--{key} is for a single dataset; give folders with splits, or use --manifest")
-    runs = [make_run({"data": one, **given}) for one in data] if manifest is None else read_manifest(manifest)
+    runs = [make_run({"data": source, **run_settings}) for source in data]
+    runs = runs if manifest is None else read_manifest(manifest)
     for run in runs:
         problems.check(check, run)
     return runs

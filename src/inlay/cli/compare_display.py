@@ -1,4 +1,4 @@
-"""What people see of a comparison: what will be run, the runs under way, the table, and what to make of it."""
+"""What people see of a comparison: what will be run, the runs under way, the table, and what it means."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ class CompareProgress(SweepProgress):
 
 
 def show_plan(screen: output.Console, runner: ComparisonRunner) -> None:
-    """What will be run on what, and what is done already."""
+    """What will be run, on which datasets, and what is done already."""
     for part in runner.parts:
         show_part(screen, part, part.about.name)
     methods = len(runner.parts[0].space.branches)
     settings = len(runner.parts[0].trials) // (methods * runner.plan.seeds)
     counts = [(methods, "method"), (settings, "setting"), (runner.plan.seeds, "seed"), (len(runner.parts), "dataset")]
-    told = ", ".join(counted(count, what) for count, what in counts)
-    screen.print(f"comparison: {counted(runner.runs, 'run')}: {told}", soft_wrap=True)
+    summary = ", ".join(counted(count, noun) for count, noun in counts)
+    screen.print(f"comparison: {counted(runner.runs, 'run')}: {summary}", soft_wrap=True)
     show_done(screen, runner.rows())
 
 
 def show_part(screen: output.Console, part: Part, name: str, metric: str | None = None) -> None:
-    """One dataset, and what people should know of it.
+    """One dataset, and notes on it.
 
     Args:
-        metric: what a recipe reports; it has no options for columns.
+        metric: the one that a recipe reports; a recipe has no options for columns.
     """
     about = part.about
     rows = ", ".join(f"{count:,} to {_VERBS[split]}" for split, count in about.rows.items())
-    told = f"{name}: {about.task}, {rows}; {metric or about.metric}, reported on {about.split} rows"
-    told += f"; chosen by {about.metric}" if metric not in (None, about.metric) else ""
-    screen.print(told, soft_wrap=True)
+    line = f"{name}: {about.task}, {rows}; {metric or about.metric}, reported on {about.split} rows"
+    line += f"; chosen by {about.metric}" if metric not in (None, about.metric) else ""
+    screen.print(line, soft_wrap=True)
     for note in next(iter(part.data.values())).notes:
         screen.print(f"  {note if metric is None else note.partition(' (pass ')[0]}", style="dim", soft_wrap=True)
 
@@ -62,30 +62,30 @@ def show_part(screen: output.Console, part: Part, name: str, metric: str | None 
 _VERBS = {"train": "train", "validation": "validate", "test": "test"}
 
 
-def show_comparison(screen: output.Console, found: Comparison) -> None:
+def show_comparison(screen: output.Console, comparison: Comparison) -> None:
     """The table, as wide as the screen allows, and sentences on it."""
     from inlay.comparison import significance
     from inlay.comparison.exports import COST, cells, header, total_name
 
-    columns = header(found)
-    lines = [cells(found, line) for line in found.lines]
-    right = [*COST, total_name(found)]
+    columns = header(comparison)
+    lines = [cells(comparison, line) for line in comparison.lines]
+    right = [*COST, total_name(comparison)]
     screen.print()
-    show_blocks(screen, columns, lines, right, [i for i, line in enumerate(found.lines) if line.is_best])
-    for note in found.notes:
+    show_blocks(screen, columns, lines, right, [i for i, line in enumerate(comparison.lines) if line.is_best])
+    for note in comparison.notes:
         screen.print(note, style="red" if " failed: " in note else "yellow", soft_wrap=True)
-    told = f"± over {len(found.seeds)} seeds" if len(found.seeds) > 1 else "one seed"
-    tries = f"the best of {found.settings} settings by validation, " if found.settings > 1 else ""
-    screen.print(f"{tries}{told}; against the best: {significance.TEST}", style="dim", soft_wrap=True)
-    if any(dataset.split == "validation" for dataset in found.datasets):
-        names = ", ".join(dataset.name for dataset in found.datasets if dataset.split == "validation")
+    spread = f"± over {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else "one seed"
+    tries = f"the best of {comparison.settings} settings by validation, " if comparison.settings > 1 else ""
+    screen.print(f"{tries}{spread}; against the best: {significance.TEST}", style="dim", soft_wrap=True)
+    if any(dataset.split == "validation" for dataset in comparison.datasets):
+        names = ", ".join(dataset.name for dataset in comparison.datasets if dataset.split == "validation")
         screen.print(
             f"no test rows ({names}): validation rows also picked the settings, so scores are slightly optimistic",
             style="dim",
         )
-    screen.print(spent(found.rows, found.store), style="dim", soft_wrap=True)
+    screen.print(spent(comparison.rows, comparison.store), style="dim", soft_wrap=True)
     screen.print()
-    for sentence in found.says:
+    for sentence in comparison.says:
         screen.print(f"{sentence}.", soft_wrap=True)
 
 
@@ -96,7 +96,7 @@ def show_blocks(
     right: Sequence[str],
     bold: Collection[int] = (),
 ) -> None:
-    """Tables that the screen has room for; the lines with these numbers are bold."""
+    """Print a table, in several where the screen is too narrow; the lines with these numbers are bold."""
     for block in blocks(columns, lines, screen.width):
         table = output.table(*(columns[i] for i in block), right=right, keep=columns)
         for number, line in enumerate(lines):
@@ -106,15 +106,15 @@ def show_blocks(
 
 
 def blocks(columns: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """Columns cut into tables that fit beside one another's first column, which all of them have."""
-    wide = [
+    """The columns of each table that is no wider than `width`; the first column is in all of them."""
+    widths = [
         max(len(part) for text in (name, *(line[i] for line in lines)) for part in text.split("\n"))
         for i, name in enumerate(columns)
     ]
-    found: list[list[int]] = [[0]]
+    tables: list[list[int]] = [[0]]
     for i in range(1, len(columns)):
-        taken = sum(wide[j] + output.GAP for j in found[-1])
-        if len(found[-1]) > 1 and taken + wide[i] > width:
-            found.append([0])
-        found[-1].append(i)
-    return found
+        taken = sum(widths[j] + output.GAP for j in tables[-1])
+        if len(tables[-1]) > 1 and taken + widths[i] > width:
+            tables.append([0])
+        tables[-1].append(i)
+    return tables

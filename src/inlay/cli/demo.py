@@ -94,12 +94,12 @@ def demo(
     spent = "less than a minute" if quick else "about a minute and a half"
     screen.print(f"Then fine-tuning a full copy of the base for each task, to compare. This takes {spent}.\n")
     data = {lesson.name: _write_data(lesson, out / "data" / lesson.name) for lesson in LESSONS}
-    found = _run(data, out, quick, screen)
-    found |= {"seconds": round(time.perf_counter() - began, 1), "report": str(out / "report.html")}
-    demo_page.write(out / "report.html", found, CHECKS)
-    demo_page.show(screen, found, CHECKS)
-    output.document(found, as_json)
-    if not all(found["checks"].values()):
+    document = _run(data, out, quick, screen)
+    document |= {"seconds": round(time.perf_counter() - began, 1), "report": str(out / "report.html")}
+    demo_page.write(out / "report.html", document, CHECKS)
+    demo_page.show(screen, document, CHECKS)
+    output.document(document, as_json)
+    if not all(document["checks"].values()):
         raise typer.Exit(1)
 
 
@@ -110,9 +110,9 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
     from inlay.library.library import Library
 
     host, library = Host(BASE, device="cpu", dtype=torch.float32), Library(out / "library")
-    size, kept = host.base.sites.size, library.root
+    size, root = host.base.sites.size, library.root
     screen.print(f"base: {host.base.name}, {size:,} parameters, frozen")
-    adapters, before, same = _one_after_the_other(host, out, quick, screen, library)
+    adapters, before, same = _train_in_turn(host, out, quick, screen, library)
     mixed, as_alone = _mixed(host, list(adapters))
     screen.print("\nfull fine-tuning, one copy of the base per task:")
     full = {lesson.name: _full(host, lesson, out, quick, screen) for lesson in LESSONS}
@@ -130,16 +130,16 @@ def _run(data: Mapping[str, Mapping[str, int]], out: Path, quick: bool, screen: 
         "checks": checks,
         "unchanged_after": same,
         "mixed": mixed,
-        "library": kept,
-        "try": f'{_program()} predict {LESSONS[0].name} "where is my parcel" --library {shlex.quote(kept)}',
+        "library": root,
+        "try": f'{_program()} predict {LESSONS[0].name} "where is my parcel" --library {shlex.quote(root)}',
         "versions": info.versions("torch", "transformers"),
     }
 
 
-def _one_after_the_other(
+def _train_in_turn(
     host: Host, out: Path, quick: bool, screen: output.Console, library: Library
 ) -> tuple[dict[str, Result], list[Tensor], dict[str, bool]]:
-    """The adapters, the first one's logits before there were others, and whether each later task left them the same."""
+    """The results, the first task's logits before the others were trained, and whether each left them the same."""
     first = LESSONS[0].name
     before: list[Tensor] = []
     results: dict[str, Result] = {}
@@ -165,10 +165,10 @@ def _write_data(lesson: Lesson, folder: Path) -> dict[str, int]:
     keys = [json.dumps({k: v for k, v in row.items() if k != lesson.label}) for row in rows]
     classes = None if isinstance(rows[0][lesson.label], list) else [row[lesson.label] for row in rows]
 
-    def cut(some: Sequence[int], share: str) -> tuple[list[int], list[int]]:
-        strata = None if classes is None else [classes[i] for i in some]
-        kept, held_out = split(len(some), SEED, val_size=share, stratify=strata, groups=[keys[i] for i in some])
-        return [some[i] for i in kept], [some[i] for i in held_out]
+    def cut(indices: Sequence[int], share: str) -> tuple[list[int], list[int]]:
+        strata = None if classes is None else [classes[i] for i in indices]
+        kept, held_out = split(len(indices), SEED, val_size=share, stratify=strata, groups=[keys[i] for i in indices])
+        return [indices[i] for i in kept], [indices[i] for i in held_out]
 
     rest, test = cut(range(len(rows)), TEST)
     train, validation = cut(rest, VALIDATION)
@@ -186,14 +186,14 @@ def _write_data(lesson: Lesson, folder: Path) -> dict[str, int]:
 def _make_run(lesson: Lesson, out: Path, quick: bool, **changes: Any) -> Run:
     from inlay.runs.run import Run
 
-    how = {"name": lesson.name, "method": METHOD, "lr": lesson.lr, "batch_size": BATCH, "seed": SEED, **changes}
-    how["dropout"] = False  # the adapter for bookings then needs fewer steps; both ways train alike
+    settings = {"name": lesson.name, "method": METHOD, "lr": lesson.lr, "batch_size": BATCH, "seed": SEED, **changes}
+    settings["dropout"] = False  # the adapter for bookings then needs fewer steps; both ways train alike
     data, epochs = str(out / "data" / lesson.name), 1 if quick else lesson.epochs
-    return Run(data=data, choose_by="score", label=lesson.label, metric=lesson.metric, epochs=epochs, **how)
+    return Run(data=data, choose_by="score", label=lesson.label, metric=lesson.metric, epochs=epochs, **settings)
 
 
 def _full(host: Host, lesson: Lesson, out: Path, quick: bool, screen: output.Console) -> Result:
-    """The same rows, epochs and choice of the best epoch, with every weight trained; not kept."""
+    """Train every weight, on the same rows and epochs, with the same choice of the best epoch; not kept."""
     name = f"{lesson.name}-full"
     run = _make_run(lesson, out, quick, name=name, method="finetune", lr=lesson.full_lr)
     result = _train(host, run, screen)
@@ -230,9 +230,9 @@ def _identical(before: Sequence[Tensor], after: Sequence[Tensor]) -> bool:
 
 def _mixed(host: Host, names: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
     """Every sentence for every task in one batch, and whether the answers are those that each task gives alone."""
-    asked = [(name, text) for text in SENTENCES for name in names]
-    mixed = host.predict(asked)
-    alone = [host.predict([one])[0] for one in asked]
+    requests = [(name, text) for text in SENTENCES for name in names]
+    mixed = host.predict(requests)
+    alone = [host.predict([request])[0] for request in requests]
     return mixed, all(_same(a, b) for a, b in zip(mixed, alone, strict=True))
 
 
@@ -254,9 +254,9 @@ def _verified(host: Host) -> bool:
 
 
 def _task(lesson: Lesson, rows: Mapping[str, int], out: Path, adapter: Result, full: Result) -> dict[str, Any]:
-    found = {"name": lesson.name, "what": lesson.what, "metric": adapter.metric, "rows": dict(rows)}
+    facts = {"name": lesson.name, "what": lesson.what, "metric": adapter.metric, "rows": dict(rows)}
     gold = _entities(out / "data" / lesson.name / "test.jsonl") if adapter.metric == "f1" else rows["test"]
-    return found | {"adapter": _side(adapter, gold), "full": _side(full, gold)}
+    return facts | {"adapter": _side(adapter, gold), "full": _side(full, gold)}
 
 
 def _entities(file: Path) -> int:
@@ -277,7 +277,7 @@ def _side(result: Result, gold: int) -> dict[str, Any]:
         "test": test[result.metric],
         "right": round(hits * gold),
         "of": gold,
-        "validation": [(one["epoch"], one["metrics"][result.metric]) for one in result.history],
+        "validation": [(epoch["epoch"], epoch["metrics"][result.metric]) for epoch in result.history],
         "best_epoch": result.best_epoch,
         "seconds": round(result.seconds, 1),
         "config": result.config,
@@ -289,6 +289,6 @@ def _sum(tasks: Sequence[Mapping[str, Any]], side: str) -> int:
 
 
 def _program() -> str:
-    """What to type to run this program: its path, where PATH lacks it because no environment is activated."""
-    called = sys.argv[0]
-    return "inlay" if shutil.which("inlay") or Path(called).stem != "inlay" else shlex.quote(called)
+    """How to call this program: by its path where PATH lacks it because no environment is activated."""
+    program = sys.argv[0]
+    return "inlay" if shutil.which("inlay") or Path(program).stem != "inlay" else shlex.quote(program)

@@ -60,30 +60,30 @@ pre { white-space: pre-wrap; padding: .8rem 1rem; background: var(--card); borde
 """
 
 
-def write(path: Path, found: Mapping[str, Any], checks: Mapping[str, str]) -> None:
+def write(path: Path, document: Mapping[str, Any], checks: Mapping[str, str]) -> None:
     """Write the page to a file."""
     try:
-        path.write_text(page(found, checks), encoding="utf-8")
+        path.write_text(page(document, checks), encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror}") from None
 
 
-def page(found: Mapping[str, Any], checks: Mapping[str, str]) -> str:
+def page(document: Mapping[str, Any], checks: Mapping[str, str]) -> str:
     """The whole file.
 
     Args:
-        found: what `inlay demo --json` prints.
+        document: what `inlay demo --json` prints.
         checks: a sentence for every check.
     """
-    tasks = found["tasks"]
+    tasks = document["tasks"]
     parts = (
-        _opening(found),
-        _facts(found),
-        f"<h2>Results on test rows</h2>\n{_results(found)}",
+        _opening(document),
+        _facts(document),
+        f"<h2>Results on test rows</h2>\n{_results(document)}",
         f"<h2>Learning curves</h2>\n{_keys()}\n<div class='charts'>{''.join(map(_chart, tasks))}</div>",
-        f"<h2>One mixed batch</h2>\n{_mixed(found['mixed'])}",
-        f"<h2>Checks</h2>\n{_checks(found, checks)}",
-        f"<h2>Try it yourself</h2>\n{_again(found)}",
+        f"<h2>One mixed batch</h2>\n{_mixed(document['mixed'])}",
+        f"<h2>Checks</h2>\n{_checks(document, checks)}",
+        f"<h2>Try it yourself</h2>\n{_again(document)}",
     )
     head = (
         "<meta charset='utf-8'>\n<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
@@ -93,9 +93,9 @@ def page(found: Mapping[str, Any], checks: Mapping[str, str]) -> str:
     return f"<!doctype html>\n<html lang='en'>\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n"
 
 
-def show(screen: output.Console, found: Mapping[str, Any], checks: Mapping[str, str]) -> None:
+def show(screen: output.Console, document: Mapping[str, Any], checks: Mapping[str, str]) -> None:
     """A summary on the terminal."""
-    tasks, mixed = found["tasks"], found["mixed"]
+    tasks, mixed = document["tasks"], document["mixed"]
     screen.print(f"\nOne batch: {len(mixed) // len(tasks)} sentences, each sent to all {len(tasks)} tasks\n")
     predict_display.show(screen, mixed, len(tasks), None)
     columns = ("task", "trained as", "test score", "parameters")
@@ -106,52 +106,52 @@ def show(screen: output.Console, found: Mapping[str, Any], checks: Mapping[str, 
             table.add_row(task["name"] if side == "adapter" else "", name, test, f"{task[side]['parameters']:,}")
     screen.print("\nResults on test rows, and the number of parameters trained:\n")
     screen.print(table)
-    base, total = found["base"]["parameters"], found["total"]
+    base, total = document["base"]["parameters"], document["total"]
     screen.print(f"\nSize of all {len(tasks)} tasks together, heads included:")
     screen.print(f"  base and adapters  {total['adapters']:>12,} parameters, {total['adapters'] / base:.2f}x the base")
     screen.print(f"  full models        {total['full']:>12,} parameters, {total['full'] / base:.2f}x\n")
-    for check, passed in found["checks"].items():
+    for check, passed in document["checks"].items():
         screen.print("ok  " if passed else "FAIL", style="green" if passed else "bold red", end="  ")
         screen.print(checks[check])
-    screen.print(f"\nDone in {found['seconds']:.0f} s. Report: {found['report']}", soft_wrap=True)
-    screen.print(f"Try it: {found['try']}", soft_wrap=True)
+    screen.print(f"\nDone in {document['seconds']:.0f} s. Report: {document['report']}", soft_wrap=True)
+    screen.print(f"Try it: {document['try']}", soft_wrap=True)
 
 
-def _opening(found: Mapping[str, Any]) -> str:
-    names = [f"<b>{escape(task['name'])}</b> ({escape(task['what'])})" for task in found["tasks"]]
-    base = f"{escape(found['base']['name'])}, {found['base']['parameters']:,} parameters"
+def _opening(document: Mapping[str, Any]) -> str:
+    names = [f"<b>{escape(task['name'])}</b> ({escape(task['what'])})" for task in document["tasks"]]
+    base = f"{escape(document['base']['name'])}, {document['base']['parameters']:,} parameters"
     return (
         "<h1>Inlay demo</h1>\n"
         f"<p>{len(names)} tasks were trained one after another on one frozen base ({base}): {', '.join(names)}. "
         "Each task is an adapter and a head of its own; the base did not change. For comparison, each task was also "
         "trained by fine-tuning every weight of a copy of the base, on the same rows for the same number of epochs. "
-        f"Everything took {found['seconds']:.0f} seconds.</p>"
+        f"Everything took {document['seconds']:.0f} seconds.</p>"
     )
 
 
-def _facts(found: Mapping[str, Any]) -> str:
-    size, total = found["base"]["parameters"], found["total"]
-    identical = found["checks"]["first_unchanged"]
-    first = escape(found["tasks"][0]["name"])
+def _facts(document: Mapping[str, Any]) -> str:
+    size, total = document["base"]["parameters"], document["total"]
+    identical = document["checks"]["first_unchanged"]
+    first = escape(document["tasks"][0]["name"])
     facts = (
         (
             f"{total['adapters'] / size:.2f}&times;",
-            f"the size of the base holds all {len(found['tasks'])} tasks as adapters",
+            f"the size of the base holds all {len(document['tasks'])} tasks as adapters",
         ),
         (f"{total['full'] / size:.2f}&times;", "the size of the base, with a fully fine-tuned model per task"),
         ("0 bits" if identical else "some bits", f"of the outputs for {first} changed when other tasks were added"),
     )
-    return f"<div class='facts'>{''.join(f'<div><b>{value}</b>{what}</div>' for value, what in facts)}</div>"
+    return f"<div class='facts'>{''.join(f'<div><b>{value}</b>{meaning}</div>' for value, meaning in facts)}</div>"
 
 
-def _results(found: Mapping[str, Any]) -> str:
+def _results(document: Mapping[str, Any]) -> str:
     heads = "<th>task</th><th>metric</th>" + "".join(
         f"<th class='n'>{name}</th><th class='n'>parameters trained</th>" for name in SIDES.values()
     )
     rows = []
-    for task in found["tasks"]:
+    for task in document["tasks"]:
         rows.append(f"<tr><th>{escape(task['name'])}</th><td>{_measure(task)}</td>{_cells(task)}</tr>")
-    total = found["total"]
+    total = document["total"]
     sums = (
         f"<td></td><td class='n' data-is='{name}'><b>{total['adapters' if side == 'adapter' else side]:,}</b></td>"
         for side, name in SIDES.items()
@@ -176,19 +176,19 @@ def _measure(task: Mapping[str, Any]) -> str:
 def _cells(task: Mapping[str, Any]) -> str:
     cells = []
     for side in SIDES:
-        one = task[side]
-        spent = f"{one['seconds']:.0f} s, kept epoch {one['best_epoch']:g}"
+        result = task[side]
+        spent = f"{result['seconds']:.0f} s, kept epoch {result['best_epoch']:g}"
         cells.append(
-            f"<td class='n' data-is='{SIDES[side]}'><b>{one['test']:.3f}</b><small>{_right(task, side)}</small></td>"
+            f"<td class='n' data-is='{SIDES[side]}'><b>{result['test']:.3f}</b><small>{_right(task, side)}</small></td>"
         )
-        cells.append(f"<td class='n' data-is='parameters trained'>{one['parameters']:,}<small>{spent}</small></td>")
+        cells.append(f"<td class='n' data-is='parameters trained'>{result['parameters']:,}<small>{spent}</small></td>")
     return "".join(cells)
 
 
 def _right(task: Mapping[str, Any], side: str) -> str:
-    """What was counted. F1 is not this share: it also counts what was found by mistake."""
-    one = task[side]
-    return f"{one['right']} of {one['of']} {'found' if task['metric'] == 'f1' else 'right'}"
+    """The share that was right. F1 is not this share: it also counts what was found by mistake."""
+    result = task[side]
+    return f"{result['right']} of {result['of']} {'found' if task['metric'] == 'f1' else 'right'}"
 
 
 def _keys() -> str:
@@ -231,8 +231,8 @@ def _line(side: str, at: Sequence[tuple[float, float]], line: Sequence[Sequence[
     for (x, y), (epoch, value) in zip(at, line, strict=True):
         ring = "r='5' fill='var(--page)' stroke='currentColor' stroke-width='2'"
         shape = ring if epoch == best else "r='3' fill='currentColor'"
-        told = f"<title>{SIDES[side]}, epoch {epoch:g}: {value:.3f}</title>"
-        dots.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' {shape}>{told}</circle>")
+        title = f"<title>{SIDES[side]}, epoch {epoch:g}: {value:.3f}</title>"
+        dots.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' {shape}>{title}</circle>")
     stroke = f"<polyline points='{path}' fill='none' stroke='currentColor' stroke-width='2'/>"
     return f"<g class='{side}'>{stroke}{''.join(dots)}</g>"
 
@@ -242,15 +242,15 @@ def _mixed(mixed: Sequence[Mapping[str, Any]]) -> str:
     texts = dict.fromkeys(answer["text"] for answer in mixed)
     cards = []
     for text in texts:
-        own = [answer for answer in mixed if answer["text"] == text]
-        spans = [span for answer in own for span in answer.get("spans", ())]
-        said = "".join(f"<li><span class='soft'>{escape(one['task'])}</span> {_said(one)}</li>" for one in own)
-        cards.append(f"<div class='mixed'>{_marked(text, spans)}<ul>{said}</ul></div>")
-    told = f"{len(texts)} sentences, each sent to every task: {len(mixed)} requests in one pass through the base."
-    return f"<p>{told}</p>\n{''.join(cards)}"
+        answers = [answer for answer in mixed if answer["text"] == text]
+        spans = [span for answer in answers for span in answer.get("spans", ())]
+        items = "".join(f"<li><span class='soft'>{escape(a['task'])}</span> {_answer(a)}</li>" for a in answers)
+        cards.append(f"<div class='mixed'>{_marked(text, spans)}<ul>{items}</ul></div>")
+    summary = f"{len(texts)} sentences, each sent to every task: {len(mixed)} requests in one pass through the base."
+    return f"<p>{summary}</p>\n{''.join(cards)}"
 
 
-def _said(answer: Mapping[str, Any]) -> str:
+def _answer(answer: Mapping[str, Any]) -> str:
     if "spans" in answer:
         scores = ", ".join(f"{escape(span['text'])} {span['score']:.2f}" for span in answer["spans"])
         return scores or "nothing found"
@@ -267,29 +267,30 @@ def _marked(text: str, spans: Sequence[Mapping[str, Any]]) -> str:
     return "".join(out) + escape(text[at:])
 
 
-def _checks(found: Mapping[str, Any], sentences: Mapping[str, str]) -> str:
+def _checks(document: Mapping[str, Any], sentences: Mapping[str, str]) -> str:
     rows = []
-    for check, passed in found["checks"].items():
+    for check, passed in document["checks"].items():
         state = "ok" if passed else "fail"
         rows.append(f"<li class='{state}'><b>{state if passed else 'FAIL'}</b> {escape(sentences[check])}</li>")
-    steps = ", ".join(f"{escape(step)}: {'yes' if same else 'no'}" for step, same in found["unchanged_after"].items())
-    first = found["tasks"][0]
-    kept = f"The logits of {escape(first['name'])} for its {first['rows']['test']} test rows were saved"
+    same = document["unchanged_after"].items()
+    steps = ", ".join(f"{escape(step)}: {'yes' if unchanged else 'no'}" for step, unchanged in same)
+    first = document["tasks"][0]
+    saved = f"The logits of {escape(first['name'])} for its {first['rows']['test']} test rows were saved"
     return (
-        f"<ul class='checks'>{''.join(rows)}</ul>\n<p class='soft'>{kept} "
+        f"<ul class='checks'>{''.join(rows)}</ul>\n<p class='soft'>{saved} "
         f"right after its training and compared bit by bit after every later one. Still identical? After {steps}.</p>"
     )
 
 
-def _again(found: Mapping[str, Any]) -> str:
-    runs = [_run(task[side]["config"]) for task in found["tasks"] for side in SIDES]
-    versions = ", ".join(f"{escape(name)} {escape(version)}" for name, version in found["versions"].items())
-    first = f"host = inlay.Host({found['base']['name']!r}, device='cpu', dtype=torch.float32)"
+def _again(document: Mapping[str, Any]) -> str:
+    runs = [_run(task[side]["config"]) for task in document["tasks"] for side in SIDES]
+    versions = ", ".join(f"{escape(name)} {escape(version)}" for name, version in document["versions"].items())
+    first = f"host = inlay.Host({document['base']['name']!r}, device='cpu', dtype=torch.float32)"
     code = "\n".join(("import torch", "import inlay", "", first, *(f"inlay.train(host, {run})" for run in runs)))
     return (
-        f"<p>Try the first task on another text:</p>\n<pre>{escape(found['try'])}</pre>\n"
+        f"<p>Try the first task on another text:</p>\n<pre>{escape(document['try'])}</pre>\n"
         f"<p>Train everything again, in the folder where the demo ran:</p>\n<pre>{escape(code)}</pre>\n"
-        f"<p class='soft'>{versions}; base {escape(found['base']['fingerprint'])}</p>"
+        f"<p class='soft'>{versions}; base {escape(document['base']['fingerprint'])}</p>"
     )
 
 

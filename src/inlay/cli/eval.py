@@ -1,11 +1,11 @@
-"""`inlay eval`: how good an adapter is on labelled data; language by language if asked."""
+"""`inlay eval`: how good an adapter is on labelled data, language by language on request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from inlay.cli import eval_data, options, output
+from inlay.cli import eval_data, options, output, preflight
 from inlay.cli.help import DATA, argument
 from inlay.cli.named_adapters import host_with, open_library
 from inlay.cli.train_display import decimals, metric_table
@@ -42,83 +42,84 @@ def evaluate(
         inlay eval tickets new-tickets.csv
         inlay eval tickets xnli --per-language --json
     """
+    preflight.refuse({"--split cannot be combined with --per-language": per_language and split is not None})
     screen, store = output.console(as_json), open_library(library)
     entry = eval_data.check(store, [name], base, needs_rows=False)[name]
     if per_language:
         sources = open_per_language(data, format=format, encoding=encoding)
     else:
         sources = dict([eval_data.labelled_source(data, split, format, encoding)])
-    given = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
+    named = {key: value for key, value in (("text", text), ("pair", pair), ("label", label)) if value is not None}
     for source in sources.values():
-        eval_data.check_columns(entry, source, given)
+        eval_data.check_columns(entry, source, named)
     host = host_with(base, weights, store, {name: entry})
     bad: Bad = Skipped() if skip_bad_rows else stop_or_skip
-    found = {key: _evaluate(host, name, entry, source, given, bad, screen) for key, source in sources.items()}
+    results = {key: _evaluate(host, name, entry, source, named, bad, screen) for key, source in sources.items()}
     if isinstance(bad, Skipped) and bad.note:
         screen.print(bad.note, style="dim", soft_wrap=True)
     trained_on = [key for key, source in sources.items() if _was_trained_on(entry, source, screen)]
     metric = str(entry.card.get("metric") or host.task(name).primary(None, host.labels(name)))
     if per_language:
-        document = _languages(name, found, metric, source_language, screen)
+        document = _languages(name, results, metric, source_language, screen)
     else:
-        document = {"name": name, **next(iter(found.values())), **({"trained_on": True} if trained_on else {})}
+        document = {"name": name, **next(iter(results.values())), **({"trained_on": True} if trained_on else {})}
         _show(screen, document, metric)
     output.document(document, as_json)
 
 
 def _evaluate(
-    host: Host, name: str, entry: Entry, source: Source, given: Mapping[str, str], bad: Bad, screen: output.Console
+    host: Host, name: str, entry: Entry, source: Source, named: dict[str, str], bad: Bad, screen: output.Console
 ) -> dict[str, Any]:
     from inlay.comparison.baselines import majority
     from inlay.engine.evaluate import measure
 
-    examples = eval_data.examples_of(host, name, entry, source, given, bad, screen)
+    examples = eval_data.examples_of(host, name, entry, source, named, bad, screen)
     metrics, unknown = measure(host, name, examples)
     if unknown:
         labels = ", ".join(sorted(unknown)[:5])
-        said = f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}"
-        screen.print(said, style="yellow", soft_wrap=True)
+        warning = f"{source.name}: the adapter does not know {len(unknown)} of the labels: {labels}"
+        screen.print(warning, style="yellow", soft_wrap=True)
     guess = majority(host.task(name), examples, host.labels(name))
     baseline = {} if guess is None else {"majority": {"label": guess[0], "metrics": guess[1]}}
     return {"rows": len(examples), "metrics": metrics, **baseline}
 
 
 def _was_trained_on(entry: Entry, source: Source, screen: output.Console) -> bool:
-    """Whether these are the rows that it, or a member of it, learned from, and a line that says so."""
+    """Whether the adapter, or a member of it, was trained on these rows; if so, a warning is shown."""
     from inlay.data.digest import is_same
 
     cards = [entry.card, *(member.card for member in entry.members)]
     seen = any(is_same(source.name, section(card, "files").get("train")) for card in cards)
     if seen:
-        said = f"{entry.name} was trained on {source.name}: expect lower scores on new rows"
-        screen.print(said, style="yellow", soft_wrap=True)
+        warning = f"{entry.name} was trained on {source.name}: expect lower scores on new rows"
+        screen.print(warning, style="yellow", soft_wrap=True)
     return seen
 
 
 def _languages(
-    name: str, found: Mapping[str, dict[str, Any]], metric: str, source: str, screen: output.Console
+    name: str, results: Mapping[str, dict[str, Any]], metric: str, source: str, screen: output.Console
 ) -> dict[str, Any]:
     from inlay.data.languages import means, unknown
 
-    without = [code for code, one in found.items() if metric not in one["metrics"]]
+    without = [code for code, result in results.items() if metric not in result["metrics"]]
     if without:
         raise DataError(f"{metric} cannot be computed for {', '.join(without)}: the tags there are of another kind")
-    values = {code: one["metrics"][metric] for code, one in found.items()}
+    values = {code: result["metrics"][metric] for code, result in results.items()}
     groups = means(values, source)
-    guessed = any("majority" in one for one in found.values())
-    beside = [m for m in ("f1_macro",) if m != metric and all(m in one["metrics"] for one in found.values())]
+    guessed = any("majority" in result for result in results.values())
+    beside = [m for m in ("f1_macro",) if m != metric and all(m in result["metrics"] for result in results.values())]
     heads = ("rows", metric, *beside, *(["majority"] if guessed else []))
     table = output.table("language", *heads, right=heads)
     for code, value in sorted(values.items(), key=lambda item: (item[0] != source, item[0])):
-        always = [decimals(found[code]["majority"]["metrics"].get(metric, 0.0))] if guessed else []
-        others = [decimals(found[code]["metrics"][m]) for m in beside]
-        table.add_row(code, f"{found[code]['rows']:,}", decimals(value), *others, *always)
+        majority = [decimals(results[code]["majority"]["metrics"].get(metric, 0.0))] if guessed else []
+        others = [decimals(results[code]["metrics"][m]) for m in beside]
+        table.add_row(code, f"{results[code]['rows']:,}", decimals(value), *others, *majority)
     screen.print(table)
     shown = ", ".join(f"{group} {decimals(value)}" for group, value in groups.items())
     screen.print(f"\nmeans of {metric}: {shown}")
     if strange := unknown(values):
         screen.print(f"unknown language family, counted as not distant: {', '.join(strange)}", style="dim")
-    return {"name": name, "metric": metric, "source_language": source, "languages": dict(found), "means": groups}
+    return {"name": name, "metric": metric, "source_language": source, "languages": dict(results), "means": groups}
 
 
 def _show(screen: output.Console, document: Mapping[str, Any], metric: str) -> None:

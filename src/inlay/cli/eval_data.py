@@ -1,6 +1,6 @@
-"""An adapter, and the rows it is measured on: what `eval`, `analyze` and reports begin with.
+"""An adapter, and the rows it is measured on: how `eval`, `analyze` and `report` begin.
 
-Without DATA the rows are those that the adapter was validated on, if they are still where its card says.
+Without DATA, these are the rows that the adapter was validated on, if they are still where its card says.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Data = Annotated[str | None, argument("DATA", "A labelled file or folder.  [defa
 
 
 class Sample(NamedTuple):
-    """Which rows of the data: options of what measures."""
+    """Options that say which rows of the data to measure on."""
 
     split: options.Split = None
     rows: options.Rows = None
@@ -53,11 +53,11 @@ def check(
     labelled: bool = True,
     needs_rows: bool = True,
 ) -> dict[str, Entry]:
-    """The adapters by their names; refuses those, bases, files and columns that are not there, without torch.
+    """The adapters by their names; refuses missing adapters, bases, files and columns before torch is imported.
 
     Args:
         data: as `read_labelled` takes it, for the first of the adapters.
-        needs_rows: that there are none is an error.
+        needs_rows: without data, refuse an adapter whose own rows are gone.
     """
     entries = {name: store.find(name) for name in names}
     first = entries[names[0]]
@@ -65,14 +65,14 @@ def check(
     if data is not None:
         check_columns(first, labelled_source(data, split)[1], {}, labelled)
     elif needs_rows:
-        _own(first, split)
+        _own_file(first, split)
     return entries
 
 
-def check_columns(entry: Entry, source: Source, given: Mapping[str, str], labelled: bool = True) -> None:
+def check_columns(entry: Entry, source: Source, named: Mapping[str, str], labelled: bool = True) -> None:
     """Refuse a file without the columns that an adapter's task reads, before torch is imported."""
     if entry.card["task"]:
-        known = as_trained(entry.card, source.columns, given)
+        known = as_trained(entry.card, source.columns, named)
         sample = list(itertools.islice(source.records(Skipped()), _SAMPLE))
         kind = kind_of(entry.card["task"])
         choose(kind, source.columns, sample, known, source.hints, source.name, labelled=labelled)
@@ -81,15 +81,15 @@ def check_columns(entry: Entry, source: Source, given: Mapping[str, str], labell
 def labelled_source(
     data: str, split: str | None = None, format: str | None = None, encoding: str | None = None
 ) -> tuple[str, Source]:
-    """The rows to measure on and which split they are: the one asked for, else test, else validation, else all."""
-    found = open_splits(data, format=format, encoding=encoding)
-    if split is not None and split not in found:
-        raise DataError(f"{data}: has no split {split!r}, only {', '.join(found)}")
-    there = [s for s in ("test", "validation", "train") if s in found]
+    """The split to measure on and its rows: the given split, else test, else validation, else train."""
+    sources = open_splits(data, format=format, encoding=encoding)
+    if split is not None and split not in sources:
+        raise DataError(f"{data}: has no split {split!r}, only {', '.join(sources)}")
+    splits = [s for s in ("test", "validation", "train") if s in sources]
     # test rows of a benchmark may have no labels: then they lack a column that the others have
-    most = max(len(found[s].columns) for s in there)
-    chosen = split or next(s for s in there if len(found[s].columns) == most)
-    return chosen, found[chosen]
+    most = max(len(sources[s].columns) for s in splits)
+    chosen = split or next(s for s in splits if len(sources[s].columns) == most)
+    return chosen, sources[chosen]
 
 
 def examples_of(
@@ -97,7 +97,7 @@ def examples_of(
     name: str,
     entry: Entry,
     source: Source,
-    given: Mapping[str, str],
+    named: Mapping[str, str],
     bad: Bad,
     screen: Console,
     labelled: bool = True,
@@ -105,11 +105,11 @@ def examples_of(
     """A file's rows as an adapter's task reads them.
 
     Args:
-        given: the columns that the user named: text, pair, label.
+        named: the columns that the user named: text, pair, label.
     """
     from inlay.runs.prepare import read_examples
 
-    columns, pairs = as_trained(entry.card, source.columns, given), in_pairs(entry.card.get("columns"))
+    columns, pairs = as_trained(entry.card, source.columns, named), in_pairs(entry.card.get("columns"))
     examples, note = read_examples(source, host.task(name), columns, bad, labelled, pairs)
     if note:
         screen.print(note, style="dim", soft_wrap=True)
@@ -125,22 +125,22 @@ def read_labelled(
     sample: Sample,
     labelled: bool = True,
 ) -> tuple[str, list[Example]]:
-    """Where rows to measure an adapter on come from, for people, and the rows.
+    """Where the rows to measure an adapter on come from, in words, and the rows.
 
     Args:
-        data: a file or folder; None for what the adapter was validated on.
-        sample: which of its rows; so many at most, drawn with a seed, classes in proportion.
+        data: a file or folder; None for the rows that the adapter was validated on.
+        sample: which of its rows, how many at most, and the seed to draw them with, classes in proportion.
         labelled: False for texts alone.
     """
     host.task(name)  # without a task there is nothing to read
-    how = {} if data else _read_as(entry)
-    data, split = (data, sample.split) if data else _own(entry, sample.split)
+    reading = {} if data else _read_as(entry)
+    data, split = (data, sample.split) if data else _own_file(entry, sample.split)
     if data is None:
         examples = part_of(entry, own_parts(host, entry), split or "validation")
         done = "trained on" if split == "train" else "held out"
         where = f"rows of {data_name(entry.card)} that were {done}"
     else:
-        _, source = labelled_source(data, split, **how)
+        _, source = labelled_source(data, split, **reading)
         where = "/".join(Path(source.name).parts[-2 if os.path.isdir(data) else -1 :])
         examples = examples_of(host, name, entry, source, {}, stop, screen, labelled)
     return where, drawn(examples, sample)
@@ -151,17 +151,17 @@ def _read_as(entry: Entry) -> dict[str, Any]:
     return {key: section(entry.card, "config").get(key) for key in ("format", "encoding")}
 
 
-def _own(entry: Entry, split: str | None) -> tuple[str | None, str | None]:
+def _own_file(entry: Entry, split: str | None) -> tuple[str | None, str | None]:
     """The file or folder of an adapter's own rows, and their split in it; None if they were held out of a file."""
     config = section(entry.card, "config")
-    wanted = split or "validation"
-    if file := {"validation": config.get("val"), "test": config.get("test")}.get(wanted):
-        return _there(entry, str(file)), None
-    data = _there(entry, str(config.get("data") or ""))
-    return (data, wanted) if wanted in open_splits(data, **_read_as(entry)) and os.path.isdir(data) else (None, wanted)
+    split = split or "validation"
+    if file := {"validation": config.get("val"), "test": config.get("test")}.get(split):
+        return _existing(entry, str(file)), None
+    data = _existing(entry, str(config.get("data") or ""))
+    return (data, split) if split in open_splits(data, **_read_as(entry)) and os.path.isdir(data) else (None, split)
 
 
-def _there(entry: Entry, data: str) -> str:
+def _existing(entry: Entry, data: str) -> str:
     if not data or not all(map(os.path.exists, files_of(data))):
         where = f"was trained on {data}, which no longer exists" if data else "does not say what it was trained on"
         raise DataError(f"{entry.name} {where}; pass DATA, a labelled file or a folder")
@@ -169,14 +169,14 @@ def _there(entry: Entry, data: str) -> str:
 
 
 def own_parts(host: Host, entry: Entry) -> dict[str, list[Example]]:
-    """Split -> the rows of a training, drawn again, since all follows from the settings and the seed.
+    """Split -> the rows of a training, split once more: the settings and the seed decide all of it.
 
-    There are no validation rows where an adapter, or its members, learned from all rows.
+    There are no validation rows if an adapter, or its members together, learned from all rows.
     """
     from inlay.runs.prepare import prepare
 
     members = section(entry.card, "ensemble").get("members")
-    first = {"fold": f"1/{members}"} if members else {}  # its data has the hash of that of its first member
+    first = {"fold": f"1/{members}"} if members else {}  # an ensemble has the data hash of its first member
     data = prepare(from_config(trained_on(entry.card), entry.name, **first), host)
     if data.data_hash != entry.card.get("data"):
         raise DataError(f"{data_name(entry.card)} has changed since {entry.name} was trained on it; pass DATA")
@@ -188,7 +188,7 @@ def own_parts(host: Host, entry: Entry) -> dict[str, list[Example]]:
 
 
 def part_of(entry: Entry, parts: Mapping[str, list[Example]], split: str) -> list[Example]:
-    """One of them; an error if it is not there."""
+    """The rows of a split; an error if there are none."""
     if split in parts:
         return parts[split]
     if split == "validation":
@@ -197,7 +197,7 @@ def part_of(entry: Entry, parts: Mapping[str, list[Example]], split: str) -> lis
 
 
 def drawn(examples: Sequence[Example], sample: Sample) -> list[Example]:
-    """As many of these rows as are wanted, classes in proportion."""
+    """These rows, or as many of them as the sample has, classes in proportion."""
     if sample.rows is None or sample.rows >= len(examples):
         return list(examples)
     classes = [e.target for e in examples]

@@ -87,14 +87,14 @@ def export(
 def _fill_as(
     format: str, store: Library, entry: Entry, dtype: str | None, base: str | None, headless: bool
 ) -> Callable[[Path], None]:
-    """Writing a peer's folder; its README says how the peer loads it."""
+    """What writes a peer's folder; its README says how the peer loads it."""
     from inlay.library.model_card import render_model_card
 
-    named = base_of(base, [entry])
+    base = base_of(base, [entry])
     from inlay.base.load import load
     from inlay.interop.exchange import without_head
 
-    adapter, loaded = store.read_adapter(entry, "exported"), load(named, device="cpu")
+    adapter, loaded = store.read_adapter(entry, "exported"), load(base, device="cpu")
     adapter = adapter if dtype is None else adapter.to(dtype)
     adapter = without_head(adapter) if headless else adapter
 
@@ -135,38 +135,38 @@ def import_(
         entry = exported.adopt(store, exported.read(path), str(path), name)
     else:
         entry = _from_peer(store, path, name or _name_of(path), base)
-    _kept(entry, store, as_json)
+    _tell_saved(entry, store, as_json)
 
 
 def _from_peer(store: Library, folder: Path, name: str, base: str | None) -> Entry:
-    format = next((one for one in FORMATS[1:] if _peer(one).recognises(folder)), None)
+    format = next((kind for kind in FORMATS[1:] if _peer(kind).recognises(folder)), None)
     if format is None:
         raise LibraryError(
             f"{folder} holds no adapter: expected card.json and adapter.safetensors (an export of Inlay), "
             "or adapter_config.json with the weights of peft or AdapterHub beside it"
         )
-    named = base or _named_base(folder)
-    if named is None:
+    base = base or _named_base(folder)
+    if base is None:
         raise LibraryError(f"{folder} does not say for which base it is; pass --base")
     from inlay.base.load import load
 
-    loaded = load(named, device="cpu")
+    loaded = load(base, device="cpu")
     adapter = _peer(format).read(folder, loaded)
     head = sum(tensor.numel() for key, tensor in adapter.tensors.items() if key.startswith("head."))
     count = sum(tensor.numel() for tensor in adapter.tensors.values()) - head
-    whole = loaded.sites.size
-    parameters = {"adapter": count, "head": head, "share_of_base": count / whole}
-    base_name = str(loaded.name)
-    return store.put(adapter, name, base_name=base_name, base_parameters=whole, parameters=parameters, source=format)
+    size_of_base = loaded.sites.size
+    parameters = {"adapter": count, "head": head, "share_of_base": count / size_of_base}
+    of_base: dict[str, Any] = {"base_name": str(loaded.name), "base_parameters": size_of_base}
+    return store.put(adapter, name, **of_base, parameters=parameters, source=format)
 
 
 def _named_base(folder: Path) -> str | None:
     """The base that a peer's settings name."""
     try:
-        found: Any = json.loads((folder / "adapter_config.json").read_bytes())
+        config: Any = json.loads((folder / "adapter_config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    values = (found.get(key) for key in _BASES) if isinstance(found, dict) else ()
+    values = (config.get(key) for key in _BASES) if isinstance(config, dict) else ()
     return next((value for value in values if isinstance(value, str) and value), None)
 
 
@@ -179,7 +179,7 @@ def _peer(format: str) -> Any:
     return importlib.import_module(f"inlay.interop.{format}")
 
 
-def _kept(entry: Entry, store: Library, as_json: bool) -> None:
+def _tell_saved(entry: Entry, store: Library, as_json: bool) -> None:
     screen = output.console(as_json)
     screen.print(f"{entry.ref} ({entry.card['method']}, {size(entry.bytes)}) saved to {store.root}", soft_wrap=True)
     output.document(document_of(entry), as_json)
@@ -205,7 +205,7 @@ def push(
     screen, store = output.console(as_json), open_library(library)
     entry = store.find(ref)
     files = exported.files(store, entry.ref, dtype, repo)
-    message = f"{entry.ref}: {entry.card['method']}, {entry.card['task']}"
+    message = f"{entry.ref}: {', '.join(filter(None, (entry.card['method'], entry.card['task'])))}"
     place = hub.push(files, repo, private=private, revision=revision, message=message)
     screen.print(f"{entry.ref} pushed to {place.url} (commit {place.commit[:12]})", soft_wrap=True)
     screen.print(f"to download it: inlay library pull {repo}", style="dim", soft_wrap=True)
@@ -230,4 +230,4 @@ def pull(
 
     store = Library(library)
     files, place = hub.pull(repo, revision=revision)
-    _kept(exported.adopt(store, files, f"{repo}@{place.commit}", name), store, as_json)
+    _tell_saved(exported.adopt(store, files, f"{repo}@{place.commit}", name), store, as_json)

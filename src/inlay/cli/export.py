@@ -65,8 +65,8 @@ def onnx(
         screen.print(f"also written: {', '.join(done.files[1:])}", style="dim", soft_wrap=True)
     screen.print(f"largest difference from the host in ONNX Runtime: {done.difference:.1e}")
     sizes = {"bytes": done.bytes, "base_bytes": done.base_bytes, "adapter_bytes": done.adapter_bytes}
-    found = {"out": str(out), "files": done.files, **sizes, "opset": opset, "difference": done.difference}
-    output.document({**found, "tasks": done.tasks}, as_json)
+    document = {"out": str(out), "files": done.files, **sizes, "opset": opset, "difference": done.difference}
+    output.document({**document, "tasks": done.tasks}, as_json)
 
 
 @app.command()
@@ -94,12 +94,12 @@ def merged(
     screen = output.console(as_json)
     screen.print(f"{out}: {done.model}, {size(done.bytes)}", soft_wrap=True)
     screen.print(f"largest difference from the host in transformers: {done.difference:.1e}")
-    found = {"out": str(out), "model": done.model, "bytes": done.bytes, "difference": done.difference}
-    output.document({"name": name, **found}, as_json)
+    document = {"out": str(out), "model": done.model, "bytes": done.bytes, "difference": done.difference}
+    output.document({"name": name, **document}, as_json)
 
 
 def _host(names: list[str], base: str | None, library: str | None) -> Host:
-    """The base in fp32 on the CPU, with these adapters under the names they were asked by."""
+    """The base in fp32 on the CPU, with these adapters under the names that the user gave."""
     store = open_library(library)
     entries = {name: store.find(name) for name in names}
     for entry in entries.values():

@@ -24,18 +24,18 @@ from inlay.untrusted import visible
 
 
 def argument(metavar: str, help: str, **more: Any) -> Any:
-    """A word of a command that no option names."""
+    """A positional argument of a command."""
     return typer.Argument(metavar=metavar, help=help, **more)
 
 
 class Panel(str):
-    """A heading in help; what stands below it is declared with its methods."""
+    """A heading in help; its methods declare the options below it."""
 
     def option(self, metavar: str, help: str, *, name: str = "", check: Any = None, **more: Any) -> Any:
-        """An option, called as its parameter is unless it has a name; `check` is what a value must pass."""
+        """An option, with its parameter's name unless it has another; `check` refuses wrong values."""
         callback = None if check is None else checked(check)
-        named = (name,) if name else ()
-        return typer.Option(*named, metavar=metavar, help=help, rich_help_panel=self, callback=callback, **more)
+        names = (name,) if name else ()
+        return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=self, callback=callback, **more)
 
     def flag(self, name: str, help: str, **more: Any) -> Any:
         """An option without a value, or two in one: `--tokenizer/--no-tokenizer`."""
@@ -50,7 +50,7 @@ _RANGE = re.compile(r"([-\d.]+<=?)?x([<>]=?[-\d.]+)?")
 _INVALID = re.compile(r"Invalid value(?: for (.+?))?: (.*)", re.DOTALL)
 _UsageError: Any = typer.BadParameter.__mro__[1]  # Typer exports only what derives from it
 FEW = 12
-"""Options that fit one list; also the most that a panel has."""
+"""Options that fit in one list; no panel has more."""
 
 
 class Command(TyperCommand):
@@ -84,35 +84,35 @@ class Command(TyperCommand):
 
 
 def panels(command: TyperCommand, context: Any) -> dict[str, list[Any]]:
-    """Heading -> what stands below it."""
+    """Heading -> the parameters below it."""
     shown = [param for param in command.get_params(context) if param.get_help_record(context) is not None]
     options = [param for param in shown if param.param_type_name == "option"]
-    found: dict[str, list[Any]] = {"Arguments": [param for param in shown if param not in options]}
+    headings: dict[str, list[Any]] = {"Arguments": [param for param in shown if param not in options]}
     if len(options) <= FEW + 1:  # --help does not count
-        found["Options"] = options
+        headings["Options"] = options
     else:
         for heading in PANELS:
-            found[heading] = [param for param in options if _panel(param) == heading]
-    return {heading: params for heading, params in found.items() if params}
+            headings[heading] = [param for param in options if _panel(param) == heading]
+    return {heading: params for heading, params in headings.items() if params}
 
 
 def _record(param: Any, context: Any) -> tuple[str, str]:
-    """Left and right of a line; the range of a number is for error messages."""
+    """Left and right of a line; the range of a number is left to error messages."""
     name, text = param.get_help_record(context)
-    told, bracket, extra = text.rpartition("[")
+    description, bracket, extra = text.rpartition("[")
     parts = [part for part in extra.removesuffix("]").split("; ") if not _RANGE.fullmatch(part)]
     if bracket and extra.endswith("]"):
-        text = f"{told}[{'; '.join(parts)}]" if parts else told.rstrip()
+        text = f"{description}[{'; '.join(parts)}]" if parts else description.rstrip()
     return (param.metavar or name) if param.param_type_name == "argument" else name, text
 
 
 def _panel(param: Any) -> str:
-    given = str(getattr(param, "rich_help_panel", None) or "")
-    return given if given in PANELS else OUTPUT if "--help" in param.opts else DATA
+    panel = str(getattr(param, "rich_help_panel", None) or "")
+    return panel if panel in PANELS else OUTPUT if "--help" in param.opts else DATA
 
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
-"""A full disk can meet any write, and is nobody's bug."""
+"""Any write can find the disk full, which is not a bug."""
 
 
 class Group(TyperGroup):
@@ -122,7 +122,7 @@ class Group(TyperGroup):
         """One entry for each."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(limit=1_000)) for name, one in commands if one])
+            formatter.write_dl([(name, c.get_short_help_str(limit=1_000)) for name, c in commands if c])
 
 
 class Commands(TyperGroup):
@@ -170,12 +170,12 @@ def _one_line() -> Iterator[None]:
 
 def _without_preamble(message: str) -> str:
     """`Invalid value for '--lr': it is 0.` -> `--lr: it is 0`."""
-    found = _INVALID.fullmatch(message)
-    if found is None:
+    match = _INVALID.fullmatch(message)
+    if match is None:
         return (message[:1].lower() + message[1:]).removesuffix(".")
-    hint = f"{found[1].replace(chr(39), '')}: " if found[1] else ""
-    said = found[2].replace("Input should be", "must be", 1).partition(", unable to parse")[0]
-    return (hint + said.replace("a valid integer", "a whole number")).removesuffix(".")
+    hint = f"{match[1].replace(chr(39), '')}: " if match[1] else ""
+    problem = match[2].replace("Input should be", "must be", 1).partition(", unable to parse")[0]
+    return (hint + problem.replace("a valid integer", "a whole number")).removesuffix(".")
 
 
 class App(typer.Typer):
@@ -201,7 +201,7 @@ class App(typer.Typer):
 
 @contextmanager
 def usage(option: str) -> Iterator[None]:
-    """What is raised here is wrong with the value of an option: exit code 2, with the option's name."""
+    """An error raised here is about the value of an option: exit code 2, with the option's name."""
     try:
         yield
     except InlayError as error:
@@ -209,12 +209,12 @@ def usage(option: str) -> Iterator[None]:
 
 
 def checked(check: Callable[[Any], object]) -> Callable[..., Any]:
-    """A callback of an option: what `check` has against its value, or against one of several, is wrong usage."""
+    """A callback of an option: a value that `check` refuses, alone or among several, is wrong usage."""
 
     def callback(param: typer.CallbackParam, value: Any) -> Any:
-        for one in value if isinstance(value, list) else [] if value is None else [value]:
+        for item in value if isinstance(value, list) else [] if value is None else [value]:
             with usage(param.opts[0]):
-                check(one)
+                check(item)
         return value
 
     return callback

@@ -1,6 +1,6 @@
 """`inlay info`: versions, devices, methods with their options, tasks, architectures; or one method or task in detail.
 
-What a method or task is for is said once, in docstrings, and read from there.
+Docstrings say what a method or task is for; the texts are read from there.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def info(
     """
     screen = output.console(as_json)
     if name is None:
-        found = _everything()
-        _show(screen, found)
+        document = _everything()
+        _show(screen, document)
     elif name in methods.names():
-        found = {"name": name, **_method(name)}
-        _show_method(screen, found)
+        document = {"name": name, **_method(name)}
+        _show_method(screen, document)
     elif name in tasks.names():
-        found = {"name": name, **_task(name)}
-        _show_task(screen, found)
+        document = {"name": name, **_task(name)}
+        _show_task(screen, document)
     else:
         raise SpecError(f"unknown method or task {name!r}. {suggest(name, methods.names() + tasks.names())}")
-    output.document(found, as_json)
+    output.document(document, as_json)
 
 
 def _everything() -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _everything() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Of this package, of Python, and of others."""
+    """The versions of Inlay, of Python, and of these packages."""
     others = {package: metadata.version(package) for package in packages}
     return {"inlay": inlay.__version__, "python": platform.python_version(), **others}
 
@@ -130,58 +130,58 @@ def _or_error(describe: Callable[[str], dict[str, Any]], name: str, **unknown: A
 
 def _first_line(cls: type[Any]) -> str:
     doc = inspect.getdoc(cls) or ""
-    return "" if doc.startswith(f"{cls.__name__}(") else doc.partition("\n")[0]  # a dataclass's own is its signature
+    return "" if doc.startswith(f"{cls.__name__}(") else doc.partition("\n")[0]  # that of a dataclass is its signature
 
 
-def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
+def _show(screen: output.Console, document: Mapping[str, Any]) -> None:
     from inlay.bank.delta import Method
 
-    versions = [f"{name} {version}" for name, version in found["versions"].items()]
+    versions = [f"{name} {version}" for name, version in document["versions"].items()]
     _section(screen, "Versions", output.fold(versions, screen.width - 2))
-    _section(screen, "Devices", *_device_lines(found["devices"]))
-    base = found["default_base"]
+    _section(screen, "Devices", *_device_lines(document["devices"]))
+    base = document["default_base"]
     _section(screen, "Default base", base["name"], f"from {_SOURCES[base['source']]}", base["place"])
     _section(screen, "Methods", "A spec is name:key=value,key=value. `inlay info NAME` shows more about one.")
-    for name, method in found["methods"].items():
+    for name, method in document["methods"].items():
         _options(screen, name, method["help"], _split(method["options"], Method)[0])
-    some: list[Any] = next((m["options"] for m in found["methods"].values() if m["options"]), [])
-    _options(screen, "every method", "", _split(some, Method)[1])
+    options: list[Any] = next((m["options"] for m in document["methods"].values() if m["options"]), [])
+    _options(screen, "every method", "", _split(options, Method)[1])
     _section(screen, "Tasks", "`inlay info NAME` shows the columns, metrics and options of one.")
     screen.print()
-    _indented(screen, output.grid((name, task["help"]) for name, task in found["tasks"].items()))
+    _indented(screen, output.grid((name, task["help"]) for name, task in document["tasks"].items()))
     _section(screen, "Architectures")
     table = output.table("  model_type", "packed", "decoder")
-    for name, row in found["architectures"].items():
-        table.add_row(f"  {name}", _yes(row["packed"]), _yes(row["decoder"]))
+    for name, row in document["architectures"].items():
+        table.add_row(f"  {name}", *("yes" if row[key] else "no" for key in ("packed", "decoder")))
     screen.print(table)
 
 
-def _show_method(screen: output.Console, found: Mapping[str, Any]) -> None:
+def _show_method(screen: output.Console, document: Mapping[str, Any]) -> None:
     from inlay.bank.delta import Method
 
-    screen.print(f"{found['name']}: {found['help']}\n", style="bold")
-    _paragraphs(screen, _about(methods.find(found["name"])))
-    runs = "its rows run in a pass of their own" if found["weight_level"] else "its rows share a pass with others"
-    start = "exactly the base" if found["identity_at_start"] else "near the base, not exactly"
-    rate = f"{found['learning_rate']:g}, unless --lr says otherwise"
+    screen.print(f"{document['name']}: {document['help']}\n", style="bold")
+    _paragraphs(screen, _about(methods.find(document["name"])))
+    runs = "its rows run in a pass of their own" if document["weight_level"] else "its rows share a pass with others"
+    start = "exactly the base" if document["identity_at_start"] else "near the base, not exactly"
+    rate = f"{document['learning_rate']:g}, unless --lr says otherwise"
     screen.print(f"in a batch     {runs}\nat the start   {start}\nlearning rate  {rate}\n")
-    _option_table(screen, found["options"], Method)
+    _option_table(screen, document["options"], Method)
 
 
-def _show_task(screen: output.Console, found: Mapping[str, Any]) -> None:
+def _show_task(screen: output.Console, document: Mapping[str, Any]) -> None:
     from inlay.tasks import Task
 
-    cls = tasks.find(found["name"])
-    screen.print(f"{found['name']}: {found['help']}\n", style="bold")
+    cls = tasks.find(document["name"])
+    screen.print(f"{document['name']}: {document['help']}\n", style="bold")
     _paragraphs(screen, _about(cls).partition("\n\n")[2])
-    columns = [f"{role} ({option})" if option else role for role, option in found["columns"].items()]
-    metrics = [f"{name} (primary)" if i == 0 else name for i, name in enumerate(found["metrics"])]
-    # a task whose labels decide what is scored says so at `primary`
+    columns = [f"{role} ({option})" if option else role for role, option in document["columns"].items()]
+    metrics = [f"{name} (primary)" if i == 0 else name for i, name in enumerate(document["metrics"])]
+    # a task whose labels decide the primary metric says so at `primary`
     exception = inspect.cleandoc(cls.primary.__doc__ or "") if cls.primary is not Task.primary else ""
     rows = (("columns", ", ".join(columns)), ("metrics", ", ".join(metrics)), ("", exception))
     screen.print(output.grid(row for row in rows if row[1]))
     screen.print()
-    _option_table(screen, found["options"], Task)
+    _option_table(screen, document["options"], Task)
 
 
 def _paragraphs(screen: output.Console, text: str) -> None:
@@ -192,8 +192,8 @@ def _paragraphs(screen: output.Console, text: str) -> None:
 
 def _option_table(screen: output.Console, options: Sequence[Mapping[str, str]], kind: type[Any]) -> None:
     table = output.table("option", "type", "default", "meaning", keep=("option", "default"))
-    own, common = _split(options, kind)
-    for option in own + common:
+    own_options, common = _split(options, kind)
+    for option in own_options + common:
         table.add_row(option["name"], option["type"].replace("|", " | "), option["default"], option["help"])
     screen.print(table)
 
@@ -218,15 +218,15 @@ def _section(screen: output.Console, title: str, *lines: str) -> None:
         _indented(screen, line)
 
 
-def _indented(screen: output.Console, what: RenderableType, by: int = 2) -> None:
+def _indented(screen: output.Console, content: RenderableType, by: int = 2) -> None:
     from rich.padding import Padding
 
-    screen.print(Padding(what, (0, 0, 0, by), expand=False))
+    screen.print(Padding(content, (0, 0, 0, by), expand=False))
 
 
 def _device_lines(devices: Mapping[str, Any]) -> list[str]:
     lines = [f"cpu, {counted(devices['cpu']['threads'], 'thread')}"]
-    lines += [f"{one['name']}, {one['model']}, {one['memory'] / 2**30:.0f} GiB" for one in devices["cuda"]]
+    lines += [f"{gpu['name']}, {gpu['model']}, {gpu['memory'] / 2**30:.0f} GiB" for gpu in devices["cuda"]]
     return lines + (["mps"] if devices["mps"] else [])
 
 
@@ -238,7 +238,3 @@ def _options(screen: output.Console, name: str, help: str, options: Sequence[Map
     rows = [(f"{option['name']}={option['default']}", option["help"]) for option in options]
     if rows:
         _indented(screen, output.grid(rows, 19), 4)
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -1,4 +1,4 @@
-"""`inlay library`: what is there, what it costs, which one is used, and what goes.
+"""`inlay library`: list, show, check, compare, alias, remove and restore adapters.
 
 Everything here but `verify`, `diff` and `ensemble` reads cards alone and never imports torch, so that a thousand
 adapters are listed in a second. Moving adapters in and out is in `cli/exchange.py`.
@@ -94,8 +94,8 @@ def verify(
         screen.print(f"{problem.ref or problem.path}: {problem.message}", style="red", soft_wrap=True)
     if not problems:
         screen.print(f"{ref or store.root} is intact", soft_wrap=True)
-    told = [{"ref": one.ref, "path": one.path, "message": one.message} for one in problems]
-    output.document({"ok": not problems, "problems": told}, as_json)
+    documents = [{"ref": problem.ref, "path": problem.path, "message": problem.message} for problem in problems]
+    output.document({"ok": not problems, "problems": documents}, as_json)
     if problems:
         raise typer.Exit(1)
 
@@ -117,10 +117,10 @@ def diff(
     from inlay.library.diff import compare
 
     store = open_library(library)
-    one, other = store.find(a), store.find(b)
-    found = compare(store.read(one).tensors, store.read(other).tensors, one.card, other.card)
-    show_diff(output.console(as_json), one, other, found)
-    output.document({"a": one.ref, "b": other.ref, **asdict(found)}, as_json)
+    entry_a, entry_b = store.find(a), store.find(b)
+    difference = compare(store.read(entry_a).tensors, store.read(entry_b).tensors, entry_a.card, entry_b.card)
+    show_diff(output.console(as_json), entry_a, entry_b, difference)
+    output.document({"a": entry_a.ref, "b": entry_b.ref, **asdict(difference)}, as_json)
 
 
 @app.command()
@@ -144,7 +144,7 @@ def alias(
     if [version is not None, back, remove].count(True) > 1:
         raise typer.BadParameter("VERSION, --back and --remove cannot be combined")
     screen, store = output.console(as_json), open_library(library)
-    before = store.aliases(name, skip_damaged=True).get(alias)  # one that is damaged can be moved
+    before = store.aliases(name, skip_damaged=True).get(alias)  # a damaged alias can be moved
     if remove:
         target = None
     elif back:
@@ -205,11 +205,11 @@ def restore(
         restored = store.restore(*refs)
         for entry in restored:
             screen.print(f"{entry.ref} is back")
-        found = {"restored": [entry.ref for entry in restored]}
+        document = {"restored": [entry.ref for entry in restored]}
     else:
-        found = {"removed": [entry.ref for entry in store.removed()]}
-        screen.print(f"removed: {', '.join(found['removed']) or 'nothing'}", soft_wrap=True)
-    output.document(found, as_json)
+        document = {"removed": [entry.ref for entry in store.removed()]}
+        screen.print(f"removed: {', '.join(document['removed']) or 'nothing'}", soft_wrap=True)
+    output.document(document, as_json)
 
 
 @app.command()
@@ -273,10 +273,10 @@ def ensemble(
     from inlay.library.ensemble import Ensemble
 
     members = tuple(store.read_adapter(entry) for entry in distinct)
-    made = Ensemble(members, tuple(counts.values()), name, Ensemble.shared(members), tuple(counts))
+    together = Ensemble(members, tuple(counts.values()), name, Ensemble.shared(members), tuple(counts))
     card = distinct[0].card
     facts = {key: card[key] for key in ("base_name", "base_parameters") if card.get(key)}
-    entry = store.put(made, name, parameters=Ensemble.parameters([one.card for one in distinct]), **facts)
+    entry = store.put(together, name, parameters=Ensemble.parameters([entry.card for entry in distinct]), **facts)
     screen = output.console(as_json)
     screen.print(f"{entry.ref}: an ensemble of {', '.join(counts)}", soft_wrap=True)
     output.document(document_of(entry), as_json)

@@ -41,25 +41,25 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "recipe": ("recipe:app", "Reproduce the papers' tables."),
     "bench": ("bench:app", "Benchmark Inlay against other libraries."),
 }
-"""Command -> where it is, and a line on it; imported when it is asked for."""
+"""Command -> where it is, imported on demand, and a line on it."""
 
 
 @functools.cache
 def _command(name: str) -> Any:
     module, _, attribute = COMMANDS[name][0].partition(":")
     imported = importlib.import_module(f"inlay.cli.{module}")
-    found = getattr(imported, attribute)
-    if not isinstance(found, App):
-        alone = App()
-        alone.command(name, cls=getattr(imported, "COMMAND", Command))(found)
-        found = alone
-    command = typer.main.get_command(found)
+    target = getattr(imported, attribute)
+    if not isinstance(target, App):
+        app = App()
+        app.command(name, cls=getattr(imported, "COMMAND", Command))(target)
+        target = app
+    command = typer.main.get_command(target)
     command.name = name
     return command
 
 
 class _Lazy(Mapping[str, Any]):
-    """The commands, each made when somebody looks at it."""
+    """The commands, each made when it is first looked up."""
 
     def __getitem__(self, name: str) -> Any:
         return _command(name)
@@ -106,9 +106,9 @@ def root(
 
 
 def _leave(codes: Sequence[int]) -> None:
-    """End the process as it is, once threads have ended and all others that wait for its end have been called.
+    """End the process at once, after threads have ended and all other exit handlers have run.
 
-    Python would take apart every object of torch and transformers first, which takes a second.
+    Python would first take apart every object of torch and transformers, which takes a second.
     """
     if codes:
         sys.stdout.flush()
@@ -120,7 +120,7 @@ def main() -> None:
     """Run the command line; an interrupt ends it quietly with 130."""
     interrupts: list[int] = []
     codes: list[int] = []
-    atexit.register(_leave, codes)  # the first to be registered is the last to be called
+    atexit.register(_leave, codes)  # registered first, called last
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         interrupts.append(number)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class ManyRuns(NamedTuple):
-    """The options of a sweep or a comparison that say how it is run, and where its results go."""
+    """How a sweep or a comparison is run, and where its results go."""
 
     slots: options.Slots = None
     compile: options.Compile = None
@@ -44,13 +44,13 @@ class ManyRuns(NamedTuple):
     log: options.Log = None
     as_json: output.AsJson = False
 
-    def check(self, base: str | None, wrong: preflight.Problems) -> None:
-        """Gather what is wrong with these, and with the base."""
-        wrong.check(preflight.check_base, base)
-        wrong.check(preflight.check_engine, self.engine, self.address, {"--workers": self.workers})
-        wrong.check(preflight.check_logs, self.log)
-        wrong.check(preflight.check_writable, self.csv, self.latex, self.plot)
-        wrong.check(preflight.check_plot, self.plot)
+    def check(self, base: str | None, problems: preflight.Problems) -> None:
+        """Gather what is wrong with these options and the base."""
+        problems.check(preflight.check_base, base)
+        problems.check(preflight.check_engine, self.engine, self.address, {"--workers": self.workers})
+        problems.check(preflight.check_logs, self.log)
+        problems.check(preflight.check_writable, self.csv, self.latex, self.plot)
+        problems.check(preflight.check_plot, self.plot)
 
     @contextlib.contextmanager
     def opened(self, default: Path) -> Iterator[tuple[Store, list[Log]]]:
@@ -58,18 +58,18 @@ class ManyRuns(NamedTuple):
         with open_store(self.store or default, self.restart) as store, train.open_logs(self.log) as logs:
             yield store, logs
 
-    def finish(self, screen: output.Console, found: Sweep | Comparison) -> None:
+    def finish(self, screen: output.Console, results: Sweep | Comparison) -> None:
         """Write the files and the document."""
-        for path, write in ((self.csv, found.to_csv), (self.latex, found.to_latex), (self.plot, found.plot)):
+        for path, write in ((self.csv, results.to_csv), (self.latex, results.to_latex), (self.plot, results.plot)):
             if path is not None:
                 write(path)
                 screen.print(f"written: {path}", style="dim", soft_wrap=True)
-        output.document(found.document(), self.as_json)
+        output.document(results.document(), self.as_json)
 
 
 @contextlib.contextmanager
 def open_store(path: Path, restart: bool) -> Iterator[Store]:
-    """The file of results, emptied if everything starts over."""
+    """The file of results; `restart` empties it."""
     from inlay.sweeps.store import Store, remove
 
     if restart:
@@ -81,7 +81,7 @@ def open_store(path: Path, restart: bool) -> Iterator[Store]:
 def run_shown(
     runner: SweepRunner | ComparisonRunner, progress: SweepProgress, screen: output.Console, run: Callable[[], T]
 ) -> T:
-    """Run what has not been run, and show how far it has come; Ctrl-C says how to go on."""
+    """Run what has not been run, and show progress; after Ctrl-C, say how to continue."""
     try:
         with train.default_interrupt(), progress:
             runner.engine.callbacks = [progress, *runner.engine.callbacks]

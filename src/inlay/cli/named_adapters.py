@@ -1,4 +1,4 @@
-"""The adapters that a command asks by name: in a library, on a base that is loaded here; or behind a running service.
+"""The adapters that a command names: in a library, on a base that is loaded here; or behind a running service.
 
 Both sides look the same: something with names that answers as `Host.predict` does.
 """
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedAdapter:
-    """One adapter as it was asked for, as far as its card tells: without torch."""
+    """What is known of an adapter without torch."""
 
     version: int
     sha256: str
     spec: str
     """Of its task."""
     kind: str
-    """The task of this package whose data it has."""
+    """The task of this package that reads the same data."""
     labels: Sequence[str]
     about: Mapping[str, Any]
-    """How it came to be."""
+    """Its card, or what a service tells of it."""
     entry: Entry | None = None
     """None if a service has it."""
 
@@ -46,7 +46,7 @@ class NamedAdapter:
 
 
 def open_library(root: str | None) -> Library:
-    """The library to read from; one that is named must be there."""
+    """The library to read from; a folder that is named must exist."""
     from inlay.library.library import Library
     from inlay.library.storage import Folder
 
@@ -102,7 +102,7 @@ class HostPredictor:
         from inlay.engine.answer_options import AnswerOptions
 
         self._host, self._options, self._steps = host, AnswerOptions(**how), predict
-        self._tokenizer = copy.deepcopy(load_tokenizer(host.base))  # truncation is a state in it: one for this thread
+        self._tokenizer = copy.deepcopy(load_tokenizer(host.base))  # truncation is its state: this thread has its own
 
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
         """Rows of token ids."""
@@ -118,7 +118,7 @@ class HostPredictor:
 
 
 def find_in_library(library: Library, names: str, before: Sequence[str]) -> dict[str, NamedAdapter]:
-    """The adapters by the names asked, in order; a resumed command takes the versions that it began with."""
+    """The adapters by name, in order; a resumed command takes the versions that it began with."""
     chosen: dict[str, NamedAdapter] = {}
     for name, ref in _refs(names, before):
         entry = library.find(ref)
@@ -127,7 +127,7 @@ def find_in_library(library: Library, names: str, before: Sequence[str]) -> dict
         if card["head"] is None or kind in ("", "mlm"):
             raise AdapterError(f"{name} cannot predict: it has no head that gives answers")
         chosen[name] = NamedAdapter(entry.version, entry.sha256, card["task"], kind, card["labels"], card, entry)
-    _check_one_base({name: one.about for name, one in chosen.items()})
+    _check_one_base({name: adapter.about for name, adapter in chosen.items()})
     return chosen
 
 
@@ -135,18 +135,16 @@ def _check_one_base(cards: Mapping[str, Mapping[str, Any]]) -> None:
     bases = {card["base"].partition("+")[0]: name for name, card in cards.items()}
     if len(bases) > 1:
         both = list(bases.items())[:2]
-        called = ", ".join(f"{cards[name].get('base_name', '')} {base}".strip() for base, name in both)
-        raise AdapterError(
-            f"{both[0][1]} and {both[1][1]} belong to different bases ({called}); run them one at a time"
-        )
+        names = ", ".join(f"{cards[name].get('base_name', '')} {base}".strip() for base, name in both)
+        raise AdapterError(f"{both[0][1]} and {both[1][1]} belong to different bases ({names}); run them one at a time")
 
 
 def base_of(base: str | None, entries: Sequence[Entry]) -> str | None:
-    """The base that is named, else the one that a card names; a folder must be there."""
-    found = base or next((str(one.card["base_name"]) for one in entries if one.card.get("base_name")), None)
-    if found is not None:
-        locate(found)
-    return found
+    """The given base, else the one that a card names; a folder must exist."""
+    base = base or next((str(entry.card["base_name"]) for entry in entries if entry.card.get("base_name")), None)
+    if base is not None:
+        locate(base)
+    return base
 
 
 def faster_weights(entries: Sequence[Entry]) -> str | None:
@@ -161,13 +159,13 @@ def faster_weights(entries: Sequence[Entry]) -> str | None:
     try:
         cards = [card for entry in entries for card in entry.card.get("members") or [entry.card]]
         methods = [parse(spec) for spec in {str(card.get("method")) for card in cards}]
-    except InlayError:  # it will be said when it is loaded
+    except InlayError:  # loading it reports this
         return None
     return None if any(isinstance(method, WeightMethod) for method in methods) else "prepack"
 
 
 def host_with(base: str | None, weights: str | None, library: Library, chosen: Mapping[str, Entry], **how: Any) -> Host:
-    """The base with the adapters on it, each under the name it was asked by."""
+    """The base with the adapters on it, each under its name here."""
     _check_one_base({name: entry.card for name, entry in chosen.items()})
     adapters = {name: library.read(entry) for name, entry in chosen.items()}
     from inlay.engine.host import Host
@@ -185,7 +183,7 @@ def host_with(base: str | None, weights: str | None, library: Library, chosen: M
 def find_in_service(
     url: str, names: str, before: Sequence[str], how: Mapping[str, Any]
 ) -> tuple[dict[str, NamedAdapter], Callable[[], Predictor]]:
-    """The same, of a service, and what gives that; it answers with the versions that it serves, and no others."""
+    """The adapters of a service, and what makes its predictor; it answers only with the versions that it serves."""
     from inlay.client import Client, ServiceError
 
     chosen: dict[str, NamedAdapter] = {}
@@ -197,18 +195,18 @@ def find_in_service(
                 if error.kind != "unknown_task":
                     raise
                 raise AdapterError(str(error)) from None
-        which = ref.partition("@")[2]
-        if "@" not in name and which and int(which) != card["version"]:
-            raise AdapterError(f"{url} serves {name} at version {card['version']} now; this run began with {which}")
-        known = {key: card[key] for key in ("columns", "members") if card.get(key)}
+        version = ref.partition("@")[2]
+        if "@" not in name and version and int(version) != card["version"]:
+            raise AdapterError(f"{url} serves {name} at version {card['version']} now; this run began with {version}")
+        facts = {key: card[key] for key in ("columns", "members") if card.get(key)}
         kind, labels = kind_of(card["task"]), card.get("labels") or ()
-        chosen[name] = NamedAdapter(card["version"], card["sha256"], card["task"], kind, labels, known)
-    return chosen, lambda: _ServicePredictor(url, {name: one.kind for name, one in chosen.items()}, how)
+        chosen[name] = NamedAdapter(card["version"], card["sha256"], card["task"], kind, labels, facts)
+    return chosen, lambda: _ServicePredictor(url, {name: adapter.kind for name, adapter in chosen.items()}, how)
 
 
 @dataclass(frozen=True)
 class _ServicePredictor:
-    """A running service in the place of a host."""
+    """A running service instead of a host."""
 
     url: str
     kinds: Mapping[str, str]
@@ -216,7 +214,7 @@ class _ServicePredictor:
     how: Mapping[str, Any]
 
     def encode(self, requests: Sequence[tuple[str, Example]]) -> Any:
-        """A service does that."""
+        """Nothing to do: the service encodes."""
         return requests
 
     def run(self, encoded: Any) -> Any:
@@ -227,38 +225,38 @@ class _ServicePredictor:
         if not encoded:
             return []
         options = AnswerOptions(**self.how)
-        own = {name: {} if options.fits(kind) else {"threshold": None} for name, kind in self.kinds.items()}
+        options_of_task = {name: {} if options.fits(kind) else {"threshold": None} for name, kind in self.kinds.items()}
         with Client(self.url) as client:
-            items = [{"task": name, **_given(one), **own[name]} for name, one in encoded]
-            found = client.predict(items, **self.how)
-        for (name, example), answer in zip(encoded, found, strict=True):
+            items = [{"task": name, **_texts_of(example), **options_of_task[name]} for name, example in encoded]
+            answers = client.predict(items, **self.how)
+        for (name, example), answer in zip(encoded, answers, strict=True):
             if "error" in answer:
                 raise InlayError(f"{example.place or name}: {answer['error']['message']}")
             answer.pop("version", None)
             answer["task"] = name
-        return found
+        return answers
 
     def decode(self, encoded: Any, ran: Any) -> list[Answer]:
-        """A service does that."""
+        """Nothing to do: the service decodes."""
         answers: list[Answer] = ran
         return answers
 
 
-def _given(example: Example) -> dict[str, Any]:
+def _texts_of(example: Example) -> dict[str, Any]:
     if example.words:
         return {"tokens": list(example.words)}
     return {"text": example.text} | ({} if example.pair is None else {"pair": example.pair})
 
 
 def _refs(names: str, before: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Every name that is asked for, and with the version that a command began with, if it did."""
+    """Every name, and the reference to look up: the version that a resumed command began with."""
     versions = {name: version for name, version, _ in (line.split() for line in before)}
     for name in split_names(names):
         yield name, f"{name}@{versions[name]}" if name in versions and "@" not in name else name
 
 
 def split_names(text: str) -> list[str]:
-    """The adapters that are asked for, none of them twice."""
+    """The names of adapters, none of them twice."""
     names = listed(text)
     if not names:
         raise AdapterError(f"{text!r} names no adapter; expected one or several, such as sms or sms,topic@2")

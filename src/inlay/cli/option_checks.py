@@ -1,7 +1,7 @@
 """What options may be, checked before anything heavy is imported.
 
-Each check raises an InlayError that suggests the nearest names. What packages outside define is asked for only when a
-name is not one of ours.
+Each check raises an InlayError that suggests the nearest names. Other packages are searched only when a name
+is not one of ours.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ weights = one_of("form of weights", WEIGHTS)
 
 
 def weights_to_train(name: str) -> None:
-    """A form of weights that gradients pass."""
+    """A form of weights that can be trained with."""
     weights(name)
     if name not in ("plain", "fp8"):
         raise SpecError(f"{name} is for serving; train with plain or fp8")
@@ -57,7 +57,7 @@ def threshold(text: str) -> None:
 
 
 def method(spec: str) -> None:
-    """A method's spec: its name alone is looked at."""
+    """A method's spec, of which only the name is checked."""
     registry.methods.check(config.split_spec(spec)[0])
 
 
@@ -70,13 +70,13 @@ def methods(specs: str) -> None:
 
 
 def task(spec: str) -> None:
-    """A task's spec: its name alone is looked at."""
+    """A task's spec, of which only the name is checked."""
     registry.tasks.check(config.split_spec(spec)[0])
 
 
 def metric(name: str) -> None:
-    """A metric of any task; which one suits is known when the task is."""
-    if not registry.tasks.outside():  # these may have metrics of their own
+    """A metric of any task; whether it suits the task is checked later."""
+    if not registry.tasks.outside():  # tasks of other packages may have their own metrics
         one_of("metric", {name for each in metrics.OF_TASK.values() for name in each})(name)
 
 

@@ -1,7 +1,7 @@
 """Options that several commands have in common, handed to a command as one argument.
 
-A group is declared once; `@expand_groups(how=GROUP)` puts its options in the place of the command's parameter `how`,
-and calls the command with what the group makes of their values. A NamedTuple whose fields are declared as options is a
+A group is declared once; `@expand_groups(how=GROUP)` replaces the command's parameter `how` by its options, and
+calls the command with what the group makes of their values. A NamedTuple whose fields are declared as options is a
 group, too.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 
 class OptionGroup(Protocol):
-    """Several options, and what they come to."""
+    """Several options, and the object that is made of their values."""
 
     def parameters(self) -> list[inspect.Parameter]:
         """A parameter for each, as Typer reads them."""
@@ -52,7 +52,7 @@ def expand_groups(**kinds: OptionGroup | type[tuple[Any, ...]]) -> Callable[[Cal
     }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name not in groups]
+        ungrouped = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name not in groups]
         names = {key: [p.name for p in group.parameters()] for key, group in groups.items()}
 
         @functools.wraps(command)
@@ -62,7 +62,7 @@ def expand_groups(**kinds: OptionGroup | type[tuple[Any, ...]]) -> Callable[[Cal
             }
             command(**arguments, **made)
 
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in ungrouped]
         parameters += [p for group in groups.values() for p in group.parameters()]
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -1,7 +1,7 @@
-"""What every command shares: where output goes, and silence for everyone else.
+"""What every command shares: where output goes, and silence for other packages.
 
-With `--json`, stdout holds one JSON document and everything for people goes to stderr; without it, people read
-stdout.
+With `--json`, stdout holds one JSON document and everything for people goes to stderr; without it, everything for
+people goes to stdout.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AsJson = Annotated[
         "--json", help="Print one JSON document to stdout, and everything else to stderr.", rich_help_panel="Output"
     ),
 ]
-_OBEYED = re.compile("[\x7f-\x9f]")
+_CONTROLS = re.compile("[\x7f-\x9f]")
 _ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "true",
@@ -65,24 +65,24 @@ def quiet() -> Iterator[None]:
 
 
 def console(as_json: bool = False, quiet: bool = False) -> Console:
-    """Where people read: stdout, or stderr while a JSON document has stdout; nobody, if another process talks."""
+    """Where people read: stdout, or stderr while a JSON document has stdout; nowhere if `quiet`."""
     return screen.console(stderr=as_json, quiet=quiet)
 
 
 def document(value: object, as_json: bool) -> None:
-    """Write the JSON document, if it was asked for; what JSON leaves as it is and a terminal would obey is escaped."""
+    """Write the JSON document, if asked for; control characters that JSON leaves alone are escaped."""
     if not as_json:
         return
     text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
-    typer.echo(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    typer.echo(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def finite(value: Any) -> Any:
     """A value for JSON, where numbers that are not finite become null."""
     if isinstance(value, Mapping):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -90,12 +90,12 @@ def grid(rows: Iterable[tuple[str, str]], width: int = 0, style: str = "") -> Ta
     """Two columns without lines; the first is never folded."""
     from rich.table import Table
 
-    made = Table.grid(padding=(0, 2))
-    made.add_column(no_wrap=True, min_width=width, style=style)
-    made.add_column(overflow="fold")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, min_width=width, style=style)
+    table.add_column(overflow="fold")
     for row in rows:
-        made.add_row(*row)
-    return made
+        table.add_row(*row)
+    return table
 
 
 def fold(items: Sequence[str], width: int, comma: str = ", ") -> str:

@@ -53,29 +53,29 @@ def params(
     from inlay.base.shapes import sites_of
 
     sites = sites_of(shape)
-    found, notes = _count(chosen, shape, sites, skip=not method)
+    documents, notes = _count(chosen, shape, sites, skip=not method)
     if head is not None or labels is not None:
-        counted = _head(head or "linear", labels or 2, sites)
-        found = [{**one, "head": counted} for one in found]
+        head_count = _head(head or "linear", labels or 2, sites)
+        documents = [{**document, "head": head_count} for document in documents]
     screen = output.console(as_json)
-    if found:
-        _show(screen, found, sites)
+    if documents:
+        _show(screen, documents, sites)
     for note in notes:
         screen.print(note, style="dim")
-    output.document(found[0] if method and len(found) == 1 else found, as_json)
+    output.document(documents[0] if method and len(documents) == 1 else documents, as_json)
 
 
 def _chosen(specs: Sequence[str] | None) -> Sequence[str | Method]:
     if not specs:
         return methods.names()
-    for spec in (one for text in specs for one in split_list(text, methods.names())):
+    for spec in (part for text in specs for part in split_list(text, methods.names())):
         methods.check(split_spec(spec)[0])
     from inlay.bank.delta import parse_list
 
-    found = [one for text in specs for one in parse_list(text)]
-    if not found:
+    parsed = [method for text in specs for method in parse_list(text)]
+    if not parsed:
         raise SpecError("it is empty; a spec is name:key=value,key=value")
-    return found
+    return parsed
 
 
 def _count(
@@ -84,15 +84,15 @@ def _count(
     """A document per method; with `skip`, a method that cannot be used here becomes a note."""
     from inlay.bank.delta import parse
 
-    found, notes = [], []
-    for one in chosen:
+    documents, notes = [], []
+    for method in chosen:
         try:
-            found.append(_document(parse(one), shape, sites))
+            documents.append(_document(parse(method), shape, sites))
         except InlayError as error:
             if not skip:
                 raise
             notes.append(f"left out: {error}")
-    return found, notes
+    return documents, notes
 
 
 def _document(method: Method, shape: str, sites: Sites) -> dict[str, Any]:
@@ -118,25 +118,25 @@ def _head(kind: str, labels: int, sites: Sites) -> dict[str, Any]:
     return {"kind": kind, "labels": labels, "parameters": sum(p.numel for p in params_of([part]).values())}
 
 
-def _show(screen: output.Console, found: Sequence[Mapping[str, Any]], sites: Sites) -> None:
-    screen.print(f"{found[0]['shape']}: {sites.size:,} parameters, {sites.layers} layers of width {sites.hidden}\n")
+def _show(screen: output.Console, documents: Sequence[Mapping[str, Any]], sites: Sites) -> None:
+    screen.print(f"{documents[0]['shape']}: {sites.size:,} parameters, {sites.layers} layers of width {sites.hidden}\n")
     cells = [
-        (output.fold(one["method"].split(","), 28, ","), f"{one['total']:,}", output.percent(one["share_of_base"]))
-        for one in found
+        (output.fold(d["method"].split(","), 28, ","), f"{d['total']:,}", output.percent(d["share_of_base"]))
+        for d in documents
     ]
     widths = [max(len(line) for row in cells for line in row[column].splitlines()) for column in range(3)]
     room = screen.width - sum(widths) - 3 * output.GAP
     table = output.table("method", "parameters", "of base", "by site", right=("parameters", "of base"))
-    for row, one in zip(cells, found, strict=True):
-        by_site = output.fold(_by_site(one["by_site"]), room)
-        if one["training_only"]:
-            by_site += f"\nwhile training {one['training_only']:,} more"
+    for row, document in zip(cells, documents, strict=True):
+        by_site = output.fold(_by_site(document["by_site"]), room)
+        if document["training_only"]:
+            by_site += f"\nwhile training {document['training_only']:,} more"
         table.add_row(*row, by_site)
     screen.print(table)
-    if "head" in found[0]:
-        head = found[0]["head"]
+    if "head" in documents[0]:
+        head = documents[0]["head"]
         screen.print(f"\nhead: {head['parameters']:,} more for each task ({head['kind']}, {head['labels']} labels)")
-    screen.print(f"\n{_summary(found)}")
+    screen.print(f"\n{_summary(documents)}")
 
 
 def _by_site(counts: Mapping[str, int]) -> list[str]:
@@ -151,11 +151,11 @@ def _by_site(counts: Mapping[str, int]) -> list[str]:
     return [f"{first}-{last} {count:,} each" if last else f"{first} {count:,}" for first, last, count in runs]
 
 
-def _cost(one: Mapping[str, Any]) -> float:
+def _cost(document: Mapping[str, Any]) -> float:
     """What many tasks cost in all, in bases: the base itself included, unless each task has its own weights."""
-    total: int = one["total"]
-    each: int = total + one.get("head", {}).get("parameters", 0)
-    base: int = one["base"]
+    total: int = document["total"]
+    each: int = total + document.get("head", {}).get("parameters", 0)
+    base: int = document["base"]
     return (total < base) + TASKS * each / base
 
 
@@ -163,7 +163,7 @@ def _times(cost: float) -> str:
     return f"{cost:.2f}x" if cost < 10 else f"{cost:.0f}x"
 
 
-def _summary(found: Sequence[Mapping[str, Any]]) -> str:
-    ends = {_times(pick(map(_cost, found))): None for pick in (min, max)}
-    heads = " with heads" if "head" in found[0] else ""
+def _summary(documents: Sequence[Mapping[str, Any]]) -> str:
+    ends = {_times(pick(map(_cost, documents))): None for pick in (min, max)}
+    heads = " with heads" if "head" in documents[0] else ""
     return f"{TASKS} tasks{heads}: {' to '.join(ends)} the base, against {TASKS}x for full models"

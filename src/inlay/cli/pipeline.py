@@ -27,12 +27,12 @@ T = TypeVar("T")
 _END = object()
 _SWITCH = 5e-4
 """Seconds that a thread may hold the interpreter while another waits. The model's thread asks for it at every call
-of torch's, and with the usual 5 ms may wait longer than it works."""
+of torch, and with the usual 5 ms may wait longer than it works."""
 _OBJECTS = 200_000
-"""New objects from which on the garbage collector looks for cycles. Parts on their way hold about as many, and none."""
+"""New objects before the garbage collector looks for cycles. Parts under way hold about as many, without cycles."""
 
 Finish = Callable[[int, "list[InputRow]", "Sequence[Answer] | None"], None]
-"""Takes a part's number, rows and answers, one of every adapter to every row; None if the part was done before."""
+"""Takes a part's number, rows and answers, every adapter's to every row; None if the part was done before."""
 
 
 def answer_all(
@@ -40,26 +40,26 @@ def answer_all(
 ) -> None:
     """Answer every part that is not done, and finish all of them, in order."""
 
-    def encoded() -> Iterator[tuple[int, list[InputRow], Any]]:
+    def encode() -> Iterator[tuple[int, list[InputRow], Any]]:
         for number, rows in enumerate(job.parts()):
             yield number, rows, None if done(number) else host.encode(job.requests(rows))
 
-    def decoded(part: tuple[int, list[InputRow], Any, Any]) -> None:
-        number, rows, own, ran = part
-        finish(number, rows, None if own is None else job.every(rows, host.decode(own, ran)))
+    def finish_part(part: tuple[int, list[InputRow], Any, Any]) -> None:
+        number, rows, encoded, ran = part
+        finish(number, rows, None if encoded is None else job.every(rows, host.decode(encoded, ran)))
 
-    with _undisturbed(), ReadAhead(encoded(), job.texts.waits) as parts, WriteBehind(decoded) as rest:
-        for number, rows, own in parts:
-            rest.give((number, rows, own, None if own is None else host.run(own)))
+    with _undisturbed(), ReadAhead(encode(), job.texts.waits) as parts, WriteBehind(finish_part) as rest:
+        for number, rows, encoded in parts:
+            rest.give((number, rows, encoded, None if encoded is None else host.run(encoded)))
 
 
 class ReadAhead(Generic[T]):
-    """The items of an iterable, taken from it in a thread of its own, one ahead of who asks for them."""
+    """The items of an iterable, taken from it in a thread of its own, one item ahead of the consumer."""
 
     def __init__(self, items: Iterable[T], here: bool = False):
         """
         Args:
-            here: use no thread. One that waits for a terminal or a pipe could not be ended.
+            here: use no thread; a thread that waits for a terminal or a pipe could not be ended.
         """
         self._items, self._left = items, False
         self._ready: queue.Queue[Any] = queue.Queue(1)
@@ -94,38 +94,38 @@ class ReadAhead(Generic[T]):
         self._left = True
         while self._thread is not None and self._thread.is_alive():
             try:
-                self._ready.get(timeout=0.01)  # it may wait for room
+                self._ready.get(timeout=0.01)  # the thread may wait for room
             except queue.Empty:
                 continue
 
 
 class WriteBehind(Generic[T]):
-    """Work on items in a thread of its own, in their order; who gives them is one ahead."""
+    """Work on items in a thread of its own, in their order; the producer is one item ahead."""
 
     def __init__(self, work: Callable[[T], None]):
         self._work = work
-        self._given: queue.Queue[Any] = queue.Queue(1)
+        self._items: queue.Queue[Any] = queue.Queue(1)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="inlay behind", daemon=True)
 
     def _run(self) -> None:
-        while (item := self._given.get()) is not _END:
+        while (item := self._items.get()) is not _END:
             if self._error is not None:
-                continue  # who gives must not wait for ever
+                continue  # the producer must not wait for ever
             try:
                 self._work(item)
             except BaseException as error:
                 self._error = error
 
     def give(self, item: T) -> None:
-        """Have it worked on; raises what the work on an earlier one raised."""
+        """Queue an item; raises what the work on an earlier one raised."""
         if self._error is not None:
             raise self._error
-        self._given.put(item)
+        self._items.put(item)
 
     def _finish(self) -> None:
-        """Wait for what was given: it is finished whatever has happened since."""
-        self._given.put(_END)
+        """Finish the items that were given, whatever has happened since."""
+        self._items.put(_END)
         self._thread.join()
 
     def __enter__(self) -> Self:
@@ -149,7 +149,7 @@ def _undisturbed() -> Iterator[None]:
 
     switch, (first, *others) = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(min(switch, _SWITCH))
-    gc.set_threshold(first and max(first, _OBJECTS), *others)  # 0: somebody has turned it off
+    gc.set_threshold(first and max(first, _OBJECTS), *others)  # 0: it is turned off
     try:
         with gc_frozen():
             yield

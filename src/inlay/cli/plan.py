@@ -56,29 +56,29 @@ def plan(
         raise typer.BadParameter("expected more than 0 GB", param_hint="'--device-memory'")
     preflight.check_base(base)
     preflight.check_specs(method)
-    name, sites, made = _settle(base, shape, method)
+    name, sites, parsed = _settle(base, shape, method)
     from inlay.bench import figures
     from inlay.bench.plan import Question
     from inlay.bench.plan import plan as answer
 
     memory = None if device_memory is None else int(device_memory * GB)
-    question = Question(task_count, made, rows, tokens, epochs, labels, memory)
+    question = Question(task_count, parsed, rows, tokens, epochs, labels, memory)
     screen = output.console(as_json)
-    speeds = figures.known(name, made.spec)
+    speeds = figures.known(name, parsed.spec)
     if measure:
         say = output.console(as_json=True)
         where = (base or figures.default_base(), shape, sites)
-        speeds = figures.measure(*where, made.spec, task_count, lambda line: say.print(line, style="dim"))
+        speeds = figures.measure(*where, parsed.spec, task_count, lambda line: say.print(line, style="dim"))
         if figures.keep(speeds) is None:
             say.print("not saved for later plans: the cache is off or cannot be written", style="dim")
-    found = answer(question, name, sites, speeds)
-    found["answer"] = _answer(found)
+    estimate = answer(question, name, sites, speeds)
+    estimate["answer"] = _answer(estimate)
     if speeds.source != "this machine":
         other = f"these are speeds of an {speeds.machine} ({speeds.source}), not of this machine; --measure gets those"
         screen.print(other, style="yellow", soft_wrap=True)
-    _show(screen, found)
-    output.document(found, as_json)
-    if not found["fits"]:
+    _show(screen, estimate)
+    output.document(estimate, as_json)
+    if not estimate["fits"]:
         raise typer.Exit(1)
 
 
@@ -88,24 +88,24 @@ def _settle(base: str | None, shape: str | None, spec: str) -> tuple[str, Sites,
     from inlay.base.shapes import sites_of, sites_of_base
     from inlay.bench.figures import default_base
 
-    name, made = shape or base or default_base(), parse(spec)
+    name, method = shape or base or default_base(), parse(spec)
     sites = sites_of(shape) if shape is not None else sites_of_base(locate(name)[0])
-    made.count(sites)  # what the method cannot do in this base is noticed here
-    return name, sites, made
+    method.count(sites)  # refuses a method that this base cannot have
+    return name, sites, method
 
 
-def _answer(found: Mapping[str, Any]) -> str:
-    """All of it in a line."""
-    ours, training, device = found["serving"], found["training"], found["device"]
-    tasks, runs = found["tasks"], found["training"]["side_by_side"]
+def _answer(estimate: Mapping[str, Any]) -> str:
+    """The estimate in one line."""
+    ours, training, device = estimate["serving"], estimate["training"], estimate["device"]
+    tasks, runs, disk = estimate["tasks"], training["side_by_side"], estimate["disk"]["bytes"]
     where = f"{device['name']} ({size(device['memory'])})"
-    if device["memory"] != found["figures"]["memory"]:
+    if device["memory"] != estimate["figures"]["memory"]:
         where = f"a device of {size(device['memory'])}"
-    if found["fits"]:
+    if estimate["fits"]:
         fits = f"{tasks:,} tasks fit" if tasks > 1 else "one task fits"
-        beside = f"{size(ours['bytes'])} beside a base of {size(found['base']['bytes'])} on {where}"
+        beside = f"{size(ours['bytes'])} beside a base of {size(estimate['base']['bytes'])} on {where}"
         train = f"{runs} train side by side" if runs > 1 else "one trains at a time"
-        return f"{fits}: {beside}; {train}, {_time(training['hours'])} for all; {size(found['disk']['bytes'])} on disk"
+        return f"{fits}: {beside}; {train}, {_time(training['hours'])} for all; {size(disk)} on disk"
     if ours["resident"] < tasks:
         all_ = size(ours["bytes_for_all"])
         fail = f"{tasks:,} tasks do not fit" if tasks > 1 else "one task does not fit"
@@ -113,22 +113,22 @@ def _answer(found: Mapping[str, Any]) -> str:
     return f"nothing can be trained: a run takes {size(training['bytes_per_run'])}, too much for {where}"
 
 
-def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
-    screen.print(found["answer"])
-    for way in found["would_fit"]:
+def _show(screen: output.Console, estimate: Mapping[str, Any]) -> None:
+    screen.print(estimate["answer"])
+    for way in estimate["would_fit"]:
         screen.print(f"  instead: {way}")
-    ours, full, adapter = found["serving"], found["finetuning"], found["adapter"]
-    training, disk = found["training"], found["disk"]
-    name = found["method"]
+    ours, full, adapter = estimate["serving"], estimate["finetuning"], estimate["adapter"]
+    training, disk = estimate["training"], estimate["disk"]
+    name = estimate["method"]
     table = output.table("", name, "full fine-tuning", right=(name, "full fine-tuning"))
-    base = found["base"]["parameters"]
+    base = estimate["base"]["parameters"]
     table.add_row("parameters of a task", f"{adapter['parameters']:,}", f"{base:,}")
     table.add_row(
-        "  of all, with the base", f"{base + found['tasks'] * adapter['parameters']:,}", f"{full['parameters']:,}"
+        "  of all, with the base", f"{base + estimate['tasks'] * adapter['parameters']:,}", f"{full['parameters']:,}"
     )
     table.add_row("resident at once", f"{ours['resident']:,}", f"{full['resident']:,}")
     table.add_row(
-        "memory, all resident", size(ours["bytes_for_all"] + found["base"]["bytes"]), size(full["bytes_for_all"])
+        "memory, all resident", size(ours["bytes_for_all"] + estimate["base"]["bytes"]), size(full["bytes_for_all"])
     )
     table.add_row("memory of a run", size(training["bytes_per_run"]), size(full["bytes_per_run"]))
     table.add_row("runs side by side", f"{training['side_by_side']:,}", "1")
@@ -141,7 +141,7 @@ def _show(screen: output.Console, found: Mapping[str, Any]) -> None:
         table.add_row("rows a second, engine", f"{ours['rows_per_second']:,.0f}", "")
     screen.print("")
     screen.print(table)
-    figures = found["figures"]
+    figures = estimate["figures"]
     screen.print(
         f"\nspeed: {figures['source']}, {figures['machine']}, {figures['base']} with {figures['method']}, "
         f"{figures['when'][:10]}, inlay {figures['version']}",

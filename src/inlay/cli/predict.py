@@ -1,7 +1,7 @@
 """`inlay predict`: the answers of one adapter or of several, from one pass over every text.
 
-Without `--out` all answers are held in memory and shown at the end. With it they are written in parts of so many
-rows of the input (see `resumable_output.py`), so memory does not grow with the input. Batches are cut within a part: an
+Without `--out` all answers are held in memory and shown at the end. With it they are written in parts of a fixed
+number of rows (see `resumable_output.py`), so memory does not grow with the input. Batches are cut within a part: an
 output does not depend on where a command was stopped and resumed. Parts are read, run and written side by side
 (`pipeline.py`).
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from inlay.tasks import Answer
 
 _MUCH = 64 * 1024
-"""Bytes of a file from which on packing the base's weights pays: some hundred rows."""
+"""Bytes of a file, a few hundred rows, from which packing the base's weights pays."""
 
 
 def predict(
@@ -100,16 +100,16 @@ def predict(
         inlay predict tickets,tone "the second box came broken"
         inlay predict tickets --file new.csv --text message --out answers.csv
     """
-    given = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name is not None}
+    named = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name is not None}
     for_files = {"--format": format, "--text": text, "--label": label, "--keep": keep}
     stray = next((option for option, value in for_files.items() if value is not None), None)
     no_stdin = not texts and file is None and (sys.stdin is None or sys.stdin.isatty())
-    own = "--base, --weights and --library cannot be combined with --url: the service has its own"
+    with_url = "--base, --weights and --library cannot be combined with --url: the service has its own"
     wrong = {
         "give texts or --file, not both": texts and file is not None,
         "no text: give one, pass --file, or pipe lines to stdin": no_stdin,
         f"{stray} needs --file": file is None and stray,
-        own: url is not None and any(one is not None for one in (base, weights, library)),
+        with_url: url is not None and any(value is not None for value in (base, weights, library)),
         "--resume, --overwrite and --raw-csv need --out": out is None and (resume or overwrite or raw_csv),
     }
     preflight.refuse(wrong)
@@ -124,44 +124,44 @@ def predict(
     if url is None:
         store = open_library(library)
         chosen = find_in_library(store, names, begun)
-        entries = {name: one.entry for name, one in chosen.items() if one.entry is not None}
+        entries = {name: adapter.entry for name, adapter in chosen.items() if adapter.entry is not None}
         base_of(base, list(entries.values()))
         load = functools.partial(_host, base, weights, store, entries, how, _is_much(texts, files, out))
     else:
         chosen, load = find_in_service(url, names, begun, how)
     _check_scores(top_k, limit, chosen)
     if file is not None:
-        asked = of_file(file, format, encoding, given, chosen, _columns_of(keep))
+        rows = of_file(file, format, encoding, named, chosen, _columns_of(keep))
     else:
-        asked = of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, chosen)
+        rows = of_lines(of_arguments(texts) if texts else of_stdin(encoding), pair, chosen)
     screen = output.console(as_json)
-    for note in asked.notes:
+    for note in rows.notes:
         screen.print(note, style="dim", soft_wrap=True)
     for path in filter(os.path.isfile, texts or ()):
         note = f"{path!r} is taken as a text; --file {path} reads the file of this name"
         output.console(True).print(note, style="yellow", soft_wrap=True)
     size = resumable_output.size_of(before)
-    job = PredictJob(asked, chosen, size, skip_bad_rows)
-    found: Any
+    job = PredictJob(rows, chosen, size, skip_bad_rows)
+    answered: Any
     if out is None:
-        found = _all(load(), job)
+        answered = _all(load(), job)
         if not as_json:
-            predict_display.show(screen, found, len(chosen), top_k)
+            predict_display.show(screen, answered, len(chosen), top_k)
     else:
-        adapters = [f"{name} {one.version} {one.sha256[:16]}" for name, one in chosen.items()]
+        adapters = [f"{name} {adapter.version} {adapter.sha256[:16]}" for name, adapter in chosen.items()]
         command = {"adapters": adapters, **_input(texts, file, files), "--format": format, "--encoding": encoding}
-        command |= {f"--{role}": name for role, name in given.items()} | how | {resumable_output.SIZE: size}
-        more = {"--weights": weights, "--keep": keep, "--raw-csv": raw_csv, "--skip-bad-rows": skip_bad_rows}
-        command |= {option: value for option, value in more.items() if value} | {"inlay": __version__}
-        written = resumable_output.open_parts(
+        command |= {f"--{role}": name for role, name in named.items()} | how | {resumable_output.SIZE: size}
+        further = {"--weights": weights, "--keep": keep, "--raw-csv": raw_csv, "--skip-bad-rows": skip_bad_rows}
+        command |= {option: value for option, value in further.items() if value} | {"inlay": __version__}
+        parts = resumable_output.open_parts(
             out, job.columns(), command, resume=resume, overwrite=overwrite, raw=raw_csv
         )
-        if resume and not written.finished and written.summary is None:
+        if resume and not parts.finished and parts.summary is None:
             typer.echo("nothing to resume: starting from the beginning", err=True)
-        found = _to_file(written, load, job)
-        predict_display.tell(screen, found)
+        answered = _to_file(parts, load, job)
+        predict_display.tell(screen, answered)
     predict_display.tell_bad(screen, job.bad, skip_bad_rows)
-    output.document(found, as_json)
+    output.document(answered, as_json)
     if job.bad.count and not job.answered:
         raise typer.Exit(1)
 
@@ -170,20 +170,20 @@ def _check_out(out: Path, files: Sequence[str], resume: bool, from_stdin: bool) 
     resumable_output.check_out(out)
     if resume and from_stdin:
         raise RunError("stdin cannot be resumed, since it may have changed; write the texts to a file and pass --file")
-    if out.exists() and any(os.path.exists(one) and out.samefile(one) for one in files):
+    if out.exists() and any(os.path.exists(path) and out.samefile(path) for path in files):
         raise RunError(f"--out {out} is the input; give it another name")
 
 
 def _check_scores(top_k: int | None, threshold: float | str | None, chosen: Mapping[str, NamedAdapter]) -> None:
-    """Scores of labels are what top-k keeps: a question has one answer."""
+    """Refuse --top-k for adapters without scores of labels, and a threshold that does not fit."""
     from inlay.engine.answer_options import AnswerOptions
 
-    without = [f"{name} ({one.kind})" for name, one in chosen.items() if "scores" not in ANSWERS.get(one.kind, ())]
-    asking = any(one.kind == "qa" for one in chosen.values())
-    if top_k is not None and without and (asking or len(without) == len(chosen)):
-        raise typer.BadParameter(f"--top-k needs scores of labels, and {', '.join(without)} has none")
+    kinds = {name: adapter.kind for name, adapter in chosen.items()}
+    without = [f"{name} ({kind})" for name, kind in kinds.items() if "scores" not in ANSWERS.get(kind, ())]
+    if top_k is not None and without and ("qa" in kinds.values() or len(without) == len(chosen)):
+        raise typer.BadParameter(f"--top-k needs scores of labels, which {', '.join(without)} cannot give")
     try:
-        AnswerOptions(threshold=threshold).check({name: one.kind for name, one in chosen.items()})
+        AnswerOptions(threshold=threshold).check(kinds)
     except InlayError as error:
         raise typer.BadParameter(f"--{error}") from None
 
@@ -196,20 +196,20 @@ def _columns_of(keep: str | None) -> list[str] | None:
 
 
 def _input(texts: Sequence[str] | None, file: str | None, files: Sequence[str]) -> dict[str, Any]:
-    """What tells that an input is still the same."""
+    """What shows that an input is still the same."""
     if texts:
         return {"input": "texts", "its texts": texts}
     if not files:
         return {"input": "stdin"}
-    found = [os.stat(one) for one in files]
-    size, time = sum(one.st_size for one in found), max(one.st_mtime_ns for one in found)
-    return {"input": os.path.abspath(str(file)), "its bytes": size, "its time": time}
+    stats = [os.stat(path) for path in files]
+    size, changed = sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
+    return {"input": os.path.abspath(str(file)), "its bytes": size, "its time": changed}
 
 
 def _is_much(texts: Sequence[str] | None, files: Sequence[str], out: Path | None) -> bool:
-    """Whether there is enough to answer for the base to be made ready for it: a large file, or stdin into a file."""
+    """Whether packing the base's weights pays: for a large file, and for stdin into a file."""
     if files:
-        return sum(os.path.getsize(one) for one in files if os.path.isfile(one)) >= _MUCH
+        return sum(os.path.getsize(path) for path in files if os.path.isfile(path)) >= _MUCH
     return not texts and out is not None
 
 
@@ -221,25 +221,25 @@ def _host(
     how: Mapping[str, Any],
     much: bool,
 ) -> Predictor:
-    """The adapters on their base; packed by default where much is asked on a CPU."""
+    """The adapters on their base; packed by default for much work on a CPU."""
     form = faster_weights(list(entries.values())) if weights is None and much else weights
     return HostPredictor(host_with(base, form, store, entries), how)
 
 
 def _all(host: Predictor, job: PredictJob) -> list[Answer]:
-    found: list[Answer] = []
+    documents: list[Answer] = []
     with predict_display.progress() as advance:
 
-        def finish(number: int, rows: Sequence[InputRow], own: Sequence[Answer] | None) -> None:
-            found.extend(job.documents(rows, own or ()))
+        def finish(number: int, rows: Sequence[InputRow], answers: Sequence[Answer] | None) -> None:
+            documents.extend(job.documents(rows, answers or ()))
             advance(len(rows))
 
         answer_all(host, job, finish)
-    return found
+    return documents
 
 
 def _to_file(store: OutputParts, load: Callable[[], Predictor], job: PredictJob) -> dict[str, Any]:
-    """Write all parts and join them; what is finished when something stops it is kept."""
+    """Write all parts and join them; if something stops it, finished parts are kept."""
     if (done := store.summary) is not None:
         store.remove()
         return done
@@ -257,26 +257,26 @@ def _write(store: OutputParts, host: Predictor, job: PredictJob) -> dict[str, An
     table = store.out.suffix != ".jsonl"
     with predict_display.progress() as advance:
 
-        def finish(number: int, part: Sequence[InputRow], own: Sequence[Answer] | None) -> None:
+        def finish(number: int, part: Sequence[InputRow], answers: Sequence[Answer] | None) -> None:
             nonlocal rows, new, parts
-            if own is not None:
-                store.write(number, job.lines(part, own, table))
+            if answers is not None:
+                store.write(number, job.lines(part, answers, table))
                 new += len(part)
             rows, parts = rows + len(part), parts + 1
             advance(len(part))
 
         answer_all(host, job, finish, store.has)
     seconds = time.perf_counter() - began
-    found: dict[str, Any] = {"out": str(store.out), "rows": rows, "answers": rows * len(job.chosen)}
+    summary: dict[str, Any] = {"out": str(store.out), "rows": rows, "answers": rows * len(job.chosen)}
     bad = job.bad.count
-    found |= {"skipped": bad if job.skip else 0, "errors": 0 if job.skip else bad}
-    found |= {"seconds": seconds, "rows_per_second": new / seconds}
-    store.join(parts, found)
-    return found
+    summary |= {"skipped": bad if job.skip else 0, "errors": 0 if job.skip else bad}
+    summary |= {"seconds": seconds, "rows_per_second": new / seconds}
+    store.join(parts, summary)
+    return summary
 
 
 def _kept(store: OutputParts) -> str:
-    """What is left of a command that stopped, and how to go on; without a finished part nothing is left."""
+    """What is saved of a command that stopped, and how to continue; nothing without a finished part."""
     finished, resumable = store.finished, store.command["input"] != "stdin"
     if not finished or not resumable:
         if store.folder.exists():

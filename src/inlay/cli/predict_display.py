@@ -1,4 +1,4 @@
-"""Answers for people: how far it is, a table, or a line on what was written."""
+"""Answers for people: progress, a table, or a line on what was written."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from inlay.tasks import Answer
 
 _LEAST = 24
-"""Characters of a text that are shown however narrow the console is."""
+"""Characters of a text that even the narrowest console shows."""
 
 
-def tell(screen: output.Console, found: Mapping[str, Any]) -> None:
+def tell(screen: output.Console, summary: Mapping[str, Any]) -> None:
     """Say how much was written, and how fast."""
-    rate = f"{found['rows_per_second']:,.0f} rows/s"
-    much = f"{counted(found['answers'], 'answer')} for {counted(found['rows'], 'row')}"
-    screen.print(f"{much} in {found['out']} ({rate})", soft_wrap=True)
+    rate = f"{summary['rows_per_second']:,.0f} rows/s"
+    amount = f"{counted(summary['answers'], 'answer')} for {counted(summary['rows'], 'row')}"
+    screen.print(f"{amount} in {summary['out']} ({rate})", soft_wrap=True)
 
 
 def tell_bad(screen: output.Console, bad: Skipped, left_out: bool) -> None:
     """Say how many rows an adapter could not use, and what was wrong with the first."""
     if bad.count:
-        said = "rows left out" if left_out else "rows with an error"
-        screen.print(f"{said}: {bad.count:,}; the first: {bad.first[0]}", style="yellow", soft_wrap=True)
+        heading = "rows left out" if left_out else "rows with an error"
+        screen.print(f"{heading}: {bad.count:,}; the first: {bad.first[0]}", style="yellow", soft_wrap=True)
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[int], None]]:
-    """A line on stderr that counts rows, where people can see it."""
+    """A line on stderr that counts rows, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -64,7 +64,7 @@ def show(screen: output.Console, answers: Sequence[Answer], tasks: int, top_k: i
     taken = sum(_widest([column, *(row[column] for row in rows)]) + output.GAP for column in columns[1:])
     room = max(_LEAST, screen.width - taken)
     for i, cells in enumerate(rows):
-        text = "" if i % tasks else _asked(answers[i : i + tasks], room)
+        text = "" if i % tasks else _text_and_pair(answers[i : i + tasks], room)
         table.add_row(text, *(cells[column] for column in columns[1:]))
     screen.print(table)
 
@@ -73,18 +73,18 @@ def _cells(answer: Answer, room: int) -> dict[str, str]:
     """All but the text."""
     score, unsure = (f"{answer[key]:.3f}" if key in answer else "" for key in ("score", "uncertainty"))
     scores = "\n".join(f"{name} {score:.3f}" for name, score in answer.get("scores", {}).items())
-    said = _said(answer, room)
-    return {"task": answer["task"], "answer": said, "score": score, "uncertainty": unsure, "scores": scores}
+    text = _in_words(answer, room)
+    return {"task": answer["task"], "answer": text, "score": score, "uncertainty": unsure, "scores": scores}
 
 
 def _widest(cells: Sequence[str]) -> int:
     return max(len(line) for cell in cells for line in cell.split("\n"))
 
 
-def _asked(answers: Sequence[Answer], room: int) -> str:
+def _text_and_pair(answers: Sequence[Answer], room: int) -> str:
     """A text, and its pair if any of these answers is for one; a short one leaves its room to the other."""
     seconds = (answer.get("pair", answer.get("context")) for answer in answers)
-    text, pair = answers[0]["text"] or "", next((one for one in seconds if one is not None), None)
+    text, pair = answers[0]["text"] or "", next((second for second in seconds if second is not None), None)
     if pair is None:
         return _cut(text, room)
     room -= len(" / ")
@@ -92,23 +92,23 @@ def _asked(answers: Sequence[Answer], room: int) -> str:
     return f"{text} / {_cut(pair, room - len(text))}"
 
 
-def _said(answer: Answer, room: int) -> str:
+def _in_words(answer: Answer, room: int) -> str:
     """An answer for people."""
     if "error" in answer:
         return f"error: {answer['error']}"
     if "spans" in answer:
-        spans = (f"{_cut(one['text'], room)} ({one['label']} {one['score']:.2f})" for one in answer["spans"])
+        spans = (f"{_cut(span['text'], room)} ({span['label']} {span['score']:.2f})" for span in answer["spans"])
         return "\n".join(spans) or "(none)"
     if answer.get("value") is not None:
         return f"{answer['value']:.4g}"
-    said = answer.get("label", answer.get("answer"))
-    if said is None:
+    value = answer.get("label", answer.get("answer"))
+    if value is None:
         return "(unsure)"
-    if isinstance(said, list):
-        return ", ".join(said) or "(none)"
+    if isinstance(value, list):
+        return ", ".join(value) or "(none)"
     if "label" in answer:
-        return str(said)
-    return f"{_cut(said, room)} ({answer['start']}-{answer['end']})" if said else "(no answer)"
+        return str(value)
+    return f"{_cut(value, room)} ({answer['start']}-{answer['end']})" if value else "(no answer)"
 
 
 def _line(text: str) -> str:

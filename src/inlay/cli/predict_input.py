@@ -1,7 +1,7 @@
-"""What is to be answered: texts of the command line, lines of stdin, or the rows of a file, as each task reads them.
+"""What to answer: texts of the command line, lines of stdin, or the rows of a file, as each task reads them.
 
-All of it is streamed, and a row is one place in the input whatever the number of adapters: what an adapter cannot use
-is a problem of that row, not the end of the command. Columns are chosen before torch is imported; `rows` imports it.
+All of it is streamed, and a row is one place in the input whatever the number of adapters: one that an adapter
+cannot use is a problem of that row, not the end of the command. Columns are chosen before `rows` imports torch.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 _SAMPLE = 200
 _STDIN = "stdin"
 _PLAIN = {"text": "text", "tokens": "text", "question": "text"}
-"""The one column of plain lines, whatever a task calls it."""
+"""The only column of plain lines, under every name that a task has for it."""
 
 
 class InputRow(NamedTuple):
     """One row of the input; a tuple, which is made faster than a dataclass."""
 
     place: str
-    asked: Mapping[str, Example]
-    """Adapter -> what it is asked."""
+    examples: Mapping[str, Example]
+    """Adapter -> the row as its task reads it."""
     problems: Mapping[str, str]
-    """Adapter -> why it is not asked."""
+    """Adapter -> why it cannot use the row."""
     text: str | None
-    """What can be shown of it where nobody is asked."""
+    """What an error can show of the row."""
     fields: Mapping[str, Any]
-    """The user's columns, of which some go out again."""
+    """The user's columns, some of which are copied to the output."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class InputRows:
     rows: Callable[[Mapping[str, Task]], Iterator[InputRow]]
     """Stream the rows, as the tasks of the adapters read them."""
     kept: Sequence[str] = ()
-    """The columns that go out again, by the names that they have in the input."""
+    """The columns that are copied to the output, by their names in the input."""
     shown: Collection[str] = ()
-    """Those of them that an answer shows anyway, under the same name: a text that is called `text`."""
+    """Columns that an answer shows anyway, under the same name: a text that is called `text`."""
     waits: bool = False
-    """Whether reading may wait for somebody: a terminal, or a pipe."""
+    """Whether reading may wait: for a terminal, or a pipe."""
 
 
 Line = tuple[str, str | None, str]
@@ -71,12 +71,12 @@ Line = tuple[str, str | None, str]
 
 def of_lines(lines: Iterable[Line], pair: str | None, adapters: Mapping[str, NamedAdapter]) -> InputRows:
     """Texts as they are, all with the same second text if there is one, for adapters that take one."""
-    kinds = {name: one.kind for name, one in adapters.items()}
-    asking = next((name for name, kind in kinds.items() if kind == "qa"), None)
-    if asking is not None and pair is None:
-        raise DataError(f"{asking} answers questions about a text: pass that text with --pair")
-    # of those that name no columns nothing is known
-    trained = {name: one.about.get("columns") or {"pair": ""} for name, one in adapters.items()}
+    kinds = {name: adapter.kind for name, adapter in adapters.items()}
+    questioner = next((name for name, kind in kinds.items() if kind == "qa"), None)
+    if questioner is not None and pair is None:
+        raise DataError(f"{questioner} answers questions about a text: pass that text with --pair")
+    # one that names no columns may take a pair
+    trained = {name: adapter.about.get("columns") or {"pair": ""} for name, adapter in adapters.items()}
     takes_pair = {name: kind not in ("tagging", "mlm") and "pair" in trained[name] for name, kind in kinds.items()}
     if pair is not None and not any(takes_pair.values()):
         raise DataError(f"--pair {shortened(pair, 40)!r}: {', '.join(kinds)} answers for one text, not for a pair")
@@ -88,15 +88,15 @@ def of_lines(lines: Iterable[Line], pair: str | None, adapters: Mapping[str, Nam
             if problem or text is None:
                 yield InputRow(place, {}, dict.fromkeys(kinds, problem), text, {})
             else:
-                asked = {name: Example(text, pair if takes_pair[name] else None, place=place) for name in kinds}
-                yield InputRow(place, asked, {}, text, {})
+                examples = {name: Example(text, pair if takes_pair[name] else None, place=place) for name in kinds}
+                yield InputRow(place, examples, {}, text, {})
 
     paired = any(kind not in ("tagging", "qa") for kind in kinds.values()) and pair is not None
     return InputRows(paired, (), rows, waits=True)
 
 
 def of_arguments(texts: Sequence[str]) -> list[Line]:
-    """Texts of the command line; a bad one is a mistake of whoever wrote it."""
+    """Texts of the command line; a bad one is refused."""
     for number, text in enumerate(texts, 1):
         if not text.strip():
             raise DataError(f"text {number} is empty")
@@ -108,7 +108,7 @@ def of_arguments(texts: Sequence[str]) -> list[Line]:
 
 
 def of_stdin(encoding: str | None) -> Iterator[Line]:
-    """The lines of stdin; blank ones, and those that are no text, have a problem."""
+    """The lines of stdin; blank ones, and those that are not text, have a problem."""
     name = encoding or "utf-8"
     try:
         io.TextIOWrapper(io.BytesIO(), encoding=name)  # unlike a lookup, refuses codecs that are not of text
@@ -116,7 +116,7 @@ def of_stdin(encoding: str | None) -> Iterator[Line]:
         raise DataError(f"unknown text encoding {name!r}; expected one such as utf-8 or cp1252") from None
     if codecs.lookup(name).name.startswith(("utf-16", "utf-32")):
         raise DataError(f"{_STDIN}: {name} cannot be read by lines; write it to a file and pass --file")
-    first = next(sys.stdin.buffer, None)  # that there are none is known before anything is loaded
+    first = next(sys.stdin.buffer, None)  # an empty stdin is noticed before anything is loaded
     if first is None:
         raise DataError(f"{_STDIN}: no texts; expected one per line")
     return (_line(number, raw, name) for number, raw in enumerate(itertools.chain([first], sys.stdin.buffer), 1))
@@ -133,34 +133,34 @@ def _line(number: int, raw: bytes, encoding: str) -> Line:
     return place, line, "" if line.strip() else "the line is empty"
 
 
-def as_trained(about: Mapping[str, Any], names: Collection[str], given: Mapping[str, str]) -> dict[str, str]:
-    """What is given, and else the columns that the adapter was trained on, if this file has them."""
+def as_trained(about: Mapping[str, Any], names: Collection[str], named: Mapping[str, str]) -> dict[str, str]:
+    """The columns that the user named, else those that the adapter was trained on, if this file has them."""
 
-    def there(name: str) -> bool:
+    def exists(name: str) -> bool:
         return all(part in names for part in several(name, names))
 
     trained = about.get("columns") or {}
-    if is_unnamed(trained.get("pair", "")):  # a number, which in another file may be that of its labels: look again
+    if is_unnamed(trained.get("pair", "")):  # a number, perhaps that of the labels in this file
         trained = {role: name for role, name in trained.items() if role == "label"}
-    if any(not there(name) for role, name in trained.items() if role != "label"):
-        return dict(given)  # another layout
-    roles = [role for role in ("text", "pair", "label") if role != "pair" or "text" not in given]  # not its pair
-    named = {role: trained[role] for role in roles if role in trained and there(trained[role])}
-    return {role: name for role, name in named.items() if name not in given.values()} | dict(given)
+    if any(not exists(name) for role, name in trained.items() if role != "label"):
+        return dict(named)  # another layout
+    roles = [role for role in ("text", "pair", "label") if role != "pair" or "text" not in named]
+    known = {role: trained[role] for role in roles if role in trained and exists(trained[role])}
+    return {role: name for role, name in known.items() if name not in named.values()} | dict(named)
 
 
 def of_file(
     path: str,
     format: str | None,
     encoding: str | None,
-    given: Mapping[str, str],
+    named: Mapping[str, str],
     adapters: Mapping[str, NamedAdapter],
     keep: Sequence[str] | None = None,
 ) -> InputRows:
     """The rows of a file, or of stdin for `-`.
 
     Args:
-        given: the columns that the user named: text, pair, label.
+        named: the columns that the user named: text, pair, label.
         keep: the columns to keep; None for all.
     """
     if path == "-":
@@ -175,7 +175,7 @@ def of_file(
         raise DataError(f"{path}: no column {unknown!r} (--keep). {suggest(unknown, source.columns)}")
     chosen: dict[str, tuple[Columns, str]] = {}
     for name, adapter in adapters.items():
-        known = as_trained(adapter.about, source.columns, _used(given, adapter, adapters.values()))
+        known = as_trained(adapter.about, source.columns, _used(named, adapter, adapters.values()))
         chosen[name] = _columns(adapter.kind, source, sample, known, adapter.about.get("columns"))
     kept = source.columns if keep is None else tuple(keep)
 
@@ -183,7 +183,7 @@ def of_file(
         from inlay.tasks import Unusable
 
         unread: list[tuple[str, str]] = []
-        columns = {name: own for name, (own, _) in chosen.items()}
+        columns = {name: columns for name, (columns, _) in chosen.items()}
         for record in source.records(lambda place, problem: unread.append((place, problem))):
             if unread:
                 yield from _unread(unread, adapters)
@@ -196,7 +196,7 @@ def of_file(
 
 
 def _unread(unread: list[tuple[str, str]], names: Iterable[str]) -> Iterator[InputRow]:
-    """The rows that the reader could make nothing of, since the last that it could."""
+    """The rows that the reader could not use, since the last that it could."""
     while unread:
         place, problem = unread.pop(0)
         yield InputRow(place, {}, dict.fromkeys(names, problem), None, {})
@@ -208,12 +208,12 @@ def _row(
     columns: Mapping[str, Columns],
     unusable: type[Exception],
 ) -> InputRow:
-    """A row as every task reads it; `unusable` is what a task raises that cannot use it."""
-    asked: dict[str, Example] = {}
+    """A row as every task reads it; a task that cannot use it raises `unusable`."""
+    examples: dict[str, Example] = {}
     problems: dict[str, str] = {}
     for name, task in tasks.items():
         try:
-            asked[name] = task.read(record, columns[name])
+            examples[name] = task.read(record, columns[name])
         except unusable as problem:
             problems[name] = str(problem)
     shown, fields = None, record.fields
@@ -221,29 +221,29 @@ def _row(
         first = next(iter(columns.values()))
         text = fields.get(first.text or first.tokens or first.question)
         shown = text if isinstance(text, str) else None
-    return InputRow(record.place, asked, problems, shown, fields)
+    return InputRow(record.place, examples, problems, shown, fields)
 
 
-def _shown(columns: Sequence[Columns]) -> set[str]:
-    """The columns that every answer shows under the name that they have."""
+def _shown(columns_of_adapters: Sequence[Columns]) -> set[str]:
+    """The columns that every answer shows under their own names."""
+    shown = {"text": ("text", "tokens", "question"), "pair": ("pair",), "context": ("context",)}
+    return {
+        name
+        for name, roles in shown.items()
+        if all(name in [getattr(columns, role) for role in roles] for columns in columns_of_adapters)
+    }
 
-    def shows(one: Columns, name: str) -> bool:
-        read = {"text": (one.text, one.tokens, one.question), "pair": (one.pair,), "context": (one.context,)}
-        return name in read[name]
 
-    return {name for name in ("text", "pair", "context") if all(shows(one, name) for one in columns)}
+def _used(named: Mapping[str, str], adapter: NamedAdapter, adapters: Collection[NamedAdapter]) -> Mapping[str, str]:
+    """The named columns that this adapter, or none at all, takes: a pair is for adapters trained on pairs."""
 
-
-def _used(given: Mapping[str, str], adapter: NamedAdapter, adapters: Collection[NamedAdapter]) -> Mapping[str, str]:
-    """What is given, less what only other adapters take: a pair is for those that were trained on pairs."""
-
-    def takes(one: NamedAdapter, role: str) -> bool:
-        is_single = role == "pair" and in_pairs(one.about.get("columns")) is False
-        return f"--{role}" in parts(one.kind).values() and not is_single
+    def takes(candidate: NamedAdapter, role: str) -> bool:
+        is_single = role == "pair" and in_pairs(candidate.about.get("columns")) is False
+        return f"--{role}" in parts(candidate.kind).values() and not is_single
 
     return {
         role: name
-        for role, name in given.items()
+        for role, name in named.items()
         if takes(adapter, role) or not any(takes(other, role) for other in adapters)
     }
 
@@ -252,14 +252,14 @@ def _columns(
     kind: str,
     source: Source,
     sample: Sequence[Record],
-    given: Mapping[str, str],
+    named: Mapping[str, str],
     trained: Mapping[str, str] | None,
 ) -> tuple[Columns, str]:
-    """The columns without those that hold what is right, and a line on what was guessed."""
+    """The columns without labels, tags and answers, and a line on what was guessed."""
 
     def ask(name: str) -> tuple[Columns, str]:
-        asked = (source.columns, sample, given, source.hints, source.name)
-        _, columns, note = choose(name, *asked, labelled=False, pairs=in_pairs(trained))
+        arguments = (source.columns, sample, named, source.hints, source.name)
+        _, columns, note = choose(name, *arguments, labelled=False, pairs=in_pairs(trained))
         return columns, note
 
     try:
@@ -267,7 +267,7 @@ def _columns(
     except DataError:
         if kind != "tagging":
             raise
-        texts, note = ask("classification")  # a text will do where there are no words
+        texts, note = ask("classification")  # without words, a text will do
         columns = Columns(tokens=texts.text)
     return dataclasses.replace(columns, label="", tags="", answers=""), note
 
@@ -278,9 +278,8 @@ def _stdin_source(format: str | None, encoding: str | None) -> tuple[Source, lis
         raise DataError(f"{_STDIN}: {format} cannot be read from a pipe; write it to a file, or pass JSON lines")
     lines = of_stdin(encoding)
     head = list(itertools.islice(lines, _SAMPLE))
-    as_json = format == "jsonl" or next((text for _, text, bad in head if text and not bad), "").lstrip().startswith(
-        "{"
-    )
+    first = next((text for _, text, problem in head if text and not problem), "")
+    as_json = format == "jsonl" or first.lstrip().startswith("{")
 
     def record(place: str, line: str | None, problem: str) -> tuple[Record, str]:
         if problem or line is None:
@@ -290,16 +289,16 @@ def _stdin_source(format: str | None, encoding: str | None) -> tuple[Source, lis
 
     def read(bad: Bad) -> Iterator[Record]:
         for line in itertools.chain(head, lines):
-            made, problem = record(*line)
+            row, problem = record(*line)
             if problem:
-                bad(made.place, problem)
+                bad(row.place, problem)
             else:
-                yield made
+                yield row
 
-    seen = [record(*one) for one in head]
-    sample = [one for one, problem in seen if not problem]
+    seen = [record(*line) for line in head]
+    sample = [row for row, problem in seen if not problem]
     if not sample:
         raise DataError(f"{seen[0][0].place}: {seen[0][1]}")
-    columns = tuple(dict.fromkeys(column for one in sample for column in one.fields))
+    columns = tuple(dict.fromkeys(column for row in sample for column in row.fields))
     hints: Mapping[str, str] = {} if as_json else _PLAIN
     return Source(_STDIN, "jsonl" if as_json else "text", columns, hints, (), read), sample

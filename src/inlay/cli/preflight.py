@@ -1,4 +1,4 @@
-"""What commands that train check before torch is imported and a base is loaded: files, columns, names, packages.
+"""Checks before torch is imported and a base is loaded: files, columns, names, packages.
 
 `Problems` gathers what is wrong, so that one error names all of it.
 """
@@ -36,22 +36,22 @@ class Problems(list[str]):
 
 
 def refuse(wrong: Mapping[str, object]) -> None:
-    """Wrong usage: the first of these messages that holds."""
+    """Raise wrong usage with the first message that holds."""
     for message, holds in wrong.items():
         if holds:
             raise typer.BadParameter(message)
 
 
-def check_source(data: object, manifest: Path | None, others: Sequence[str], there: str = "") -> None:
-    """DATA or a manifest, and with a manifest none of the other words."""
+def check_source(data: object, manifest: Path | None, others: Sequence[str], where: str = "") -> None:
+    """Require DATA or a manifest, and with a manifest none of the other options."""
     if manifest is None and not data:
         raise typer.BadParameter("give DATA or --manifest")
     if manifest is not None and (extra := [*(["DATA"] if data else []), *others]):
-        raise typer.BadParameter(f"{extra[0]} cannot be combined with --manifest; set it there{there}")
+        raise typer.BadParameter(f"{extra[0]} cannot be combined with --manifest; set it there{where}")
 
 
 def check_run(settings: Mapping[str, Any]) -> None:
-    """The names, files and columns of a run."""
+    """Check the names, files and columns of a run."""
     from inlay.runs.inputs import check
     from inlay.runs.run import make_run
 
@@ -59,13 +59,13 @@ def check_run(settings: Mapping[str, Any]) -> None:
 
 
 def check_base(name: str | None) -> None:
-    """A base that can only be a folder is there."""
+    """Check that a base that can only be a folder exists."""
     if name is not None:
         locate(name)
 
 
 def check_logs(specs: Sequence[str] | None) -> None:
-    """The packages of these logs are installed."""
+    """Check that the packages of these logs are installed."""
     from inlay.tracking.logs import check_installed
 
     for spec in specs or ():
@@ -73,15 +73,17 @@ def check_logs(specs: Sequence[str] | None) -> None:
 
 
 def check_writable(*files: str | os.PathLike[str] | None) -> None:
-    """The folders of files that are written at the end are there."""
-    for file in files:
-        folder = os.path.dirname(os.fspath(file or ""))
+    """Check that files to be written are not folders, and that their folders exist."""
+    for path in (os.fspath(file) for file in files if file is not None):
+        folder = os.path.dirname(path)
         if folder and not os.path.isdir(folder):
-            raise RunError(f"{file} cannot be written: there is no folder {folder}")
+            raise RunError(f"{path} cannot be written: there is no folder {folder}")
+        if os.path.isdir(path):
+            raise RunError(f"{path} cannot be written: it is a folder")
 
 
 def check_plot(file: Path | None) -> None:
-    """A picture of this kind can be drawn."""
+    """Check that a picture of this kind can be drawn."""
     from inlay.drawing import plotting
 
     if file is not None:
@@ -91,20 +93,20 @@ def check_plot(file: Path | None) -> None:
 
 
 def check_engine(engine: str, address: str | None, others: Mapping[str, object]) -> None:
-    """Ray is there, and its options are given with it alone."""
-    given = {"--address": address, **others}
-    extra = [name for name, value in given.items() if value is not None and engine != "ray"]
-    wrong = [f"{name} needs --engine ray" for name in extra] + (cluster.problems(address) if engine == "ray" else [])
-    if wrong:
-        raise RunError("; ".join(wrong))
+    """Check that Ray is there if it is asked for, and that its options are given only with it."""
+    ray_options = {"--address": address, **others}
+    extra = [name for name, value in ray_options.items() if value is not None and engine != "ray"]
+    problems = [f"{name} needs --engine ray" for name in extra] + (cluster.problems(address) if engine == "ray" else [])
+    if problems:
+        raise RunError("; ".join(problems))
 
 
 def read_grid(texts: Sequence[str] | None, problems: Problems) -> dict[str, str]:
     """`--grid` as keys and values."""
     from inlay.sweeps.values import read_texts
 
-    values, wrong = read_texts(texts or ())
-    problems += wrong
+    values, unreadable = read_texts(texts or ())
+    problems += unreadable
     problems.check(option_checks.methods, values.get("method", ""))
     for key, check in (("head", option_checks.head), ("pool", option_checks.pool)):
         for value in filter(None, values.get(key, "").split(",")):
@@ -113,7 +115,7 @@ def read_grid(texts: Sequence[str] | None, problems: Problems) -> dict[str, str]
 
 
 def check_specs(method: str | None = None, task: str | None = None) -> None:
-    """The options in specs, which takes torch, but no base."""
+    """Check the options in specs, which takes torch, but no base."""
     from inlay.bank.delta import parse as parse_method
     from inlay.tasks import parse as parse_task
 

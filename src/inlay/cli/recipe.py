@@ -1,4 +1,4 @@
-"""`inlay recipe`: the papers' tables, and one's own numbers beside theirs.
+"""`inlay recipe`: the papers' tables, and your own numbers beside theirs.
 
 Listing and showing read TOML alone and never import torch.
 """
@@ -37,9 +37,9 @@ def list_(as_json: output.AsJson = False) -> None:
     """
     from inlay.recipes import find, names
 
-    found = sorted((find(name) for name in names()), key=lambda recipe: recipe.paper)
-    show_recipes(output.console(as_json), found)
-    output.document([recipe.document() for recipe in found], as_json)
+    recipes = sorted((find(name) for name in names()), key=lambda recipe: recipe.paper)
+    show_recipes(output.console(as_json), recipes)
+    output.document([recipe.document() for recipe in recipes], as_json)
 
 
 @app.command()
@@ -58,7 +58,7 @@ def show(name: Name, as_json: output.AsJson = False) -> None:
 
 
 @app.command()
-@expand_groups(given=settings.Settings(only=("max_steps", "train_size")))
+@expand_groups(run_settings=settings.Settings(only=("max_steps", "train_size")))
 def run(
     name: Name,
     folder: Annotated[str, argument("FOLDER", "A folder with a folder or file per dataset.")],
@@ -94,7 +94,7 @@ def run(
     csv: options.Csv = None,
     as_json: output.AsJson = False,
     *,
-    given: dict[str, Any],
+    run_settings: dict[str, Any],
 ) -> None:
     """Reproduce a table with your base and data. Run it again to continue after an interruption.
 
@@ -105,12 +105,12 @@ def run(
     from inlay.library.library import Library
     from inlay.recipes import find
 
-    screen, kept = output.console(as_json), Library(library)
+    screen, adapters = output.console(as_json), Library(library)
     preflight.check_base(base)
     preflight.check_writable(csv)
     changes = {"only": _list(only), "rows": _list(lines), "seeds": seeds, "max_steps": None, "train_size": None}
-    asked = (find(name), folder, {**changes, **given}, grid or [], tune)
-    planned = _chosen(*asked, base)  # whatever is wrong is said before torch is imported
+    arguments = (find(name), folder, {**changes, **run_settings}, grid or [], tune)
+    planned = _chosen(*arguments, base)  # problems are reported before torch is imported
     if against is not None:
         planned.row(against)
     from inlay.recipes.api import make_runner, within
@@ -118,23 +118,23 @@ def run(
     from inlay.recipes.table_beside_paper import put_beside_paper
 
     host = train.open_host(base, compile, None, screen)
-    chosen = fitted(host, _chosen(*asked, host.base.name))
+    chosen = fitted(host, _chosen(*arguments, host.base.name))
     if against is not None:
         chosen.row(against)  # the base may be too small for it
-    parts = read_all(host, chosen)  # whatever is wrong is said before anything is written
-    path = store or kept.local / "recipes" / f"{chosen.recipe.name}.sqlite"
+    parts = read_all(host, chosen)  # problems are reported before anything is written
+    path = store or adapters.local / "recipes" / f"{chosen.recipe.name}.sqlite"
     with open_store(path, restart) as opened:
         runner = make_runner(host, chosen, parts, opened, slots, save_every=save_every)
         _show_plan(screen, chosen, runner)
         progress = CompareProgress(screen, runner)
         ran = run_shown(runner, progress, screen, lambda: within(minutes, runner, runner.run))
-        found = put_beside_paper(chosen, runner, ran, against)
-    show_table_beside_paper(screen, found)
+        table = put_beside_paper(chosen, runner, ran, against)
+    show_table_beside_paper(screen, table)
     if csv is not None:
-        found.to_csv(csv)
+        table.to_csv(csv)
         screen.print(f"written: {csv}", style="dim", soft_wrap=True)
-    output.document(found.document(), as_json)
-    if minutes is None and all(cell.ours is None for line in found.lines for cell in line.cells.values()):
+    output.document(table.document(), as_json)
+    if minutes is None and all(cell.ours is None for line in table.lines for cell in line.cells.values()):
         raise typer.Exit(1)
 
 
@@ -172,15 +172,15 @@ def _list(text: str | None) -> tuple[str, ...]:
 
 
 def _show_plan(screen: output.Console, chosen: Chosen, runner: ComparisonRunner) -> None:
-    """What will be run on what, and what is done already."""
+    """What will be run, on which datasets, and what is done already."""
     for text in (*chosen.missing, *chosen.unfit):
         screen.print(f"left out: {text}", style="yellow", soft_wrap=True)
-    for one, part in zip(chosen.found, runner.parts, strict=False):  # the first group has every dataset
-        show_part(screen, part, one.dataset.name, one.dataset.metric)
-        if one.languages:
+    for located, part in zip(chosen.found, runner.parts, strict=False):  # the first group has every dataset
+        show_part(screen, part, located.dataset.name, located.dataset.metric)
+        if located.languages:
             names = ", ".join(column.name for column in chosen.columns)
             screen.print(f"  then scored in {names}", style="dim", soft_wrap=True)
     counts = [(len(chosen.rows), "row"), (len(chosen.found), "dataset"), (chosen.seeds, "seed")]
-    told = ", ".join(counted(count, what) for count, what in counts)
-    screen.print(f"{chosen.recipe.name}: {counted(runner.runs, 'run')}: {told}", soft_wrap=True)
+    summary = ", ".join(counted(count, noun) for count, noun in counts)
+    screen.print(f"{chosen.recipe.name}: {counted(runner.runs, 'run')}: {summary}", soft_wrap=True)
     show_done(screen, runner.rows())

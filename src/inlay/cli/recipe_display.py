@@ -32,7 +32,7 @@ def show_recipes(screen: output.Console, recipes: Sequence[Recipe]) -> None:
 
 
 def show_recipe(screen: output.Console, recipe: Recipe) -> None:
-    """All of it."""
+    """The whole page of a recipe."""
     screen.print(f"{recipe.name}: {recipe.paper}, {recipe.table}", style="bold", soft_wrap=True)
     screen.print(f"{recipe.title}", soft_wrap=True)
     screen.print()
@@ -40,19 +40,19 @@ def show_recipe(screen: output.Console, recipe: Recipe) -> None:
     _show_scores(screen, recipe, names)
     empty = [name for name in names if all(name not in row.scores for row in recipe.rows)]
     if empty:
-        which = "no score" if len(empty) == len(names) else f"no score of {', '.join(empty)}"
-        screen.print(f"the text of the paper has {which}", style="dim", soft_wrap=True)
+        missing = "no score" if len(empty) == len(names) else f"no score of {', '.join(empty)}"
+        screen.print(f"the text of the paper has {missing}", style="dim", soft_wrap=True)
     if recipe.average != "mean" and any(row.average is not None for row in recipe.rows):
         screen.print(f"the paper's average: {recipe.average}", style="dim", soft_wrap=True)
     screen.print(f"scored on {recipe.measured}", soft_wrap=True)
     spread = "standard error" if recipe.spread == "sem" else "standard deviation"
-    of = "the best of them by validation" if recipe.report == "best" else f"whose mean (± {spread})"
-    seeds = "one seed" if recipe.seeds == 1 else f"{recipe.seeds} seeds, {of} is reported"
+    reported = "the best of them by validation" if recipe.report == "best" else f"whose mean (± {spread})"
+    seeds = "one seed" if recipe.seeds == 1 else f"{recipe.seeds} seeds, {reported} is reported"
     screen.print(f"base: {', '.join(recipe.bases)}; {seeds}; {recipe.runs:,} runs in all", soft_wrap=True)
     screen.print()
     _show_settings(screen, recipe)
     if recipe.protocol:
-        screen.print(f"the paper's own: {_told(_ones(recipe.protocol))}", soft_wrap=True)
+        screen.print(f"the paper's own: {_in_words(_ones(recipe.protocol))}", soft_wrap=True)
     for note in recipe.notes:
         screen.print(note, style="dim", soft_wrap=True)
     screen.print(f"\ninlay recipe run {recipe.name} FOLDER", style="dim")
@@ -67,8 +67,8 @@ def _show_scores(screen: output.Console, recipe: Recipe, names: Sequence[str]) -
     for row in recipe.rows:
         cells = [_with_spread(row.scores.get(name), row.spreads.get(name), recipe.digits) for name in names]
         means = [*(row.mean(names) for _ in mean), *(row.printed(name) for name in recipe.groups)]
-        told = ["" if one is None else _printed(one, recipe.digits) for one in means]
-        lines.append([row.label, row.trained or "", row.total or "", *cells, *told])
+        printed = ["" if mean is None else _printed(mean, recipe.digits) for mean in means]
+        lines.append([row.label, row.trained or "", row.total or "", *cells, *printed])
     filled = [i for i in range(1, len(columns)) if any(line[i].strip(_NONE) for line in lines)]
     if filled:
         lines = [[line[i] for i in (0, *filled)] for line in lines]
@@ -76,40 +76,41 @@ def _show_scores(screen: output.Console, recipe: Recipe, names: Sequence[str]) -
 
 
 def _show_settings(screen: output.Console, recipe: Recipe) -> None:
-    """What every row and dataset is run with; and where the datasets are looked for."""
-    screen.print(f"all: {_told({**_ones(recipe.settings), **recipe.grid})}", soft_wrap=True)
+    """The settings of every row and dataset, and where the datasets are looked for."""
+    screen.print(f"all: {_in_words({**_ones(recipe.settings), **recipe.grid})}", soft_wrap=True)
     screen.print("rows, by the names that --lines takes:")
     width = max(len(row.name) for row in recipe.rows)
     for row in recipe.rows:
-        own = {**({"base": row.base} if row.base else {}), **({} if row.shows == "score" else {"shows": row.shows})}
-        more = _told({**_ones({**own, **row.settings}), **row.grid})
-        what = f"{row.label}: {', '.join(row.methods)}{f'; {more}' if more else ''}"
-        screen.print(f"  {row.name:{width}}  {what}", soft_wrap=True)
+        extras = {**({"base": row.base} if row.base else {}), **({} if row.shows == "score" else {"shows": row.shows})}
+        described = _in_words({**_ones({**extras, **row.settings}), **row.grid})
+        line = f"{row.label}: {', '.join(row.methods)}{f'; {described}' if described else ''}"
+        screen.print(f"  {row.name:{width}}  {line}", soft_wrap=True)
     screen.print()
     table = output.table("dataset", "folder or file in FOLDER", "of its own", keep=["dataset"])
-    for one in recipe.datasets:
-        table.add_row(one.name, " or ".join(one.places), _told(_ones(one.settings)))
+    for dataset in recipe.datasets:
+        table.add_row(dataset.name, " or ".join(dataset.places), _in_words(_ones(dataset.settings)))
     screen.print(table)
-    how = "train, dev and, if you have it, test; rows of a single file are held out"
-    how = "train and dev; scores are for dev" if recipe.dev_is_test else how
+    contents = "train, dev and, if you have it, test; rows of a single file are held out"
+    contents = "train and dev; scores are for dev" if recipe.dev_is_test else contents
     source = recipe.datasets[0].source
     languages = f"train-{source}.tsv, dev-{source}.tsv, and test-CODE.tsv (or a folder CODE) for each language"
-    how = languages if recipe.datasets[0].languages else how
-    screen.print(f"a folder holds {how}; formats are those of inlay train\n", soft_wrap=True)
+    contents = languages if recipe.datasets[0].languages else contents
+    screen.print(f"a folder holds {contents}; formats are those of inlay train\n", soft_wrap=True)
 
 
-def show_table_beside_paper(screen: output.Console, found: TableBesidePaper) -> None:
-    """The table, what was chosen, and what is not as the paper has it."""
-    recipe, digits = found.recipe, found.recipe.digits
-    groups = list(dict.fromkeys(name for line in found.lines for name in line.averages))
-    groups = groups if len(found.columns) > 1 else []
-    total = [f"all {len(recipe.datasets)} tasks"] if any(line.row.total for line in found.lines) else []
-    columns = ["paper | ours", "trained", *total, *(f"{one.name}\n{one.metric}" for one in found.columns), *groups]
+def show_table_beside_paper(screen: output.Console, table: TableBesidePaper) -> None:
+    """The table, what was chosen, and what differs from the paper."""
+    recipe, digits = table.recipe, table.recipe.digits
+    groups = list(dict.fromkeys(name for line in table.lines for name in line.averages))
+    groups = groups if len(table.columns) > 1 else []
+    total = [f"all {len(recipe.datasets)} tasks"] if any(line.row.total for line in table.lines) else []
+    scored = [f"{column.name}\n{column.metric}" for column in table.columns]
+    columns = ["paper | ours", "trained", *total, *scored, *groups]
     lines = []
-    for line in found.lines:
+    for line in table.lines:
         values = [line.row.label, _trained(line)]
         values += [f"{line.row.total or _NONE} | {_times(line.total)}"] if total else []
-        for cell in (line.cells[one.name] for one in found.columns):
+        for cell in (line.cells[column.name] for column in table.columns):
             paper = _with_spread(cell.paper, cell.paper_spread, digits)
             values.append(f"{paper} | {_with_spread(cell.ours, cell.spread, digits)}")
         for name in groups:
@@ -120,19 +121,19 @@ def show_table_beside_paper(screen: output.Console, found: TableBesidePaper) -> 
         lines.append(values)
     screen.print()
     show_blocks(screen, columns, lines, right=columns[1:])
-    if found.against is not None and found.against.names:
-        _show_against(screen, found, found.against)
-    for line in found.lines:
+    if table.against is not None and table.against.names:
+        _show_against(screen, table, table.against)
+    for line in table.lines:
         if chosen := _chosen(line):
             screen.print(f"{line.row.label}: {chosen}", style="dim", soft_wrap=True)
-    for note in found.notes:
+    for note in table.notes:
         screen.print(note, style="red", soft_wrap=True)
     spread = "standard error of the mean" if recipe.spread == "sem" else "standard deviation"
     about = f"; ± is the {spread} over seeds" if recipe.report == "mean" else ""
-    screen.print(f"{spent(found.comparison.rows, found.comparison.store)}{about}", style="dim", soft_wrap=True)
-    if found.differences:
+    screen.print(f"{spent(table.comparison.rows, table.comparison.store)}{about}", style="dim", soft_wrap=True)
+    if table.differences:
         screen.print("\nnot as in the paper:")
-    for text in found.differences:
+    for text in table.differences:
         screen.print(f"- {text}", soft_wrap=True)
     if recipe.notes:
         screen.print("\nabout this recipe:", style="dim")
@@ -140,37 +141,37 @@ def show_table_beside_paper(screen: output.Console, found: TableBesidePaper) -> 
         screen.print(f"- {text}", style="dim", soft_wrap=True)
 
 
-def _show_against(screen: output.Console, found: TableBesidePaper, against: Against) -> None:
-    labels = {line.row.name: line.row.label for line in found.lines}
+def _show_against(screen: output.Console, table: TableBesidePaper, against: Against) -> None:
+    labels = {line.row.name: line.row.label for line in table.lines}
     lines = []
-    for row, own in against.differences.items():
-        shown = {name: _with_interval(one, found.recipe.digits) for name, one in own.items()}
+    for row, differences in against.differences.items():
+        shown = {name: _with_interval(value, table.recipe.digits) for name, value in differences.items()}
         lines.append([labels[row], *(shown.get(name, _NONE) for name in against.names)])
     show_blocks(screen, [f"minus {labels[against.row]}", *against.names], lines, right=against.names)
     about = "means over seeds of the best setting, paired by seed, with 95 % intervals"
     screen.print(f"minus {labels[against.row]}: {about}", style="dim", soft_wrap=True)
 
 
-def _with_interval(one: Difference, digits: int) -> str:
+def _with_interval(difference: Difference, digits: int) -> str:
     """`+1.9 [-0.2, +4.0]`."""
-    if one.low is None or one.high is None:
-        return f"{one.mean:+.{digits}f} (one seed)"
-    return f"{one.mean:+.{digits}f} [{one.low:+.{digits}f}, {one.high:+.{digits}f}]"
+    if difference.low is None or difference.high is None:
+        return f"{difference.mean:+.{digits}f} (one seed)"
+    return f"{difference.mean:+.{digits}f} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
 
 
 def _chosen(line: Line) -> str:
-    """What validation has chosen in each column; once, if it is the same everywhere."""
+    """What validation chose in each column; once, if it is the same everywhere."""
     from inlay.sweeps.values import short
 
-    found = {}
+    choices = {}
     for name, cell in line.cells.items():
         method = [cell.method] if cell.method and len(line.row.methods) > 1 else []
         setting = [f"{key}={short(value, key)}" for key, value in cell.setting.items() if key != "seed"]
         if method or setting:
-            found[name] = " ".join([*method, *setting])
-    if len(found) == len(line.cells) > 1 and len(set(found.values())) == 1:
-        return f"{next(iter(found.values()))} everywhere"
-    return ", ".join(f"{name} {text}" for name, text in found.items())
+            choices[name] = " ".join([*method, *setting])
+    if len(choices) == len(line.cells) > 1 and len(set(choices.values())) == 1:
+        return f"{next(iter(choices.values()))} everywhere"
+    return ", ".join(f"{name} {text}" for name, text in choices.items())
 
 
 def _trained(line: Line) -> str:
@@ -197,19 +198,19 @@ def _with_spread(value: float | None, spread: float | None, digits: int) -> str:
 
 
 def _printed(value: float, digits: int) -> str:
-    """With as many digits as the table has; what the paper prints with more keeps them."""
+    """With as many digits as the table has, or as the paper prints."""
     from inlay.recipes.recipe import decimals
 
-    own = decimals(round(value, 2)) if abs(value - round(value, 2)) < 1e-9 else digits
-    return f"{value:.{max(digits, own)}f}"
+    needed = decimals(round(value, 2)) if abs(value - round(value, 2)) < 1e-9 else digits
+    return f"{value:.{max(digits, needed)}f}"
 
 
 def _ones(settings: Any) -> dict[str, tuple[Any, ...]]:
     return {key: (value,) for key, value in settings.items()}
 
 
-def _told(values: Any) -> str:
-    """`lr 3e-4, 3e-3; epochs 3`, as the paper has them."""
+def _in_words(values: Any) -> str:
+    """`lr 3e-4, 3e-3; epochs 3`, as the paper writes them."""
     from inlay.recipes.plan import shown_values
 
     return "; ".join(f"{key} {shown_values(listed)}" for key, listed in values.items())

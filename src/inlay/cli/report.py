@@ -50,8 +50,8 @@ def report(
     screen, store = output.console(as_json), open_library(library)
     entries = eval_data.check(store, names[:count], base, data, split, needs_rows=False)
     name, entry = names[0], entries[names[0]]
-    bases = {one: str(other.card["base"]).partition("+")[0] for one, other in entries.items()}
-    here = {one: other for one, other in entries.items() if bases[one] == bases[name]}
+    bases = {ref: str(subject.card["base"]).partition("+")[0] for ref, subject in entries.items()}
+    here = {ref: subject for ref, subject in entries.items() if bases[ref] == bases[name]}
     host = host_with(base, weights, store, here)
     sample = eval_data.Sample(split, rows, seed)
     measured, reason = _rows(host, name, entry, data, screen, sample)
@@ -60,19 +60,19 @@ def report(
             raise InlayError(f"a comparison needs labelled rows: {reason}")
         from inlay.analysis.report import compare as comparison
 
-        second, other = names[1], entries[names[1]]
-        away = host if second in here else host_with(base, weights, store, {second: other})
-        subjects = (comparison.Subject(host, name, entry), comparison.Subject(away, second, other))
+        second, second_entry = names[1], entries[names[1]]
+        away = host if second in here else host_with(base, weights, store, {second: second_entry})
+        subjects = (comparison.Subject(host, name, entry), comparison.Subject(away, second, second_entry))
         made = comparison.compare(*subjects, measured)
     else:
-        why = "" if measured is not None else f"Sections that need labelled rows are left out: {reason}"
-        if why:
-            screen.print(why, style="yellow", soft_wrap=True)
+        note = "" if measured is not None else f"Sections that need labelled rows are left out: {reason}"
+        if note:
+            screen.print(note, style="yellow", soft_wrap=True)
         from inlay.analysis.report.report import report as describe
 
         versions = versions_of(store, entry.name)
-        made = describe(host, name, store.read(entry), entry, measured, why=why, versions=versions, library=library)
-    stem = "-".join(one.replace("@", "-") for one in names[:count])
+        made = describe(host, name, store.read(entry), entry, measured, why=note, versions=versions, library=library)
+    stem = "-".join(ref.replace("@", "-") for ref in names[:count])
     path = made.write(out or Path(f"{stem}-report.html"))
     _tell(made, path, screen)
     output.document({**made.numbers, "file": str(path)}, as_json)
@@ -81,7 +81,7 @@ def report(
 def _rows(
     host: Host, name: str, entry: Entry, data: str | None, screen: output.Console, sample: eval_data.Sample
 ) -> tuple[Rows | None, str]:
-    """What to measure on: DATA, else what the adapter was tested or validated on; or why there is nothing."""
+    """The rows to measure on: DATA, else those the adapter was tested or validated on; or why there are none."""
     from inlay.analysis.report.report import Rows
 
     if entry.card["head"] is None:
@@ -96,16 +96,16 @@ def _rows(
 
 
 def _own_rows(host: Host, entry: Entry, sample: eval_data.Sample) -> tuple[str, list[Example]]:
-    """The rows that an adapter was tested on, else those it was validated on, if its data has not changed since."""
+    """The rows that an adapter was tested on, else validated on, if its data has not changed since."""
     config = dict(trained_on(entry.card))
     if not config.get("data") or str(config["data"]).endswith("rows given as objects"):
         raise DataError(f"the card of {entry.name} names no file of rows; pass DATA")
     parts = eval_data.own_parts(host, entry)
     chosen = sample.split or ("test" if "test" in parts else "validation")
     examples = eval_data.drawn(eval_data.part_of(entry, parts, chosen), sample)
-    own = {"validation": config.get("val"), "test": config.get("test")}.get(chosen)
-    file = data_name({"config": {"data": own}}) if own else data_name(entry.card)
-    return f"the {chosen} rows of {file}", examples
+    file = {"validation": config.get("val"), "test": config.get("test")}.get(chosen)
+    shown = data_name({"config": {"data": file}}) if file else data_name(entry.card)
+    return f"the {chosen} rows of {shown}", examples
 
 
 def _tell(made: Report, path: Path, screen: output.Console) -> None:

@@ -3,9 +3,9 @@
     F.parts/state.json       which command this is; once joined, also which file came of it
     F.parts/00000000.csv     the answers to the first rows of the input, and so on
 
-A part, the joined file and the state appear whole or not at all. A command that was killed anywhere, even between the
-joining and the cleaning up, goes on with `--resume` and ends with the same bytes as one that was not. Before its first
-part is finished there is nothing to go on with: the same command just starts over.
+A part, the joined file and the state appear whole or not at all. A command that was killed anywhere, even between
+joining and cleaning up, continues with `--resume` and ends with the same bytes as one that was not. Before its first
+part is finished there is nothing to continue: the same command just starts over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Answer = Mapping[str, Any]
 ROWS: Mapping[str, int] = {"cpu": 256, "cuda": 4096}
 """Rows of the input in one part: what a device answers in seconds, since a kill loses the part in hand."""
 SIZE = "rows of a part"
-"""What a command calls that number."""
+"""The key of that number in a command."""
 _STATE = "state.json"
 
 
@@ -66,13 +66,13 @@ def begun(out: Path) -> Mapping[str, Any] | None:
     """The command that left parts behind, if one did."""
     folder = folder_of(out)
     if not folder.is_dir() or all(path.name.startswith(".") for path in folder.iterdir()):
-        return None  # none, or one that was killed before its state was written
+        return None  # no command, or one that was killed before its state was written
     command: Mapping[str, Any] = _state(folder)["command"]
     return command
 
 
 def size_of(before: Mapping[str, Any]) -> int:
-    """The rows of a part: as in the command that left parts behind, on whatever device; else as suits this one."""
+    """The rows of a part: those of the command that left parts behind, else those that suit this device."""
     import torch
 
     size = before.get(SIZE)
@@ -88,7 +88,7 @@ def open_parts(
     overwrite: bool = False,
     raw: bool = False,
 ) -> OutputParts:
-    """Begin, or go on with `resume`: then it must be the same command, as it must where no part is finished yet.
+    """Begin, or continue with `resume`: the command must be the same, also while no part is finished.
 
     Args:
         columns: of a table, with their types; JSON lines hold whatever the answers do.
@@ -98,20 +98,20 @@ def open_parts(
     """
     folder = folder_of(out)
     before = begun(out)
-    made = OutputParts(out, folder, dict(columns), json.loads(json.dumps(command)), raw)
-    # another command may be running, whose parts would be taken for those of this one
-    nothing_done = before == made.command and not made.finished and "joined" not in _state(folder)
+    parts = OutputParts(out, folder, dict(columns), json.loads(json.dumps(command)), raw)
+    # parts of another command, which may be running, must not be taken for those of this one
+    nothing_done = before == parts.command and not parts.finished and "joined" not in _state(folder)
     if before is not None and not resume and not nothing_done:
         raise RunError(f"{folder} already exists: pass --resume to continue it, or delete it to start over")
     if before is not None:
-        _same(folder, before, made.command)
-    if out.exists() and not overwrite and made.summary is None:
+        _same(folder, before, parts.command)
+    if out.exists() and not overwrite and parts.summary is None:
         raise RunError(f"{out} already exists: pass --overwrite to replace it")
     with _writing(out):
         folder.mkdir(exist_ok=True)
         if before is None:
-            made._keep({"command": made.command})
-    return made
+            parts._keep({"command": parts.command})
+    return parts
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class OutputParts:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """What `join` was told, if its file is in place and only cleaning up is left to do."""
+        """The summary that `join` got, if its file is in place and only cleaning up is left to do."""
         joined = _state(self.folder).get("joined") if (self.folder / _STATE).exists() else None
         if joined is None or not self.out.exists() or joined["file"] != _identity(self.out):
             return None
@@ -148,11 +148,11 @@ class OutputParts:
         self._place(self._part(index), lambda path: form.write(path, answers, self))
 
     def join(self, parts: int, summary: Mapping[str, Any]) -> None:
-        """Make the output of so many parts and clean up; `summary` is kept until that is done."""
+        """Join this many parts into the output and clean up; `summary` is kept until that is done."""
         form = _FORMATS[self.out.suffix]
         whole = self.folder / f"joined{self.out.suffix}"
         self._place(whole, lambda path: form.join(path, (self._part(i) for i in range(parts)), self))
-        # renaming keeps a file's identity, so a later look can tell that the output is this one
+        # renaming keeps a file's identity, so a later command can tell that the output is this one
         self._keep({"command": self.command, "joined": {"file": _identity(whole), "summary": dict(summary)}})
         with _writing(self.out):
             whole.replace(self.out)
@@ -201,8 +201,8 @@ def _same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> No
     keys = dict.fromkeys([*before, *now])
     differing = [key for key in keys if before.get(key) != now.get(key)]
     if differing:
-        said = "; ".join(f"{key} was {_shown(before.get(key))}, is {_shown(now.get(key))}" for key in differing)
-        raise RunError(f"{folder} belongs to another command: {said}. Run that one again, or delete the folder")
+        changes = "; ".join(f"{key} was {_shown(before.get(key))}, is {_shown(now.get(key))}" for key in differing)
+        raise RunError(f"{folder} belongs to another command: {changes}. Run that one again, or delete the folder")
 
 
 def _shown(value: Any) -> str:
@@ -212,8 +212,8 @@ def _shown(value: Any) -> str:
 
 
 def _identity(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_ino, found.st_size, found.st_mtime_ns]
+    stat = path.stat()
+    return [stat.st_ino, stat.st_size, stat.st_mtime_ns]
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def _cell(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for: dates and the like, which come from parquet, become text."""
+    """Values that JSON has no form for, such as dates from parquet, become text."""
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
@@ -240,19 +240,19 @@ _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain)
 def _json(value: Any) -> str:
     try:
         return _encoded(value)
-    except ValueError:  # a number that is not finite; rare, so nothing is searched for one before
+    except ValueError:  # a number is not finite; rare, so it is not looked for in advance
         return _encoded(finite(value))
 
 
 def _lines(answers: ByColumn) -> Iterator[str]:
-    """What `_json` makes of each, in half its time."""
+    """Each answer as `_json` writes it, in half the time."""
     names = [_json(name).replace("%", "%%") for name in answers.columns]
     form = f"{{{', '.join([f'{name}: %s' for name in names])}}}"
     return map(form.__mod__, zip(*map(_texts, answers.columns.values()), strict=True))
 
 
 def _texts(column: Sequence[Any]) -> Iterable[str]:
-    """The same for the values of a column."""
+    """The values of a column as JSON."""
     if isinstance(column, ByColumn):
         return _lines(column)
     kinds = set(map(type, column))
@@ -272,19 +272,19 @@ def _write_lines(path: Path, answers: Sequence[Answer], parts: OutputParts) -> N
 def _join_lines(path: Path, files: Iterator[Path], parts: OutputParts, head: bytes = b"") -> None:
     with path.open("wb") as whole:
         whole.write(head)
-        for one in files:
-            with one.open("rb") as file:
+        for part in files:
+            with part.open("rb") as file:
                 shutil.copyfileobj(file, whole)
 
 
 def _csv(rows: Iterable[Sequence[Any]], raw: bool, file: IO[str]) -> None:
     """Rows end with CR LF: else a CR in a text would not be quoted before Python 3.13."""
-    made = ([_cell(value) for value in row] for row in rows)
-    csv.writer(file).writerows(row if raw else [cell(value) for value in row] for row in made)
+    cells = ([_cell(value) for value in row] for row in rows)
+    csv.writer(file).writerows(row if raw else [cell(value) for value in row] for row in cells)
 
 
 def _write_csv(path: Path, answers: Sequence[Answer], parts: OutputParts) -> None:
-    """Rows alone: the head comes with the joining."""
+    """Rows alone: joining adds the head."""
     with path.open("w", encoding="utf-8", newline="") as file:
         _csv(([answer.get(column) for column in parts.columns] for answer in answers), parts.raw, file)
 
@@ -310,12 +310,12 @@ def _schema(columns: Mapping[str, str]) -> Any:
 
 def _write_parquet(path: Path, answers: Sequence[Answer], parts: OutputParts) -> None:
     arrow, parquet = _arrow()
-    rows = [{name: _typed(one.get(name), kind) for name, kind in parts.columns.items()} for one in answers]
+    rows = [{name: _typed(answer.get(name), kind) for name, kind in parts.columns.items()} for answer in answers]
     parquet.write_table(arrow.Table.from_pylist(rows, _schema(parts.columns)), path)
 
 
 def _typed(value: Any, kind: str) -> Any:
-    """What is not text becomes it in a column of texts."""
+    """In a column of texts, other values become text."""
     if kind != "string" or value is None or isinstance(value, str):
         return value
     return _json(value) if isinstance(value, list | tuple | Mapping | bool) else str(value)
@@ -325,8 +325,8 @@ def _join_parquet(path: Path, files: Iterator[Path], parts: OutputParts) -> None
     """A row group per part, so that no more than one is in memory."""
     _, parquet = _arrow()
     with parquet.ParquetWriter(path, _schema(parts.columns)) as whole:
-        for one in files:
-            with parquet.ParquetFile(one) as file:  # read_table would take a=b in the path for a column
+        for part in files:
+            with parquet.ParquetFile(part) as file:  # read_table would take a=b in the path for a column
                 whole.write_table(file.read())
 
 

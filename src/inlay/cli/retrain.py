@@ -71,7 +71,7 @@ def retrain(
     switches = switch or switch_better
     wrong = {
         "give NAMEs, or --all" + (", not both" if every else ""): bool(names) == every,
-        "--undo can only be combined with NAMEs or --all": undo and (base or switches),
+        "--undo can only be combined with NAMEs or --all": undo and (base or switches or to or skip),
         "--base is missing: give the base to train on": not undo and base is None,
         "--switch and --switch-better cannot be combined": switch and switch_better,
         "--tolerance needs --switch-better": tolerance is not None and not switch_better,
@@ -105,8 +105,8 @@ def retrain(
     _show(screen, changes, store, candidates)
     tasks = [change.document() for change in changes]
     left_out = [{"name": name, "problem": problem} for name, problem in problems.items()]
-    there = {"base": str(base), "library": store.root, "candidates": candidates.root}
-    output.document({**there, "tasks": tasks, "left_out": left_out}, how.as_json)
+    places = {"base": str(base), "library": store.root, "candidates": candidates.root}
+    output.document({**places, "tasks": tasks, "left_out": left_out}, how.as_json)
     if any(change.new is None for change in changes):
         raise typer.Exit(1)
 
@@ -120,7 +120,7 @@ def _train(
     how: RetrainOptions,
     screen: output.Console,
 ) -> tuple[list[Change], list[Entry]]:
-    """Every task before and after, and those that are on the new base already."""
+    """Every task before and after, and the entries that are on the new base already."""
     from inlay.training.checkpoint import Checkpoint
     from inlay.training.parallel import ALONE
     from inlay.training.retrain import Change, begun, finished, is_on, keep, prepare_all
@@ -136,11 +136,11 @@ def _train(
             work = prepare_all((old for old in olds if old.entry.name not in done), host, stopped, problems)
             _show_plan(screen, here, done, work, problems)
             if problems and not skip:
-                some = "one task" if len(problems) == 1 else f"{len(problems)} tasks"
-                raise RunError(f"{some} cannot be retrained, see above; pass --skip to leave them out")
+                tasks = "one task" if len(problems) == 1 else f"{len(problems)} tasks"
+                raise RunError(f"{tasks} cannot be retrained, see above; pass --skip to leave them out")
             prepared = {i: data for i, (_, data) in enumerate(work)}
-            given = (host, prepared, how.slots, checkpoint, how.resume, how.save_every, logs, screen, ALONE)
-            results = train_shown(*given) if prepared else {}
+            arguments = (host, prepared, how.slots, checkpoint, how.resume, how.save_every, logs, screen, ALONE)
+            results = train_shown(*arguments) if prepared else {}
         failed: dict[str, str] = {}
         for (old, _), result in zip(work, results.values(), strict=True):
             if result.ok:
@@ -191,14 +191,14 @@ def _show(screen: output.Console, changes: Sequence[Change], store: Library, can
             screen.print(f"{change.old.name} failed: {change.problem}", style="red", soft_wrap=True)
     trained = sum(change.new is not None for change in changes)
     worse = sum((change.loss or 0.0) > 0 for change in changes)
-    switched = [change for change in changes if change.switched is not None]
+    switched = [(change.old.name, change.switched) for change in changes if change.switched is not None]
     screen.print(
         f"{trained} of {len(changes)} tasks trained, {worse} worse; saved to {candidates.root}", soft_wrap=True
     )
     if switched:
-        refs = ", ".join(change.switched.ref for change in switched if change.switched is not None)
+        refs = ", ".join(entry.ref for _, entry in switched)
         screen.print(f"switched in {store.root}: {refs}; --undo reverts this", soft_wrap=True)
-        stay = [f"{c.old.name}@{alias}" for c in switched for alias in _staying(store, c)]
+        stay = [f"{name}@{alias}" for name, entry in switched for alias in _staying(store, name, entry.version)]
         if stay:
             screen.print(f"aliases that did not move: {', '.join(stay)} (--alias moves them)", soft_wrap=True)
     else:
@@ -210,24 +210,23 @@ def _cells(old: float | None, new: float | None) -> list[str]:
     return [*("" if value is None else decimals(value) for value in (old, new)), difference]
 
 
-def _staying(store: Library, change: Change) -> list[str]:
-    assert change.switched is not None
-    there = store.aliases(change.old.name, skip_damaged=True)
-    return sorted(alias for alias, version in there.items() if version != change.switched.version)
+def _staying(store: Library, name: str, newest: int) -> list[str]:
+    return sorted(alias for alias, version in store.aliases(name, skip_damaged=True).items() if version != newest)
 
 
 def _undo(store: Library, names: Sequence[str] | None, screen: output.Console, as_json: bool) -> None:
     from inlay.training.retrain import undoable
 
-    found, problems = undoable(store, names)
+    steps, problems = undoable(store, names)
     if problems:
         raise RunError("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
-    told = []
-    for one in found:
-        now = one.do(store)
-        moved = "".join(f", {one.entry.name}@{alias} is version {v} again" for alias, v in one.aliases.items())
-        screen.print(f"{one.entry.ref} is removed: {one.entry.name} is {now} again{moved}", soft_wrap=True)
-        told.append({"name": one.entry.name, "removed": one.entry.ref, "newest": now, "aliases": dict(one.aliases)})
-    if not found:
+    documents = []
+    for step in steps:
+        now = step.do(store)
+        moved = "".join(f", {step.entry.name}@{alias} is version {v} again" for alias, v in step.aliases.items())
+        screen.print(f"{step.entry.ref} is removed: {step.entry.name} is {now} again{moved}", soft_wrap=True)
+        document = {"name": step.entry.name, "removed": step.entry.ref, "newest": now}
+        documents.append({**document, "aliases": dict(step.aliases)})
+    if not steps:
         screen.print("nothing to undo: no newest version comes from a switch")
-    output.document({"library": store.root, "tasks": told}, as_json)
+    output.document({"library": store.root, "tasks": documents}, as_json)

@@ -1,4 +1,4 @@
-"""What people should know of a score: what the majority gives, whether anything was learned, whether it got worse."""
+"""Notes on a score: what the majority gives, whether anything was learned, whether it got worse."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _ADVICE_FEW_SHOT = "more rows help most; --no-few-shot trains in the usual way, 
 
 
 def majority(data: Prepared) -> tuple[str, dict[str, float]]:
-    """What always giving the most frequent answer of the training rows means, and how it scores on test rows, else on
-    validation rows; nothing where answers are not classes."""
+    """The most frequent answer of the training rows, in words, and how giving it always scores: on test rows, else on
+    validation rows. Empty where answers are not classes."""
     from inlay.comparison.baselines import commonest, in_words, label_of, measure
 
     if data.task.kind not in ("classification", "multilabel", "tagging"):
         return "", {}
     answer = commonest(data.task, data.train.examples, data.labels)
     scores = measure(data, answer)
-    (one,) = answer(data.validation.examples[:1])
-    return in_words(label_of(one)), scores.get("test", scores["validation"])
+    (target,) = answer(data.validation.examples[:1])
+    return in_words(label_of(target)), scores.get("test", scores["validation"])
 
 
 def nothing_learned(result: Result, data: Prepared) -> str:
-    """A hint when a run is hardly better than a guess that needs no training; empty if it is."""
+    """A hint if a run is hardly better than a guess that needs no training; else empty."""
     advice = _ADVICE + (_RARE if "f1_macro" in data.task.measures else "")  # questions have no classes
     advice = _ADVICE_FEW_SHOT if data.run.few_shot else advice
     if result.value == 0 and result.metric.startswith(("f1", "matthews")):
         return f"{result.metric} is 0: nothing was learned yet; {advice}"
-    for split, found in result.metrics.items():
-        if (matthews := found.get("matthews", 1.0)) < NEAR_ZERO:
+    for split, scores in result.metrics.items():
+        if (matthews := scores.get("matthews", 1.0)) < NEAR_ZERO:
             near = f"the Matthews correlation on the {split} rows is {decimals(matthews)} (guessing gives 0)"
             return f"{near}: hardly anything was learned; {advice}"
     always, guess = majority(data)
@@ -49,7 +49,7 @@ def nothing_learned(result: Result, data: Prepared) -> str:
 
 
 def worse(result: Result) -> str:
-    """A word on a version that is worse than the one before on the same rows; empty if it is not."""
+    """A note if a version is worse than the one before on the same rows; else empty."""
     before = result.before
     if before is None or not metrics.better(result.metric, before["value"], before["now"]):
         return ""

@@ -41,7 +41,7 @@ class WatchesPlainly(Command):
     """A command whose --watch may stand without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give it one."""
+        """Insert the default number."""
         for i, word in enumerate(args):
             if word == "--watch" and (i + 1 == len(args) or args[i + 1].startswith("--")):
                 args = [*args[: i + 1], _EVERY, *args[i + 1 :]]
@@ -121,7 +121,7 @@ def serve(
     store, selection = open_library(library), _task_selection(tasks, alias)
     refs = selection.only
     entries = store.list(damaged=[]) if refs is None else [store.find(ref) for ref in refs.values()]
-    named = _base(store, entries, base)
+    base = _base(store, entries, base)
     from inlay.serve.engine_types import Settings
     from inlay.serve.limits import Limits
     from inlay.serve.process import take_port, taken_socket, url_of
@@ -135,14 +135,14 @@ def serve(
         limits = Limits(items=max(1, min(256, queue * 4 // 5)), answers=min(1024, queue))
         form = _form(weights, engine, entries)
         config = ServiceConfig(
-            store.root, named, form, selection, settings, keys, limits, tuple(cors or ()), watch, log_texts
+            store.root, base, form, selection, settings, keys, limits, tuple(cors or ()), watch, log_texts
         )
         if engine == "ray":
             from inlay.serve.ray import Place
 
-            at, own = url_of(taken), taken.getsockname()[1]
-            taken.close()  # Ray Serve is to listen there
-            _serve_on_ray(config, Place(host, own, address, replicas, gpus, choices.path), at, tell)
+            url, chosen_port = url_of(taken), taken.getsockname()[1]
+            taken.close()  # Ray Serve listens there
+            _serve_on_ray(config, Place(host, chosen_port, address, replicas, gpus, choices.path), url, tell)
         else:
             _serve_here(config, choices, [taken, *unix], tell)
 
@@ -151,11 +151,11 @@ def _serve_here(config: ServiceConfig, choices: Choices, taken: list[socket.sock
     from inlay.engine.host import Host
     from inlay.serve.process import run, url_of
 
-    url = url_of(taken[0])  # a service that ends while it starts has closed it before it says where it is
+    url = url_of(taken[0])  # if the service ends while it starts, the socket is closed before `started`
     service = config.service(Host(config.base, weights=config.weights), choices)
 
     def started() -> None:
-        refs = [one.ref for one in service.engine.tasks()]
+        refs = [task.ref for task in service.engine.tasks()]
         tell(url, refs, choices.path, "", memory=_memory())
 
     run(service, taken, started)
@@ -173,8 +173,8 @@ def _serve_on_ray(config: ServiceConfig, place: Place, url: str, tell: Callable[
 
 
 def _check_management(opened: Keys, key_file: Path | None, engine: str) -> None:
-    given = {"--open-management": opened.open_management, "--management-socket": opened.socket is not None}
-    for name in (name for name, is_given in given.items() if is_given):
+    open_ways = {"--open-management": opened.open_management, "--management-socket": opened.socket is not None}
+    for name in (name for name, is_given in open_ways.items() if is_given):
         if key_file is not None:
             raise InlayError(f"{name} is for a service without keys: with --key-file, managing takes a key")
     if opened.socket is not None and engine == "ray":
@@ -188,38 +188,38 @@ def _task_selection(tasks: str | None, alias: str | None) -> TaskSelection:
         return TaskSelection(None, alias)
     only: dict[str, str] = {}
     for ref in options.listed(tasks):
-        name, which = split_ref(ref)
+        name, version = split_ref(ref)
         served = name if name not in only else ref  # another version beside the first
         if served in only or ref in only.values():
             raise LibraryError(f"--tasks names {ref} twice")
-        only[served] = ref if which is not None or alias is None else f"{name}@{alias}"
+        only[served] = ref if version is not None or alias is None else f"{name}@{alias}"
     if not only:
         raise LibraryError(f"--tasks {tasks!r} names no adapter; expected some such as sms,topic@2")
     return TaskSelection(only, alias)
 
 
 def _form(weights: str | None, engine: str, entries: Sequence[Entry]) -> str | None:
-    """How to keep the base's weights: as asked; else, on the CPU, packed, unless an adapter is going to change them."""
+    """How to keep the base's weights: as asked; else packed on the CPU, unless an adapter changes them."""
     if weights is not None or engine == "ray" or not entries:
         return weights
     return faster_weights(entries)
 
 
 def _base(store: Library, entries: Sequence[Entry], base: str | None) -> str | None:
-    """The base that is named, else that of the most tasks."""
+    """The given base, else that of most tasks."""
     if not entries and base is None:
         screen = output.console(True)
-        said = f"{store.root} has no adapters yet; inlay train makes one, and --watch finds it"
-        screen.print(said, style="yellow", soft_wrap=True)
-    named = Counter(str(entry.card["base_name"]) for entry in entries if entry.card.get("base_name"))
-    return base_of(base or next((name for name, _ in named.most_common(1)), None), [])
+        warning = f"{store.root} has no adapters yet; inlay train makes one, and --watch finds it"
+        screen.print(warning, style="yellow", soft_wrap=True)
+    tasks_of_base = Counter(str(entry.card["base_name"]) for entry in entries if entry.card.get("base_name"))
+    return base_of(base or next((name for name, _ in tasks_of_base.most_common(1)), None), [])
 
 
 def _tell(
     url: str,
     refs: list[str],
     choices: Path | None,
-    by: str,
+    place: str,
     *,
     host: str,
     keys: Keys,
@@ -227,40 +227,37 @@ def _tell(
     as_json: bool,
     **more: Any,
 ) -> None:
-    """Say where it listens, what it serves, and what that takes; called when it is ready."""
+    """When the service is ready, say where it listens, what it serves, and how much memory that takes."""
     shown = refs[:_SHOWN] + ([f"and {len(refs) - _SHOWN:,} more"] if len(refs) > _SHOWN else [])
     memory = ", ".join(f"{card_text.size(number)} on {where}" for where, number in more.get("memory", {}).items())
-    screen.print(f"{url} serves {counted(len(refs), 'task')} ({by or memory})", style="bold", soft_wrap=True)
+    screen.print(f"{url} serves {counted(len(refs), 'task')} ({place or memory})", style="bold", soft_wrap=True)
     if shown:
         screen.print(output.fold(shown, screen.width), soft_wrap=True)
     if keys.open:
         screen.print(f"no --key-file: {_who(host, keys)}", style="yellow", soft_wrap=True)
     screen.print("Ctrl+C or SIGTERM stops it after all accepted requests are answered", style="dim")
-    found = {"url": url, "tasks": refs, "open": keys.open, **more}
-    output.document({**found, "pid": os.getpid(), "choices": None if choices is None else str(choices)}, as_json)
+    document = {"url": url, "tasks": refs, "open": keys.open, **more}
+    output.document({**document, "pid": os.getpid(), "choices": None if choices is None else str(choices)}, as_json)
 
 
 def _who(host: str, keys: Keys) -> str:
     """Who may ask, and who may change what is served."""
-    asks = "anyone on this machine (or behind a proxy on it)" if _is_local(host) else "anyone who reaches it"
+    is_local = host in ("localhost", "::1") or host.startswith("127.")
+    asks = "anyone on this machine (or behind a proxy on it)" if is_local else "anyone who reaches it"
     if keys.open_management:
         return f"{asks} may send requests and change tasks"
     through = f"tasks are changed through {keys.socket}" if keys.socket else "tasks cannot be changed over HTTP"
     return f"{asks} may send requests; {through}"
 
 
-def _is_local(host: str) -> bool:
-    return host == "localhost" or host.startswith("127.") or host == "::1"
-
-
 def _memory() -> dict[str, int]:
-    """Bytes that this process has, by device."""
+    """Device -> bytes that this process uses there."""
     import torch
 
-    found: dict[str, int] = {}
+    bytes_of_device: dict[str, int] = {}
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        found["cpu"] = pages * os.sysconf("SC_PAGE_SIZE")
+        bytes_of_device["cpu"] = pages * os.sysconf("SC_PAGE_SIZE")
     if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.memory_allocated()
-    return found
+        bytes_of_device["cuda"] = torch.cuda.memory_allocated()
+    return bytes_of_device

@@ -25,9 +25,9 @@ class Shown(NamedTuple):
 
     metavar: str = ""
     unset: str = ""
-    """What happens when it is not given, where the default itself does not say so."""
+    """What happens without the option, if the default does not say so."""
     names: Collection[str] = ()
-    """What it may be, told in the help."""
+    """The possible values, listed in the help."""
     check: Callable[[str], object] | None = None
     """Beyond what `Run` checks."""
     note: str = ""
@@ -108,11 +108,11 @@ SETTINGS: Mapping[Panel, Mapping[str, Shown]] = {
         "split_seed": Shown("N", "--seed"),
     },
 }
-"""Panel -> the settings in it. All of `Run` but `data` and `name`, which every command has in a way of its own."""
+"""Panel -> the settings in it. All of `Run` but `data` and `name`, which each command has in its own way."""
 
 
 class Settings:
-    """The settings of a run as a group of options; a command gets a dictionary of those that somebody has given."""
+    """The settings of a run as a group of options; a command gets a dictionary of those that were given."""
 
     def __init__(self, only: Collection[str] = (), without: Collection[str] = ()):
         self.names = [
@@ -121,12 +121,12 @@ class Settings:
 
     def parameters(self) -> list[inspect.Parameter]:
         """An option for each setting; a flag for each that is on or off."""
-        return [_parameter(panel, name) for panel, all_ in SETTINGS.items() for name in all_ if name in self.names]
+        return [_parameter(panel, name) for panel, names in SETTINGS.items() for name in names if name in self.names]
 
     def made(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What differs from leaving everything out."""
-        given = {name: value for name, value in values.items() if value is not None and (value or not _is_flag(name))}
-        return {name: not _default(name) if _is_flag(name) else _read(name, value) for name, value in given.items()}
+        """The settings that were given."""
+        given = [name for name, value in values.items() if value is not None and (value or not _is_flag(name))]
+        return {name: not _default(name) if _is_flag(name) else _read(name, values[name]) for name in given}
 
 
 def option(setting: str) -> str:
@@ -148,15 +148,15 @@ def _parameter(panel: Panel, name: str) -> inspect.Parameter:
     shown, field = SETTINGS[panel][name], Run.model_fields[name]
     text = shown.off or field.description or ""
     listed = f": {either(tuple(shown.names))}" if shown.names else ""
-    told = f"{text[:1].upper()}{text[1:]}{listed}." + f" {shown.note}" * bool(shown.note)
+    help_text = f"{text[:1].upper()}{text[1:]}{listed}." + f" {shown.note}" * bool(shown.note)
     if _is_flag(name):
-        return parameter(name, Annotated[bool, panel.flag(option(name), told)], False)
+        return parameter(name, Annotated[bool, panel.flag(option(name), help_text)], False)
     number = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
-    told += f"  [default: {shown.unset if field.default is None else number}]"
-    if field.annotation == bool | None:  # on, off, or as follows from the data
-        both = f"{option(name)}/--no-{name.replace('_', '-')}"
-        return parameter(name, Annotated[bool | None, panel.flag(both, told)], None)
-    declared = panel.option(shown.metavar, told, check=lambda value: _check(name, shown, value))
+    help_text += f"  [default: {shown.unset if field.default is None else number}]"
+    if field.annotation == bool | None:  # on, off, or decided by the data
+        flags = f"{option(name)}/--no-{name.replace('_', '-')}"
+        return parameter(name, Annotated[bool | None, panel.flag(flags, help_text)], None)
+    declared = panel.option(shown.metavar, help_text, check=lambda value: _check(name, shown, value))
     kind = str if shown.metavar.endswith(f"|{NONE}") else _type(field.annotation)
     return parameter(name, Annotated[kind | None, declared], None)
 
@@ -175,7 +175,7 @@ def _type(annotation: Any) -> Any:
 
 
 def _check(name: str, shown: Shown, value: Any) -> None:
-    """Notice a wrong value where it was given."""
+    """Refuse a wrong value of an option."""
     try:
         make_run({"data": "", name: _read(name, value)})
     except RunError as error:

@@ -1,4 +1,4 @@
-"""`inlay sweep`: many settings of one task side by side, ranked by validation; stopped and called again, it goes on."""
+"""`inlay sweep`: many settings of one task side by side, ranked by validation; it continues when run again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inlay.sweeps.api import Plan
 
 
-@expand_groups(how=ManyRuns, given=settings.Settings())
+@expand_groups(how=ManyRuns, run_settings=settings.Settings())
 def sweep(
     data: Annotated[str | None, argument("DATA", "A file, a folder with splits, or a hub dataset.")] = None,
     manifest: Annotated[
@@ -80,7 +80,7 @@ def sweep(
     best: Annotated[bool, OUTPUT.flag("--best", "Save the winner, or the ensemble, to the library.")] = False,
     *,
     how: ManyRuns,
-    given: dict[str, Any],
+    run_settings: dict[str, Any],
 ) -> None:
     """Train many settings of one task side by side, and rank them by validation score.
 
@@ -90,44 +90,44 @@ def sweep(
         inlay sweep tickets.csv --grid lr=1e-3,3e-3 --grid method=houlsby:size=8,adapterbias --seeds 3 --ensemble 5
         inlay sweep tickets.csv --search optuna --trials 30 --grid lr=1e-4..1e-2 --best
     """
-    asked: dict[str, Any] = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds}
-    asked |= {"select": select, "ensemble": ensemble, "report": report}
-    choices = {key: value for key, value in asked.items() if value is not None}
-    named = [settings.option(key) for key in (*given, *choices)]
-    extra = [*(["--name"] if name is not None else []), *(["--grid"] if grid else []), *named]
+    choices: dict[str, Any] = {"random": random, "search": search, "trials": trials, "pruner": pruner, "seeds": seeds}
+    choices |= {"select": select, "ensemble": ensemble, "report": report}
+    choices = {key: value for key, value in choices.items() if value is not None}
+    options_given = [settings.option(key) for key in (*run_settings, *choices)]
+    extra = [*(["--name"] if name is not None else []), *(["--grid"] if grid else []), *options_given]
     preflight.check_source(data, manifest, extra)
     from inlay.library.library import Library
 
-    screen, kept, wrong = output.console(how.as_json), Library(how.library), preflight.Problems()
-    values = preflight.read_grid(grid, wrong)
+    screen, library, problems = output.console(how.as_json), Library(how.library), preflight.Problems()
+    values = preflight.read_grid(grid, problems)
     if data is not None:
-        wrong.check(preflight.check_run, {"data": data, **given})
-        if given.get("teacher"):
-            wrong.check(kept.find, given["teacher"])
+        problems.check(preflight.check_run, {"data": data, **run_settings})
+        if run_settings.get("teacher"):
+            problems.check(library.find, run_settings["teacher"])
     elif manifest is not None and not manifest.is_file():
-        wrong.append(f"{manifest}: there is no such file")
-    how.check(base, wrong)
-    wrong.stop()
-    preflight.check_specs(given.get("method"), given.get("task"))
-    plan, runs, problems = _plan(data, name, manifest, values, given, choices)
+        problems.append(f"{manifest}: there is no such file")
+    how.check(base, problems)
+    problems.stop()
+    preflight.check_specs(run_settings.get("method"), run_settings.get("task"))
+    plan, runs, plan_problems = _plan(data, name, manifest, values, run_settings, choices)
     from inlay.sweeps.api import SweepRunner
     from inlay.sweeps.ray import read_engine
 
-    called = check_name(runs.pop("name", None) or data_name(str(runs.get("data", ""))))
-    space, more = plan.space(runs)
-    preflight.Problems([*problems, *more]).stop()
+    sweep_name = check_name(runs.pop("name", None) or data_name(str(runs.get("data", ""))))
+    space, space_problems = plan.space(runs)
+    preflight.Problems([*plan_problems, *space_problems]).stop()
     cluster, _ = read_engine(how.engine, how.address, how.workers)
     host = train.open_host(base, how.compile, how.weights, screen)
     preflight.Problems([*space.problems(host), *([] if cluster is None else cluster.problems(host))]).stop()
-    with how.opened(kept.local / "sweeps" / f"{called}.sqlite") as (store, logs):
-        runner = SweepRunner(host, plan, space, called, store, how.slots, logs, how.save_every, cluster, kept)
+    with how.opened(library.local / "sweeps" / f"{sweep_name}.sqlite") as (store, logs):
+        runner = SweepRunner(host, plan, space, sweep_name, store, how.slots, logs, how.save_every, cluster, library)
         show_plan(screen, runner)
-        found = run_shown(runner, SweepProgress(screen, runner), screen, runner.run)
-        if best and found.ranking:
-            found = runner.put(found, kept)
-    show_ranking(screen, found)
-    how.finish(screen, found)
-    if not found.ranking:
+        result = run_shown(runner, SweepProgress(screen, runner), screen, runner.run)
+        if best and result.ranking:
+            result = runner.put(result, library)
+    show_ranking(screen, result)
+    how.finish(screen, result)
+    if not result.ranking:
         raise typer.Exit(1)
 
 
@@ -136,7 +136,7 @@ def _plan(
     name: str | None,
     manifest: Path | None,
     values: Mapping[str, str],
-    given: Mapping[str, Any],
+    run_settings: Mapping[str, Any],
     choices: Mapping[str, Any],
 ) -> tuple[Plan, dict[str, Any], list[str]]:
     """What to try, the settings of all runs, and what is wrong so far."""
@@ -146,4 +146,4 @@ def _plan(
     if manifest is not None:
         return read_file(manifest)
     named = {} if name is None else {"name": name}
-    return Plan(values, **choices), {"data": data, **named, **given}, []
+    return Plan(values, **choices), {"data": data, **named, **run_settings}, []

@@ -1,4 +1,4 @@
-"""What people see of a sweep: what will be run, the slots with the time that is left, and the ranked table."""
+"""What people see of a sweep: what will be run, the slots and the time left, and the ranked table."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class SweepProgress(Progress):
         self._taken = 0
         """Steps taken here."""
         self._since = self.began
-        """When steps could be taken."""
+        """When steps could begin."""
         self._lengths: list[int] = []
-        """Steps that runs take, of those that have begun."""
+        """Steps of each run that has begun."""
 
     def _begin(self, event: dict[str, Any]) -> None:
         super()._begin(event)
@@ -61,7 +61,7 @@ class SweepProgress(Progress):
         self._line(event, f"{metric} {decimals(event['metrics']['validation'][metric])}")
 
     def _metric(self, run: str) -> str:
-        """What decides it: the same for all runs of a sweep."""
+        """The deciding metric of a run: the same for all runs of a sweep."""
         return self.metric
 
     def _pruned(self, event: dict[str, Any]) -> None:
@@ -75,26 +75,26 @@ class SweepProgress(Progress):
         self.screen.print(f"{event['run']}: lost with its worker, runs again", style="yellow", soft_wrap=True)
 
     def _joined(self, event: dict[str, Any]) -> None:
-        self._since = self._since if self._taken else time.monotonic()  # starting workers says nothing of steps
+        self._since = self._since if self._taken else time.monotonic()  # workers take time to start
 
     def _workers(self, event: dict[str, Any]) -> None:
         workers, nodes = (f"{event[k]} {k if event[k] > 1 else k[:-1]}" for k in ("workers", "nodes"))
         each = f" with {event['gpus']:g} GPU each" if event["gpus"] else ""
         self.screen.print(f"on Ray: {workers}{each}, in a cluster of {nodes}", style="dim")
 
-    def _line(self, event: dict[str, Any], what: str) -> None:
+    def _line(self, event: dict[str, Any], text: str) -> None:
         if self._live is None:
-            self.screen.print(f"{self.ended}/{self.runs} {event['run']}: {what}", soft_wrap=True)
+            self.screen.print(f"{self.ended}/{self.runs} {event['run']}: {text}", soft_wrap=True)
 
     def caption(self, now: float) -> str:
         """How far the sweep has come, and how long it will take."""
-        told = [f"{self.ended} of {self.runs} runs ended"]
-        told += [f"{n} {what}" for n, what in ((self.failed, "failed"), (self.pruned, "pruned")) if n]
+        parts = [f"{self.ended} of {self.runs} runs ended"]
+        parts += [f"{n} {state}" for n, state in ((self.failed, "failed"), (self.pruned, "pruned")) if n]
         left = self.left(now)
-        return ", ".join(told) + f", {clock(now - self.began)}" + ("" if left is None else f", {clock(left)} left")
+        return ", ".join(parts) + f", {clock(now - self.began)}" + ("" if left is None else f", {clock(left)} left")
 
     def left(self, now: float) -> float | None:
-        """Seconds, if steps go on as so far, and runs that have not begun are as long as the others on average."""
+        """Seconds, if steps stay as fast, and runs that have not begun are as long as the others on average."""
         if not self._taken or not self._lengths:
             return None
         under_way = sum(row["steps"] - row["step"] for row in self.active.values())
@@ -128,54 +128,54 @@ def show_plan(screen: output.Console, runner: SweepRunner) -> None:
 
 
 def _scored_apart(runner: SweepRunner) -> list[str]:
-    """A warning if some settings are scored by folds and others are not: few-shot ones are, where nobody says."""
+    """A warning if only some settings are scored by folds, as few-shot runs are by default."""
     labels = {len(trial.data.folds): trial.label for trial in reversed(runner.trials)}
     if len(labels) < 2:
         return []
     most, least = max(labels), min(labels)
     rows = f"{least} folds" if least else "rows that are held out"
-    said = f"{labels[most]} is scored by {most} folds, {labels[least]} by {rows}: such scores cannot be compared"
-    return [f"{said}; pass --folds {most} to score all alike"]
+    warning = f"{labels[most]} is scored by {most} folds, {labels[least]} by {rows}: such scores cannot be compared"
+    return [f"{warning}; pass --folds {most} to score all alike"]
 
 
-def show_ranking(screen: output.Console, found: Sweep) -> None:
-    """The ranked table, and what became of the winner."""
+def show_ranking(screen: output.Console, sweep: Sweep) -> None:
+    """The ranked table, the winner, and where it is saved."""
     from inlay.sweeps.exports import cells, header
 
-    columns = header(found)
+    columns = header(sweep)
     right = ("rank", "seconds", "parameters")
     table = output.table(*columns, right=right, keep=[c for c in columns if c != "method"])
-    for entry in found.ranking[:_ROWS]:
-        table.add_row(*cells(found, entry), style="bold" if entry is found.best else None)
+    for entry in sweep.ranking[:_ROWS]:
+        table.add_row(*cells(sweep, entry), style="bold" if entry is sweep.best else None)
     screen.print()
     screen.print(table)
     screen.print()
-    if len(found.ranking) > _ROWS:
-        screen.print(f"... and {len(found.ranking) - _ROWS} more settings; --csv F writes all of them", style="dim")
-    for problem, labels in _problems(found).items():
+    if len(sweep.ranking) > _ROWS:
+        screen.print(f"... and {len(sweep.ranking) - _ROWS} more settings; --csv F writes all of them", style="dim")
+    for problem, labels in _problems(sweep).items():
         more = f" (and {len(labels) - 1} more)" if len(labels) > 1 else ""
         screen.print(f"{labels[0]}{more} failed: {problem}", style="red", soft_wrap=True)
-    states = [f"{found.count(state)} {state}" for state in ("done", "pruned", "failed") if found.count(state)]
-    screen.print(f"{', '.join(states)}; {spent(found.rows, found.store)}", soft_wrap=True)
-    if found.ranking:
-        _show_winner(screen, found)
-    if found.version is not None:
-        screen.print(f"{found.name}@{found.version}: saved to {found.library}", soft_wrap=True)
-    elif found.ranking:
+    states = [f"{sweep.count(state)} {state}" for state in ("done", "pruned", "failed") if sweep.count(state)]
+    screen.print(f"{', '.join(states)}; {spent(sweep.rows, sweep.store)}", soft_wrap=True)
+    if sweep.ranking:
+        _show_winner(screen, sweep)
+    if sweep.version is not None:
+        screen.print(f"{sweep.name}@{sweep.version}: saved to {sweep.library}", soft_wrap=True)
+    elif sweep.ranking:
         screen.print("--best saves it to the library", style="dim")
 
 
-def _show_winner(screen: output.Console, found: Sweep) -> None:
-    if found.verdict is not None and found.verdict.why:
-        screen.print(found.verdict.why)
-    if found.verdict is not None:
-        by = "winner, its run with the lowest validation loss" if found.best.seeds > 1 else "winner"
+def _show_winner(screen: output.Console, sweep: Sweep) -> None:
+    if sweep.verdict is not None and sweep.verdict.why:
+        screen.print(sweep.verdict.why)
+    if sweep.verdict is not None:
+        by = "winner, its run with the lowest validation loss" if sweep.best.seeds > 1 else "winner"
     else:
-        by = "best by mean over seeds, in its best seed" if found.select == "mean" and found.best.seeds > 1 else "best"
-    screen.print(f"{by}: {found.winner.label}", soft_wrap=True)
-    if found.ensemble is None:
+        by = "best by mean over seeds, in its best seed" if sweep.select == "mean" and sweep.best.seeds > 1 else "best"
+    screen.print(f"{by}: {sweep.winner.label}", soft_wrap=True)
+    if sweep.ensemble is None:
         return
-    chosen = found.ensemble
+    chosen = sweep.ensemble
     if len(chosen.members) == 1:
         screen.print("only one run has finished, so there is no ensemble", style="yellow")
         return
@@ -185,13 +185,13 @@ def _show_winner(screen: output.Console, found: Sweep) -> None:
         soft_wrap=True,
     )
     for split, scores in chosen.metrics.items():
-        both = f"{decimals(scores[found.metric])}, the winner alone {decimals(chosen.single[split][found.metric])}"
-        screen.print(f"{split} {found.metric}: {both}", soft_wrap=True)
+        both = f"{decimals(scores[sweep.metric])}, the winner alone {decimals(chosen.single[split][sweep.metric])}"
+        screen.print(f"{split} {sweep.metric}: {both}", soft_wrap=True)
 
 
-def _problems(found: Sweep) -> dict[str, list[str]]:
+def _problems(sweep: Sweep) -> dict[str, list[str]]:
     problems: dict[str, list[str]] = {}
-    for row in found.rows:
+    for row in sweep.rows:
         if row.state == "failed":
             problems.setdefault(row.error.replace(row.label, "it"), []).append(row.label)
     return problems

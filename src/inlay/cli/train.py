@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from inlay.training.parallel import Ranks
 
 
-@expand_groups(given=settings.Settings())
+@expand_groups(run_settings=settings.Settings())
 def train(
     data: Annotated[str | None, argument("DATA", "A file, a folder with splits, or a hub dataset.")] = None,
     manifest: Annotated[
@@ -60,7 +60,7 @@ def train(
     half: options.Half = False,
     as_json: output.AsJson = False,
     *,
-    given: dict[str, Any],
+    run_settings: dict[str, Any],
 ) -> None:
     """Train an adapter on a file, or many side by side from a manifest.
 
@@ -73,7 +73,7 @@ def train(
         "--resume and --restart cannot be combined": resume and restart,
     }
     preflight.refuse(wrong)
-    whole, folder = _runs(data, name, manifest, given)
+    whole, folder = _runs(data, name, manifest, run_settings)
     runs = whole if ensemble is None else members_of(whole[0], ensemble, whole[0].name)
     from inlay.library.library import Library
 
@@ -122,9 +122,11 @@ def train(
         raise typer.Exit(1)
 
 
-def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapping[str, Any]) -> tuple[list[Run], str]:
-    """The runs that were asked for, and the name of their checkpoint."""
-    others = [settings.option(key) for key in (*given, *([] if name is None else ["name"]))]
+def _runs(
+    data: str | None, name: str | None, manifest: Path | None, run_settings: Mapping[str, Any]
+) -> tuple[list[Run], str]:
+    """The runs to train, and the name of their checkpoint."""
+    others = [settings.option(key) for key in (*run_settings, *([] if name is None else ["name"]))]
     preflight.check_source(data, manifest, others, ", under [defaults]")
     if manifest is not None:
         from inlay.runs.manifest import read_manifest
@@ -132,11 +134,11 @@ def _runs(data: str | None, name: str | None, manifest: Path | None, given: Mapp
         # two manifests of one name are two trainings
         return read_manifest(manifest), f"{manifest.stem}-{sha256(bytes(manifest.resolve())).hexdigest()[:8]}"
     name = name or data_name(str(data))
-    return [make_run({"data": data, "name": name, **given})], name
+    return [make_run({"data": data, "name": name, **run_settings})], name
 
 
 def _check(runs: Sequence[Run], store: Library, many: bool) -> dict[int, str]:
-    """Run -> what is wrong with it, as far as that can be seen before a base is loaded."""
+    """Run -> what is wrong with it, as far as that shows before a base is loaded."""
     from inlay.runs.inputs import check
 
     problems: dict[int, str] = {}
@@ -155,7 +157,7 @@ def _check(runs: Sequence[Run], store: Library, many: bool) -> dict[int, str]:
 
 
 def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: output.Console) -> None:
-    """What becomes of a training that was stopped before its end."""
+    """Keep, remove or refuse a training that was stopped before its end."""
     if restart:
         checkpoint.remove()
     elif checkpoint.exists and not resume:
@@ -168,7 +170,7 @@ def settle(checkpoint: Checkpoint, resume: bool, restart: bool, screen: output.C
 
 @contextlib.contextmanager
 def open_logs(specs: Sequence[str] | None) -> Iterator[list[Log]]:
-    """The logs that were asked for."""
+    """The logs of these specs."""
     from inlay.tracking.logs import make
 
     with contextlib.ExitStack() as stack:
@@ -176,7 +178,7 @@ def open_logs(specs: Sequence[str] | None) -> Iterator[list[Log]]:
 
 
 def open_host(base: str | None, compile: bool | None, weights: str | None, screen: output.Console) -> Host:
-    """The base, with a line on what it is."""
+    """Load the base, and show a line on it."""
     from inlay.engine.host import Host
 
     host = Host(base, compile=compile, weights=weights)
@@ -216,8 +218,8 @@ def _prepare(
     few = [data.run.name for data in prepared.values() if few_to_validate(data)] if many else []
     if few:
         names = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
-        said = f"Fewer than {FEW_TO_VALIDATE} validation rows, so scores may be far off: {names}"
-        screen.print(said, style="yellow", soft_wrap=True)
+        note = f"Fewer than {FEW_TO_VALIDATE} validation rows, so scores may be far off: {names}"
+        screen.print(note, style="yellow", soft_wrap=True)
     return prepared
 
 
@@ -232,7 +234,7 @@ def train_shown(
     screen: output.Console,
     ranks: Ranks,
 ) -> dict[int, Result]:
-    """Train, and show how far it has come; Ctrl-C saves, and says how to go on."""
+    """Train, and show progress; Ctrl-C saves, and says how to continue."""
     from inlay.training.api import train_prepared
 
     deciding = {data.run.name: data.metric for data in prepared.values()}
@@ -257,7 +259,7 @@ def code_of(stopped: KeyboardInterrupt) -> int:
 
 @contextlib.contextmanager
 def default_interrupt() -> Iterator[None]:
-    """Let the loop have Ctrl-C, which it takes over from Python alone: it finishes the step and saves."""
+    """Put back Python's own handler of Ctrl-C: the loop replaces only that one, to finish the step and save."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

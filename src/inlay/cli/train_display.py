@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from inlay.sweeps.store import Row
 
 _ROOMY = 100
-"""A terminal of so many columns has room for everything."""
+"""The width of a terminal that has room for everything."""
 
 
 def metric_table(columns: Mapping[str, Mapping[str, float]], deciding: object, indent: str = "") -> Table:
     """A row for every metric of any column; the one that decides has a star."""
     table = output.table("", *columns, right=list(columns))
-    for name in dict.fromkeys(name for one in columns.values() for name in one):
-        cells = (decimals(one[name]) if name in one else "" for one in columns.values())
+    for name in dict.fromkeys(name for metrics in columns.values() for name in metrics):
+        cells = (decimals(metrics[name]) if name in metrics else "" for metrics in columns.values())
         table.add_row(f"{indent}{one_line(name)}{' *' if name == deciding else ''}", *cells)
     return table
 
 
 def spent(rows: Sequence[Row], store: object) -> str:
-    """What runs have taken, and where they are."""
+    """What runs have cost, and where they are stored."""
     seconds, tokens = sum(row.seconds for row in rows), sum(row.tokens for row in rows)
     return f"{clock(seconds)} and {tokens:,} tokens of training; {store}"
 
 
 def show_done(screen: output.Console, rows: Sequence[Row]) -> None:
-    """How many runs need not be run."""
+    """How many runs are already done."""
     if done := sum(row.state in ("done", "pruned", "failed") for row in rows):
         verb = "is" if done == 1 else "are"
         screen.print(f"{done} of them {verb} already done and {verb} not repeated", style="yellow")
@@ -86,8 +86,8 @@ def show_summary(
     screen.print()
     bad = [result for result in results if not result.ok]
     for number, result in enumerate(results):
-        said = [worse(result), nothing_learned(result, prepared[number])] if result.ok else []
-        for note in filter(None, said):
+        notes = [worse(result), nothing_learned(result, prepared[number])] if result.ok else []
+        for note in filter(None, notes):
             screen.print(f"{result.name}: {note}", style="yellow", soft_wrap=True)
     for result in bad:
         screen.print(f"{result.name} failed: {result.problem}", style="red", soft_wrap=True)
@@ -97,6 +97,6 @@ def show_summary(
 def _scores(result: Result, guess: Mapping[str, float], tested: bool) -> list[str]:
     """The deciding metric on both splits and of the majority, and macro F1, on the last split."""
     last = list(result.metrics.values())[-1]
-    found = [result.metrics.get(split, {}).get(result.metric) for split in ("validation", "test")[: 1 + tested]]
-    found += [guess.get(result.metric), last.get("f1_macro")]
-    return ["" if value is None else decimals(value) for value in found]
+    scores = [result.metrics.get(split, {}).get(result.metric) for split in ("validation", "test")[: 1 + tested]]
+    scores += [guess.get(result.metric), last.get("f1_macro")]
+    return ["" if value is None else decimals(value) for value in scores]

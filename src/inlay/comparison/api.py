@@ -40,17 +40,17 @@ def compare(
 ) -> Comparison:
     """Train methods with equal budgets, side by side, and compare cost and quality.
 
-    Settings are chosen by validation, for every method and dataset; what is reported are test rows, if there are any.
+    Validation chooses the settings of every method on every dataset; scores are those of test rows, if there are any.
 
     Args:
-        runs: one for every dataset: its data, and the settings that all methods share.
+        runs: a run for every dataset: its data, and the settings that all methods share.
         methods: specs.
         grid: settings that every method tries, such as `{"lr": [3e-4, 1e-3]}`.
-        seeds: how many, from the run's own.
-        tasks: for how many tasks parameters are added up; as many as there are datasets by default.
+        seeds: how many, counted from the run's own.
+        tasks: for how many tasks parameters are added up; by default the number of datasets.
         baselines: also the commonest answer, and TF-IDF with a linear model.
         trials: settings that Optuna tries for TF-IDF, with every seed.
-        store: a SQLite file for results; a comparison that is called again with it goes on, and repeats nothing.
+        store: a SQLite file for results; a comparison that is called with it again goes on and repeats nothing.
         slots, callbacks, save_every: as for `inlay.train`.
         engine, address, workers: as for `inlay.sweep`.
     """
@@ -59,6 +59,6 @@ def compare(
     if problems:
         raise RunError("; ".join(problems))
     parts = read_parts(host, [runs] if isinstance(runs, Run) else runs, plan, cluster)
-    named = check_name(name)
+    name = check_name(name)
     with Store(store) as opened:
-        return ComparisonRunner(host, parts, plan, named, opened, slots, callbacks, save_every, cluster).run()
+        return ComparisonRunner(host, parts, plan, name, opened, slots, callbacks, save_every, cluster).run()

@@ -1,7 +1,7 @@
-"""What needs no transformer: the commonest answer, and TF-IDF with a linear model.
+"""Baselines without a transformer: the commonest answer, and TF-IDF with a linear model.
 
-Both see the rows that a run of the same seed sees, and are scored by the same task, so their numbers stand beside those
-of methods. What is not there says why.
+Both see the rows that a run of the same seed sees, and are scored by the same task, so that their numbers compare with
+those of methods. For a task without a baseline, `missing` says why.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ TRIALS = 20
 """Settings that Optuna tries for TF-IDF."""
 Answering = Callable[[Sequence[Example]], list[Answer]]
 _FORMAT = 1
-"""Raised when a baseline is made in another way, so that stored results of the old one are not taken for it."""
+"""Increased when a baseline is computed in another way, so that stored results of the old one are not reused."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A baseline with one seed on one dataset."""
+    """A baseline with a seed on a dataset."""
 
     metrics: dict[str, dict[str, float]]
     """split -> metric -> value."""
     seconds: float
     setting: dict[str, Any] = field(default_factory=dict)
-    """What was chosen by validation."""
+    """The setting that validation chose."""
     size: int = 0
     """Numbers in the linear model."""
 
@@ -52,9 +52,9 @@ def missing(name: str, data: Prepared) -> str:
 
 def run(name: str, data: Prepared, store: Store, trials: int = TRIALS) -> tuple[Score, bool]:
     """A baseline's score, and whether it was known already."""
-    tuned = {"trials": trials, "seed": data.run.seed, "weights": data.weights} if name == TFIDF else {}
-    what = {"baseline": name, "format": _FORMAT, "data": _rows(data), "metric": data.metric, **tuned}
-    key = f"baseline {digest(what)}"
+    tuning = {"trials": trials, "seed": data.run.seed, "weights": data.weights} if name == TFIDF else {}
+    identity = {"baseline": name, "format": _FORMAT, "data": _rows(data), "metric": data.metric, **tuning}
+    key = f"baseline {digest(identity)}"
     known = store.about(key)
     if known is not None:
         return Score(**known), True
@@ -68,33 +68,33 @@ def run(name: str, data: Prepared, store: Store, trials: int = TRIALS) -> tuple[
 
 
 def measure(data: Prepared, answer: Answering) -> dict[str, dict[str, float]]:
-    """All metrics of whatever answers examples, on validation and test rows."""
+    """All metrics of a function that answers examples, on validation and test rows."""
     parts = {"validation": data.validation} | ({"test": data.test} if data.test is not None else {})
     return {split: data.task.score(part.examples, answer(part.examples), data.labels) for split, part in parts.items()}
 
 
 def commonest(task: Task, seen: Sequence[Example], labels: Sequence[str]) -> Answering:
-    """The same answer for everything: what is most frequent in the examples seen, of numbers the mean."""
+    """The same answer for everything: the most frequent one in the examples seen, or the mean of numbers."""
     targets = [e.target for e in seen]
     if task.kind == "tagging":
-        tag = _most([tag for tags in targets for tag in tags], labels)
+        tag = _most_frequent([tag for tags in targets for tag in tags], labels)
         return lambda examples: [{"tags": [tag] * len(e.words)} for e in examples]
-    given: Answer
+    answer: Answer
     if task.kind == "classification":
-        given = {"label": _most(targets, labels)}
+        answer = {"label": _most_frequent(targets, labels)}
     elif task.kind == "multilabel":  # the labels that most rows have: often there is no such label
-        counts = Counter(label for own in targets for label in own)
-        given = {"label": [label for label in labels if 2 * counts[label] > len(seen)]}
+        counts = Counter(label for labels_of_row in targets for label in labels_of_row)
+        answer = {"label": [label for label in labels if 2 * counts[label] > len(seen)]}
     else:
-        given = {"value": sum(targets) / len(targets)}
-    return lambda examples: [dict(given) for _ in examples]
+        answer = {"value": sum(targets) / len(targets)}
+    return lambda examples: [dict(answer) for _ in examples]
 
 
 def majority(
     task: Task, examples: Sequence[Example], labels: Sequence[str]
 ) -> tuple[str | list[str], dict[str, float]] | None:
-    """The class, labels or tag that these examples have most often, and the scores of always giving it; None where
-    answers are no classes."""
+    """The class, labels or tag that these examples have most often, and the scores of always giving it; None if
+    answers are not classes."""
     if task.kind not in ("classification", "multilabel", "tagging"):
         return None
     answers = commonest(task, examples, labels)(examples)
@@ -102,21 +102,21 @@ def majority(
 
 
 def label_of(answer: Answer) -> str | list[str]:
-    """What an answer of `commonest` says: a class, labels, or the tag of all words."""
+    """The content of an answer of `commonest`: a class, labels, or the tag of all words."""
     return answer["label"] if "label" in answer else answer["tags"][0]  # type: ignore[no-any-return]
 
 
-def in_words(given: str | Sequence[str]) -> str:
+def in_words(label: str | Sequence[str]) -> str:
     """`always 'spam'`, `always late, refund` or `always no label`."""
-    return f"always {given!r}" if isinstance(given, str) else f"always {', '.join(given) or 'no label'}"
+    return f"always {label!r}" if isinstance(label, str) else f"always {', '.join(label) or 'no label'}"
 
 
-def _most(targets: Sequence[str], labels: Sequence[str]) -> str:
+def _most_frequent(targets: Sequence[str], labels: Sequence[str]) -> str:
     counts = Counter(targets)
-    return max([*labels, *counts], key=counts.__getitem__)  # of equals the first label
+    return max([*labels, *counts], key=counts.__getitem__)  # the first label among equals
 
 
 def _rows(data: Prepared) -> list[Any]:
-    """Which rows are in which split: the hash of all rows does not say."""
+    """The hash of all rows and the sizes of the splits, which tell apart other ways to split."""
     parts = (data.train, data.validation, data.test)
     return [data.data_hash, *(len(part.examples) if part is not None else 0 for part in parts)]

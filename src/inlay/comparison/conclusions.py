@@ -1,4 +1,4 @@
-"""What to make of a comparison: a few sentences that one can act on, each with the numbers it rests on."""
+"""What follows from a comparison: a few sentences to act on, each with its numbers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from inlay.comparison.table import Dataset, Line
 from inlay.metrics import LOWER_IS_BETTER
 
 CLOSE = 0.01
-"""A point: what one would give up for something much smaller."""
+"""A point: a loss that is worth taking for something much smaller."""
 FEWER = 4
-"""Times fewer parameters that are worth a sentence."""
+"""A method with this many times fewer parameters is worth a sentence."""
 
 
 def conclusions(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[str]:
@@ -25,25 +25,25 @@ def conclusions(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[str]
     close = CLOSE if metric not in LOWER_IS_BETTER else CLOSE * abs(best.average or 0.0)
     return [
         *_hardly_trained(lines, datasets),
-        *_plain(lines, best, metric, close),
-        *_small(lines, best, metric, close),
-        *_few(lines),
+        *_against_baselines(lines, best, metric, close),
+        *_smallest_as_good(lines, best, metric, close),
+        *_too_few_pairs(lines),
     ]
 
 
 def gap(difference: float, metric: str) -> str:
-    """How far apart: in points, or in the metric's own unit where less is better."""
+    """A difference in points, or in the metric's own unit if less is better."""
     size = abs(difference)
     return f"{size:.4g} of {metric}" if metric in LOWER_IS_BETTER else f"{100 * size:.1f} points"
 
 
 def _hardly_trained(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[str]:
-    """Datasets on which most methods have learned next to nothing: the table ranks something else there."""
+    """Sentences about datasets on which most methods learned next to nothing: the table ranks something else there."""
     majority = next((line for line in lines if line.method == MAJORITY), None)
     trained = [line for line in lines if not line.is_baseline]
-    found: list[str] = []
+    sentences: list[str] = []
     if majority is None:
-        return found
+        return sentences
     for data in datasets:
         known = [line.cells[data.name].mean for line in trained if data.name in line.cells]
         common = majority.cells[data.name].mean if data.name in majority.cells else None
@@ -52,36 +52,36 @@ def _hardly_trained(lines: Sequence[Line], datasets: Sequence[Dataset]) -> list[
         sign, close = (-1, CLOSE * abs(common)) if data.metric in LOWER_IS_BETTER else (1, CLOSE)
         stuck = sum(sign * (value - common) <= close for value in known)
         if 2 * stuck > len(known):
-            found.append(
+            sentences.append(
                 f"on {data.name}, {stuck} of {len(known)} methods are hardly better than the most common answer: give "
                 "them more steps or other learning rates (--epochs, --grid lr=...) before you trust the rest"
             )
-    return found
+    return sentences
 
 
-def _plain(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
-    """Whether something simpler would do."""
+def _against_baselines(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
+    """Whether something simpler is enough."""
     by_name = {line.method: line for line in lines}
     majority, tfidf = by_name.get(MAJORITY), by_name.get(TFIDF)
     if best is majority:
         return ["nothing is better than the most common answer: more steps, other settings or other data are needed"]
-    found = []
+    sentences = []
     if majority is not None and majority.verdict == "not distinguishable":
-        found.append(f"{best.method} is not distinguishable from the most common answer ({_how(majority, metric)})")
+        sentences.append(f"{best.method} is not distinguishable from the most common answer ({_gap(majority, metric)})")
     if best is tfidf:
-        return [*found, "TF-IDF with a linear model is the best: as trained here, no transformer is needed"]
+        return [*sentences, "TF-IDF with a linear model is the best: as trained here, no transformer is needed"]
     if tfidf is None or tfidf.difference is None or tfidf.average is None:
-        return found
+        return sentences
     if -tfidf.difference <= close:
-        told = f"TF-IDF with a linear model is within {gap(tfidf.difference, metric)} of the best, {best.method}"
-        return [*found, f"{told}: a transformer may not be needed"]
+        sentence = f"TF-IDF with a linear model is within {gap(tfidf.difference, metric)} of the best, {best.method}"
+        return [*sentences, f"{sentence}: a transformer may not be needed"]
     if tfidf.verdict == "not distinguishable":
-        told = f"TF-IDF with a linear model is not distinguishable from {best.method}"
-        return [*found, f"{told} ({_how(tfidf, metric)}): a transformer may not be needed"]
-    return [*found, f"TF-IDF with a linear model is {gap(tfidf.difference, metric)} below {best.method}"]
+        sentence = f"TF-IDF with a linear model is not distinguishable from {best.method}"
+        return [*sentences, f"{sentence} ({_gap(tfidf, metric)}): a transformer may not be needed"]
+    return [*sentences, f"TF-IDF with a linear model is {gap(tfidf.difference, metric)} below {best.method}"]
 
 
-def _small(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
+def _smallest_as_good(lines: Sequence[Line], best: Line, metric: str, close: float) -> list[str]:
     """The smallest method that is as good, or nearly."""
     if best.is_baseline or sum(not line.is_baseline for line in lines) < 2:
         return []
@@ -96,22 +96,22 @@ def _small(lines: Sequence[Line], best: Line, metric: str, close: float) -> list
     small = min(rivals, key=lambda line: line.parameters)
     times = f"at 1/{round(best.parameters / small.parameters):,} of the parameters"
     if small.verdict == "not distinguishable":
-        return [f"{small.method} is not distinguishable from {best.method} ({_how(small, metric)}) {times}"]
+        return [f"{small.method} is not distinguishable from {best.method} ({_gap(small, metric)}) {times}"]
     return [f"{small.method} is within {gap(small.difference or 0.0, metric)} of {best.method} {times}"]
 
 
-def _few(lines: Sequence[Line]) -> list[str]:
+def _too_few_pairs(lines: Sequence[Line]) -> list[str]:
     others = [line for line in lines if not line.is_best and line.pairs]
     short = [line for line in others if line.verdict == "cannot tell"]
     if not short:
         return []
     pairs, needed = statistics.median_low(line.pairs for line in short), significance.pairs_needed(len(others))
-    what, are = ("pair", "is") if pairs == 1 else ("pairs", "are")
+    noun, are = ("pair", "is") if pairs == 1 else ("pairs", "are")
     return [
-        f"{pairs} {what} of runs (datasets times seeds) {are} too few to tell {len(others) + 1} lines apart; "
+        f"{pairs} {noun} of runs (datasets times seeds) {are} too few to tell {len(others) + 1} lines apart; "
         f"{needed} are needed (--seeds)"
     ]
 
 
-def _how(line: Line, metric: str) -> str:
+def _gap(line: Line, metric: str) -> str:
     return f"{gap(line.difference or 0.0, metric)} below, p = {line.p or 0.0:.2g}"

@@ -1,7 +1,7 @@
-"""TF-IDF and a linear model, tuned by Optuna on the validation rows: what a transformer has to beat.
+"""TF-IDF and a linear model, tuned by Optuna on the validation rows: the baseline that a transformer has to beat.
 
 Words (1-2 in a row), pieces of words (2-5 characters) or both; logistic regression for classes, one against the rest
-for more than two and for sets of labels; ridge regression for numbers. A pair of texts is one text here.
+for more than two and for sets of labels; ridge regression for numbers. A pair of texts is joined to one text.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ GRAMS: dict[str, tuple[str, tuple[int, int]]] = {
     "characters 3-5": ("char_wb", (3, 5)),
 }
 FEATURES = {**{name: (name,) for name in GRAMS}, "words 1-2, characters 3-5": ("words 1-2", "characters 3-5")}
-"""What can be counted, alone or together."""
+"""The features that can be counted: name -> its parts."""
 _MOST = 30_000_000
-"""Numbers in features that are kept: about 400 MB."""
+"""The most numbers in features that are kept: about 400 MB."""
 
 
 def sklearn(module: str) -> Any:
-    """A module of scikit-learn, if it is there."""
+    """A module of scikit-learn, if it is installed."""
     try:
         return importlib.import_module(f"sklearn.{module}")
     except ImportError:
@@ -41,7 +41,7 @@ def sklearn(module: str) -> Any:
 
 
 def tune(data: Prepared, trials: int) -> tuple[dict[str, Any], int, Callable[[Sequence[Example]], list[Answer]]]:
-    """The setting that is best on validation rows, how many numbers its model has, and what it answers."""
+    """The setting that is best on validation rows, how many numbers its model has, and the function that answers."""
     package, study = optuna(), _study(data)
     best: tuple[Any, ...] | None = None
     problem = ""
@@ -53,12 +53,12 @@ def tune(data: Prepared, trials: int) -> tuple[dict[str, Any], int, Callable[[Se
             setting = dict(trial.params)
             try:
                 answer, size = fit(data, setting, counted)
-            except ValueError as error:  # no word is in so many rows, or all rows have one class
+            except ValueError as error:  # no word is in min_df rows, or all rows have the same class
                 study.tell(trial, state=package.trial.TrialState.FAIL)
                 problem = str(error)
                 continue
-            found = data.task.score(data.validation.examples, answer(data.validation.examples), data.labels)
-            value = found[data.metric]
+            scores = data.task.score(data.validation.examples, answer(data.validation.examples), data.labels)
+            value = scores[data.metric]
             study.tell(trial, value)
             if best is None or metrics.better(data.metric, value, best[0]):
                 best = (value, setting, size, answer)
@@ -70,7 +70,7 @@ def tune(data: Prepared, trials: int) -> tuple[dict[str, Any], int, Callable[[Se
 def fit(
     data: Prepared, setting: dict[str, Any], counted: dict[tuple[Any, ...], tuple[Any, Any]] | None = None
 ) -> tuple[Callable[[Sequence[Example]], list[Answer]], int]:
-    """A model of one setting: what it answers, and how many numbers it has.
+    """A model with this setting: the function that answers, and how many numbers the model has.
 
     Args:
         counted: features of training rows, kept from one setting to the next.
@@ -79,18 +79,18 @@ def fit(
     key = (setting["features"], setting["min_df"], setting["sublinear"])
     if key not in counted:
         vectorizer = _vectorizer(*key)
-        counted[key] = vectorizer, _counts(vectorizer.fit_transform, data.train.examples)
+        counted[key] = vectorizer, _count_features(vectorizer.fit_transform, data.train.examples)
     vectorizer, features = counted[key]
-    while len(counted) > 1 and sum(one.nnz for _, one in counted.values()) > _MOST:
+    while len(counted) > 1 and sum(counts.nnz for _, counts in counted.values()) > _MOST:
         del counted[next(iter(counted))]
-    model = _model(data, setting["strength"])
+    model = _make_model(data, setting["strength"])
     model.fit(features, _targets(data))
     size = (features.shape[1] + 1) * _outputs(data)
 
     def answer(examples: Sequence[Example]) -> list[Answer]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _answers(data, model.predict(_counts(vectorizer.transform, examples)))
+            return _answers(data, model.predict(_count_features(vectorizer.transform, examples)))
 
     return answer, size
 
@@ -103,39 +103,39 @@ def _study(data: Prepared) -> Any:
 
 def _space(package: Any, data: Prepared) -> dict[str, Any]:
     ends = (1e-3, 1e2) if data.task.kind == "regression" else (1e-2, 1e3)
-    of = package.distributions
+    distributions = package.distributions
     return {
-        "features": of.CategoricalDistribution(list(FEATURES)),
-        "min_df": of.IntDistribution(1, 3),
-        "sublinear": of.CategoricalDistribution([False, True]),
-        "strength": of.FloatDistribution(*ends, log=True),
+        "features": distributions.CategoricalDistribution(list(FEATURES)),
+        "min_df": distributions.IntDistribution(1, 3),
+        "sublinear": distributions.CategoricalDistribution([False, True]),
+        "strength": distributions.FloatDistribution(*ends, log=True),
     }
 
 
 def _vectorizer(features: str, min_df: int, sublinear: bool) -> Any:
-    made = []
+    vectorizers = []
     for name in FEATURES[features]:
         analyzer, grams = GRAMS[name]
         pattern = {"token_pattern": r"(?u)\b\w+\b"} if analyzer == "word" else {}
-        how = {"analyzer": analyzer, "ngram_range": grams, "min_df": min_df, "sublinear_tf": sublinear, **pattern}
-        made.append((name, sklearn("feature_extraction.text").TfidfVectorizer(**how)))
-    return sklearn("pipeline").FeatureUnion(made) if len(made) > 1 else made[0][1]
+        options = {"analyzer": analyzer, "ngram_range": grams, "min_df": min_df, "sublinear_tf": sublinear, **pattern}
+        vectorizers.append((name, sklearn("feature_extraction.text").TfidfVectorizer(**options)))
+    return sklearn("pipeline").FeatureUnion(vectorizers) if len(vectorizers) > 1 else vectorizers[0][1]
 
 
-def _counts(count: Callable[[list[str]], Any], examples: Sequence[Example]) -> Any:
+def _count_features(count: Callable[[list[str]], Any], examples: Sequence[Example]) -> Any:
     return count([f"{e.shown()}\n{e.pair or ''}" for e in examples])
 
 
-def _model(data: Prepared, strength: float) -> Any:
+def _make_model(data: Prepared, strength: float) -> Any:
     """For numbers the strength is ridge's alpha, for classes the C of logistic regression."""
     if data.task.kind == "regression":
         return sklearn("linear_model").Ridge(alpha=strength)
     balance = "balanced" if data.weights is not None else None
-    one = sklearn("linear_model").LogisticRegression(
+    model = sklearn("linear_model").LogisticRegression(
         C=strength, solver="liblinear", class_weight=balance, max_iter=1000, random_state=data.run.seed
     )
     is_binary = data.task.kind == "classification" and _outputs(data) == 1
-    return one if is_binary else sklearn("multiclass").OneVsRestClassifier(one)
+    return model if is_binary else sklearn("multiclass").OneVsRestClassifier(model)
 
 
 def _outputs(data: Prepared) -> int:
@@ -153,9 +153,9 @@ def _targets(data: Prepared) -> Any:
     return targets
 
 
-def _answers(data: Prepared, found: Any) -> list[Answer]:
+def _answers(data: Prepared, predicted: Any) -> list[Answer]:
     if data.task.kind == "regression":
-        return [{"value": float(value)} for value in found]
+        return [{"value": float(value)} for value in predicted]
     if data.task.kind == "multilabel":
-        return [{"label": [label for label, one in zip(data.labels, row, strict=True) if one]} for row in found]
-    return [{"label": str(label)} for label in found]
+        return [{"label": [label for label, has in zip(data.labels, row, strict=True) if has]} for row in predicted]
+    return [{"label": str(label)} for label in predicted]

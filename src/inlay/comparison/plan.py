@@ -1,6 +1,6 @@
-"""What to compare, on what terms: methods, settings that all of them try, seeds; and every dataset, read and checked.
+"""The plan of a comparison: methods, settings that all of them try, seeds; and every dataset, read and checked.
 
-Terms are equal: the same rows, steps and seeds, and as many settings tried of every method.
+Terms are equal: the same rows, steps and seeds, and equally many settings for every method.
 """
 
 from __future__ import annotations
@@ -26,81 +26,81 @@ from inlay.sweeps.trial import Trial, Trials
 from inlay.sweeps.values import split_specs
 
 METHODS = ("frozen", "norms", "bitfit", "adapterbias", "lora", "houlsby", "finetune:top=1")
-"""Fine-tuning everything is not among them: it costs more than all of these together."""
+"""Without fine-tuning of the whole base, which costs more than all of these together."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to compare, and on what terms."""
+    """Which methods to compare, and with which budget."""
 
     methods: Sequence[str] | str = METHODS
     grid: Grid = field(default_factory=dict)
     """Settings that every method tries."""
     seeds: int = 3
     tasks: int | None = None
-    """For how many tasks parameters are added up; as many as there are datasets by default."""
+    """For how many tasks parameters are added up; by default the number of datasets."""
     baselines: bool = True
     trials: int = TRIALS
     """Settings that Optuna tries for TF-IDF."""
 
     def problems(self) -> list[str]:
-        """What is wrong with it, apart from what a grid's reader says."""
-        found = [] if "method" not in self.grid else ["method is not a key of this grid; list methods (--methods)"]
-        found += not_counts(tasks=self.tasks, trials=self.trials)
+        """What is wrong with the plan, apart from its grid."""
+        problems = [] if "method" not in self.grid else ["method is not a key of this grid; list methods (--methods)"]
+        problems += not_counts(tasks=self.tasks, trials=self.trials)
         if self.baselines:
-            found += [*refused(linear.sklearn, "pipeline"), *refused(optuna)]
-        return found
+            problems += [*refused(linear.sklearn, "pipeline"), *refused(optuna)]
+        return problems
 
     def space(self, run: Run) -> tuple[Space, list[str]]:
         """All settings on one dataset, and everything that is wrong with them."""
-        given = {key: getattr(run, key) for key in run.model_fields_set if key != "name"}
+        fixed = {key: getattr(run, key) for key in run.model_fields_set if key != "name"}
         problems: list[str] = []
         specs = split_specs(self.methods, problems)
         rest = {key: values for key, values in self.grid.items() if key != "method"}
-        space, more = SweepPlan({"method": specs, **rest}, seeds=self.seeds).space(given)
-        return space, [*problems, *more, *_unequal(space)]
+        space, of_grid = SweepPlan({"method": specs, **rest}, seeds=self.seeds).space(fixed)
+        return space, [*problems, *of_grid, *_unequal_budgets(space)]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One dataset with all its runs."""
+    """A dataset with all its runs."""
 
     about: Dataset
     space: Space
     trials: tuple[Trial, ...]
     data: Mapping[int, Prepared]
-    """By seed; all methods have the same rows."""
+    """Seed -> the rows, which are the same for all methods."""
 
 
 def read_parts(host: Host, runs: Sequence[Run], plan: Plan, cluster: Cluster | None = None) -> list[Part]:
-    """Read every dataset; one error names everything that is wrong with all of them and with the plan."""
+    """Read every dataset; a single error names everything that is wrong with them and with the plan."""
     problems = plan.problems() + ([] if cluster is None else cluster.problems(host))
-    found: list[Part] = []
+    parts: list[Part] = []
     if not runs:
         problems.append("there is nothing to compare on: give a dataset")
     for name, run in zip(_names(runs), runs, strict=True):
         run = run if run.folds is not None else run.model_copy(update={"folds": 0})  # baselines need rows held out
-        space, own = plan.space(run)
-        own += ["a comparison holds rows out: leave out folds"] if run.folds else []
-        own += space.problems(host)
-        problems += own
+        space, of_run = plan.space(run)
+        of_run += ["a comparison holds rows out: leave out folds"] if run.folds else []
+        of_run += space.problems(host)
+        problems += of_run
         try:
-            if own:  # no run can be made; the data may be wrong too
+            if of_run:  # no run can be made; the data may be wrong too
                 prepare(run.model_copy(update={"method": "finetune"}), host)
             else:
-                found.append(_part(host, name, run, space, plan.seeds))
+                parts.append(_part(host, name, run, space, plan.seeds))
         except InlayError as error:
             problems.append(str(error))
-    problems += _clashes(found)
+    problems += _clashes(parts)
     if problems:
         raise RunError("; ".join(dict.fromkeys(problems)))
-    return found
+    return parts
 
 
 def _part(host: Host, name: str, run: Run, space: Space, seeds: int) -> Part:
     numbers = list(range(run.seed, run.seed + seeds))
-    made = Trials(host, space, name, numbers).all(list(space.settings()))
-    trials = tuple(replace(trial, label=f"{name} {_label(trial, name)}") for trial in made)
+    all_trials = Trials(host, space, name, numbers).all(list(space.settings()))
+    trials = tuple(replace(trial, label=f"{name} {_label(trial, name)}") for trial in all_trials)
     data = {seed: next(trial.data for trial in trials if trial.seed == seed) for seed in numbers}
     first = data[numbers[0]]
     parts = {"train": first.train, "validation": first.validation, "test": first.test}
@@ -111,7 +111,7 @@ def _part(host: Host, name: str, run: Run, space: Space, seeds: int) -> Part:
 
 
 def _label(trial: Trial, name: str) -> str:
-    """A sweep's label leaves out a method that is the only one, and is the dataset's name where nothing varies."""
+    """A trial's label, always with its method: a sweep leaves out a method that is the only one."""
     method = str(trial.setting["method"])
     if trial.label == name:
         return method
@@ -119,33 +119,33 @@ def _label(trial: Trial, name: str) -> str:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """A name for every dataset; two of one name are numbered."""
-    found: list[str] = []
+    """A name for every dataset; if two have the same name, they are numbered."""
+    names: list[str] = []
     for i, run in enumerate(runs):
         name = run.name or (data_name(run.data) if isinstance(run.data, str) else f"data-{i + 1}")
         copies = (f"{name}-{n}" for n in itertools.count(2))
-        found.append(name if name not in found else next(copy for copy in copies if copy not in found))
-    return found
+        names.append(name if name not in names else next(copy for copy in copies if copy not in names))
+    return names
 
 
-def _unequal(space: Space) -> list[str]:
+def _unequal_budgets(space: Space) -> list[str]:
     sizes = {branch.method: branch.size for branch in space.branches}
     if len(set(sizes.values())) < 2:
         return []
-    told = ", ".join(f"{method} {size}" for method, size in sizes.items())
+    listed = ", ".join(f"{method} {size}" for method, size in sizes.items())
     return [
-        f"methods would not try equally many settings ({told}): vary what all of them have, such as lr, and list sizes "
-        "among the methods (houlsby:size=8,houlsby:size=64)"
+        f"methods would not try equally many settings ({listed}): vary what all of them have, such as lr, and list "
+        "sizes among the methods (houlsby:size=8,houlsby:size=64)"
     ]
 
 
 def _clashes(parts: Sequence[Part]) -> list[str]:
-    found = []
-    for one, other in itertools.combinations(parts, 2):
-        if {trial.id for trial in one.trials} & {trial.id for trial in other.trials}:
-            found.append(f"{one.about.name} and {other.about.name} hold the same rows")
+    problems = []
+    for part, other in itertools.combinations(parts, 2):
+        if {trial.id for trial in part.trials} & {trial.id for trial in other.trials}:
+            problems.append(f"{part.about.name} and {other.about.name} hold the same rows")
     metrics = {part.about.metric for part in parts}
     if len(metrics) > 1 and metrics & LOWER_IS_BETTER:
-        told = ", ".join(f"{part.about.name}: {part.about.metric}" for part in parts)
-        found.append(f"these metrics have no common average ({told}); compare such datasets one by one")
-    return found
+        listed = ", ".join(f"{part.about.name}: {part.about.metric}" for part in parts)
+        problems.append(f"these metrics have no common average ({listed}); compare such datasets one by one")
+    return problems

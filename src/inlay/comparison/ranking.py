@@ -1,4 +1,4 @@
-"""From scores to a table: averages, what is best, and what cannot be told apart from it.
+"""From scores to a table: averages, the best method, and those that cannot be told apart from it.
 
 Total parameters are counted as in Houlsby et al. (2019), tables 1 and 2, against one base: N tasks with a share s each
 need 1 + N·s, and N where nothing of the base is shared. So 9 tasks at 3.6 % are 1.3x, and 9 fine-tunings 9x.
@@ -16,11 +16,11 @@ from inlay.metrics import LOWER_IS_BETTER, sample_std
 
 
 def total_parameters(share: float, tasks: int, replaces: bool = False) -> float:
-    """What so many tasks need, in bases.
+    """The parameters of this many tasks, in bases.
 
     Args:
         share: of the base, trained for one task.
-        replaces: whether every task has a whole model of its own, so that the base itself is not needed.
+        replaces: whether every task has a whole model of its own, so that the base is not needed.
     """
     return float(tasks) if replaces else 1 + tasks * share
 
@@ -38,12 +38,12 @@ def ranked(lines: Sequence[Line], datasets: Sequence[Dataset]) -> tuple[Line, ..
         return tuple(averaged)
     best, others = whole[0], [line for line in averaged if line is not whole[0] and line.cells]
     differences = [[sign * d for d in _differences(line, best)] for line in others]
-    values = significance.holm([significance.sign_flip(own) if own else 1.0 for own in differences])
+    values = significance.holm([significance.sign_flip(of_line) if of_line else 1.0 for of_line in differences])
     judged = {id(best): replace(best, is_best=True)}
-    for line, own, p in zip(others, differences, values, strict=True):
-        tells = significance.can_tell(len(own), len(others))
-        mean = statistics.fmean(own) if own else None
-        judged[id(line)] = replace(line, difference=mean, pairs=len(own), p=p if tells else None)
+    for line, of_line, p in zip(others, differences, values, strict=True):
+        can_tell = significance.can_tell(len(of_line), len(others))
+        mean = statistics.fmean(of_line) if of_line else None
+        judged[id(line)] = replace(line, difference=mean, pairs=len(of_line), p=p if can_tell else None)
     rest = [line for line in averaged if line.average is None]
     return tuple(judged.get(id(line), line) for line in [*whole, *rest])
 
@@ -58,7 +58,7 @@ def _average(line: Line, names: Sequence[str]) -> tuple[float | None, float | No
 
 
 def _differences(line: Line, best: Line) -> list[float]:
-    """Of every pair that both have."""
+    """The difference for every pair of dataset and seed that both have."""
     return [
         cell.values[seed] - best.cells[name].values[seed]
         for name, cell in line.cells.items()

@@ -1,7 +1,7 @@
-"""One comparison from its plan to its result.
+"""A comparison from its plan to its result.
 
 All runs of all datasets go through one loop, side by side, and into one SQLite file, with the identities that they have
-in a sweep: the same command, more methods or more seeds run only what is new.
+in a sweep: repeating the command, or adding methods or seeds, only runs what is new.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inlay.tracking.events import Callback
 
 
 class ComparisonRunner:
-    """Runs what has not been run, and puts the result together."""
+    """Runs what has not been run yet, and puts the result together."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class ComparisonRunner:
         cluster: Cluster | None = None,
     ):
         self.host, self.parts, self.plan, self.name, self.store = host, parts, plan, name, store
-        own: dict[str, Trial] = {}
+        by_id: dict[str, Trial] = {}
         for trial in (trial for part in parts for trial in part.trials):
-            own.setdefault(trial.id, trial)  # what two parts have is run once, and called as in the first
-        self.trials = list(own.values())
+            by_id.setdefault(trial.id, trial)  # a run of two parts is run once, with the name it has in the first
+        self.trials = list(by_id.values())
         self.engine = make_engine(host, store, cluster, slots, callbacks, save_every)
         self.notes: list[str] = []
         self.scores: dict[tuple[str, str], dict[int, baselines.Score]] = {}
@@ -61,11 +61,11 @@ class ComparisonRunner:
 
     @property
     def metric(self) -> str:
-        """What decides on the first dataset."""
+        """The metric of the first dataset."""
         return self.parts[0].about.metric
 
     def metric_of(self, label: str) -> str:
-        """What decides a run."""
+        """The metric of a run."""
         return next((trial.data.metric for trial in self.trials if trial.label == label), self.metric)
 
     def rows(self) -> list[Row]:
@@ -73,14 +73,14 @@ class ComparisonRunner:
         return self.store.rows_of(self.trials)
 
     def run(self) -> Comparison:
-        """Baselines first, which are quick; then every run that has not been run."""
+        """Run the baselines, which are quick; then every run that has not been run yet."""
         if self.plan.baselines:
             self.run_baselines()
         self.engine.run(self.trials, keep=lambda: {entry.best.id for entry in self._entries().values()})
         return self.result()
 
     def run_baselines(self) -> None:
-        """All baselines that there are; notes say what there is not."""
+        """Run all baselines; notes say why one is missing."""
         for part, name in itertools.product(self.parts, baselines.NAMES):
             first = next(iter(part.data.values()))
             reason = baselines.missing(name, first)
@@ -97,10 +97,10 @@ class ComparisonRunner:
                 self.notes.append(f"{part.about.name}: {reason}")
 
     def result(self) -> Comparison:
-        """What is known by now."""
+        """The comparison of all runs that have finished by now."""
         datasets = [part.about for part in self.parts]
         entries = self._entries()
-        # parts that were planned apart have methods of their own
+        # parts may be planned separately, with different methods
         methods = list(dict.fromkeys(branch.method for part in self.parts for branch in part.space.branches))
         tasks = self.plan.tasks or len(datasets)
         lines = [self._method(method, entries, tasks) for method in methods]
@@ -110,29 +110,35 @@ class ComparisonRunner:
         notes = [*self.notes, *_failures(rows)]
         first = self.parts[0]
         settings = len(first.trials) // (len(first.space.branches) * self.plan.seeds)
-        seeds = tuple(self.parts[0].data)
-        said = conclusions(judged, datasets)
-        where = (tuple(rows), self.store.path, self.store.adapter)
-        return Comparison(self.name, tuple(datasets), judged, tasks, seeds, settings, tuple(said), tuple(notes), *where)
+        return Comparison(
+            name=self.name,
+            datasets=tuple(datasets),
+            lines=judged,
+            tasks=tasks,
+            seeds=tuple(first.data),
+            settings=settings,
+            says=tuple(conclusions(judged, datasets)),
+            notes=tuple(notes),
+            rows=tuple(rows),
+            store=self.store.path,
+            _load=self.store.adapter,
+        )
 
     def _entries(self) -> dict[tuple[str, str], Entry]:
-        """(method, dataset) -> the setting that validation chose, of those that came to an end."""
-        found, rows = {}, {row.id: row for row in self.rows()}
+        """(method, dataset) -> the setting that validation chose among those that have finished."""
+        entries, rows = {}, {row.id: row for row in self.rows()}
         for part in self.parts:
-            own = [rows[trial.id] for trial in part.trials]
+            rows_of_part = [rows[trial.id] for trial in part.trials]
             for branch in part.space.branches:
-                mine = [row for row in own if row.setting["method"] == branch.method]
-                ranking = rank(mine, part.about.metric, "mean", self.plan.seeds)
+                rows_of_method = [row for row in rows_of_part if row.setting["method"] == branch.method]
+                ranking = rank(rows_of_method, part.about.metric, "mean", self.plan.seeds)
                 if ranking:
-                    found[branch.method, part.about.name] = ranking[0]
-        return found
+                    entries[branch.method, part.about.name] = ranking[0]
+        return entries
 
     def _method(self, method: str, entries: Mapping[tuple[str, str], Entry], tasks: int) -> Line:
-        cells = {}
-        for part in self.parts:
-            entry = entries.get((method, part.about.name))
-            if entry is not None:
-                cells[part.about.name] = self._cell(entry, part.about)
+        datasets = [part.about for part in self.parts]
+        cells = {d.name: self._cell(entry, d) for d in datasets if (entry := entries.get((method, d.name)))}
         line = Line(method, family(method), False, cells, None)
         replaces = isinstance(parse(method), Finetune) and line.share >= 1
         return replace(line, total=total_parameters(line.share, tasks, replaces))
@@ -151,7 +157,7 @@ class ComparisonRunner:
         )
 
     def _bytes(self, id: str) -> int | None:
-        """Noted once: adapters of settings that no longer win are not kept."""
+        """The size of a run's adapter, noted in the store: adapters of settings that no longer win are not kept."""
         known: int | None = self.store.about(f"bytes {id}")
         adapter = self.store.adapter(id) if known is None else None
         if adapter is not None:

@@ -1,4 +1,4 @@
-"""What came of a comparison: a line for every method, with its cost, its quality, and whether the best is better."""
+"""The result of a comparison: a line for every method, with its cost, its quality, and whether the best is better."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from inlay.sweeps.store import Row
 
 @dataclass(frozen=True)
 class Dataset:
-    """What was compared on."""
+    """A dataset of a comparison."""
 
     name: str
     data: str
     task: str
     metric: str
     split: str
-    """Whose rows the table speaks of: `test`, or `validation`, which has also chosen."""
+    """The split that is reported: `test`, or `validation`, which also chose the settings."""
     rows: Mapping[str, int]
 
     def document(self) -> dict[str, Any]:
@@ -34,32 +34,32 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Cell:
-    """A method on one dataset, in the setting that validation chose."""
+    """A method on a dataset, in the setting that validation chose."""
 
     values: Mapping[int, float]
     """seed -> the metric on the split that is reported."""
     validation: float
     """Mean over seeds."""
     setting: Mapping[str, Any]
-    """The same for all seeds; a baseline is tuned for every seed, and this is seed -> setting."""
+    """The same for all seeds; for a baseline, which is tuned for every seed, seed -> setting."""
     seconds: float
-    """Of one run, on average."""
+    """Mean of the runs."""
     parameters: int = 0
     share: float = 0.0
-    """Of the base."""
+    """Of the base's parameters."""
     bytes: int | None = None
-    """Of the file of the best seed's adapter, with its head."""
+    """Size of the best seed's adapter, with its head."""
     run: str = ""
-    """The id of the run of the best seed."""
+    """The id of the best seed's run."""
 
     @property
     def mean(self) -> float:
-        """Over seeds."""
+        """The mean over seeds."""
         return statistics.fmean(self.values.values())
 
     @property
     def std(self) -> float | None:
-        """Of the sample; None for a single seed."""
+        """The standard deviation of the sample; None for a single seed."""
         return sample_std([*self.values.values()])
 
     def document(self) -> dict[str, Any]:
@@ -76,38 +76,38 @@ class Line:
     family: str
     is_baseline: bool
     cells: Mapping[str, Cell]
-    """By the dataset's name; one that is missing could not be run there."""
+    """Dataset -> cell; a missing one could not be run there."""
     total: float | None
     """Parameters for all tasks, in bases; None for a baseline."""
     average: float | None = None
-    """Over datasets; None if one is missing."""
+    """Mean over datasets; None if one is missing."""
     average_std: float | None = None
-    """Over seeds, of the average."""
+    """Standard deviation of the average over seeds."""
     difference: float | None = None
-    """To the best, on average over the pairs of both; below 0 is worse."""
+    """To the best, as the mean over the pairs that both have; below 0 is worse."""
     pairs: int = 0
     p: float | None = None
-    """Corrected; None for the best itself, and where nothing can be told."""
+    """Corrected; None for the best itself, and if there are too few pairs."""
     is_best: bool = False
 
     @property
     def parameters(self) -> int:
-        """Trained for one task, without its head; the mean, should datasets have chosen different sizes."""
+        """Trained for a task, without its head; the mean if datasets chose different sizes."""
         return round(statistics.fmean(cell.parameters for cell in self.cells.values())) if self.cells else 0
 
     @property
     def share(self) -> float:
-        """Of the base."""
+        """The parameters as a share of the base's."""
         return statistics.fmean(cell.share for cell in self.cells.values()) if self.cells else 0.0
 
     @property
     def seconds(self) -> float:
-        """Of one run, on average."""
+        """Mean seconds of a run."""
         return statistics.fmean(cell.seconds for cell in self.cells.values()) if self.cells else 0.0
 
     @property
     def bytes(self) -> int | None:
-        """Of one adapter, on average."""
+        """Mean size of an adapter."""
         known = [cell.bytes for cell in self.cells.values() if cell.bytes is not None]
         return round(statistics.fmean(known)) if known and not self.is_baseline else None
 
@@ -123,10 +123,10 @@ class Line:
     def document(self) -> dict[str, Any]:
         """As JSON."""
         names = "method family is_baseline parameters share total bytes seconds average average_std difference pairs p"
-        found = {name: getattr(self, name) for name in [*names.split(), "verdict"]}
+        values = {name: getattr(self, name) for name in [*names.split(), "verdict"]}
         if self.is_baseline:
-            found |= {"parameters": None, "share": None}
-        return {**found, "datasets": {name: cell.document() for name, cell in self.cells.items()}}
+            values |= {"parameters": None, "share": None}
+        return {**values, "datasets": {name: cell.document() for name, cell in self.cells.items()}}
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,14 @@ class Comparison:
     name: str
     datasets: tuple[Dataset, ...]
     lines: tuple[Line, ...]
-    """The best first; what lacks a dataset last."""
+    """The best first; those without a score on some dataset last."""
     tasks: int
     """For how many tasks parameters are added up."""
     seeds: tuple[int, ...]
     settings: int
-    """Tried of every method."""
+    """How many were tried for every method."""
     says: tuple[str, ...] = ()
-    """What to make of it."""
+    """The conclusions."""
     notes: tuple[str, ...] = ()
     """What could not be run, and why."""
     rows: tuple[Row, ...] = field(default=(), repr=False)
@@ -153,13 +153,13 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """What was measured, in words, if it is the same everywhere."""
-        found = {dataset.metric for dataset in self.datasets}
-        return found.pop() if len(found) == 1 else "score"
+        """The metric, if it is the same for all datasets; else `score`."""
+        names = {dataset.metric for dataset in self.datasets}
+        return names.pop() if len(names) == 1 else "score"
 
     @property
     def best(self) -> Line | None:
-        """The best of all that were run on every dataset; None if there is none."""
+        """The best of those that were run on every dataset; None if there is none."""
         return next((line for line in self.lines if line.is_best), None)
 
     def adapter(self, method: str, dataset: str) -> Adapter | None:

@@ -27,7 +27,7 @@ class Batch:
     types: Array | None = None
     """[tokens] token type of each token, where the model has them."""
     states: Tensor | None = None
-    """[tokens, d] what goes into the layer `layer`, if that is known already: the layers below it are not run."""
+    """[tokens, d] the input of the layer `layer`, if known already: the layers below it are not run."""
     layer: int = 0
 
     @classmethod
@@ -43,26 +43,26 @@ class Batch:
             raise InlayError(empty or "the batch has no rows")
         if types is None or types.count(None) == len(types):
             return cls(_flat(rows), np.fromiter(lengths, np.int64))
-        own = [[0] * n if one is None else one for n, one in zip(lengths, types, strict=False)]
-        if len(types) != len(rows) or list(map(len, own)) != lengths:
+        filled = [[0] * n if row is None else row for n, row in zip(lengths, types, strict=False)]
+        if len(types) != len(rows) or list(map(len, filled)) != lengths:
             raise InlayError("token types and ids differ in length")
-        return cls(_flat(rows), np.fromiter(lengths, np.int64), _flat(own))
+        return cls(_flat(rows), np.fromiter(lengths, np.int64), _flat(filled))
 
     def take(self, order: Array) -> Batch:
         """The same rows in another order, or some of them."""
-        starts, own = (self.lengths.cumsum() - self.lengths)[order], self.lengths[order]
-        tokens = ramp(own, starts)
+        starts, lengths = (self.lengths.cumsum() - self.lengths)[order], self.lengths[order]
+        tokens = ramp(lengths, starts)
         types = None if self.types is None else self.types[tokens]
         states = None if self.states is None else self.states[tokens]
-        return Batch(self.ids[tokens], own, types, states, self.layer)
+        return Batch(self.ids[tokens], lengths, types, states, self.layer)
 
 
 def ramp(lengths: Array, starts: Array | int = 0) -> Array:
-    """0, 1 ... n - 1 for every length n, one after the other; or counted from each one's start."""
+    """0, 1 ... n - 1 for every length n, one after the other; each counts from its start, if there are any."""
     ends = lengths.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    found: Array = np.arange(total) + (starts - (ends - lengths)).repeat(lengths)
-    return found
+    counted: Array = np.arange(total) + (starts - (ends - lengths)).repeat(lengths)
+    return counted
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Array:

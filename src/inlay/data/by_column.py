@@ -1,4 +1,4 @@
-"""Many dictionaries with the same keys, kept by column: one of them is made when somebody asks for it."""
+"""Many dictionaries with the same keys, kept by column: each is made when it is asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ByColumn(Sequence[dict[str, Any]]):
-    """A list of dictionaries for who reads it as one; columns for who is faster with them."""
+    """A list of dictionaries to those who read it as one; columns to those who are faster with them."""
 
     def __init__(self, columns: Mapping[str, Sequence[Any]]):
         """
@@ -21,9 +21,9 @@ class ByColumn(Sequence[dict[str, Any]]):
         return len(next(iter(self.columns.values())))
 
     def __getitem__(self, i: Any) -> Any:
-        """One as an index gives it; those of a slice by column, too."""
-        own = {name: column[i] for name, column in self.columns.items()}
-        return ByColumn(own) if isinstance(i, slice) else own
+        """An index gives a dictionary, a slice gives another `ByColumn`."""
+        cells = {name: column[i] for name, column in self.columns.items()}
+        return ByColumn(cells) if isinstance(i, slice) else cells
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         named = functools.partial(zip, self.columns)

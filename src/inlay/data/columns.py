@@ -1,7 +1,7 @@
-"""Which column is what: given by the user, said by the layout, or guessed, in this order.
+"""Which column is what: given by the user, known from the file's layout, or guessed, in this order.
 
-A guess is never silent: `choose` returns the line that tells it, with the options that overrule it. How the
-guessing goes is in `guess.py`.
+A guess is never silent: `choose` returns a line that tells it, with the options that overrule it. `guess.py` does the
+guessing.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _OPTIONS = {
 }
 """The option that names the column of a part."""
 GOLD = frozenset({"label", "tags", "answers"})
-"""The parts that say what is right."""
+"""The parts that hold the right answer."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a task says of its columns; see `inlay.tasks.Task`."""
+    """What a task declares about its columns; see `inlay.tasks.Task`."""
 
     columns: tuple[str, ...]
     joined: tuple[str, ...] = ()
@@ -63,11 +63,11 @@ OWN: Mapping[str, Declared] = {
     "qa": Declared(("question", "context", "answers")),
     "mlm": Declared(("text",), ("text",)),
 }
-"""Of this package's tasks: columns are checked before torch is imported, and with it their classes."""
+"""The tasks of this package: their columns are checked before their classes, and torch, are imported."""
 
 
 def declared(task: str) -> Declared:
-    """What a task says of its columns."""
+    """What a task declares about its columns."""
     if task in OWN:
         return OWN[task]
     kind = tasks.find(task)
@@ -85,7 +85,7 @@ def by_option(task: str, columns: Columns) -> dict[str, str]:
 
 
 def in_pairs(trained: Mapping[str, str] | None) -> bool | None:
-    """Whether an adapter with these columns (`by_option`) reads pairs of texts; None if nobody knows."""
+    """Whether an adapter with these columns (`by_option`) reads pairs of texts; None if that is unknown."""
     return bool(trained.get("pair")) if trained else None
 
 
@@ -103,29 +103,29 @@ def choose(
 
     `given`: what the user passed, by the names of `Columns`; `text`, `pair` and `label` stand for the parts of
     tagging and question answering too. With `labelled=False` a label is used if known, and never looked for. `pairs`:
-    whether texts come in pairs, as an adapter was trained; None where the file decides.
+    whether the adapter was trained on pairs of texts; None lets the file decide.
     """
-    asked = {key: name for key, name in given.items() if name}
-    _check_given(asked, names, where)
+    passed = {key: name for key, name in given.items() if name}
+    _check_given(passed, names, where)
     seen = [guess.Seen.of(name, names, sample) for name in names]
     known = task or hints.get("task")
-    chosen = known or _task(seen, asked, hints)
-    fixed = _fixed(chosen, asked, hints, names, where)
-    if pairs is False and "pair" not in asked:
+    chosen = known or _guess_task(seen, passed, hints)
+    fixed = _known_columns(chosen, passed, hints, names, where)
+    if pairs is False and "pair" not in passed:
         fixed.pop("pair", None)
-    guessed = _guess(chosen, seen, fixed, labelled, pairs is not False)
-    found = {**fixed, **guessed}
+    guessed = _guess_columns(chosen, seen, fixed, labelled, pairs is not False)
+    all_names = {**fixed, **guessed}
     optional = {*(() if pairs else declared(chosen).optional), *(() if labelled else GOLD)}
-    missing = [f for f in parts(chosen) if f not in found and f not in optional]
+    missing = [f for f in parts(chosen) if f not in all_names and f not in optional]
     if missing:
-        raise DataError(f"{where}: {_not_found(chosen, missing, names)}")
-    line = _line(chosen, guessed, bool(known))
-    return chosen, Columns(**found), f"{line}{_left_over(chosen, seen, found)}" if "text" in guessed else line
+        raise DataError(f"{where}: {_explain_missing(chosen, missing, names)}")
+    line = _describe_guesses(chosen, guessed, bool(known))
+    return chosen, Columns(**all_names), f"{line}{_note_unused(chosen, seen, all_names)}" if "text" in guessed else line
 
 
-def _check_given(asked: Mapping[str, str], names: Sequence[str], where: str) -> None:
+def _check_given(passed: Mapping[str, str], names: Sequence[str], where: str) -> None:
     owner: dict[str, str] = {}
-    for field, name in asked.items():
+    for field, name in passed.items():
         option = _OPTIONS[field]
         named = several(name, names)
         for part in named:
@@ -138,22 +138,22 @@ def _check_given(asked: Mapping[str, str], names: Sequence[str], where: str) -> 
             raise DataError(f"{where}: {option} {name} names a column twice")
 
 
-def _fixed(
-    task: str, asked: Mapping[str, str], hints: Mapping[str, str], names: Collection[str], where: str
+def _known_columns(
+    task: str, passed: Mapping[str, str], hints: Mapping[str, str], names: Collection[str], where: str
 ) -> dict[str, str]:
-    """What needs no guess: given, then hinted where the column exists and is free."""
+    """The columns that need no guess: those given, then those hinted that exist and are free."""
     options = parts(task)
-    by_option = {option: field for field, option in options.items()}
+    part_of_option = {option: field for field, option in options.items()}
     fixed: dict[str, str] = {}
-    for field, name in asked.items():
-        own = field if field in options else by_option.get(_SINGLE.get(field, ""), "")
-        if not own:
-            raise DataError(f"{where}: {task} has no {field} column; it has {_join(list(options), 'and')}")
-        if len(several(name, names)) > 1 and own not in declared(task).joined:
-            hint = "; several columns of 0 and 1 are for --task multilabel" if own == "label" else ""
-            raise DataError(f"{where}: {options[own]} {name}: {task} has one column of its {own}{hint}")
-        if own == field or own not in fixed:
-            fixed[own] = name
+    for field, name in passed.items():
+        part = field if field in options else part_of_option.get(_SINGLE.get(field, ""), "")
+        if not part:
+            raise DataError(f"{where}: {task} has no {field} column; it has {_in_words(list(options), 'and')}")
+        if len(several(name, names)) > 1 and part not in declared(task).joined:
+            hint = "; several columns of 0 and 1 are for --task multilabel" if part == "label" else ""
+            raise DataError(f"{where}: {options[part]} {name}: {task} has one column of its {part}{hint}")
+        if part == field or part not in fixed:
+            fixed[part] = name
     other_text = "text" in fixed and fixed["text"] != hints.get("text")  # then the layout's pair is not its pair
     for field in options:
         name = hints.get(field, "")
@@ -162,57 +162,57 @@ def _fixed(
     return fixed
 
 
-def _task(seen: Sequence[guess.Seen], asked: Mapping[str, str], hints: Mapping[str, str]) -> str:
+def _guess_task(seen: Sequence[guess.Seen], passed: Mapping[str, str], hints: Mapping[str, str]) -> str:
     for task in ("tagging", "qa"):
-        if asked.keys() & parts(task).keys():
+        if passed.keys() & parts(task).keys():
             return task
     names = [s.name for s in seen]
     hinted = {f: name for f in _SINGLE if (name := hints.get(f, "")) in names}
-    return guess.task(seen, asked, hinted)
+    return guess.task(seen, passed, hinted)
 
 
-def _guess(
+def _guess_columns(
     task: str, seen: Sequence[guess.Seen], fixed: Mapping[str, str], labelled: bool, pairs: bool
 ) -> dict[str, str]:
     if task == "tagging":
-        found = guess.tagging(seen, fixed)
+        guesses = guess.tagging(seen, fixed)
     elif task == "qa":
-        found = guess.answering(seen, fixed)
+        guesses = guess.answering(seen, fixed)
     else:
-        found = guess.texts(seen, fixed, task, labelled and "label" in parts(task), pairs)
+        guesses = guess.texts(seen, fixed, task, labelled and "label" in parts(task), pairs)
     wanted = [f for f in parts(task) if f not in fixed and (labelled or f not in GOLD)]
-    return {f: found[f] for f in wanted if found.get(f)}
+    return {f: guesses[f] for f in wanted if guesses.get(f)}
 
 
-def _join(items: Sequence[str], word: str) -> str:
+def _in_words(items: Sequence[str], word: str) -> str:
     return f" {word} ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
-def _not_found(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
-    options = _join([f"{parts(task)[field]} COLUMN" for field in missing], "and")
+def _explain_missing(task: str, missing: Sequence[str], names: Sequence[str]) -> str:
+    options = _in_words([f"{parts(task)[field]} COLUMN" for field in missing], "and")
     if "pair" in missing and "pair" in declared(task).optional:
-        said = "the adapter was trained on pairs of texts, and no column looks like the second"
+        problem = "the adapter was trained on pairs of texts, and no column looks like the second"
     else:
-        said = f"no column looks like the {' or '.join(missing)} (task {task})"
-    return f"{said}; the columns are {', '.join(names)}; pass {options}"
+        problem = f"no column looks like the {' or '.join(missing)} (task {task})"
+    return f"{problem}; the columns are {', '.join(names)}; pass {options}"
 
 
-def _left_over(task: str, seen: Sequence[guess.Seen], found: Mapping[str, str]) -> str:
-    """What is said of a column of texts that is not used, where it could be."""
-    used = {part for name in found.values() for part in several(name, [s.name for s in seen])}
+def _note_unused(task: str, seen: Sequence[guess.Seen], chosen: Mapping[str, str]) -> str:
+    """A note about a column of texts that could be used and is not; "" without one."""
+    used = {part for name in chosen.values() for part in several(name, [s.name for s in seen])}
     left = [s.name for s in seen if s.reads_like_text and not s.never and s.name not in used]
-    if not left or not declared(task).joined or "pair" in found:
+    if not left or not declared(task).joined or "pair" in chosen:
         return ""
     pair = f", --pair {left[0]} makes pairs" if "pair" in parts(task) else ""
-    return f"; not used: {_join(left, 'and')} (--text {left[0]},{found['text']} joins columns{pair})"
+    return f"; not used: {_in_words(left, 'and')} (--text {left[0]},{chosen['text']} joins columns{pair})"
 
 
-def _line(task: str, guessed: Mapping[str, str], task_known: bool) -> str:
-    said = [f'{field} = "{name}"' for field, name in guessed.items()] + [f"task = {task}"] * (not task_known)
-    if not said:
+def _describe_guesses(task: str, guessed: Mapping[str, str], task_known: bool) -> str:
+    guesses = [f'{field} = "{name}"' for field, name in guessed.items()] + [f"task = {task}"] * (not task_known)
+    if not guesses:
         return ""
     options = {parts(task)[field] for field in guessed}
     if "text" in guessed and "pair" in parts(task):
         options.add("--pair")
-    asked = [option for option in ("--text", "--pair", "--label") if option in options] + ["--task"] * (not task_known)
-    return f"guessed: {', '.join(said)} (pass {_join(asked, 'or')} to choose)"
+    ordered = [o for o in ("--text", "--pair", "--label") if o in options] + ["--task"] * (not task_known)
+    return f"guessed: {', '.join(guesses)} (pass {_in_words(ordered, 'or')} to choose)"

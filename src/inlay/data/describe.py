@@ -20,7 +20,7 @@ Text = tuple[str, str | None]
 
 _SHOWN = 10
 _MANY = 20
-"""Classes from which on a single row of most of them looks like a wrong column."""
+"""From this many classes on, one row each for most of them looks like a wrong column."""
 _WIDEST = 40
 _BARS = "▁▂▃▄▅▆▇█"
 _PLURAL = {"class": "classes", "label": "labels", "tag": "tags"}
@@ -28,7 +28,7 @@ _ENTITY = frozenset({"B-", "I-", "E-", "S-"})
 _SAME = {"y": "yes", "n": "no", "t": "true", "f": "false"}
 """Short forms of classes."""
 _NOTHING = frozenset({"nan", "na", "n/a", "none", "null", "nil", "<na>", "?", "-"})
-"""What stands in a cell, in the place of a class, where nobody gave one."""
+"""What cells hold instead of a class where none was given."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Look:
     duplicates_within: int = 0
     """Rows whose text appears in an earlier row too."""
     shared: dict[str, int] = field(default_factory=dict)
-    """Split -> those of its rows whose text appears in train too."""
+    """Split -> how many of its rows have a text that appears in train too."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Split -> its rows."""
     conflicting: int = 0
@@ -75,14 +75,14 @@ def look(
     Args:
         labels: the class of every row.
         kind: "label" or "tag" where rows have several.
-        names: those of all rows, in the place of classes.
+        names: the labels or tags of all rows, counted instead of `labels`.
     """
-    marks = [_mark(text) for text in texts]
+    marks = [_hash_text(text) for text in texts]
     full = [mark for mark in marks if mark]
     train = set(full)
     sizes = list(lengths or ())
-    found = Counter(names if names is not None else labels or ())
-    counts = dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+    occurring = Counter(names if names is not None else labels or ())
+    counts = dict(sorted(occurring.items(), key=lambda item: (-item[1], item[0])))
     return Look(
         rows=len(texts),
         labels=counts,
@@ -94,7 +94,7 @@ def look(
         max_length=max_length,
         over_long=0 if max_length is None else sum(length > max_length for length in sizes),
         duplicates_within=len(full) - len(train),
-        shared={name: sum(_mark(text) in train for text in rows) for name, rows in others.items()},
+        shared={name: sum(_hash_text(text) in train for text in rows) for name, rows in others.items()},
         sizes={name: len(rows) for name, rows in others.items()},
         conflicting=0 if labels is None else _conflicting(marks, labels),
         empty=len(marks) - len(full),
@@ -103,7 +103,7 @@ def look(
 
 def groups(texts: Sequence[Text]) -> list[str]:
     """A name per row, the same for rows of the same text: what `split` keeps together."""
-    return [_mark(text).hex() for text in texts]
+    return [_hash_text(text).hex() for text in texts]
 
 
 def histogram(lengths: Sequence[int], bins: int = 8) -> list[tuple[int, int, int]]:
@@ -118,7 +118,7 @@ def histogram(lengths: Sequence[int], bins: int = 8) -> list[tuple[int, int, int
 
 
 def lines(look: Look) -> list[str]:
-    """The look as lines of plain text for people; what is as it should be is left out."""
+    """The look as lines of plain text; what is as it should be is left out."""
     return [*_class_lines(look), *_length_lines(look), *_warnings(look)]
 
 
@@ -129,7 +129,7 @@ def class_weights(counts: Mapping[str, int]) -> dict[str, float]:
     return {label: rows / (classes * count) if count else 1.0 for label, count in counts.items()}
 
 
-def _mark(text: Text) -> bytes:
+def _hash_text(text: Text) -> bytes:
     """A hash of the folded text, or b"" if it is blank; the separator is white space, which no folded text holds."""
     parts = [_fold(part) for part in text if part is not None]
     return blake2b("\x1f".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest() if all(parts) else b""
@@ -151,16 +151,16 @@ def _conflicting(marks: Sequence[bytes], labels: Sequence[str]) -> int:
 
 def _class_lines(look: Look) -> list[str]:
     if not look.labels:
-        return [_many(look.rows, "row")]
-    shown = [(_short(label), count) for label, count in list(look.labels.items())[:_SHOWN]]
+        return [_counted(look.rows, "row")]
+    shown = [(_shortened(label), count) for label, count in list(look.labels.items())[:_SHOWN]]
     wide, digits = max(len(name) for name, _ in shown), len(f"{shown[0][1]:,}")
     total = look.rows if look.kind == "label" else sum(look.labels.values())  # a row may have several labels, or none
-    more = len(look.labels) - _SHOWN
-    of = f", {_many(total, 'word')}" if look.kind == "tag" else ""
+    unshown = len(look.labels) - _SHOWN
+    words = f", {_counted(total, 'word')}" if look.kind == "tag" else ""
     return [
-        f"{_many(look.rows, 'row')}{of}, {_many(len(look.labels), look.kind, _PLURAL[look.kind])}",
+        f"{_counted(look.rows, 'row')}{words}, {_counted(len(look.labels), look.kind, _PLURAL[look.kind])}",
         *(f"  {name:{wide}}  {count:{digits},}  {100 * count / total:5.1f} %" for name, count in shown),
-        *([f"  ... and {more:,} more"] if more > 0 else []),
+        *([f"  ... and {unshown:,} more"] if unshown > 0 else []),
         *([look.form] if look.form else []),
     ]
 
@@ -168,40 +168,40 @@ def _class_lines(look: Look) -> list[str]:
 def _length_lines(look: Look) -> list[str]:
     if not look.lengths:
         return []
-    most = max(count for _, _, count in look.lengths)
-    bars = "".join(_BARS[-(-count * len(_BARS) // most) - 1] if count else " " for _, _, count in look.lengths)
-    found = [f"tokens per text: {look.lengths[0][0]} {bars} {look.longest}, mean {look.mean:.1f}"]
+    highest = max(count for _, _, count in look.lengths)
+    bars = "".join(_BARS[-(-count * len(_BARS) // highest) - 1] if count else " " for _, _, count in look.lengths)
+    notes = [f"tokens per text: {look.lengths[0][0]} {bars} {look.longest}, mean {look.mean:.1f}"]
     if look.over_long:
         share = 100 * look.over_long / look.rows
         are = "is" if look.over_long == 1 else "are"
-        found.append(f"{_many(look.over_long, 'text')} ({share:.1f} %) {are} longer than {look.max_length} tokens")
-    return found
+        notes.append(f"{_counted(look.over_long, 'text')} ({share:.1f} %) {are} longer than {look.max_length} tokens")
+    return notes
 
 
 def _warnings(look: Look) -> list[str]:
-    found = []
+    warnings = []
     if look.empty:
-        found.append(f"{_many(look.empty, 'text')} {'is' if look.empty == 1 else 'are'} empty")
+        warnings.append(f"{_counted(look.empty, 'text')} {'is' if look.empty == 1 else 'are'} empty")
     if look.duplicates_within:
-        found.append(f"{_many(look.duplicates_within, 'row repeats', 'rows repeat')} the text of an earlier row")
+        warnings.append(f"{_counted(look.duplicates_within, 'row repeats', 'rows repeat')} the text of an earlier row")
     if look.conflicting:
-        found.append(f"{_many(look.conflicting, 'text appears', 'texts appear')} with more than one label")
+        warnings.append(f"{_counted(look.conflicting, 'text appears', 'texts appear')} with more than one label")
     for name, count in look.shared.items():
         if count:
             appear = "appears" if count == 1 else "appear"
-            found.append(f"{count:,} of {_many(look.sizes[name], f'{name} row')} also {appear} in train")
-    return found + odd_labels(look.labels, look.kind)
+            warnings.append(f"{count:,} of {_counted(look.sizes[name], f'{name} row')} also {appear} in train")
+    return warnings + odd_labels(look.labels, look.kind)
 
 
 def odd_labels(counts: Mapping[str, int], kind: str) -> list[str]:
-    """What is strange about the names of classes: those that look like one, mean "no label", or have one row."""
+    """What is strange about the classes: several that look like one, one that means "no label", or many of one row."""
     alike: dict[str, list[str]] = {}
     if kind == "tag":
         return []
     for label in counts:
         folded = _fold(label)
         alike.setdefault(_SAME.get(folded, folded), []).append(label)
-    said = [
+    oddities = [
         f"{_listed(names, counts)} look like one {kind}; they are trained as {len(names)}"
         for names in alike.values()
         if len(names) > 1
@@ -212,8 +212,8 @@ def odd_labels(counts: Mapping[str, int], kind: str) -> list[str]:
     ]
     alone = sum(1 for count in counts.values() if count == 1)
     if kind == "class" and len(counts) >= _MANY and 2 * alone > len(counts):
-        said.append(f"{alone:,} of {len(counts):,} classes have only one row; --label names another column")
-    return said
+        oddities.append(f"{alone:,} of {len(counts):,} classes have only one row; --label names another column")
+    return oddities
 
 
 def tag_form(tags: Collection[str]) -> str:
@@ -223,20 +223,20 @@ def tag_form(tags: Collection[str]) -> str:
     if not starts or not starts <= _ENTITY:
         return "tags: one for every word, no entities; scored by accuracy over words"
     scheme = "BIOES" if starts & {"E-", "S-"} else "BIO" if "B-" in starts else "IO"
-    entities = _many(len(kinds), "kind of entity", "kinds of entities")
-    return f"tags: {scheme}, {entities} ({', '.join(map(_short, kinds[:_SHOWN]))}); scored by F1 over entities"
+    entities = _counted(len(kinds), "kind of entity", "kinds of entities")
+    return f"tags: {scheme}, {entities} ({', '.join(map(_shortened, kinds[:_SHOWN]))}); scored by F1 over entities"
 
 
 def _listed(names: Sequence[str], counts: Mapping[str, int]) -> str:
-    shown = [f"{_short(name)!r} ({_many(counts[name], 'row')})" for name in names]
+    shown = [f"{_shortened(name)!r} ({_counted(counts[name], 'row')})" for name in names]
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+def _counted(count: int, singular: str, plural: str = "") -> str:
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
-def _short(label: str) -> str:
+def _shortened(label: str) -> str:
     """One line of printable text, however long the label is."""
     line = one_line(label)
     return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."

@@ -1,4 +1,4 @@
-"""A file's digest, to know it again by its content: under another name, or on another machine."""
+"""A file's digest: the file is known by its content, under another name or on another machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 def digest(path: str) -> dict[str, Any] | None:
-    """Bytes and SHA-256 of a plain file; None of anything else."""
+    """Bytes and SHA-256 of a plain file; None for anything else."""
     try:
-        found = os.stat(path)
-        return {"bytes": found.st_size, "sha256": _hash(path, found.st_mtime_ns)} if os.path.isfile(path) else None
+        stat = os.stat(path)
+        return {"bytes": stat.st_size, "sha256": _hash(path, stat.st_mtime_ns)} if os.path.isfile(path) else None
     except OSError:
         return None
 

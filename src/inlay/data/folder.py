@@ -22,7 +22,7 @@ _WORDS = {
 _SPLIT = {word: split for split, words in _WORDS.items() for word in words}
 _UD = re.compile(r"([a-z]{2,3})_\w+-ud-")
 _CODES = {code for code in INDO_EUROPEAN | DISTANT if len(code) == 2} | {"bi", "eo", "ht", "ia", "ie", "io", "vo"}
-"""ISO 639-1: those of a family, and creoles and made-up languages."""
+"""ISO 639-1: the languages of a family, creoles and made-up languages."""
 
 
 def find_splits(folder: Path, mismatched: bool = False) -> dict[str, Path]:
@@ -32,52 +32,52 @@ def find_splits(folder: Path, mismatched: bool = False) -> dict[str, Path]:
     """
     mismatched = mismatched or folder.name.lower().endswith("-mm")
     files = _data_files(folder)
-    found: dict[str, Path] = {}
+    file_of_split: dict[str, Path] = {}
     for split in SPLITS:
-        candidates = _preferred([f for f in files if split_of(f.name) == split], split, mismatched)
+        candidates = _prefer([f for f in files if split_of(f.name) == split], split, mismatched)
         if len(candidates) > 1:
             raise DataError(
                 f"{folder}: {len(candidates)} files for {split} ({_listed(candidates)}); expected one, or give the file"
             )
         if candidates:
-            found[split] = candidates[0]
-    if not found and task_of(folder.name) == "ax" and len(files) == 1:
+            file_of_split[split] = candidates[0]
+    if not file_of_split and task_of(folder.name) == "ax" and len(files) == 1:
         return {"test": files[0]}
-    if not found and len(files) == 1:
+    if not file_of_split and len(files) == 1:
         return {"train": files[0]}
-    if not found:
+    if not file_of_split:
         xml = f"; {NO_XML}" if any(extension(f.name) == "xml" for f in _entries(folder)) else ""
-        found_there = _listed(_all(folder))
-        raise DataError(f"{folder}: no file named train, dev or test, as in train.csv; found {found_there}{xml}")
-    return found
+        there = _listed(_all_entries(folder))
+        raise DataError(f"{folder}: no file named train, dev or test, as in train.csv; found {there}{xml}")
+    return file_of_split
 
 
 def find_languages(folder: Path) -> dict[str, Path]:
-    """Language -> file to evaluate on: the test file of a language, else its dev file. Its treebanks are joined."""
-    found: dict[str, list[Path]] = {}
+    """Language -> the file to evaluate on: its test file, else its dev file; several treebanks are joined."""
+    files_of_language: dict[str, list[Path]] = {}
     for file in _data_files(folder):
         if code := language_of(file.name):
-            found.setdefault(code, []).append(file)
+            files_of_language.setdefault(code, []).append(file)
     for inner in sorted(f for f in _entries(folder) if f.is_dir()):
         for file in _data_files(inner):
             if code := (_code_alone(inner.name) or language_of(file.name)):
-                found.setdefault(code, []).append(file)
-    files = ((code, _to_evaluate(folder, code, found[code])) for code in sorted(found))
-    chosen = {code: file for code, file in files if file}
-    if not chosen:
-        lacking = "no file to test on" if found else "no language code in the names of its files"
+                files_of_language.setdefault(code, []).append(file)
+    to_evaluate = ((code, _choose_file(folder, code, files_of_language[code])) for code in sorted(files_of_language))
+    file_of_language = {code: file for code, file in to_evaluate if file}
+    if not file_of_language:
+        lacking = "no file to test on" if files_of_language else "no language code in the names of its files"
         as_in = "as in de.csv, dev-de.tsv or de/test.csv"
-        raise DataError(f"{folder}: {lacking}, {as_in}; found {_listed(_all(folder))}")
-    return chosen
+        raise DataError(f"{folder}: {lacking}, {as_in}; found {_listed(_all_entries(folder))}")
+    return file_of_language
 
 
 def join(files: Iterable[str | os.PathLike[str]]) -> str:
-    """A name for files that are read one after the other, as one: `a.conllu,b.conllu`."""
+    """A name for files that are read one after the other, as if they were one: `a.conllu,b.conllu`."""
     return ",".join(os.fspath(file) for file in files)
 
 
 def parts_of(name: str) -> list[str]:
-    """The files that a name with commas joins; none if it is that of a single one."""
+    """The files that a name with commas joins; none if it names a single file."""
     parts = [part.strip() for part in name.split(",")]
     is_joined = len(parts) > 1 and all(extension(part) in BY_EXTENSION for part in parts) and not os.path.exists(name)
     return parts if is_joined else []
@@ -89,17 +89,17 @@ def files_of(name: str) -> list[str]:
 
 
 def are_treebanks(files: Iterable[Path]) -> bool:
-    """Whether these are files of UD treebanks, of which one language may have several: `en_ewt-ud-train.conllu`."""
+    """Whether these are files of UD treebanks; a language may have several: `en_ewt-ud-train.conllu`."""
     return all(_UD.match(file.name) for file in files)
 
 
 def split_of(name: str) -> str | None:
-    """The split a file name tells of: `en_ewt-ud-train.conllu`, `train_subset.json`, `dev_matched.tsv`."""
+    """The split that a file's name contains: `en_ewt-ud-train.conllu`, `train_subset.json`, `dev_matched.tsv`."""
     return next((_SPLIT[word] for word in _parts(name) if word in _SPLIT), None)
 
 
 def language_of(name: str) -> str | None:
-    """The language code in a file name: two letters of ISO 639-1, or three where they are all there is."""
+    """The language code in a file's name: two letters of ISO 639-1, or three letters that are the whole name."""
     if treebank := _UD.match(name):
         return treebank.group(1)
     parts = [part for part in _parts(_stem(name)) if part not in _SPLIT]
@@ -113,7 +113,7 @@ def _code_alone(name: str) -> str | None:
     return name if name in _CODES or (re.fullmatch("[a-z]{3}", name) and name not in _SPLIT) else None
 
 
-def _to_evaluate(folder: Path, code: str, files: list[Path]) -> Path | None:
+def _choose_file(folder: Path, code: str, files: list[Path]) -> Path | None:
     for split in ("test", "validation", None):
         candidates = [file for file in files if split_of(file.name) == split]
         if len(candidates) > 1 and are_treebanks(candidates):
@@ -127,8 +127,8 @@ def _to_evaluate(folder: Path, code: str, files: list[Path]) -> Path | None:
     return None  # only a training file: nothing to evaluate on
 
 
-def _preferred(files: list[Path], split: str, mismatched: bool) -> list[Path]:
-    """`train.csv` goes before `train_small.csv`; `dev_matched.tsv` before its twin."""
+def _prefer(files: list[Path], split: str, mismatched: bool) -> list[Path]:
+    """`train.csv` rather than `train_small.csv`; `dev_matched.tsv` rather than its twin."""
     exact = [file for file in files if _stem(file.name).lower() in _WORDS[split]]
     named = [f for f in files if _stem(f.name).endswith("_mismatched" if mismatched else "_matched")]
     return exact or (named if len(named) == 1 else files)
@@ -157,7 +157,7 @@ def _data_files(folder: Path) -> list[Path]:
     return known or [f for f in files if not extension(f.name)]
 
 
-def _all(folder: Path) -> list[Path]:
+def _all_entries(folder: Path) -> list[Path]:
     return [*_data_files(folder), *(f for f in _entries(folder) if f.is_dir())] or _entries(folder)
 
 

@@ -20,11 +20,11 @@ DISTANT = frozenset(
         "sg sm sn so ss st su sw ta te th ti tk tl tn to tr ts tt tw ty ug uz ve vi wo xh yo yue za zh zu "
     ).split()
 )
-"""Of ISO 639-1 all but the made-up languages and the creoles, whose family is a matter of opinion."""
+"""Together all of ISO 639-1 except made-up languages and creoles, whose family is a matter of opinion."""
 
 
 def means(values: Mapping[str, float], source: str) -> dict[str, float]:
-    """The mean over all languages, over those that were not trained on, and over those of other families."""
+    """The mean over all languages, over those not trained on, and over those of other families."""
     if source not in values:
         raise DataError(f"no file is in the training language, {source!r}; found: {', '.join(sorted(values))}")
     groups = {
@@ -36,5 +36,5 @@ def means(values: Mapping[str, float], source: str) -> dict[str, float]:
 
 
 def unknown(codes: Mapping[str, object]) -> list[str]:
-    """Codes whose family is not known here; they count as not distant."""
+    """Codes whose family is unknown; they do not count as distant."""
     return sorted(c for c in codes if c.split("_")[0].split("-")[0] not in INDO_EUROPEAN | DISTANT)

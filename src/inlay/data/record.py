@@ -1,4 +1,4 @@
-"""Records: rows of an input file, before anyone knows what they are for."""
+"""Records: rows of an input file, before it is known what its columns are for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inlay.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row: column name -> value, and where it stands."""
+    """A row: column name -> value, and where it stands."""
 
     fields: Mapping[str, Any]
     place: str
@@ -22,7 +22,7 @@ _FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "tru
 
 
 def several(column: str, names: Collection[str]) -> list[str]:
-    """The columns that `subject,body` stands for; one, where a column has this very name."""
+    """The columns that `subject,body` stands for: one, if a column has this very name."""
     if column in names or "," not in column:
         return [column]
     return [part.strip() for part in column.split(",")]
@@ -43,12 +43,12 @@ def stop(place: str, problem: str) -> NoReturn:
 
 
 def stop_or_skip(place: str, problem: str) -> NoReturn:
-    """The same where the user may ask for `Skipped`."""
+    """`stop`, for users who can ask for `Skipped`."""
     stop(place, f"{problem}; --skip-bad-rows leaves such rows out")
 
 
 class Skipped:
-    """Goes on after a bad row and remembers it: `--skip-bad-rows`."""
+    """Counts bad rows and lets the reading go on: `--skip-bad-rows`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,7 +56,7 @@ class Skipped:
 
     @property
     def note(self) -> str:
-        """How many, and the first one; empty if there are none."""
+        """How many rows, and the first; empty if there are none."""
         if not self.first:
             return ""
         rows = "row" if self.count == 1 else "rows"
@@ -71,7 +71,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Source:
-    """Rows to be read, and what their file says of itself."""
+    """Rows to be read, and what is known of their file."""
 
     name: str
     """As the user gave it."""
@@ -79,29 +79,28 @@ class Source:
     """csv, tsv, json, jsonl, parquet, conll, conllu, squad, glue or hub."""
     columns: tuple[str, ...]
     hints: Mapping[str, str]
-    """What the layout itself says, role -> column: task, metric, text, pair, label, tokens, tags ..."""
+    """What the file's layout tells, role -> column: task, metric, text, pair, label, tokens, tags ..."""
     notes: tuple[str, ...]
     """Lines worth telling the user."""
     read: Callable[[Bad], Iterator[Record]] = field(repr=False, compare=False)
 
     def records(self, bad: Bad = stop) -> Iterator[Record]:
-        """Stream the rows; `bad` hears of those that cannot be used. A source without any is an error."""
-        told = 0
+        """Stream the rows; `bad` is called for those that cannot be used. A source without any is an error."""
+        is_empty = True
 
-        def heard(place: str, problem: str) -> None:
-            nonlocal told
-            told += 1
+        def report(place: str, problem: str) -> None:
+            nonlocal is_empty
+            is_empty = False
             bad(place, problem)
 
-        found = False
-        for record in self.read(heard):
-            found = True
+        for record in self.read(report):
+            is_empty = False
             yield record
-        if not found and not told:
+        if is_empty:
             raise DataError(f"{self.name}: no rows; expected at least one")
 
 
 def shown(value: object, room: int = 40) -> str:
-    """A value as it may stand in a message: quoted, on one line, cut."""
+    """A value for a message: quoted, on one line, cut."""
     text = repr(value)
     return text if len(text) <= room else f"{text[: room - 4]}...{text[-1]}"

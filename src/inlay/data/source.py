@@ -1,7 +1,7 @@
 """Opening input: a file, a folder or a hub dataset becomes a Source that streams its rows.
 
-Opening reads only the beginning of a file, to see what it is. `records` streams, and may be called again; JSON
-documents alone are read whole.
+Opening reads only the beginning of a file, to see what it is. `records` streams, and may be called again; only JSON
+documents are read whole.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _MNLI = re.compile(r"(.*mnli)-(m|mm)", re.IGNORECASE)
 
 
 def open_source(path: str | os.PathLike[str], *, format: str | None = None, encoding: str | None = None) -> Source:
-    """Open one file, or several that commas join; format and encoding are detected where they are not given."""
+    """Open a file, or several that commas join; a format or encoding that is not given is detected."""
     name, file = os.fspath(path), Path(path)
     if parts := parts_of(name):
-        return _joined(name, [open_source(part, format=format, encoding=encoding) for part in parts])
+        return _join_sources(name, [open_source(part, format=format, encoding=encoding) for part in parts])
     if format is not None and format not in FORMATS:
         raise DataError(f"{name}: unknown format {format!r}. {suggest(format, FORMATS)}")
     check_file(name)
@@ -56,15 +56,15 @@ def open_source(path: str | os.PathLike[str], *, format: str | None = None, enco
     text = open_text(name, file, encoding)
     if format is None and (extension(file.name) == "xml" or _MARKUP.match(text.head)):
         raise DataError(f"{name}: {NO_XML}")
-    found = format or sniff(text)
-    if found == "glue" or (format is None and found == "tsv"):
-        opened = _glue(text)
-        if opened is None and found == "glue":
+    known = format or sniff(text)
+    if known == "glue" or (format is None and known == "tsv"):
+        source = _open_glue(text)
+        if source is None and known == "glue":
             folders = ", ".join(glue.TASKS)
             raise DataError(f"{name}: the columns are not those of a GLUE task; valid folders: {folders}")
-        if opened is not None:
-            return opened
-    return _TEXT[found](text)
+        if source is not None:
+            return source
+    return _TEXT[known](text)
 
 
 def open_splits(data: str, *, format: str | None = None, encoding: str | None = None) -> dict[str, Source]:
@@ -84,7 +84,7 @@ def open_splits(data: str, *, format: str | None = None, encoding: str | None = 
 
 
 def is_local(data: str) -> bool:
-    """Whether it is, or was meant as, a file or a folder; a hub dataset otherwise."""
+    """Whether it is, or was meant as, a file or a folder, and not a hub dataset."""
     if os.path.exists(data) or _means_file(data) or not _HUB.fullmatch(data):
         return True
     mnli = _MNLI.fullmatch(data)
@@ -101,13 +101,13 @@ def open_per_language(
     return {code: open_source(f, format=format, encoding=encoding) for code, f in find_languages(path).items()}
 
 
-def _joined(name: str, parts: Sequence[Source]) -> Source:
+def _join_sources(name: str, parts: Sequence[Source]) -> Source:
     """The rows of several files, one after the other."""
     first = parts[0]
     for other in parts[1:]:
         if (other.format, other.columns) != (first.format, first.columns):
-            told = (f"{one.name} is {one.format} with {', '.join(one.columns)}" for one in (first, other))
-            raise DataError(f"these files have different columns, so they cannot be joined: {'; '.join(told)}")
+            descriptions = (f"{part.name} is {part.format} with {', '.join(part.columns)}" for part in (first, other))
+            raise DataError(f"these files have different columns, so they cannot be joined: {'; '.join(descriptions)}")
 
     def read(bad: Bad) -> Iterator[Record]:
         for part in parts:
@@ -118,7 +118,7 @@ def _joined(name: str, parts: Sequence[Source]) -> Source:
 
 
 def check_file(name: str) -> None:
-    """Raise an error if it is no file that can be read twice."""
+    """Raise an error if this is not a file that can be read twice."""
     file = Path(name)
     if os.path.isdir(file):
         raise DataError(f"{name}: this is a folder; expected a file")
@@ -139,8 +139,8 @@ def _is_parquet(name: str, file: Path) -> bool:
     return BY_EXTENSION.get(extension(file.name)) == "parquet" or read_head(name, file)[0].startswith(MAGIC)
 
 
-def _glue(text: Text) -> Source | None:
-    """A file of GLUE with hints, or nothing if it is not one."""
+def _open_glue(text: Text) -> Source | None:
+    """A file of GLUE, with hints; None if it is another."""
     form = Form("\t", False)
     rows = sample(text, form)
     if glue.is_cola(rows):

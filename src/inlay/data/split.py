@@ -21,25 +21,25 @@ DEFAULT_SHARE = Fraction(1, 10)
 DEFAULT_MOST = 2000
 
 
-def size(text: str | int | float | None, rows: int, what: str) -> int:
+def size(text: str | int | float | None, rows: int, option: str) -> int:
     """A count of rows from "1000", "10%" or 0.1; None is all of them. A share is rounded to the nearest row."""
     if rows < 1:
-        raise RunError(f"{what}: there are no rows to take from")
+        raise RunError(f"{option}: there are no rows to take from")
     if text is None:
         return rows
-    count = _count(text, rows)
+    count = _read_size(text, rows)
     if count is None:
-        raise RunError(f"{what} {text} is not a size; write a count such as 1000 or a share such as 10%")
+        raise RunError(f"{option} {text} is not a size; write a count such as 1000 or a share such as 10%")
     if count < 1:
-        raise RunError(f"{what} {text} of {rows} rows is less than one row")
+        raise RunError(f"{option} {text} of {rows} rows is less than one row")
     if count > rows:
-        raise RunError(f"{what} {text} is more than the {rows} rows there are")
+        raise RunError(f"{option} {text} is more than the {rows} rows there are")
     return count
 
 
 def is_size(text: str | int | float) -> bool:
     """Whether it is a count of rows or a share of them, however many rows there are."""
-    return _count(text, 1) is not None
+    return _read_size(text, 1) is not None
 
 
 def take(rows: int, n: int, seed: int, strata: Sequence[str] | None = None) -> list[int]:
@@ -50,7 +50,7 @@ def take(rows: int, n: int, seed: int, strata: Sequence[str] | None = None) -> l
     if not 0 <= n <= rows:
         raise RunError(f"{n} rows cannot be taken from {rows}")
     units = _units(rows, seed, strata, None)
-    chosen, _ = _fill(units, _allot(_counts(units), n, seed))
+    chosen, _ = _fill(units, _allot(_rows_by_label(units), n, seed))
     return sorted(chosen)
 
 
@@ -67,7 +67,7 @@ def for_test(
     units = _units(rows, 0, stratify, groups)
     if len(units) < 3:
         raise RunError(f"--test-size {test_size}: the {rows} rows have only {len(units)} different texts; expected 3")
-    test, left = _held_out(units, rows - n, n, 0)
+    test, left = _hold_out(units, rows - n, n, 0)
     return sorted(row for unit in left for row in unit.rows), sorted(test)
 
 
@@ -81,18 +81,18 @@ def split(
     groups: Sequence[str] | None = None,
     of: int | None = None,
 ) -> tuple[list[int], list[int]]:
-    """(train, validation), each in ascending order; shares are of all rows, or of so many (`of`).
+    """(train, validation), each in ascending order; shares are of all rows, or of `of` rows.
 
     Validation comes from the rows that `train_size` leaves over, and without `train_size` training has all the
     others. No `val_size` means 10 %, at least 1 and at most 2000. A class too rare for both is in train. With
     `groups` (say, identical texts) no group straddles: a size is then met from below, or by the smallest group
     where none fits.
     """
-    n_train, n_val = _sizes(rows, train_size, val_size, of or rows)
+    n_train, n_val = _read_sizes(rows, train_size, val_size, of or rows)
     units = _units(rows, seed, stratify, groups)
     if len(units) < 2:
         raise RunError(f"all {rows} rows belong together, so none can be held out for validation; pass --val FILE")
-    validation, left = _held_out(units, n_train, n_val, seed)
+    validation, left = _hold_out(units, n_train, n_val, seed)
     rest = sorted(row for unit in left for row in unit.rows)
     if train_size is None or n_train >= len(rest):
         return rest, sorted(validation)
@@ -104,23 +104,23 @@ def split(
 def folds(
     rows: int, number: int, seed: int, stratify: Sequence[str] | None, groups: Sequence[str] | None = None
 ) -> list[list[int]]:
-    """All rows in so many parts of about the same size, each in ascending order, with the classes in proportion.
+    """All rows in `number` parts of about the same size, each in ascending order, with the classes in proportion.
 
     No group straddles; there are fewer parts if there are fewer groups.
     """
     units = _units(rows, seed, stratify, groups)
     if len(units) < 2:
         raise RunError(f"all {rows} rows belong together, so they cannot be split into folds; pass --val FILE")
-    found: list[list[int]] = [[] for _ in range(min(number, len(units)))]
+    parts: list[list[int]] = [[] for _ in range(min(number, len(units)))]
     # class by class, the largest groups first, each to the smallest part so far of those with fewest rows of its class
     classes = list(dict.fromkeys(unit.label for unit in units))
     for label in sorted(classes):
-        own = [0] * len(found)
+        rows_of_label = [0] * len(parts)
         for unit in sorted((u for u in units if u.label == label), key=lambda unit: -len(unit.rows)):
-            part = min(range(len(found)), key=lambda i: (own[i], len(found[i])))
-            found[part] += unit.rows
-            own[part] += len(unit.rows)
-    return [sorted(part) for part in found]
+            part = min(range(len(parts)), key=lambda i: (rows_of_label[i], len(parts[i])))
+            parts[part] += unit.rows
+            rows_of_label[part] += len(unit.rows)
+    return [sorted(part) for part in parts]
 
 
 @dataclass(slots=True)
@@ -133,9 +133,9 @@ class _Unit:
 
 def _units(rows: int, seed: int, strata: Sequence[str] | None, groups: Sequence[str] | None) -> list[_Unit]:
     """All rows, in the seed's order."""
-    for what, given in (("labels", strata), ("groups", groups)):
-        if given is not None and len(given) != rows:
-            raise RunError(f"{len(given)} {what} for {rows} rows; each row needs one")
+    for name, values in (("labels", strata), ("groups", groups)):
+        if values is not None and len(values) != rows:
+            raise RunError(f"{len(values)} {name} for {rows} rows; each row needs one")
     draw = random.Random(f"inlay rows {seed}").random
     order = [draw() for _ in range(rows)]
     units: dict[str | int, _Unit] = {}
@@ -148,7 +148,7 @@ def _units(rows: int, seed: int, strata: Sequence[str] | None, groups: Sequence[
     return sorted(units.values(), key=lambda unit: order[unit.rows[0]])
 
 
-def _counts(units: Iterable[_Unit]) -> dict[str, int]:
+def _rows_by_label(units: Iterable[_Unit]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for unit in units:
         counts[unit.label] += len(unit.rows)
@@ -179,9 +179,9 @@ def _allot(counts: Mapping[str, int], n: int, seed: int) -> dict[str, int]:
     return shares
 
 
-def _held_out(units: Sequence[_Unit], kept: int, n: int, seed: int) -> tuple[list[int], list[_Unit]]:
+def _hold_out(units: Sequence[_Unit], kept: int, n: int, seed: int) -> tuple[list[int], list[_Unit]]:
     """`n` rows from the end of the seed's order, and the units left; a class too rare for both is among those."""
-    counts = _counts(units)
+    counts = _rows_by_label(units)
     for_kept = _allot(counts, kept, seed)
     return _fill(units[::-1], _allot({label: counts[label] - for_kept[label] for label in counts}, n, seed))
 
@@ -204,7 +204,7 @@ def _fill(units: Sequence[_Unit], shares: Mapping[str, int]) -> tuple[list[int],
     return taken, left
 
 
-def _sizes(
+def _read_sizes(
     rows: int, train_size: str | int | float | None, val_size: str | int | float | None, of: int
 ) -> tuple[int, int]:
     if rows < 2:
@@ -227,7 +227,7 @@ def _sizes(
     return n_train, n_val
 
 
-def _count(text: str | int | float, rows: int) -> int | None:
+def _read_size(text: str | int | float, rows: int) -> int | None:
     """A whole number is a count, anything up to 1 with a point is a share; None for what is neither."""
     if isinstance(text, bool):
         return None

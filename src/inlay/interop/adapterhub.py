@@ -6,9 +6,9 @@ Its three bottlenecks are options of houlsby here, always with the base's own no
     seq_bn (Pfeiffer)          LN(s + B(LN(s))), s with the residual normed=true,where=ffn
     par_bn (parallel)          y + 4 B(x), x the sublayer's input    parallel=true,where=ffn,norms=false
 
-Scales, learnt ones too, go into `up`; a reduction that differs from layer to layer is filled up with zeros, which stay
-silent. Invertible adapters, PHM layers, gates, norms of an adapter's own and fusions are refused. Both kinds of weight
-file are written, because `load_adapter` wants the `.bin` unless it is told to `use_safetensors`.
+Scales, also learnt ones, are multiplied into `up`; sizes that differ from layer to layer are filled up with zeros,
+which change nothing. Invertible adapters, PHM layers, gates, norms inside an adapter and fusions are refused. Both
+kinds of weight file are written, because `load_adapter` reads the `.bin` unless `use_safetensors` is set.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WEIGHTS, PICKLED = "adapter.safetensors", "pytorch_adapter.bin"
 HEAD_CONFIG, HEAD, PICKLED_HEAD = "head_config.json", "model_head.safetensors", "pytorch_model_head.bin"
 FUSION_CONFIG = "adapter_fusion_config.json"
 VERSION = "adapters.1.3.0"
-"""Whose layout is written."""
+"""The version whose layout is written."""
 
 _LORA_SITES = {"attn.q": "q", "attn.k": "k", "attn.v": "v", "ffn.in": "intermediate_lora", "ffn.out": "output_lora"}
 _LORA_NEUTRAL = set(
@@ -61,7 +61,7 @@ _LORA_REFUSED = {
     "vera_b": "VeRA shares random matrices between layers",
 }
 _OLD_NAME = re.compile(r"\.(attention|layer)_text_(task|lang)_adapters(?=\.)")
-"""What files of the library's first years call `.adapters`."""
+"""The name of `.adapters` in files of the library's first years."""
 
 
 def recognises(folder: Path) -> bool:
@@ -71,33 +71,33 @@ def recognises(folder: Path) -> bool:
 
 
 def read(folder: Path, base: Base) -> Adapter:
-    """The adapter in a directory of AdapterHub's, as one of this base; an error says what cannot be represented."""
+    """The adapter in a directory of AdapterHub, for this base; an error says what cannot be represented."""
     folder = Path(folder)
     if (folder / FUSION_CONFIG).is_file():
         raise AdapterError(f"{folder} holds an AdapterFusion, which mixes several adapters; Inlay has none")
     config = read_json(folder / CONFIG)
-    name, options = _checked(config, base, folder / CONFIG)
+    name, options = _name_and_options(config, base, folder / CONFIG)
     stored = read_tensors(folder, WEIGHTS, PICKLED)
     prefix = f"{model_prefix(base)}."
     tensors = {_OLD_NAME.sub(".adapters", key).removeprefix(prefix): tensor for key, tensor in stored.items()}
     keys = Keys(folder, tensors, base.name)
     if options.get("architecture") == "lora":
-        spec, found = lowrank.to_inlay(_lora_changes(keys, name, options, config, base), base.sites)
+        spec, converted = lowrank.to_inlay(_read_lora(keys, name, options, config, base), base.sites)
     else:
-        spec, found = to_inlay(keys, name, options, "version" not in config, base)
+        spec, converted = to_inlay(keys, name, options, "version" not in config, base)
     keys.finish()
     head = None
     if any((folder / file).exists() for file in (HEAD_CONFIG, HEAD, PICKLED_HEAD)):
         head_tensors = read_tensors(folder, HEAD, PICKLED_HEAD)
         head = read_flex_head(Keys(folder, head_tensors, base.name), read_json(folder / HEAD_CONFIG), base)
     about = imported("adapters", config.get("version"), config.get("model_name"))
-    return assemble(base, spec, found, head, plain_name(name, folder.resolve().name), about)
+    return assemble(base, spec, converted, head, plain_name(name, folder.resolve().name), about)
 
 
 def write(adapter: Adapter, base: Base, folder: Path) -> None:
     """Write a directory that `load_adapter` of adapters 1.x loads, with its head."""
     opened = open_adapter(adapter, base)
-    _known(base)
+    _refuse_unknown_base(base)
     method, sites = opened.method, base.sites
     name = plain_name(adapter.name, "inlay")
     if hasattr(nn.ModuleDict(), name):  # there it would be the name of a module
@@ -127,9 +127,9 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
     write_files(Path(folder), files)
 
 
-def _checked(config: Mapping[str, Any], base: Base, path: Path) -> tuple[str, Mapping[str, Any]]:
-    """The adapter's name and options, if they are for a base of this shape."""
-    _known(base)
+def _name_and_options(config: Mapping[str, Any], base: Base, path: Path) -> tuple[str, Mapping[str, Any]]:
+    """The adapter's name and options; an error if they are for a base of another shape."""
+    _refuse_unknown_base(base)
     name, options = config.get("name"), config.get("config")
     if not isinstance(name, str) or not name:
         raise AdapterError(f"{path}: name is {name!r}, not a name")
@@ -145,7 +145,7 @@ def _checked(config: Mapping[str, Any], base: Base, path: Path) -> tuple[str, Ma
     return name, options
 
 
-def _known(base: Base) -> None:
+def _refuse_unknown_base(base: Base) -> None:
     if base.sites.arch.model_type not in PLACES:
         known = ", ".join(PLACES)
         raise AdapterError(
@@ -153,7 +153,7 @@ def _known(base: Base) -> None:
         )
 
 
-def _lora_changes(
+def _read_lora(
     keys: Keys, name: str, options: Mapping[str, Any], config: Mapping[str, Any], base: Base
 ) -> dict[str, lowrank.Change]:
     path = keys.path / CONFIG
@@ -162,15 +162,15 @@ def _lora_changes(
     refuse(options, _LORA_REFUSED, _LORA_NEUTRAL, path)
     rank, alpha = lowrank.rank_of(options.get("r", 8), path), number(options.get("alpha", 8), "alpha", path)
     if _before_1_1(config.get("version")):
-        alpha = rank  # what those versions computed, whatever they were told
-    found: dict[str, lowrank.Change] = {}
+        alpha = rank  # those versions computed this for every alpha
+    changes: dict[str, lowrank.Change] = {}
     for leaf, sites in lowrank.leaves(base.sites).items():
         names = [f"{leaf}.loras.{name}.lora_{side}" for side in "AB"]
         if any(key in keys for key in names):
-            found[leaf] = lowrank.take(keys, names, sites, leaf, alpha / rank, rank)
-    if not found:
+            changes[leaf] = lowrank.take(keys, names, sites, leaf, alpha / rank, rank)
+    if not changes:
         raise AdapterError(f"{keys.path} holds no LoRA matrix named {name!r} for a projection of {base.name}")
-    return found
+    return changes
 
 
 def _lora_options(
@@ -200,14 +200,14 @@ def _lora_options(
         "vera_b": None,
         "dtype": None,
     }
-    found: dict[str, Tensor] = {}
+    matrices: dict[str, Tensor] = {}
     for path, change in lowrank.from_inlay(method, tensors, base.sites).items():
-        found |= {f"{path}.loras.{name}.lora_A": change.down, f"{path}.loras.{name}.lora_B": change.up}
-    return options, found
+        matrices |= {f"{path}.loras.{name}.lora_A": change.down, f"{path}.loras.{name}.lora_B": change.up}
+    return options, matrices
 
 
 def _before_1_1(version: object) -> bool:
-    """Versions of adapters (not of adapter-transformers) that forgot to divide by the rank."""
+    """Whether it is a version of adapters (not of adapter-transformers) that does not divide by the rank."""
     library, _, numbers = str(version or "").partition(".")
     parts = [int(part) for part in numbers.split(".")[:2] if part.isdigit()]
     return library == "adapters" and len(parts) == 2 and parts < [1, 1]

@@ -1,4 +1,4 @@
-"""AdapterHub's bottleneck options and weights, and those of houlsby: see `adapterhub.py` for what equals what."""
+"""AdapterHub's bottleneck options and weights, and those of houlsby; `adapterhub.py` says which are equal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACES = {
 }
 """model_type -> sublayer -> the module in a layer that holds its bottlenecks."""
 _SWAPPED = ("albert",)
-"""Where AdapterHub hands a bottleneck after attention the residual as the output, and the output as the residual."""
+"""Models whose bottlenecks after attention get the residual as the output, and the output as the residual."""
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -41,7 +41,7 @@ _ACTIVATIONS = {
 }
 _THEIRS = {"leaky_relu": "leakyrelu", "identity": "linear"}
 _OLD_ACTIVATIONS = {"gelu": "gelu_new", "gelu_orig": "gelu"}
-"""What names meant in files that say no version."""
+"""The meaning of names in files without a version."""
 
 _REFUSED = {
     "inv_adapter": "invertible adapters change the embeddings",
@@ -61,7 +61,7 @@ _WITHOUT_EFFECT = set(
     "shared_W_phm shared_phm_rule factorized_phm_rule phm_c_init phm_init_range learn_phm hypercomplex_nonlinearity "
     "phm_rank phm_bias".split()
 )
-"""Of encoders, and of options that are refused."""
+"""Without effect in encoders, or belonging to an option that is refused."""
 _DEFAULTS = {"original_ln_before": False, "original_ln_after": True, "residual_before_ln": True}
 
 
@@ -69,30 +69,30 @@ def to_inlay(keys: Keys, name: str, options: Mapping[str, Any], old: bool, base:
     """A spec and its tensors.
 
     Args:
-        name: the adapter's, as it is in the keys.
-        old: whether the file says no version.
+        name: the adapter's name in the keys.
+        old: whether the file has no version.
     """
     path, sites = keys.path / CONFIG, base.sites
     refuse(options, _REFUSED, _READ | _TRAINING_ONLY | _WITHOUT_EFFECT, path)
-    parallel, normed = _variant(options, path)
+    parallel, normed = _read_variant(options, path)
     places = [place for place, key in (("attn", "mh_adapter"), ("ffn", "output_adapter")) if options.get(key)]
     if not places:
         raise AdapterError(f"{path}: neither mh_adapter nor output_adapter is set; it would adapt nothing")
-    parallel = _as_read(places, parallel, normed, sites)
-    out = _left_out(options, path)
-    layers = [layer for layer in range(sites.layers) if layer not in out]
+    parallel = _called_parallel(places, parallel, normed, sites)
+    left_out = _read_left_out(options, path)
+    layers = [layer for layer in range(sites.layers) if layer not in left_out]
     if not layers:
         raise AdapterError(f"{path}: leave_out names every layer")
-    found = {
-        f"layers.{layer}.{place}.{'norm' if normed else 'out'}": _matrices(
+    matrices_of_site = {
+        f"layers.{layer}.{place}.{'norm' if normed else 'out'}": _read_matrices(
             keys, f"{sites.layer_paths[layer]}.{PLACES[sites.arch.model_type][place]}.adapters.{name}", options, sites
         )
         for layer in layers
         for place in places
     }
     method = Houlsby(
-        size=max(one["down"].shape[1] for one in found.values()),
-        activation=_activation(options, old, path),
+        size=max(matrices["down"].shape[1] for matrices in matrices_of_site.values()),
+        activation=_read_activation(options, old, path),
         where="both" if len(places) == 2 else "attn" if places == ["attn"] else "ffn",
         norms=None if normed else False,
         parallel=parallel,
@@ -100,18 +100,18 @@ def to_inlay(keys: Keys, name: str, options: Mapping[str, Any], old: bool, base:
         layers=layers_text(layers, sites.layers),
     )
     shapes = method.params(sites)
-    tensors = {f"{site}.{key}": tensor for site, one in found.items() for key, tensor in one.items()}
-    return method.spec, {key: _filled(tensor, shapes[key].shape) for key, tensor in tensors.items()}
+    tensors = {f"{site}.{key}": t for site, matrices in matrices_of_site.items() for key, t in matrices.items()}
+    return method.spec, {key: _fill_with_zeros(tensor, shapes[key].shape) for key, tensor in tensors.items()}
 
 
 def from_inlay(
     method: Houlsby, tensors: Mapping[str, Tensor], name: str, sites: Sites
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Options and weights; a shared adapter is written at every place it acts."""
+    """Options and weights; a shared adapter is written at every place where it acts."""
     if method.depth > 1 or method.inner_norm:
         option = "depth" if method.depth > 1 else "inner_norm"
         raise AdapterError(f"AdapterHub's bottlenecks have one hidden layer and no norm: {option} cannot be written")
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     chosen = set()
     for part in method.parts(sites):
         if type(part.delta) not in (Bottleneck, NormedBottleneck):
@@ -121,12 +121,12 @@ def from_inlay(
         chosen.add(part.site.layer)
         place = PLACES[sites.arch.model_type][part.site.kind.split(".")[0]]
         prefix = f"{sites.layer_paths[part.site.layer]}.{place}.adapters.{name}"
-        own = {key: tensors[full] for key, full in part.names().items()}
-        found |= {
-            f"{prefix}.adapter_down.0.weight": own["down"].T,
-            f"{prefix}.adapter_down.0.bias": own["down_bias"],
-            f"{prefix}.adapter_up.weight": own["up"].T,
-            f"{prefix}.adapter_up.bias": own["up_bias"],
+        matrices = {key: tensors[full] for key, full in part.names().items()}
+        weights |= {
+            f"{prefix}.adapter_down.0.weight": matrices["down"].T,
+            f"{prefix}.adapter_down.0.bias": matrices["down_bias"],
+            f"{prefix}.adapter_up.weight": matrices["up"].T,
+            f"{prefix}.adapter_up.bias": matrices["up_bias"],
         }
     places = [place for place in ("attn", "ffn") if method.where in ("both", place)]
     options = {
@@ -137,7 +137,7 @@ def from_inlay(
         "original_ln_before": method.normed,
         "original_ln_after": True,
         "residual_before_ln": True,
-        "is_parallel": _as_read(places, method.parallel, method.normed, sites),
+        "is_parallel": _called_parallel(places, method.parallel, method.normed, sites),
         "scaling": 1.0,
         "leave_out": [layer for layer in range(sites.layers) if layer not in chosen],
         "adapter_residual_before_ln": False,
@@ -151,11 +151,11 @@ def from_inlay(
         "init_weights": "bert",
         "phm_layer": False,
     }
-    return options, found
+    return options, weights
 
 
-def _variant(options: Mapping[str, Any], path: Path) -> tuple[bool, bool]:
-    """Whether it is parallel, and whether it reads the norm."""
+def _read_variant(options: Mapping[str, Any], path: Path) -> tuple[bool, bool]:
+    """Whether a bottleneck is parallel, and whether it reads the norm."""
     before, after, residual = (options.get(key, value) for key, value in _DEFAULTS.items())
     parallel = bool(options.get("is_parallel", False))
     if after and (parallel or not before) and residual in (True, False):
@@ -168,8 +168,8 @@ def _variant(options: Mapping[str, Any], path: Path) -> tuple[bool, bool]:
     )
 
 
-def _as_read(places: list[str], parallel: bool, normed: bool, sites: Sites) -> bool:
-    """Whether the other library calls parallel what this one does, or does not; the sum that is normed is the same."""
+def _called_parallel(places: list[str], parallel: bool, normed: bool, sites: Sites) -> bool:
+    """What the other library calls parallel: the opposite where it swaps the two; the normed sum is the same."""
     name = sites.arch.model_type
     if normed or name not in _SWAPPED or "attn" not in places:
         return parallel
@@ -181,23 +181,23 @@ def _as_read(places: list[str], parallel: bool, normed: bool, sites: Sites) -> b
     return not parallel
 
 
-def _activation(options: Mapping[str, Any], old: bool, path: Path) -> str:
-    given = str(options.get("non_linearity", "")).lower()
-    meant = _OLD_ACTIVATIONS.get(given, given) if old else given
+def _read_activation(options: Mapping[str, Any], old: bool, path: Path) -> str:
+    name = str(options.get("non_linearity", "")).lower()
+    meant = _OLD_ACTIVATIONS.get(name, name) if old else name
     if meant not in _ACTIVATIONS:
         raise AdapterError(f"{path}: Inlay has no non_linearity={meant}; it has {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[meant]
 
 
-def _left_out(options: Mapping[str, Any], path: Path) -> set[int]:
-    found = options.get("leave_out") or []
-    if not isinstance(found, list) or not all(isinstance(layer, int) for layer in found):
-        raise AdapterError(f"{path}: leave_out is {found!r}, not a list of layers")
-    return set(found)
+def _read_left_out(options: Mapping[str, Any], path: Path) -> set[int]:
+    layers = options.get("leave_out") or []
+    if not isinstance(layers, list) or not all(isinstance(layer, int) for layer in layers):
+        raise AdapterError(f"{path}: leave_out is {layers!r}, not a list of layers")
+    return set(layers)
 
 
-def _matrices(keys: Keys, prefix: str, options: Mapping[str, Any], sites: Sites) -> dict[str, Tensor]:
-    """One bottleneck at its true size, its scale in `up`."""
+def _read_matrices(keys: Keys, prefix: str, options: Mapping[str, Any], sites: Sites) -> dict[str, Tensor]:
+    """A bottleneck at its own size, its scale in `up`."""
     d = sites.hidden
     down = keys.take(f"{prefix}.adapter_down.0.weight")
     m = down.shape[0] if down.dim() else 0
@@ -213,8 +213,8 @@ def _matrices(keys: Keys, prefix: str, options: Mapping[str, Any], sites: Sites)
     return {"down": down.T, "down_bias": down_bias, "up": up.T * scale, "up_bias": up_bias * scale}
 
 
-def _filled(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Zeros after a smaller tensor."""
+def _fill_with_zeros(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A smaller tensor with zeros after it."""
     full = torch.zeros(shape, dtype=torch.float32)
     full[tuple(slice(0, n) for n in tensor.shape)] = tensor
     return full

@@ -1,4 +1,4 @@
-"""What every export has in common: plain weights to start from, rows to try it on, and errors of the disk."""
+"""What all exports share: plain weights to start from, rows to try the result on, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ TEXTS = (
 )
 
 
-def plain(base: Base, what: str) -> None:
+def plain(base: Base, product: str) -> None:
     """Refuse a base whose weights are not those of its checkpoint, in fp32 and on the CPU."""
     if base.form:
-        raise BaseError(f"{base.name} runs in {base.form}; {what} is made from a host without")
+        raise BaseError(f"{base.name} runs in {base.form}; {product} is made from a host without")
     if base.dtype != torch.float32 or base.device.type != "cpu":
-        runs = f"{str(base.dtype).removeprefix('torch.')} on {base.device}"
-        raise BaseError(f'{base.name} runs in {runs}; {what} is made from Host(..., device="cpu", dtype=torch.float32)')
+        form = f"{str(base.dtype).removeprefix('torch.')} on {base.device}"
+        needed = 'Host(..., device="cpu", dtype=torch.float32)'
+        raise BaseError(f"{base.name} runs in {form}; {product} is made from {needed}")
 
 
 def rows_to_check(host: Host) -> Batch:
@@ -53,21 +54,21 @@ def padded(batch: Batch) -> dict[str, Tensor]:
     lengths = torch.from_numpy(batch.lengths).unsqueeze(1)
     mask = torch.arange(int(lengths.max())) < lengths
     types = np.zeros_like(batch.ids) if batch.types is None else batch.types
-    found = {"attention_mask": mask.long()}
+    inputs = {"attention_mask": mask.long()}
     for name, values in (("input_ids", batch.ids), ("token_type_ids", types)):
-        found[name] = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(mask, torch.from_numpy(values).long())
-    return found
+        inputs[name] = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(mask, torch.from_numpy(values).long())
+    return inputs
 
 
-def largest(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, as a share of the largest number where that is over 1; infinite if one is not finite."""
-    if found.shape != expected.shape or not torch.isfinite(found).all():
+def largest(actual: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest number if that is over 1; infinite if any is not finite."""
+    if actual.shape != expected.shape or not torch.isfinite(actual).all():
         return float("inf")
-    return (found - expected).abs().max().item() / max(1.0, expected.abs().max().item())
+    return (actual - expected).abs().max().item() / max(1.0, expected.abs().max().item())
 
 
 def save_tokenizer(base: Base, folder: Path) -> None:
-    """Write a base's tokenizer, without the cutting and padding that its last call has left in it."""
+    """Write a base's tokenizer, without the truncation and padding that its last call left set."""
     tokenizer = load_tokenizer(base)
     inner = getattr(tokenizer, "backend_tokenizer", None)
     if inner is not None:
@@ -78,7 +79,7 @@ def save_tokenizer(base: Base, folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A disk's errors as ours."""
+    """Turn errors of the disk into errors of Inlay."""
     from safetensors import SafetensorError
 
     try:
@@ -91,6 +92,6 @@ def writing(path: Path) -> Iterator[None]:
 
 def _any_rows(base: Base) -> Batch:
     random = torch.Generator().manual_seed(0)
-    words = range(5, int(config_of(base.model).vocab_size))  # not those that stand for padding
+    words = range(5, int(config_of(base.model).vocab_size))  # none that stands for padding
     lengths = [min(n, longest_row(base) or n) for n in (1, 2, 5, 9, 17)]
     return Batch.of([torch.randint(words.start, words.stop, (n,), generator=random).tolist() for n in lengths])

@@ -1,4 +1,4 @@
-"""What every conversion does at its ends: make an adapter of tensors, and take one apart."""
+"""Both ends of every conversion: make an adapter from tensors, and take one apart."""
 
 from __future__ import annotations
 
@@ -31,57 +31,58 @@ def assemble(
         fields = {"head": head.kind, "pool": head.pool, "labels": head.labels, "task": head.task}
     uses_pooler = fields.get("pool") == "pooler" or any(key.startswith("pooler") for key in full)
     adapter = Adapter(spec, base.identity(uses_pooler), full, name=name, about=about, **fields)
-    _loaded(adapter, base).fit(base, full)
+    _record_of(adapter, base).fit(base, full)
     return adapter
 
 
 def imported(library: str, version: object, base: object) -> dict[str, Any]:
-    """What an adapter says of where it is from."""
+    """Where an adapter is from, for its `about`."""
     return {"imported": {"from": library, "version": str(version or ""), "base": str(base or "")}}
 
 
 def model_prefix(base: Base) -> str:
-    """What transformers' classes with a head call the base in them."""
+    """The name of the base inside transformers' classes with a head."""
     return str(getattr(base.model, "base_model_prefix", ""))
 
 
 @dataclass(frozen=True)
 class Opened:
-    """An adapter that is to be written for another library."""
+    """An adapter to be written for another library."""
 
     method: Method
     tensors: dict[str, Tensor]
-    """float32, dense, and without the head's."""
+    """In float32, dense, and without those of the head."""
     head: HeadParts | None
-    """As the other library decodes it: calibration and the scale of a regression are part of its weights."""
+    """As the other library decodes it: calibration and a regression's scale are in its weights."""
     dtype: torch.dtype
 
     def stored(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors in the adapter's own dtype, each with memory of its own: some may be shared."""
-        found = {name: t.to(self.dtype).clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
-        large = next((name for name, t in found.items() if not torch.isfinite(t).all()), None)
+        """Tensors in the adapter's dtype, each with memory of its own, since some may be shared."""
+        copies = {name: t.to(self.dtype).clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+        large = next((name for name, t in copies.items() if not torch.isfinite(t).all()), None)
         if large is not None:
             raise AdapterError(f"{large} has numbers too large for {self.dtype}; export the adapter in float32")
-        return found
+        return copies
 
 
 def open_adapter(adapter: Adapter, base: Base) -> Opened:
-    """Take an adapter apart; an error says that it is not one of this base."""
-    mine = base.identity("+pooler:" in adapter.base)
-    if adapter.base != mine:
-        raise AdapterError(f"this adapter belongs to the base {adapter.base}, not to {base.name} ({mine})")
-    record = _loaded(adapter, base)
+    """Take an adapter apart; an error if it belongs to another base."""
+    identity = base.identity("+pooler:" in adapter.base)
+    if adapter.base != identity:
+        raise AdapterError(f"this adapter belongs to the base {adapter.base}, not to {base.name} ({identity})")
+    record = _record_of(adapter, base)
     fitted = {name: tensor.detach().cpu().float() for name, tensor in record.fit(base, adapter.tensors).items()}
-    own = {name.removeprefix("head."): fitted.pop(name) for name in list(fitted) if name.startswith("head.")}
+    of_head = {name.removeprefix("head."): fitted.pop(name) for name in list(fitted) if name.startswith("head.")}
     head = None
     if adapter.head is not None:
-        head = HeadParts(adapter.head, record.pool, adapter.task, tuple(adapter.labels), as_answered(record.task, own))
-    kinds = {tensor.dtype for tensor in adapter.tensors.values() if tensor.is_floating_point()}
-    return Opened(record.method, fitted, head, kinds.pop() if len(kinds) == 1 else torch.float32)
+        weights = as_answered(record.task, of_head)
+        head = HeadParts(adapter.head, record.pool, adapter.task, tuple(adapter.labels), weights)
+    dtypes = {tensor.dtype for tensor in adapter.tensors.values() if tensor.is_floating_point()}
+    return Opened(record.method, fitted, head, dtypes.pop() if len(dtypes) == 1 else torch.float32)
 
 
 def without_head(adapter: Adapter) -> Adapter:
-    """The same adapter without its head: for a library that has no such head."""
+    """The same adapter without its head, for a library that has no such head."""
     tensors = {name: tensor for name, tensor in adapter.tensors.items() if not name.startswith("head.")}
     return replace(adapter, tensors=tensors, head=None, pool="auto", labels=(), task="")
 
@@ -99,7 +100,7 @@ def layers_text(layers: Sequence[int], count: int) -> str:
     return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _loaded(adapter: Adapter, base: Base) -> Loaded:
+def _record_of(adapter: Adapter, base: Base) -> Loaded:
     try:
         method = parse(adapter.method)
         pool = adapter.pool if adapter.head is None else choose(adapter.pool, base)
@@ -111,14 +112,14 @@ def _loaded(adapter: Adapter, base: Base) -> Loaded:
 
 
 def answered(task: Task | None) -> tuple[float, float]:
-    """Factor and shift of logits that make a plain softmax, sigmoid or value of what Inlay answers."""
+    """Factor and shift of the logits, after which a plain softmax, sigmoid or value is Inlay's answer."""
     return getattr(task, "scale", 1.0) / getattr(task, "temperature", 1.0), getattr(task, "mean", 0.0)
 
 
 def as_answered(task: Task | None, head: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A head with these two in its weights."""
+    """A head's tensors with that factor and shift in them."""
     factor, shift = answered(task)
-    found = dict(head)
+    tensors = dict(head)
     if "weight" in head and (factor != 1 or shift != 0):
-        found |= {"weight": head["weight"] * factor, "bias": head["bias"] * factor + shift}
-    return found
+        tensors |= {"weight": head["weight"] * factor, "bias": head["bias"] * factor + shift}
+    return tensors

@@ -1,10 +1,10 @@
-"""An export: one adapter in a folder of its own, or in a repo of the hub.
+"""An export: an adapter in a folder, or in a repo of the hub.
 
     adapter.safetensors   the adapter, exactly as a library stores it
     card.json             its card, with the file's hash and a digest of itself
     README.md             the same for people
 
-What comes in is checked as a library checks its own: hash, digest, and that the card says what the file says.
+What is imported is checked like a library's own files: hash, digest, and that the card and the file agree.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ def files(library: Library, ref: str, dtype: str | None = None, repo: str | None
     """The files of an export.
 
     Args:
-        dtype: `float16` or `float32`; as it is stored by default.
-        repo: what its README tells people to pull; without one, to import the folder.
+        dtype: `float16` or `float32`; the stored one by default.
+        repo: the repo that the README says to pull; without one, it says to import the folder.
     """
     entry = library.find(ref)
     adapter = library.read_adapter(entry, "exported")
     content = (adapter if dtype is None else adapter.to(dtype)).content()
-    own = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    own |= {"method": adapter.method, "task": adapter.task, "full": adapter.full}  # in the words of today, as the file
-    card = {key: value for key, value in entry.card.items() if key not in ("name", "version", "digest")} | own
+    about_file = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    about_file |= {"method": adapter.method, "task": adapter.task, "full": adapter.full}  # today's specs, as in it
+    card = {key: value for key, value in entry.card.items() if key not in ("name", "version", "digest")} | about_file
     page = render_model_card({**card, "name": entry.name}, repo=repo)
     return {WEIGHTS: content, CARD: cards.encode(card, entry.name, entry.version), README: page.encode()}
 
 
-def check(found: Mapping[str, bytes], source: str) -> tuple[Adapter, Entry]:
-    """The adapter in the files of an export, if everything in them fits together."""
+def check(files: Mapping[str, bytes], source: str) -> tuple[Adapter, Entry]:
+    """The adapter in the files of an export, if the files agree."""
     where = f"{source}/{CARD}"
-    entry = cards.decode(found[CARD], *_claimed(found[CARD], where), where)
-    content = found[WEIGHTS]
+    entry = cards.decode(files[CARD], *_name_and_version(files[CARD], where), where)
+    content = files[WEIGHTS]
     if len(content) != entry.bytes or hashlib.sha256(content).hexdigest() != entry.sha256:
         raise DamagedError(f"{source} is damaged: {WEIGHTS} is not the file that its card was written for")
     adapter, written = read_content(content, f"{source}/{WEIGHTS}")
@@ -56,12 +56,12 @@ def check(found: Mapping[str, bytes], source: str) -> tuple[Adapter, Entry]:
     return adapter, entry
 
 
-def adopt(library: Library, found: Mapping[str, bytes], source: str, name: str | None = None) -> Entry:
-    """Put the adapter of an export into a library, with all that its card says."""
-    adapter, entry = check(found, source)
-    more = {key: value for key, value in entry.card.items() if key not in cards.OWN and key != "history"}
-    more["source"] = source
-    return library.put(adapter, name or entry.name, parents=entry.parents, **more)
+def adopt(library: Library, files: Mapping[str, bytes], source: str, name: str | None = None) -> Entry:
+    """Put the adapter of an export into a library, with everything on its card."""
+    adapter, entry = check(files, source)
+    facts = {key: value for key, value in entry.card.items() if key not in cards.OWN and key != "history"}
+    facts["source"] = source
+    return library.put(adapter, name or entry.name, parents=entry.parents, **facts)
 
 
 def recognises(path: Path) -> bool:
@@ -80,10 +80,10 @@ def read(folder: Path) -> dict[str, bytes]:
 
 
 def write(folder: Path, fill: Callable[[Path], None], force: bool = False) -> list[str]:
-    """Let `fill` write files, which then appear in a folder together; if it fails, none of them does. Returns them.
+    """Let `fill` write files, which then appear in a folder together, or not at all if it fails. Returns their names.
 
     Args:
-        force: write into a folder that holds something already.
+        force: write into a folder that is not empty, too.
     """
     try:
         if not force and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -101,7 +101,7 @@ def write(folder: Path, fill: Callable[[Path], None], force: bool = False) -> li
 
 
 def fill_with(content: Mapping[str, bytes]) -> Callable[[Path], None]:
-    """What `write` needs, for files that are in memory."""
+    """The `fill` of `write` for files that are in memory."""
 
     def fill(folder: Path) -> None:
         for name, data in content.items():
@@ -110,8 +110,8 @@ def fill_with(content: Mapping[str, bytes]) -> Callable[[Path], None]:
     return fill
 
 
-def _claimed(content: bytes, where: str) -> tuple[str, int]:
-    """The name and version a card gives itself."""
+def _name_and_version(content: bytes, where: str) -> tuple[str, int]:
+    """The name and version in a card."""
     try:
         document: Any = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,8 @@
 """Read and write the files of other libraries: JSON, safetensors, and torch's own format without running any of it.
 
-What is read comes from strangers. Every file has a limit, a `.bin` is a zip of stored (not compressed) parts that
-only torch's restricted unpickler sees, and no tensor may claim more numbers than its file has bytes for. That unpickler
-calls more than tensors need (`bytearray(10**12)`), so the names in a pickle are looked at before it is run.
+The files come from strangers. Every file has a limit, a `.bin` is a zip of stored (not compressed) parts that only
+torch's restricted unpickler reads, and no tensor may claim more numbers than its file has bytes for. That unpickler
+calls more than tensors need (`bytearray(10**12)`), so the names in a pickle are checked before it is run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from inlay.library.header import LIMIT as _HEADER_LIMIT
 from inlay.library.tensors import written
 
 CONFIG = "adapter_config.json"
-"""What both peft and AdapterHub call an adapter's settings."""
+"""The file of an adapter's settings, in peft and in AdapterHub."""
 _JSON_LIMIT = 4 << 20
 _WEIGHTS_LIMIT = 8 << 30
 _CALLS = re.compile(r"collections OrderedDict|torch (\w+Storage)|torch\._utils _rebuild_(tensor_v2|parameter)")
@@ -39,18 +39,18 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _JSON_LIMIT:
             raise AdapterError(f"{path} has more than {_JSON_LIMIT:,} bytes, which is too many for settings")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise AdapterError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise AdapterError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise AdapterError(f"{path} holds a {type(found).__name__}, not settings by name")
-    return found
+    if not isinstance(settings, dict):
+        raise AdapterError(f"{path} holds a {type(settings).__name__}, not settings by name")
+    return settings
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """A JSON object, or nothing where there is none that can be read."""
+    """A JSON object; an empty one if there is none that can be read."""
     try:
         return read_json(path) if path.is_file() else {}
     except AdapterError:
@@ -58,16 +58,16 @@ def peek(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path, safe: str, pickled: str) -> dict[str, Tensor]:
-    """The weights in a folder, float32: the safetensors file if there is one, else the other."""
+    """The weights in a folder, in float32: from the safetensors file if there is one, else from the other."""
     path = folder / safe if (folder / safe).is_file() else folder / pickled
     if not path.is_file():
         raise AdapterError(f"{folder} has neither {safe} nor {pickled}")
     size = path.stat().st_size
     if size > _WEIGHTS_LIMIT:
         raise AdapterError(f"{path} has {size:,} bytes; more than {_WEIGHTS_LIMIT:,} is no adapter")
-    found = _safetensors(path, size) if path.name == safe else _torch(path)
-    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor) and isinstance(name, str)}
-    if len(tensors) < len(found):
+    values = _safetensors(path, size) if path.name == safe else _torch(path)
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor) and isinstance(name, str)}
+    if len(tensors) < len(values):
         raise AdapterError(f"{path} holds something other than tensors by name")
     wrong = next((name for name, t in tensors.items() if t.dtype not in _FLOATS or t.layout != torch.strided), None)
     if wrong is not None:
@@ -112,19 +112,19 @@ def _torch(path: Path) -> dict[Any, Any]:
         raise AdapterError(f"{path} claims to hold more than it has bytes for; it is refused")
     try:
         strange = _strange_call(path)
-        found = torch.load(path, map_location="cpu", weights_only=True) if strange is None else None
+        values = torch.load(path, map_location="cpu", weights_only=True) if strange is None else None
     except Exception as error:  # whatever a stranger's bytes provoke
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise AdapterError(f"{path} cannot be read: {first}") from None
     if strange is not None:
         raise AdapterError(f"{path} cannot be read without running code from it: it calls {strange}; it is refused")
-    if not isinstance(found, dict):
-        raise AdapterError(f"{path} holds a {type(found).__name__}, not tensors by name")
-    return dict(found)
+    if not isinstance(values, dict):
+        raise AdapterError(f"{path} holds a {type(values).__name__}, not tensors by name")
+    return dict(values)
 
 
 def _strange_call(path: Path) -> str | None:
-    """The first thing that a pickle in a zip would call and that no tensor needs."""
+    """The first thing that a pickle in a zip would call and no tensor needs."""
     with zipfile.ZipFile(path) as archive:
         for part in archive.namelist():
             for code, argument, _ in pickletools.genops(archive.read(part)) if part.endswith(".pkl") else ():
@@ -151,7 +151,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def as_json(settings: Mapping[str, Any]) -> bytes:
-    """Settings as people read them."""
+    """Settings as indented JSON."""
     return (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode()
 
 
@@ -168,14 +168,14 @@ def as_torch(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def plain_name(text: object, otherwise: str) -> str:
-    """A name that a library takes, from one that may be anything."""
+    """A valid name for a library, from any text."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(text or otherwise)).strip("-")[:80]
     return name or "imported"
 
 
 @dataclass
 class Keys:
-    """Tensors of a file that are taken one by one; what is left at the end was not understood."""
+    """The tensors of a file, taken one by one; those left at the end are unknown."""
 
     path: Path
     tensors: dict[str, Tensor]
@@ -184,25 +184,25 @@ class Keys:
     taken: set[str] = field(default_factory=set)
 
     def take(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """One that must be there, in this shape if one is given."""
+        """A tensor that must exist, in this shape if one is given."""
         if key not in self.tensors:
             raise AdapterError(f"{self.path} lacks {key}")
-        found = self.tensors[key]
-        if shape is not None and tuple(found.shape) != shape:
-            raise AdapterError(f"{self.path}: {key} is {tuple(found.shape)}, but {shape} on {self.base}")
+        tensor = self.tensors[key]
+        if shape is not None and tuple(tensor.shape) != shape:
+            raise AdapterError(f"{self.path}: {key} is {tuple(tensor.shape)}, but {shape} on {self.base}")
         self.taken.add(key)
-        return found
+        return tensor
 
     def left(self) -> list[str]:
-        """The keys that nobody took."""
+        """The keys that were not taken."""
         return sorted(set(self.tensors) - self.taken)
 
     def __contains__(self, key: str) -> bool:
         return key in self.tensors
 
     def finish(self) -> None:
-        """Refuse what nobody took."""
+        """Refuse what was not taken."""
         rest = self.left()
         if rest:
-            more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
-            raise AdapterError(f"{self.path} holds {rest[0]}{more}, which has no place in an adapter of {self.base}")
+            others = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
+            raise AdapterError(f"{self.path} holds {rest[0]}{others}, which has no place in an adapter of {self.base}")

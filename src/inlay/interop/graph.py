@@ -1,7 +1,7 @@
-"""The host's own forward pass as a module of tensors alone, to be traced: every row says by a number whose it is.
+"""The host's own forward pass as a module of nothing but tensors, to be traced: each row has the number of its task.
 
 Rows come as a tokenizer gives them, padded at their end, and in any order. A row's matrices are gathered from the
-stacks, where the host multiplies runs of rows: slower with many tokens, but there is nothing in it to plan.
+stacks, where the host multiplies runs of rows: slower with many tokens, but nothing has to be planned.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from inlay.tasks import NOTHING
 
 
 class RowRoute(Route):
-    """The entry of every row; all rows have the same number of tokens."""
+    """A route by the entry of every row; all rows have the same number of tokens."""
 
     def __init__(self, entry: Tensor, inside: Tensor | None, length: int):
         """
         Args:
-            entry: [rows]; any for a row that is not in the group.
-            inside: [rows] whether it is; None if all are.
+            entry: [rows]; that of a row that is not in the group does not matter.
+            inside: [rows] whether the row is in the group; None if all are.
         """
         self.entry = entry
         self.inside = None if inside is None else inside.view(-1, 1, 1)
         self.length = length
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """One batched product over rows."""
+        """A batched product over rows."""
         rows = x.view(self.entry.shape[0], self.length, x.shape[-1])
         out = rows @ weight.index_select(0, self.entry)
         if bias is not None:
             out = out + bias.index_select(0, self.entry).unsqueeze(1)
-        return self._mine(out).flatten(0, 1)
+        return self._inside_only(out).flatten(0, 1)
 
     def vector(self, p: Tensor, like: Tensor) -> Tensor:
         """The row's vector, for each of its tokens."""
-        own = self._mine(p.index_select(0, self.entry).unsqueeze(1))
-        return own.expand(own.shape[0], self.length, own.shape[2]).flatten(0, 1)
+        of_row = self._inside_only(p.index_select(0, self.entry).unsqueeze(1))
+        return of_row.expand(of_row.shape[0], self.length, of_row.shape[2]).flatten(0, 1)
 
-    def _mine(self, out: Tensor) -> Tensor:
-        """Zeros for strangers. An entry of zeros would do too, but one adapter would then take the room of two."""
+    def _inside_only(self, out: Tensor) -> Tensor:
+        """Zeros for rows outside the group. An entry of zeros would do it too, but costs the room of an adapter."""
         return out if self.inside is None else torch.where(self.inside, out, torch.zeros((), dtype=out.dtype))
 
 
 @dataclass(frozen=True)
 class Mounted:
-    """A mount as the graph has it."""
+    """A mount in the graph."""
 
     site: Site
     delta: Delta
@@ -85,29 +85,27 @@ class GraphPass(Pass):
         self._routes: dict[str, Route] = {}
 
     def at(self, site: Site) -> Sequence[Action]:
-        """Everything that is mounted there: who is in the batch is not known yet."""
+        """Everything that is mounted there: the tasks in the batch are not known yet."""
         if site.kind == "pooler" and not self.pooler:
             return ()
-        return [self.action(one) for one in self.graph.mounted.get(site.name, ())]
+        return [self.action(mounted) for mounted in self.graph.mounted.get(site.name, ())]
 
-    def action(self, one: Mounted) -> Action:
+    def action(self, mounted: Mounted) -> Action:
         """A mount's delta, its tensors, and the rows' entries in them."""
-        if one.entries not in self._routes:
-            of_row = [
-                None if name is None else self.graph.tensor(name).index_select(0, self.task_id)
-                for name in (one.entries, one.inside)
-            ]
-            assert of_row[0] is not None
-            self._routes[one.entries] = RowRoute(of_row[0], of_row[1], self.length)
-        tensors = {name: self.graph.tensor(own) for name, own in one.tensors.items()}
-        return one.delta, tensors, self._routes[one.entries]
+        if mounted.entries not in self._routes:
+            entry = self.graph.tensor(mounted.entries).index_select(0, self.task_id)
+            members = None if mounted.inside is None else self.graph.tensor(mounted.inside)
+            inside = None if members is None else members.index_select(0, self.task_id)
+            self._routes[mounted.entries] = RowRoute(entry, inside, self.length)
+        tensors = {name: self.graph.tensor(name_in_graph) for name, name_in_graph in mounted.tensors.items()}
+        return mounted.delta, tensors, self._routes[mounted.entries]
 
     def drop(self, here: LayerActions, place: str, p: float, training: bool, y: Tensor) -> Tensor:
-        """Nothing: a graph answers."""
+        """Nothing is dropped: a graph is for answers."""
         return y
 
     def drop_attention(self, probabilities: Tensor, plain: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Nothing, either."""
+        """Nothing is dropped."""
         return probabilities
 
 
@@ -126,8 +124,8 @@ class Graph(nn.Module):
         self._routes: dict[tuple[Any, ...], int] = {}
         self.mounted: dict[str, list[Mounted]] = {}
         for site, mounts in host.forward.bank.mounts.items():
-            found = [self._mount(mount) for mount in mounts if set(mount.slots) & set(self._slots)]
-            self.mounted |= {site: found} if found else {}
+            mounted = [self._mount(mount) for mount in mounts if set(mount.slots) & set(self._slots)]
+            self.mounted |= {site: mounted} if mounted else {}
         widths = [len(host.labels(name)) for name in names]
         self._keep("task_widths", torch.tensor(widths))
         self._keep("task_pools", torch.tensor([POOLS.index(pool) for pool in self.pools]))
@@ -136,31 +134,31 @@ class Graph(nn.Module):
             for place, tokens in ((ROWS, False), (TOKENS, True))
             if any((pool == "tokens") == tokens for pool in self.pools)
         }
-        """Which kinds of heads there are, and the most labels of each."""
+        """The kinds of heads that occur -> the most labels of a head."""
 
     def tensor(self, name: str) -> Tensor:
-        """One of the adapters' tensors."""
-        found: Tensor = self.adapters.get_buffer(name)
-        return found
+        """A tensor of the adapters."""
+        tensor: Tensor = self.adapters.get_buffer(name)
+        return tensor
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, task_id: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """ids, mask and types [rows, length], task_id [rows] -> [rows, widest] and [rows, length, widest]."""
         rows, length = input_ids.shape
-        inputs = _inputs(self._host.base, input_ids, attention_mask, token_type_ids)
+        inputs = _model_inputs(self._host.base, input_ids, attention_mask, token_type_ids)
         states = self._host.forward.call(GraphPass(self, task_id, length), inputs)
-        found = []
+        outputs = []
         if ROWS in self.outputs:
             pooled = self._pooled(states.view(rows, length, -1), attention_mask, task_id)
-            found.append(self._answers(ROWS, pooled, task_id, 1).view(rows, -1))
+            outputs.append(self._answers(ROWS, pooled, task_id, 1).view(rows, -1))
         if TOKENS in self.outputs:
             answers = self._answers(TOKENS, states, task_id, length)
-            found.append(answers.masked_fill(attention_mask.unsqueeze(2) == 0, NOTHING))
-        return tuple(found)
+            outputs.append(answers.masked_fill(attention_mask.unsqueeze(2) == 0, NOTHING))
+        return tuple(outputs)
 
     def _pooled(self, states: Tensor, mask: Tensor, task_id: Tensor) -> Tensor:
-        """[rows, d], each row pooled as its task wants."""
+        """[rows, d], each row pooled in the way of its task."""
         by_kind = {kind: self._pool(kind, states, mask, task_id) for kind in sorted({*self.pools} - {"tokens"})}
         (_, pooled), *others = by_kind.items()
         chosen = self.tensor("task_pools").index_select(0, task_id).unsqueeze(1)
@@ -191,9 +189,9 @@ class Graph(nn.Module):
         """[rows, length, widest]; a task that is not in a group of heads gets zeros from it, so they add up."""
         state, widest = GraphPass(self, task_id, length), self.outputs[place]
         total: Tensor | None = None
-        for one in self.mounted[place]:
-            delta, tensors, route = state.action(one)
-            values = delta.difference(route, tensors, Signal(one.site, x, x))[:, :widest]
+        for mounted in self.mounted[place]:
+            delta, tensors, route = state.action(mounted)
+            values = delta.difference(route, tensors, Signal(mounted.site, x, x))[:, :widest]
             values = F.pad(values, (0, widest - values.shape[1]))
             total = values if total is None else total + values
         assert total is not None
@@ -204,10 +202,10 @@ class Graph(nn.Module):
         return total.view(task_id.shape[0], length, widest).masked_fill(beyond.unsqueeze(1), NOTHING)
 
     def _mount(self, mount: Mount) -> Mounted:
-        """Keep what the chosen slots have in a mount, and nothing of others."""
+        """Keep the entries of the chosen slots in a mount, and no others."""
         group = mount.group
-        mine = self._together(mount)
-        index = torch.tensor([group.entry_of[slot] for slot in mine])
+        slots = self._slots_that_share(mount)
+        index = torch.tensor([group.entry_of[slot] for slot in slots])
         shared = {name for name, full in mount.names.items() if full in group.shared}
         stacks = {n: s.detach() if n in shared else s.detach().index_select(0, index) for n, s in mount.tensors.items()}
         prefix = f"{type(group.delta).__name__}{group.number}"
@@ -216,27 +214,27 @@ class Graph(nn.Module):
             for name, stack in group.delta.effective(stacks, None).items()
         }
         inside = [slot in mount.slots for slot in self._slots]
-        entries = [mine.index(slot) if here else 0 for slot, here in zip(self._slots, inside, strict=True)]
-        # routes are alike for many mounts, so their tables are named by what they say
+        entries = [slots.index(slot) if here else 0 for slot, here in zip(self._slots, inside, strict=True)]
+        # many mounts have the same route, so a table is named by its content
         number = self._routes.setdefault((tuple(entries), tuple(inside)), len(self._routes))
         route = self._keep(f"entries{number}", torch.tensor(entries))
-        strangers = None if all(inside) else self._keep(f"inside{number}", torch.tensor(inside))
-        return Mounted(mount.site, group.delta, names, route, strangers)
+        members = None if all(inside) else self._keep(f"inside{number}", torch.tensor(inside))
+        return Mounted(mount.site, group.delta, names, route, members)
 
-    def _together(self, mount: Mount) -> list[int]:
+    def _slots_that_share(self, mount: Mount) -> list[int]:
         """The chosen slots in any mount that shares a stack with this one, directly or through others."""
         bank = self._host.forward.bank
-        mounts = [m for found in bank.mounts.values() for m in found if m.group is mount.group]
+        mounts = [m for of_site in bank.mounts.values() for m in of_site if m.group is mount.group]
         names: set[str] = set()
-        more = set(mount.names.values())
-        while more != names:
-            names = more
+        wider = set(mount.names.values())
+        while wider != names:
+            names = wider
             near = [m for m in mounts if names & set(m.names.values())]
-            more = names.union(*(m.names.values() for m in near))
+            wider = names.union(*(m.names.values() for m in near))
         return [slot for slot in self._slots if any(slot in m.slots for m in near)]
 
     def _keep(self, name: str, tensor: Tensor) -> str:
-        """Once under a name that a module may have: rows that mounts share stay shared."""
+        """Register a tensor once, under a name that a module may have: rows that mounts share stay shared."""
         name = re.sub(r"\W+", "_", name)
         if not hasattr(self.adapters, name):
             self.adapters.register_buffer(name, tensor)
@@ -244,15 +242,15 @@ class Graph(nn.Module):
 
 
 def takes_types(base: Base) -> bool:
-    """Whether token types make a difference; RoBERTa has one, which says nothing."""
+    """Whether token types make a difference; RoBERTa has only one type."""
     return base.sites.arch.token_types and int(getattr(config_of(base.model), "type_vocab_size", 0)) > 1
 
 
-def _inputs(base: Base, ids: Tensor, mask: Tensor, types: Tensor | None) -> dict[str, Any]:
-    """The model's arguments; positions are given, since some models would count them from the padding."""
-    found: dict[str, Any] = {"use_cache": False} if base.sites.arch.decoder else {}
+def _model_inputs(base: Base, ids: Tensor, mask: Tensor, types: Tensor | None) -> dict[str, Any]:
+    """The model's arguments, with positions, since some models would count them from the padding."""
+    inputs: dict[str, Any] = {"use_cache": False} if base.sites.arch.decoder else {}
     positions = torch.arange(ids.shape[1]) + first_position(base)
-    found |= {"input_ids": ids, "attention_mask": mask, "position_ids": positions.unsqueeze(0).expand(ids.shape)}
+    inputs |= {"input_ids": ids, "attention_mask": mask, "position_ids": positions.unsqueeze(0).expand(ids.shape)}
     if base.sites.arch.token_types:
-        found["token_type_ids"] = torch.zeros_like(ids) if types is None else types
-    return found
+        inputs["token_type_ids"] = torch.zeros_like(ids) if types is None else types
+    return inputs

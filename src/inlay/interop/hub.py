@@ -1,8 +1,8 @@
-"""The hub: a repo holds one adapter as an export does: `adapter.safetensors`, `card.json`, `README.md`.
+"""The hub: a repo holds an adapter as an export does: `adapter.safetensors`, `card.json`, `README.md`.
 
-Nothing else is ever downloaded, and nothing that is larger than it may be: sizes are asked for first, and a name or a
-branch is pinned to its commit before the first file. What comes back is only bytes; `interop.exported` checks them as a
-library checks its own. A token comes from the argument, `HF_TOKEN`, or `hf auth login`.
+Nothing else is ever downloaded, and nothing too large: sizes are asked for first, and a branch is pinned to its commit
+before the first file. A download is only bytes; `interop.exported` checks them like a library's own files. The token
+comes from the argument, `HF_TOKEN`, or `hf auth login`.
 """
 
 from __future__ import annotations
@@ -42,44 +42,44 @@ def push(
     token: str | None = None,
     message: str = "An adapter",
 ) -> Place:
-    """Write the files of an export into a repo, in one commit; the repo is made if there is none.
+    """Write the files of an export into a repo, in one commit; a repo that does not exist is made.
 
     Args:
-        private: whether a new repo is private. A public one that is there already is refused.
+        private: whether a new repo is private. If True, a public repo that exists is refused.
         revision: the branch; `main` by default.
     """
     from huggingface_hub import CommitOperationAdd
 
     api = _api(token)
-    with _explained(repo, revision, "write to"):
+    with _explaining_errors(repo, revision, "write to"):
         api.create_repo(repo, private=private or None, exist_ok=True)
         info = api.model_info(repo)
         if private and not info.private:
             raise LibraryError(f"{repo} already exists and is public; make it private on the hub, or choose another")
-        _refuse_other_content(repo, {one.rfilename for one in info.siblings or ()})
+        _refuse_other_content(repo, {file.rfilename for file in info.siblings or ()})
         additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=data) for name, data in files.items()]
-        done = api.create_commit(repo, additions, commit_message=message, revision=revision)
-    return Place(repo, str(done.oid), f"{api.endpoint}/{repo}")
+        commit = api.create_commit(repo, additions, commit_message=message, revision=revision)
+    return Place(repo, str(commit.oid), f"{api.endpoint}/{repo}")
 
 
 def pull(
     repo: str, *, revision: str | None = None, token: str | None = None, limit: int = LIMIT
 ) -> tuple[dict[str, bytes], Place]:
-    """The files of an export from a repo, as they are in one commit, unchecked; and which commit that is.
+    """The files of an export in a repo at one commit, unchecked; and which commit that is.
 
     Args:
         revision: a branch, a tag or a commit; `main` by default.
         limit: the most bytes of the adapter.
     """
     api = _api(token)
-    with _explained(repo, revision, "read"):
+    with _explaining_errors(repo, revision, "read"):
         info = api.model_info(repo, revision=revision, files_metadata=True)
-        sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         for name, most in ((CARD, cards.LIMIT), (WEIGHTS, limit)):
             _refuse_size(repo, name, sizes, most)
         with tempfile.TemporaryDirectory(prefix="inlay-pull-") as folder:
-            found = {name: _download(api, repo, name, info.sha, folder) for name in (CARD, WEIGHTS)}
-    return found, Place(repo, str(info.sha), f"{api.endpoint}/{repo}")
+            files = {name: _download(api, repo, name, info.sha, folder) for name in (CARD, WEIGHTS)}
+    return files, Place(repo, str(info.sha), f"{api.endpoint}/{repo}")
 
 
 def _api(token: str | None) -> Any:
@@ -109,8 +109,8 @@ def _refuse_other_content(repo: str, names: set[str]) -> None:
 
 
 @contextmanager
-def _explained(repo: str, revision: str | None, what: str) -> Iterator[None]:
-    """Every failure of the hub as one line that says what to do."""
+def _explaining_errors(repo: str, revision: str | None, action: str) -> Iterator[None]:
+    """Turn every failure of the hub into a line that says what to do."""
     from huggingface_hub import errors
 
     login = "log in with `hf auth login`, or set HF_TOKEN"
@@ -120,7 +120,7 @@ def _explained(repo: str, revision: str | None, what: str) -> Iterator[None]:
         raise LibraryError(f"{repo} is gated: ask for access on its page, then {login}") from None
     except errors.RepositoryNotFoundError:
         raise LibraryError(
-            f"there is no repo {repo!r} on the hub that you may {what}; {login} if it is private"
+            f"there is no repo {repo!r} on the hub that you may {action}; {login} if it is private"
         ) from None
     except errors.RevisionNotFoundError:
         raise LibraryError(f"{repo} has no revision {revision!r}") from None
@@ -129,16 +129,16 @@ def _explained(repo: str, revision: str | None, what: str) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         if status in (401, 403):
-            raise LibraryError(f"you may not {what} {repo}: {login}") from None
-        raise LibraryError(f"the hub cannot {what} {repo}: {_first(error)}") from None
+            raise LibraryError(f"you may not {action} {repo}: {login}") from None
+        raise LibraryError(f"the hub cannot {action} {repo}: {_first_lines(error)}") from None
     except (errors.HTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
-        raise LibraryError(f"the hub cannot be reached: {_first(error)}") from None
+        raise LibraryError(f"the hub cannot be reached: {_first_lines(error)}") from None
     except (OSError, ValueError, RuntimeError) as error:
-        raise LibraryError(f"cannot {what} {repo}: {_first(error)}") from None
+        raise LibraryError(f"cannot {action} {repo}: {_first_lines(error)}") from None
 
 
-def _first(error: BaseException) -> str:
+def _first_lines(error: BaseException) -> str:
     """The first line of an error, and of what caused it."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    cause = "" if error.__cause__ is None else _first(error.__cause__)
+    cause = "" if error.__cause__ is None else _first_lines(error.__cause__)
     return line if cause in line else f"{line} {cause}"

@@ -9,7 +9,7 @@ Both hold -1e4 where there is nothing: beyond a task's labels, in a row of a tas
 They are raw, as `Host.logits`: a temperature, or a regression's mean and scale, is in the task's spec. Specs and labels
 are in the graph's metadata. Rows are padded at their end.
 
-What is written has been run: by ONNX Runtime, against the host.
+Before a graph is written, ONNX Runtime runs it, and its outputs are compared with the host's.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from inlay.version import __version__
 OPSET = 18
 TOLERANCE = 1e-4
 _NAMES = {ROWS: "logits"}
-"""Of outputs; the other is token_logits."""
+"""Names of outputs; the other is token_logits."""
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _ROWS = 32
-"""Of a batch in the check."""
+"""Rows of a batch in the check."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Exported:
 
     path: Path
     files: tuple[str, ...]
-    """All of them, beside one another; the graph is the first."""
+    """All in the same folder; the graph is the first."""
     bytes: int
     """Of the graph and its weights."""
     base_bytes: int
@@ -83,8 +83,8 @@ def export(
         path: the file. It appears whole and checked, or not at all.
         opset: the version of ONNX's operators.
         tokenizer: put the base's tokenizer beside it.
-        external_data: keep the weights in a file beside it, as is always done when they are over 2 GB.
-        overwrite: replace files that are there.
+        external_data: keep the weights in a file beside it, as always if they are over 2 GB.
+        overwrite: replace existing files.
     """
     path = Path(path)
     _check(host, names, path, overwrite)
@@ -92,7 +92,7 @@ def export(
         raise RunError(f"opset {opset} is not valid: expected {OPSET} or more")
     _packages()
     graph = Graph(host, names).eval()
-    tasks = [_about(host, i, name) for i, name in enumerate(names)]
+    tasks = [_describe_task(host, i, name) for i, name in enumerate(names)]
     with writing(path), tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as made:
         part = Path(made)
         program = _trace(host, graph, opset)
@@ -106,9 +106,9 @@ def export(
         size = sum(file.stat().st_size for file in part.iterdir())
         if tokenizer:
             save_tokenizer(host.base, part)
-        files = _place(part, path, overwrite)
-    own, base = (_bytes(module) for module in (graph.adapters, graph.base))
-    return Exported(path, files, size, base, own, difference, tuple(tasks))
+        files = _move_files(part, path, overwrite)
+    adapters, base = (_bytes(module) for module in (graph.adapters, graph.base))
+    return Exported(path, files, size, base, adapters, difference, tuple(tasks))
 
 
 def compare(host: Host, names: Sequence[str], path: str | os.PathLike[str]) -> float:
@@ -120,16 +120,16 @@ def compare(host: Host, names: Sequence[str], path: str | os.PathLike[str]) -> f
         raise InlayError(f"ONNX Runtime {runtime.__version__} cannot load the graph: {str(error)[:200]}") from error
     batch = rows_to_check(host)
     texts = len(batch.lengths)
-    each = 2 if len(names) > _ROWS else texts  # of many tasks, a few texts each
+    each = 2 if len(names) > _ROWS else texts  # with many tasks, only a few texts for each
     work = [((task + i) % texts, task) for i in range(each) for task in range(len(names))]
     worst = 0.0
     for at in range(0, len(work), _ROWS):
         rows = batch.take(np.array([row for row, _ in work[at : at + _ROWS]]))
         ids = [task for _, task in work[at : at + _ROWS]]
-        found = run(session, rows, ids)
-        for i, want in enumerate(host.logits_on_cpu(rows, [names[task] for task in ids])):
-            got = found["logits"][i] if want.dim() == 1 else found["token_logits"][i, : len(want)]
-            worst = max(worst, largest(got[..., : want.shape[-1]], want))
+        outputs = run(session, rows, ids)
+        for i, expected in enumerate(host.logits_on_cpu(rows, [names[task] for task in ids])):
+            actual = outputs["logits"][i] if expected.dim() == 1 else outputs["token_logits"][i, : len(expected)]
+            worst = max(worst, largest(actual[..., : expected.shape[-1]], expected))
     return worst
 
 
@@ -137,10 +137,10 @@ def run(session: Any, batch: Batch, task_ids: Sequence[int]) -> dict[str, Tensor
     """The outputs of an ONNX Runtime session for the rows of a batch."""
     arrays = {name: tensor.numpy() for name, tensor in padded(batch).items()}
     arrays["task_id"] = torch.tensor(task_ids).numpy()
-    wanted = {one.name for one in session.get_inputs()}
-    found = session.run(None, {name: array for name, array in arrays.items() if name in wanted})
-    outputs = [one.name for one in session.get_outputs()]
-    return {name: torch.from_numpy(array) for name, array in zip(outputs, found, strict=True)}
+    wanted = {value.name for value in session.get_inputs()}
+    results = session.run(None, {name: array for name, array in arrays.items() if name in wanted})
+    outputs = [value.name for value in session.get_outputs()]
+    return {name: torch.from_numpy(array) for name, array in zip(outputs, results, strict=True)}
 
 
 def _check(host: Host, names: Sequence[str], path: Path, overwrite: bool) -> None:
@@ -172,7 +172,7 @@ def _check(host: Host, names: Sequence[str], path: Path, overwrite: bool) -> Non
 
 
 def _trace(host: Host, graph: Graph, opset: int) -> Any:
-    """The graph as a program of torch's exporter, with names for what may vary."""
+    """The graph as a program of torch's exporter, with names for the dimensions that may vary."""
     rows, length = torch.export.Dim("rows"), torch.export.Dim("length", max=longest_row(host.base))
     ids = torch.ones(3, 5, dtype=torch.long)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "task_id": torch.zeros(3, dtype=torch.long)}
@@ -196,7 +196,7 @@ def _trace(host: Host, graph: Graph, opset: int) -> Any:
 
 
 def _describe(program: Any, host: Host, tasks: Sequence[Mapping[str, Any]]) -> None:
-    """Say in the metadata what the tasks are; what the tracer noted there, paths of this machine included, goes."""
+    """Describe the tasks in the metadata, and remove the tracer's notes, which include paths of this machine."""
     model = program.model
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
@@ -218,7 +218,7 @@ def _describe(program: Any, host: Host, tasks: Sequence[Mapping[str, Any]]) -> N
     )
 
 
-def _about(host: Host, number: int, name: str) -> dict[str, Any]:
+def _describe_task(host: Host, number: int, name: str) -> dict[str, Any]:
     task = host.task(name)
     return {
         "id": number,
@@ -226,11 +226,11 @@ def _about(host: Host, number: int, name: str) -> dict[str, Any]:
         "task": task.spec,
         "labels": list(host.labels(name)),
         "output": "token_logits" if host.pool(name) == "tokens" else "logits",
-        "max_length": _limit(host, name),
+        "max_length": _longest_row(host, name),
     }
 
 
-def _limit(host: Host, name: str) -> int | None:
+def _longest_row(host: Host, name: str) -> int | None:
     """The longest row of a task, in tokens."""
     try:
         return limit_of(host, name)
@@ -238,7 +238,7 @@ def _limit(host: Host, name: str) -> int | None:
         return host.task(name).max_length or longest_row(host.base)
 
 
-def _place(part: Path, path: Path, overwrite: bool) -> tuple[str, ...]:
+def _move_files(part: Path, path: Path, overwrite: bool) -> tuple[str, ...]:
     """Give the files their names, the graph last."""
     files = sorted((file.name for file in part.iterdir()), key=lambda name: (name != path.name, name))
     for name in files[1:]:
@@ -255,7 +255,7 @@ def _bytes(module: torch.nn.Module) -> int:
 
 
 def _packages(*names: str) -> list[Any]:
-    """The packages by name: they are optional, and come without types."""
+    """Import packages, which are optional."""
     try:
         return [importlib.import_module(name) for name in names or _PACKAGES]
     except ImportError as error:
@@ -264,7 +264,7 @@ def _packages(*names: str) -> list[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter logs what it lacks (torchvision) and warns about itself; what matters it raises."""
+    """Silence the exporter, which logs what it lacks (torchvision) and warns about itself; it raises real errors."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

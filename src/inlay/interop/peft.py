@@ -1,10 +1,10 @@
 """LoRA directories of peft, in and out: `adapter_config.json` and `adapter_model.safetensors` (or `.bin`).
 
-What a directory adapts is what its weights say, not `target_modules`; ranks and scales may differ from matrix to
-matrix. `modules_to_save` may hold the head of one of transformers' classes. Whatever else changes the outputs (DoRA,
-trained biases or embeddings, PiSSA's changed base) is refused. A written directory has a `model_config.json` too, for
-peft has no place for label names (and a `config.json` would hide the adapter from transformers' Auto classes). A head's
-calibration, and the scale of a regression, are part of its weights there.
+The weights tell what a directory adapts, not `target_modules`; ranks and scales may differ from matrix to matrix.
+`modules_to_save` may hold the head of one of transformers' classes. Anything else that changes the outputs (DoRA,
+trained biases or embeddings, PiSSA's changed base) is refused. A written directory also has a `model_config.json`,
+since peft has no place for label names (and a `config.json` would hide the adapter from transformers' Auto classes). A
+head's calibration, and the scale of a regression, are in its weights there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PREFIX = "base_model.model."
 _TASKS = {"SEQ_CLS": ROWS, "TOKEN_CLS": TOKENS, "QUESTION_ANS": SPANS}
 _HEADLESS = (None, "FEATURE_EXTRACTION")
 _PLAIN_STARTS = (True, False, None, "true", "false", "gaussian", "eva", "orthogonal")
-"""Ways to begin that leave the base as it is."""
+"""Initialisations that leave the base as it is."""
 _REFUSED = {
     "use_dora": "DoRA changes the norm of every column",
     "lora_bias": "its matrices have a bias",
@@ -64,7 +64,7 @@ _REFUSED = {
 }
 _MOST_PATTERNS = 4096
 _SLOW = re.compile(r"\)[*+{]|([*+}].*){4}", re.DOTALL)
-"""Repeated groups, or many repetitions: what makes an expression slow on purpose, and no path needs."""
+"""Repeated groups, or many repetitions: these can make an expression very slow, and no path needs them."""
 _HARMLESS = set(
     "task_type peft_type auto_mapping peft_version base_model_name_or_path revision inference_mode r target_modules "
     "exclude_modules lora_alpha lora_dropout fan_in_fan_out bias use_rslora modules_to_save init_lora_weights "
@@ -79,7 +79,7 @@ def recognises(folder: Path) -> bool:
 
 
 def read(folder: Path, base: Base) -> Adapter:
-    """The adapter in a directory of peft's, as one of this base; an error says what cannot be represented."""
+    """The adapter in a directory of peft, for this base; an error says what cannot be represented."""
     folder = Path(folder)
     config = read_json(folder / CONFIG)
     _refuse(config, folder / CONFIG)
@@ -88,19 +88,20 @@ def read(folder: Path, base: Base) -> Adapter:
     if strange is not None:
         raise AdapterError(f"{folder} holds {strange}; expected names that begin with {_PREFIX}")
     keys = Keys(folder, {key.removeprefix(_PREFIX): tensor for key, tensor in tensors.items()}, base.name)
-    spec, found = lowrank.to_inlay(_changes(keys, base, config), base.sites)
+    spec, converted = lowrank.to_inlay(_read_changes(keys, base, config), base.sites)
+    head = _read_head(keys, base, config)
     about = imported("peft", config.get("peft_version"), config.get("base_model_name_or_path"))
-    return assemble(base, spec, found, _head(keys, base, config), plain_name(folder.resolve().name, "peft"), about)
+    return assemble(base, spec, converted, head, plain_name(folder.resolve().name, "peft"), about)
 
 
 def write(adapter: Adapter, base: Base, folder: Path) -> None:
-    """Write a directory that `PeftModel.from_pretrained` loads onto the class its head is of, or onto the base."""
+    """Write a directory that `PeftModel.from_pretrained` loads onto the class of its head, or onto the base."""
     opened = open_adapter(adapter, base)
     if type(opened.method) is not Lora:  # a subclass computes something else
         raise AdapterError(f"peft has no {opened.method.name} adapters; only lora can be written for it")
     changes = lowrank.from_inlay(opened.method, opened.tensors, base.sites)
     prefix = ""
-    settings = _settings(changes, base)
+    settings = _make_settings(changes, base)
     files: dict[str, bytes] = {}
     tensors: dict[str, Tensor] = {}
     if opened.head is not None:
@@ -111,7 +112,7 @@ def write(adapter: Adapter, base: Base, folder: Path) -> None:
         prefix = f"{model_prefix(base)}."
         tensors |= head
         settings["task_type"] = next(task for task, auto in _TASKS.items() if auto == layout.auto)
-        settings["modules_to_save"] = sorted({_module(path) for path in (layout.out, layout.dense) if path})
+        settings["modules_to_save"] = sorted({_module_to_save(path) for path in (layout.out, layout.dense) if path})
         files[MODEL_CONFIG] = as_json(model_config(opened.head, layout.auto, base))
     for path, change in changes.items():
         tensors |= {f"{prefix}{path}.lora_A.weight": change.down, f"{prefix}{path}.lora_B.weight": change.up}
@@ -138,24 +139,24 @@ def _refuse(config: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _changes(keys: Keys, base: Base, config: Mapping[str, Any]) -> dict[str, lowrank.Change]:
-    found: dict[str, lowrank.Change] = {}
+def _read_changes(keys: Keys, base: Base, config: Mapping[str, Any]) -> dict[str, lowrank.Change]:
+    changes: dict[str, lowrank.Change] = {}
     for path, sites in lowrank.leaves(base.sites).items():
-        for full in (path, f"{model_prefix(base)}.{path}"):
-            names = [f"{full}.lora_{side}.weight" for side in "AB"]
+        for module in (path, f"{model_prefix(base)}.{path}"):
+            names = [f"{module}.lora_{side}.weight" for side in "AB"]
             if not any(name in keys for name in names):
                 continue
-            rank = lowrank.rank_of(_pattern(config, "rank_pattern", full, keys.path, config.get("r")), keys.path)
-            alpha = _pattern(config, "alpha_pattern", full, keys.path, config.get("lora_alpha"))
+            rank = lowrank.rank_of(_look_up(config, "rank_pattern", module, keys.path, config.get("r")), keys.path)
+            alpha = _look_up(config, "alpha_pattern", module, keys.path, config.get("lora_alpha"))
             scale = number(alpha, "lora_alpha", keys.path) / (math.sqrt(rank) if config.get("use_rslora") else rank)
-            found[path] = lowrank.take(keys, names, sites, full, scale, rank)
-    if not found:
+            changes[path] = lowrank.take(keys, names, sites, module, scale, rank)
+    if not changes:
         raise AdapterError(f"{keys.path} holds no LoRA matrix for a projection of {base.name}")
-    return found
+    return changes
 
 
-def _pattern(config: Mapping[str, Any], key: str, path: str, where: Path, otherwise: object) -> object:
-    """As peft looks it up: the first pattern that is the path, or its end."""
+def _look_up(config: Mapping[str, Any], key: str, path: str, where: Path, otherwise: object) -> object:
+    """The value of the first pattern that is the path or its end, as peft looks it up."""
     patterns = config.get(key) or {}
     if not isinstance(patterns, Mapping) or len(patterns) > _MOST_PATTERNS:
         raise AdapterError(f"{where}: {key} is not a table of at most {_MOST_PATTERNS} numbers by pattern")
@@ -170,7 +171,7 @@ def _pattern(config: Mapping[str, Any], key: str, path: str, where: Path, otherw
     return otherwise
 
 
-def _head(keys: Keys, base: Base, config: Mapping[str, Any]) -> HeadParts | None:
+def _read_head(keys: Keys, base: Base, config: Mapping[str, Any]) -> HeadParts | None:
     auto = _TASKS.get(str(config.get("task_type")))
     mapping = config.get("auto_mapping")
     if auto is None and isinstance(mapping, Mapping):
@@ -187,12 +188,12 @@ def _head(keys: Keys, base: Base, config: Mapping[str, Any]) -> HeadParts | None
     return None
 
 
-def _settings(changes: Mapping[str, lowrank.Change], base: Base) -> dict[str, Any]:
+def _make_settings(changes: Mapping[str, lowrank.Change], base: Base) -> dict[str, Any]:
     """`adapter_config.json`; ranks differ where a fused projection has several."""
     ranks = {path: change.down.shape[0] for path, change in changes.items()}
     rank = min(ranks.values())
     scale = next(iter(changes.values())).scale
-    patterns = {path: wide for path, wide in ranks.items() if wide != rank}
+    patterns = {path: wider for path, wider in ranks.items() if wider != rank}
     first = base.model.get_submodule(next(iter(changes)))
     return {
         "peft_type": "LORA",
@@ -204,9 +205,9 @@ def _settings(changes: Mapping[str, lowrank.Change], base: Base) -> dict[str, An
         "r": rank,
         "lora_alpha": short(scale * rank),
         "lora_dropout": 0.0,
-        "target_modules": _targets(set(changes), base),
-        "rank_pattern": {re.escape(path): wide for path, wide in patterns.items()},
-        "alpha_pattern": {re.escape(path): short(scale * wide) for path, wide in patterns.items()},
+        "target_modules": _shortest_ends(set(changes), base),
+        "rank_pattern": {re.escape(path): wider for path, wider in patterns.items()},
+        "alpha_pattern": {re.escape(path): short(scale * wider) for path, wider in patterns.items()},
         "use_rslora": False,
         "use_dora": False,
         "bias": "none",
@@ -219,24 +220,24 @@ def _settings(changes: Mapping[str, lowrank.Change], base: Base) -> dict[str, An
 
 
 _HEAD_PATHS = ("classifier.dense", "pooler.dense", "lm_head.dense", "cls.predictions.transform.dense")
-"""Modules of heads whose names end as those of projections do."""
+"""Modules of heads whose names end like those of projections."""
 
 
-def _targets(paths: set[str], base: Base) -> list[str]:
+def _shortest_ends(paths: set[str], base: Base) -> list[str]:
     """The shortest ends of paths that name these projections and nothing else."""
     names = [name for name, _ in base.model.named_modules() if name] + list(_HEAD_PATHS)
-    found: set[str] = set()
+    targets: set[str] = set()
     for path in paths:
         words = path.split(".")
         ends = [".".join(words[-n:]) for n in range(1, len(words) + 1)]
-        found.add(next((end for end in ends if _named(end, names) <= paths), path))
-    return sorted(found)
+        targets.add(next((end for end in ends if _ending_with(end, names) <= paths), path))
+    return sorted(targets)
 
 
-def _named(end: str, names: list[str]) -> set[str]:
+def _ending_with(end: str, names: list[str]) -> set[str]:
     return {name for name in names if name == end or name.endswith(f".{end}")}
 
 
-def _module(path: str) -> str:
-    """The module of a class that holds part of its head: the pooler of the encoder, else the topmost."""
+def _module_to_save(path: str) -> str:
+    """The module of a class that holds a part of its head: the pooler of the encoder, else the topmost."""
     return "pooler" if "pooler" in path.split(".") else path.split(".")[0]

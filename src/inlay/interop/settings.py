@@ -1,4 +1,4 @@
-"""Settings of other libraries: what is not known, or changes what Inlay cannot change, is refused and never skipped."""
+"""Settings of other libraries: an unknown one, or one that Inlay has no equal of, is refused and never skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def refuse(options: Mapping[str, Any], refused: Mapping[str, str], harmless: Col
 
     Args:
         refused: option -> why an adapter that sets it cannot be represented.
-        harmless: options that are read elsewhere, or do not change what a trained adapter does.
+        harmless: options that are read elsewhere, or do not change the outputs of a trained adapter.
     """
     for key, reason in refused.items():
         if options.get(key):

@@ -1,4 +1,4 @@
-"""Two adapters side by side on the same rows: how good, how different, where they disagree, how large."""
+"""Two adapters on the same rows: their metrics, whether these differ, where they disagree, and their sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from inlay import metrics
 from inlay.analysis.report import calibration
-from inlay.analysis.report.page import Section, esc, page, said, table
+from inlay.analysis.report.page import Section, esc, page, short_facts, table
 from inlay.analysis.report.paired_tests import Difference, difference
 from inlay.analysis.report.predictions import Predictions, predict, shown_answer, shown_target
 from inlay.analysis.report.report import Report, Rows
@@ -23,7 +23,7 @@ MOST = 20
 
 @dataclass(frozen=True)
 class Subject:
-    """One of the two; each may have a base of its own."""
+    """One of the two adapters; each may have a base of its own."""
 
     host: Host
     name: str
@@ -32,44 +32,44 @@ class Subject:
 
 def compare(a: Subject, b: Subject, rows: Rows) -> Report:
     """A report on two loaded adapters of one task."""
-    kinds = [one.host.task(one.name).kind for one in (a, b)]
+    kinds = [subject.host.task(subject.name).kind for subject in (a, b)]
     if kinds[0] != kinds[1]:
         raise RunError(f"{a.name} is for {kinds[0]} and {b.name} for {kinds[1]}: their answers cannot be compared")
-    first, second = (predict(one.host, one.name, rows.examples) for one in (a, b))
-    found = _difference(a.entry, first, second)
+    first, second = (predict(subject.host, subject.name, rows.examples) for subject in (a, b))
+    gap = _difference(a.entry, first, second)
     apart = _disagreements(first, second)
     sections = [
-        Section("metrics", "Metrics", _metrics(a, b, first, second, found)),
+        Section("metrics", "Metrics", _metrics(a, b, first, second, gap)),
         Section("sizes", "What they are", _sizes(a.entry, b.entry)),
-        Section("disagreements", "Where they disagree", _apart(a, b, apart, first, second)),
+        Section("disagreements", "Where they disagree", _listed(a, b, apart, first, second)),
     ]
     lead = (
         f"<h1>{esc(a.entry.ref)} and {esc(b.entry.ref)}</h1>\n"
         f"<p>Both on the same {len(rows.examples):,} rows: {esc(rows.where)}.</p>\n"
-        f"<p><b>{esc(verdict(a, b, found))}</b></p>"
+        f"<p><b>{esc(verdict(a, b, gap))}</b></p>"
     )
     numbers = {
         "names": [a.entry.ref, b.entry.ref],
         "rows": {"from": rows.where, "count": len(rows.examples)},
         "metrics": {"a": first.metrics, "b": second.metrics},
-        "difference": found.document(),
-        "verdict": verdict(a, b, found),
+        "difference": gap.document(),
+        "verdict": verdict(a, b, gap),
         "disagreements": len(apart),
         "sizes": {"a": _size(a.entry), "b": _size(b.entry)},
     }
     return Report(page(f"{a.entry.ref} and {b.entry.ref}: report", lead, sections), numbers)
 
 
-def verdict(a: Subject, b: Subject, found: Difference) -> str:
-    """What one may say."""
-    if not found.is_clear:
-        interval = f"95 % interval {found.low:+.4f} to {found.high:+.4f}"
-        return f"On these rows they cannot be told apart: {found.metric} differs by {found.value:+.4f} ({interval})."
-    is_better = (found.value > 0) != (found.metric in metrics.LOWER_IS_BETTER)
+def verdict(a: Subject, b: Subject, gap: Difference) -> str:
+    """The conclusion, in a sentence."""
+    if not gap.is_clear:
+        interval = f"95 % interval {gap.low:+.4f} to {gap.high:+.4f}"
+        return f"On these rows they cannot be told apart: {gap.metric} differs by {gap.value:+.4f} ({interval})."
+    is_better = (gap.value > 0) != (gap.metric in metrics.LOWER_IS_BETTER)
     better, other = (b, a) if is_better else (a, b)
-    by, low, high = abs(found.value), *sorted((abs(found.low), abs(found.high)))
+    by, low, high = abs(gap.value), *sorted((abs(gap.low), abs(gap.high)))
     interval = f"95 % interval {low:.4f} to {high:.4f}"
-    return f"{better.entry.ref} is better than {other.entry.ref}: {found.metric} differs by {by:.4f} ({interval})."
+    return f"{better.entry.ref} is better than {other.entry.ref}: {gap.metric} differs by {by:.4f} ({interval})."
 
 
 def _difference(entry: Entry, first: Predictions, second: Predictions) -> Difference:
@@ -77,23 +77,23 @@ def _difference(entry: Entry, first: Predictions, second: Predictions) -> Differ
     if metric not in first.metrics or metric not in second.metrics:
         metric = next(name for name in first.metrics if name in second.metrics)
 
-    def scored(asked: Predictions) -> Callable[[Sequence[int]], float]:
-        def of(numbers: Sequence[int]) -> float:
-            examples, answers = [asked.examples[i] for i in numbers], [asked.answers[i] for i in numbers]
-            return asked.task.score(examples, answers, asked.labels).get(metric, 0.0)
+    def scorer(predictions: Predictions) -> Callable[[Sequence[int]], float]:
+        def score(numbers: Sequence[int]) -> float:
+            examples = [predictions.examples[i] for i in numbers]
+            answers = [predictions.answers[i] for i in numbers]
+            return predictions.task.score(examples, answers, predictions.labels).get(metric, 0.0)
 
-        return of
+        return score
 
-    rights = (first.right, second.right)
-    right = None if rights[0] is None or rights[1] is None else (rights[0], rights[1])
-    return difference(metric, (scored(first), scored(second)), len(first.examples), right)
+    right = None if first.right is None or second.right is None else (first.right, second.right)
+    return difference(metric, (scorer(first), scorer(second)), len(first.examples), right)
 
 
-def _metrics(a: Subject, b: Subject, first: Predictions, second: Predictions, found: Difference) -> str:
+def _metrics(a: Subject, b: Subject, first: Predictions, second: Predictions, gap: Difference) -> str:
     both = [name for name in first.metrics if name in second.metrics]
     lines = [
         (
-            f"{name} *" if name == found.metric else name,
+            f"{name} *" if name == gap.metric else name,
             f"{first.metrics[name]:.4f}",
             f"{second.metrics[name]:.4f}",
             f"{second.metrics[name] - first.metrics[name]:+.4f}",
@@ -101,20 +101,19 @@ def _metrics(a: Subject, b: Subject, first: Predictions, second: Predictions, fo
         for name in both
     ]
     if first.decisions and second.decisions:
-        errors = [calibration.reliability(one.decisions).ece for one in (first, second)]
-        one, other = errors
-        lines.append(("calibration error", f"{one:.4f}", f"{other:.4f}", f"{other - one:+.4f}"))
-    told = (
-        f"* decides: {found.value:+.4f}, 95 % interval {found.low:+.4f} to {found.high:+.4f} "
-        f"(paired bootstrap over rows, {found.draws:,} draws)."
+        error, other = (calibration.reliability(p.decisions).ece for p in (first, second))
+        lines.append(("calibration error", f"{error:.4f}", f"{other:.4f}", f"{other - error:+.4f}"))
+    text = (
+        f"* decides: {gap.value:+.4f}, 95 % interval {gap.low:+.4f} to {gap.high:+.4f} "
+        f"(paired bootstrap over rows, {gap.draws:,} draws)."
     )
-    if found.p is not None:
-        told += (
-            f" {found.only_first:,} rows are right with {a.entry.ref} alone, {found.only_second:,} with {b.entry.ref} "
-            f"alone (McNemar's exact test: p = {found.p:.3g})."
+    if gap.p is not None:
+        text += (
+            f" {gap.only_first:,} rows are right with {a.entry.ref} alone, {gap.only_second:,} with {b.entry.ref} "
+            f"alone (McNemar's exact test: p = {gap.p:.3g})."
         )
     columns = ("", a.entry.ref, b.entry.ref, "difference")
-    return f"{table(columns, lines, (1, 2, 3))}\n<p class='soft'>{esc(told)}</p>"
+    return f"{table(columns, lines, (1, 2, 3))}\n<p class='soft'>{esc(text)}</p>"
 
 
 def _size(entry: Entry) -> dict[str, Any]:
@@ -142,28 +141,25 @@ def _sizes(a: Entry, b: Entry) -> str:
 
 
 def _disagreements(first: Predictions, second: Predictions) -> list[tuple[float, int]]:
-    """(how sure both are, row), the surest first; of numbers, how far they are apart."""
-    found = []
-    for i, (one, other) in enumerate(zip(first.answers, second.answers, strict=True)):
-        apart = _apartness(first.task.kind, one, other)
-        if apart is not None:
-            found.append((apart, i))
-    return sorted(found, key=lambda pair: (-pair[0], pair[1]))
+    """(how sure both are, row), the surest first; for numbers, how far apart they are."""
+    kind, pairs = first.task.kind, enumerate(zip(first.answers, second.answers, strict=True))
+    distances = [(apart, i) for i, pair in pairs if (apart := _distance(kind, *pair)) is not None]
+    return sorted(distances, key=lambda item: (-item[0], item[1]))
 
 
-def _apartness(kind: str, one: Answer, other: Answer) -> float | None:
+def _distance(kind: str, answer: Answer, other: Answer) -> float | None:
     if kind == "regression":
-        return float(abs(one["value"] - other["value"]))
+        return float(abs(answer["value"] - other["value"])) or None
     if kind == "mlm":
         return None
     if kind == "tagging":
-        wrong = sum(x != y for x, y in zip(one["tags"], other["tags"], strict=True))
+        wrong = sum(x != y for x, y in zip(answer["tags"], other["tags"], strict=True))
         return float(wrong) if wrong else None
     key = "answer" if kind == "qa" else "label"
-    return None if one[key] == other[key] else float(min(one["score"], other["score"]))
+    return None if answer[key] == other[key] else float(min(answer["score"], other["score"]))
 
 
-def _apart(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Predictions, second: Predictions) -> str:
+def _listed(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Predictions, second: Predictions) -> str:
     kind, total = first.task.kind, len(first.examples)
     if kind == "mlm":
         return "<p>This task has no answers to compare.</p>"
@@ -171,18 +167,18 @@ def _apart(a: Subject, b: Subject, apart: Sequence[tuple[float, int]], first: Pr
         return f"<p>Nowhere: all {total:,} answers are the same.</p>"
     order = {"regression": "The largest differences first.", "tagging": "Those with the most differing tags first."}
     count = "" if kind == "regression" else f"{len(apart):,} of {total:,} rows. "
-    told = f"<p>{esc(count + order.get(kind, 'The most confident first.'))}</p>"
+    lead = f"<p>{esc(count + order.get(kind, 'The most confident first.'))}</p>"
     items = []
     for _, i in apart[:MOST]:
         example = first.examples[i]
-        given = [_with_score(kind, one.answers[i]) for one in (first, second)]
-        answers = zip((a.entry.ref, b.entry.ref), given, strict=True)
+        texts = [_with_score(kind, predictions.answers[i]) for predictions in (first, second)]
+        answers = zip((a.entry.ref, b.entry.ref), texts, strict=True)
         right = [("right", shown_target(kind, example.target)), ("from", example.place)]
         pair = f"<p class='soft'>{esc((example.pair or '')[:400])}</p>" if example.pair else ""
-        items.append(f"<li><p>{esc(example.shown()[:400])}</p>{pair}{said([*answers, *right])}</li>")
-    return f"{told}<ol class='list'>{''.join(items)}</ol>"
+        items.append(f"<li><p>{esc(example.shown()[:400])}</p>{pair}{short_facts([*answers, *right])}</li>")
+    return f"{lead}<ol class='list'>{''.join(items)}</ol>"
 
 
 def _with_score(kind: str, answer: Answer) -> str:
-    told = shown_answer(kind, answer)
-    return told if kind in ("regression", "tagging") else f"{told} ({answer['score']:.3f})"
+    text = shown_answer(kind, answer)
+    return text if kind in ("regression", "tagging") else f"{text} ({answer['score']:.3f})"

@@ -1,6 +1,6 @@
-"""A figure as a part of a page: SVG without a background, in colours that follow the page's light or dark.
+"""A figure inside a page: SVG without a background, whose colours follow the page's light or dark mode.
 
-Colours of `inlay.drawing` become the page's variables, black becomes its ink; text stays text.
+Colours of `inlay.drawing` become the page's variables, black becomes its text colour; text stays text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def inline(figure: Any, alt: str) -> str:
     """The `<svg>` of a figure.
 
     Args:
-        alt: what it shows, for those who do not see it.
+        alt: a description, for those who do not see the figure.
     """
     figure.patch.set_visible(False)
     for panel in figure.axes:
@@ -33,16 +33,16 @@ def inline(figure: Any, alt: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)  # a page knows what svg is
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"#[0-9a-f]{6}\b", lambda found: (_INK | VARIABLES).get(found[0], found[0]), text)
+    text = re.sub(r"#[0-9a-f]{6}\b", lambda colour: (_INK | VARIABLES).get(colour[0], colour[0]), text)
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px system-ui, sans-serif", text)
     text = re.sub(r"<svg[^>]*viewBox=\"([^\"]*)\"[^>]*>", _opening(alt), text, count=1)
     return re.sub(r"\s*\n\s*", "\n", text).strip()
 
 
 def _opening(alt: str) -> Any:
-    def made(found: re.Match[str]) -> str:
-        width = float(found[1].split()[2])
+    def tag(match: re.Match[str]) -> str:
+        width = float(match[1].split()[2])
         label = escape(alt, quote=True)
-        return f'<svg viewBox="{found[1]}" style="max-width: {width * 4 / 3:.0f}px" role="img" aria-label="{label}">'
+        return f'<svg viewBox="{match[1]}" style="max-width: {width * 4 / 3:.0f}px" role="img" aria-label="{label}">'
 
-    return made
+    return tag

@@ -1,8 +1,7 @@
-"""What an adapter has changed, layer by layer: the norm of its trained parameters minus their initial values.
+"""The changes of an adapter in every layer: the norm of its trained parameters minus their initial values.
 
-Where the method weighs its shift by token, also the mean weight.
-
-Norms say how far training went in a layer, not how much it matters there: `inlay analyze ablation` does.
+If the method weighs its shift by token, also the mean weight. A norm tells how far training moved a layer, not how much
+the layer matters: for that there is `inlay analyze ablation`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from inlay.library.adapter import Adapter
 from inlay.tasks import Row
 
 Norms = Mapping[tuple[str, str], float]
-"""(place, part) -> norm; a place is a layer, several that share, or what is no layer."""
+"""(place, part) -> norm; a place is a layer, layers that share, or a name such as `pooler`."""
 PARTS = ("attention", "feed-forward", "norms", "all")
 ROWS = 200
 """Rows over which weights are averaged."""
@@ -30,7 +29,7 @@ _TOKENS = 4096
 
 
 def changes(host: Host, name: str, adapter: Adapter) -> dict[tuple[str, str], float]:
-    """The norm of trained minus initial parameters, by layer and part; heads are left out."""
+    """The norm of trained minus initial parameters, by layer and part, without the head."""
     sites, method = host.base.sites, parse(adapter.method)
     before = method.initial(sites, adapter.seed)
     now = host.read(name)
@@ -51,21 +50,21 @@ def weights(host: Host, name: str, rows: Sequence[Row]) -> list[float] | None:
         return None
     special = set(load_tokenizer(host.base).all_special_ids)
     total, count = [0.0] * host.base.sites.depth, 0
-    some = rows[:ROWS]
-    for chunk in cut([len(row.ids) for row in some], _TOKENS):
-        own = [some[i] for i in chunk]
-        for row, found in zip(own, alphas(host, batch_of(own), [name] * len(own)), strict=True):
-            if found is not None:
+    rows = rows[:ROWS]
+    for numbers in cut([len(row.ids) for row in rows], _TOKENS):
+        chunk = [rows[i] for i in numbers]
+        for row, alpha in zip(chunk, alphas(host, batch_of(chunk), [name] * len(chunk)), strict=True):
+            if alpha is not None:
                 kept = [i for i, token in enumerate(row.ids) if token not in special]
-                total = [t + float(layer[kept].abs().sum()) for t, layer in zip(total, found, strict=True)]
+                total = [t + float(layer[kept].abs().sum()) for t, layer in zip(total, alpha, strict=True)]
                 count += len(kept)
     return [t / count for t in total] if count else None
 
 
 def draw_norms(norms: Norms) -> Any:
-    """Bars for every layer, one for each part of it."""
+    """Bars for every layer, one for each of its parts."""
     places = sorted({place for place, _ in norms}, key=_order)
-    parts = [part for part in PARTS if any(part == own for _, own in norms)]
+    parts = [part for part in PARTS if part in {part for _, part in norms}]
     figure, panel = _sheet(len(places), "norm of what was learned")
     wide = 0.8 / len(parts)
     for i, part in enumerate(parts):
@@ -81,7 +80,7 @@ def draw_norms(norms: Norms) -> Any:
 
 def draw_weights(weights: Sequence[float]) -> Any:
     """A bar for every layer."""
-    figure, panel = _sheet(len(weights), "mean |α| of a token")  # noqa: RUF001 - as the paper writes it
+    figure, panel = _sheet(len(weights), "mean |α| of a token")  # noqa: RUF001 - as in the paper
     panel.bar(range(len(weights)), weights, 0.7, color=drawing.COLOURS[4])
     panel.set_xticks(range(len(weights)))
     return figure
@@ -99,12 +98,12 @@ def _place(name: str, sites: Sites) -> str:
     for i, path in enumerate(sites.layer_paths):
         if name.startswith(f"{path}."):
             return str(i)
-    found = re.match(r"layers\.(\d+(?:-\d+)?)\.", name)
-    return found[1] if found else re.split(r"[._]", name)[0]
+    layers = re.match(r"layers\.(\d+(?:-\d+)?)\.", name)
+    return layers[1] if layers else re.split(r"[._]", name)[0]
 
 
 def _part(name: str) -> str:
-    """Going by the names of Inlay's sites, and of the base's own parameters."""
+    """The part of a tensor, known by the names of Inlay's sites and of the base's parameters."""
     lowered = name.lower()
     if "norm" in lowered:
         return "norms"

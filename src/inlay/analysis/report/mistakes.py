@@ -1,4 +1,4 @@
-"""What an adapter got wrong, the surest first: there labels are wrong, or it has learned something odd."""
+"""An adapter's mistakes, the surest first: they show wrong labels, or something odd that it has learned."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from inlay.tasks import Answer, Example
 
 MOST = 20
 _ROOM = 400
-"""Characters of a text that are shown."""
+"""The most characters of a text that are shown."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """One wrong answer."""
+    """A wrong answer."""
 
     text: str
     pair: str
     right: str
     said: str
     sure: float | None
-    """None where an answer has no score; then `off` says how far it is off."""
+    """None if an answer has no score; then `off` tells how far off it is."""
     place: str
     off: float | None = None
     span: tuple[int, int] | None = None
-    """Characters of the text that it is about."""
+    """The characters of the text that the answer is about."""
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
         return {key: value for key, value in vars(self).items() if value not in (None, "")}
 
 
-def mistakes(asked: Predictions) -> list[Mistake]:
-    """The surest mistakes; of numbers, those that are furthest off."""
+def mistakes(predictions: Predictions) -> list[Mistake]:
+    """The surest mistakes; for numbers, those that are furthest off."""
     kinds: dict[str, Callable[[Example, Answer], Iterator[Mistake]]] = {
         "classification": _classes,
         "multilabel": _labels,
-        "tagging": partial(_tags, metrics.are_entity_tags(asked.labels)),
+        "tagging": partial(_tags, metrics.are_entity_tags(predictions.labels)),
         "qa": _answers,
         "regression": _numbers,
     }
-    of = kinds.get(asked.task.kind)
-    if of is None:
+    mistakes_of = kinds.get(predictions.task.kind)
+    if mistakes_of is None:
         return []
-    pairs = zip(asked.examples, asked.answers, strict=True)
-    found = [one for example, answer in pairs for one in of(example, answer)]
-    return sorted(found, key=lambda one: -(one.sure if one.sure is not None else one.off or 0.0))[:MOST]
+    pairs = zip(predictions.examples, predictions.answers, strict=True)
+    unsorted = [mistake for example, answer in pairs for mistake in mistakes_of(example, answer)]
+    return sorted(unsorted, key=lambda m: -(m.sure if m.sure is not None else m.off or 0.0))[:MOST]
 
 
 def _classes(example: Example, answer: Answer) -> Iterator[Mistake]:
@@ -60,10 +60,10 @@ def _classes(example: Example, answer: Answer) -> Iterator[Mistake]:
 
 
 def _labels(example: Example, answer: Answer) -> Iterator[Mistake]:
-    given, gold = set(answer["label"]), set(example.target or ())
-    for label in sorted(given ^ gold):
+    answered, gold = set(answer["label"]), set(example.target or ())
+    for label in sorted(answered ^ gold):
         p = answer["scores"].get(label, 0.0)
-        right, said, sure = (f"not {label}", label, p) if label in given else (label, f"not {label}", 1 - p)
+        right, said, sure = (f"not {label}", label, p) if label in answered else (label, f"not {label}", 1 - p)
         yield Mistake(*_shown(example), right, said, sure, example.place)
 
 

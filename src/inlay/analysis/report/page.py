@@ -1,4 +1,4 @@
-"""The page: its frame, its looks, and the few forms it is made of. Everything that is data goes through `esc`."""
+"""The page: its frame, its style, and the few elements it is made of. All data goes through `esc`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Section:
 
 
 def esc(text: object) -> str:
-    """Text as HTML, in elements and in attributes; the one way for data into the page."""
+    """Text as HTML, for elements and attributes; the only way for data into the page."""
     return escape(str(text), quote=True)
 
 
@@ -93,12 +93,12 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def tiles(pairs: Iterable[tuple[str, str]]) -> str:
-    """Large values, each with what it is."""
+    """Large values, each with its name."""
     return f"<div class='facts'>{''.join(f'<div><b>{esc(value)}</b>{esc(name)}</div>' for value, name in pairs)}</div>"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[int] = ()) -> str:
-    """A table of texts; columns whose numbers are in `right` hold numbers."""
+    """A table; the columns in `right` hold numbers and are aligned to the right."""
     kinds = [" class='n'" if i in right else "" for i in range(len(columns))]
     head = "".join(f"<th{kind}>{esc(name)}</th>" for kind, name in zip(kinds, columns, strict=True))
     lines = []
@@ -109,17 +109,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
 
 
 def code(text: str) -> str:
-    """Something to type."""
+    """Text to type."""
     return f"<pre><code>{esc(text)}</code></pre>"
 
 
-def said(pairs: Iterable[tuple[str, str]]) -> str:
-    """Short values with their names, on one line."""
+def short_facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and short values on one line."""
     return f"<div class='said'>{''.join(f'<div><span>{esc(k)}</span> {esc(v)}</div>' for k, v in pairs)}</div>"
 
 
 def marked(text: str, span: tuple[int, int] | None) -> str:
-    """Text with a stretch of it marked."""
+    """Text with a span of it marked."""
     if span is None:
         return esc(text)
     start, end = span

@@ -1,7 +1,7 @@
-"""Are two adapters different on the same rows: a bootstrap interval of the metric, and McNemar's exact test.
+"""Whether two adapters differ on the same rows: a bootstrap interval of the metric, and McNemar's exact test.
 
-The bootstrap draws rows with replacement, the same for both, and measures both again. McNemar's test looks at rows that
-one has right and the other wrong: if the two were equally good, either would be as likely.
+The bootstrap draws rows with replacement, the same for both, and measures both again. McNemar's test looks at the rows
+that only one of them has right: if the two were equally good, both cases would be equally likely.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any
 
 DRAWS = 1000
 _WORK = 2_000_000
-"""Rows that are measured again at most, all draws together."""
+"""The most rows that are measured again, in all draws together."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better the second is, in the metric that decides."""
+    """The second adapter's deciding metric minus the first's."""
 
     metric: str
     value: float
     low: float
     high: float
-    """Of the 95 % interval."""
+    """The ends of the 95 % interval."""
     draws: int
     only_first: int | None
-    """Rows that only the first has right; None where rows are not simply right or wrong."""
+    """Rows that only the first has right; None if rows are not simply right or wrong."""
     only_second: int | None
     p: float | None
-    """Of McNemar's test."""
+    """The p value of McNemar's test."""
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Whether zero is outside the interval."""
         return self.low > 0 or self.high < 0
 
     def document(self) -> dict[str, Any]:
@@ -49,21 +49,22 @@ def difference(
     rows: int,
     right: tuple[Sequence[bool], Sequence[bool]] | None,
 ) -> Difference:
-    """
+    """Compare two adapters.
+
     Args:
-        scores: of each adapter, the metric on the rows with these numbers.
-        right: of each adapter, row by row, whether it is right.
+        scores: for each adapter, the metric as a function of the rows' numbers.
+        right: for each adapter, whether each row is right.
     """
     first, second = scores
     everything = range(rows)
     draws = max(200, min(DRAWS, _WORK // rows))
     source = random.Random("bootstrap")
-    found = []
+    values = []
     for _ in range(draws):
-        some = source.choices(everything, k=rows)
-        found.append(second(some) - first(some))
-    found.sort()
-    low, high = (found[round(share * (draws - 1))] for share in (0.025, 0.975))
+        sample = source.choices(everything, k=rows)
+        values.append(second(sample) - first(sample))
+    values.sort()
+    low, high = (values[round(share * (draws - 1))] for share in (0.025, 0.975))
     value = second(everything) - first(everything)
     if right is None:
         return Difference(metric, value, low, high, draws, None, None, None)
@@ -73,7 +74,7 @@ def difference(
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided p value of the exact test; 1 where they never differ."""
+    """The two-sided p value of the exact test; 1 if they never differ."""
     n = only_first + only_second
     tail = sum(math.comb(n, k) for k in range(min(only_first, only_second) + 1))
     return min(1.0, float(2 * tail / 2**n))

@@ -1,6 +1,6 @@
-"""An adapter asked about labelled rows: its answers, how good they are, and how sure it was of each decision.
+"""An adapter's answers to labelled rows, their metrics, and how sure it was of each decision.
 
-A decision is what is right or wrong by itself: a text's class, each label of many, each word's tag, an answer to a
+A decision is right or wrong by itself: the class of a text, each of several labels, the tag of a word, the answer to a
 question. Regression makes none.
 """
 
@@ -21,7 +21,7 @@ from inlay.errors import DataError
 from inlay.tasks import Answer, Example, Row, Task
 
 Decision = tuple[float, bool]
-"""How sure, and whether it was right."""
+"""(how sure, whether it was right)."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Predictions:
     decisions: Sequence[Decision]
     """With the task's temperature."""
     raw: Sequence[Decision]
-    """Without it."""
+    """Without the task's temperature."""
     unknown: frozenset[str]
-    """Labels of the rows that the adapter does not know, and can only miss."""
+    """Labels of the rows that the adapter does not know, and always misses."""
     rows: Sequence[Row]
-    """What the base was given."""
+    """The input of the base."""
 
     @property
     def right(self) -> list[bool] | None:
-        """Row by row, whether everything about it is right; None where an answer is not simply right or wrong."""
+        """Whether everything about a row is right, for every row; None if an answer is not simply right or wrong."""
         if self.task.kind in ("regression", "mlm"):
             return None
         return [is_right(self.task.kind, e, a) for e, a in zip(self.examples, self.answers, strict=True)]
@@ -57,15 +57,24 @@ def predict(host: Host, name: str, examples: Sequence[Example]) -> Predictions:
         raise DataError("there are no rows to predict")
     task, labels = host.task(name), host.labels(name)
     encoded, outputs, unknown = run_labelled(host, name, examples)
-    parts = list(zip(outputs, encoded.rows, examples, strict=True))
-    answers, without = (decode(host, encoded, outputs, AnswerOptions(raw=raw)) for raw in (False, True))
-    plain = task.raw()
-    given = [(e, out, own) for out, own, e in parts]
-    sure = [d for a, one in zip(answers, given, strict=True) for d in _decisions(task, labels, a, *one)]
-    raw = [d for a, one in zip(without, given, strict=True) for d in _decisions(plain, labels, a, *one)]
-    scores = task.score(examples, answers, labels)
-    flat = [row for own in encoded.rows for row in own]
-    return Predictions(name, task, labels, examples, answers, scores, sure, raw, frozenset(unknown), flat)
+    inputs = list(zip(examples, outputs, encoded.rows, strict=True))
+
+    def decisions(task: Task, answers: Sequence[Answer]) -> list[Decision]:
+        return [d for a, of_row in zip(answers, inputs, strict=True) for d in _decisions(task, labels, a, *of_row)]
+
+    answers, raw_answers = (decode(host, encoded, outputs, AnswerOptions(raw=raw)) for raw in (False, True))
+    return Predictions(
+        name=name,
+        task=task,
+        labels=labels,
+        examples=examples,
+        answers=answers,
+        metrics=task.score(examples, answers, labels),
+        decisions=decisions(task, answers),
+        raw=decisions(task.raw(), raw_answers),
+        unknown=frozenset(unknown),
+        rows=[row for windows in encoded.rows for row in windows],
+    )
 
 
 def is_right(kind: str, example: Example, answer: Answer) -> bool:
@@ -80,7 +89,7 @@ def is_right(kind: str, example: Example, answer: Answer) -> bool:
 
 
 def shown_target(kind: str, target: Any) -> str:
-    """What is right, in words."""
+    """The right answer, in words."""
     if kind == "qa":
         return " | ".join(dict.fromkeys(text for text, _ in target)) or "(no answer)"
     if isinstance(target, list | tuple):
@@ -89,22 +98,22 @@ def shown_target(kind: str, target: Any) -> str:
 
 
 def shown_answer(kind: str, answer: Answer) -> str:
-    """What was answered, in words."""
+    """The answer, in words."""
     if kind == "regression":
         return f"{answer['value']:.4g}"
     if kind == "tagging":
         return " ".join(answer["tags"])
-    what = answer["answer"] or "(no answer)" if kind == "qa" else answer["label"]
-    return ", ".join(what) or "none" if isinstance(what, list) else str(what)
+    content = answer["answer"] or "(no answer)" if kind == "qa" else answer["label"]
+    return ", ".join(content) or "none" if isinstance(content, list) else str(content)
 
 
 def _decisions(
     task: Task, labels: Sequence[str], answer: Answer, example: Example, outputs: Sequence[Tensor], rows: Sequence[Row]
 ) -> Iterator[Decision]:
     if task.kind == "multilabel":
-        given, gold = set(answer["label"]), set(example.target or ())
+        answered, gold = set(answer["label"]), set(example.target or ())
         for label, p in answer["scores"].items():
-            yield (p if label in given else 1 - p), (label in given) == (label in gold)
+            yield (p if label in answered else 1 - p), (label in answered) == (label in gold)
     elif task.kind == "tagging" and "uncertainty" not in answer:  # an ensemble has no scores of single words
         temperature: Any = getattr(task, "temperature", 1.0)
         for out, row in zip(outputs, rows, strict=True):

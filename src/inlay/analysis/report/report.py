@@ -1,6 +1,6 @@
-"""A report on one adapter: what its card says, how it was trained, and how it does on labelled rows.
+"""A report on an adapter: its card, how it was trained, and how good it is on labelled rows.
 
-Sections that need rows are left out where there are none, and a sentence says why.
+Without rows, the sections that need them are left out, and a sentence says why.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Report:
     numbers: Mapping[str, Any]
 
     def write(self, path: str | Path) -> Path:
-        """Write the page; the folder is made if it is not there."""
+        """Write the page; the folder is made if it does not exist."""
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,32 +65,33 @@ def report(
     """A report on a loaded adapter.
 
     Args:
-        name: what it is loaded as.
-        rows: what it is measured on; None if there are none, and then `why`.
+        name: the name under which it is loaded.
+        rows: the rows to measure it on; None if there are none, for the reason `why`.
         versions: all versions of its name, with their aliases.
-        library: where it is, if that is not the default library.
+        library: where it is, if not in the default library.
     """
-    asked = None if rows is None or entry.card["head"] is None else predict(host, name, rows.examples)
+    predictions = None if rows is None or entry.card["head"] is None else predict(host, name, rows.examples)
     norms = layers.changes(host, name, adapter) if isinstance(adapter, Adapter) else {}
-    weights = None if asked is None or entry.members else layers.weights(host, name, asked.rows)
+    weights = None if predictions is None or entry.members else layers.weights(host, name, predictions.rows)
     parts = [
         Section("card", "Card", _card(entry, versions or {})),
-        Section("metrics", "Metrics", _metrics(entry, asked, rows, why)),
+        Section("metrics", "Metrics", _metrics(entry, predictions, rows, why)),
         Section("training", "Training", _training(adapter)),
-        *([] if asked is None or rows is None else sections.answers(asked, rows.where)),
+        *([] if predictions is None or rows is None else sections.answers(predictions, rows.where)),
         *([Section("layers", "Layer by layer", _layers(norms, weights))] if norms else []),
         Section("use", "How to use it", _use(entry, library)),
     ]
     html = page(f"{entry.ref}: report", _lead(entry), parts)
-    return Report(html, _numbers(entry, asked, rows, why, norms, weights))
+    return Report(html, _numbers(entry, predictions, rows, why, norms, weights))
 
 
 def _lead(entry: Entry) -> str:
     card = entry.card
     aliases = "".join(f" <small>@{esc(alias)}</small>" for alias in entry.aliases)
     large = []
-    if found := card_text.deciding(card):
-        large.append((f"{found[2]:.4f}", f"{found[0]}, {found[1]}"))
+    if deciding := card_text.deciding(card):
+        metric, split, value = deciding
+        large.append((f"{value:.4f}", f"{metric}, {split}"))
     counts = card_text.section(card, "parameters")
     if isinstance(counts.get("adapter"), int):
         share = f", {known.share(card)} of the base" if known.share(card) else ""
@@ -106,31 +107,31 @@ def _card(entry: Entry, versions: Mapping[int, Sequence[str]]) -> str:
     return facts(pair for group in groups for pair in group)
 
 
-def _metrics(entry: Entry, asked: Predictions | None, rows: Rows | None, why: str) -> str:
-    found: dict[str, Mapping[str, float]] = {
+def _metrics(entry: Entry, predictions: Predictions | None, rows: Rows | None, why: str) -> str:
+    scores_of: dict[str, Mapping[str, float]] = {
         f"{split}, when trained": v for split, v in card_text.metrics(entry.card).items()
     }
     notes = []
-    if asked is not None and rows is not None:
-        found = {**found, f"{rows.where}, now ({len(rows.examples):,} rows)": asked.metrics}
-        if asked.unknown:
-            some = ", ".join(sorted(asked.unknown)[:5])
-            notes.append(f"It does not know {len(asked.unknown)} of their labels, so it always misses them: {some}.")
+    if predictions is not None and rows is not None:
+        scores_of = {**scores_of, f"{rows.where}, now ({len(rows.examples):,} rows)": predictions.metrics}
+        if predictions.unknown:
+            count, first = len(predictions.unknown), ", ".join(sorted(predictions.unknown)[:5])
+            notes.append(f"It does not know {count} of their labels, so it always misses them: {first}.")
     else:
         notes.append(why or "It was not measured for this report.")
-    if not found:
+    if not scores_of:
         return f"<p>{esc(' '.join(notes))}</p>"
     deciding = entry.card.get("metric")
-    names = dict.fromkeys(name for one in found.values() for name in one)
+    names = dict.fromkeys(name for scores in scores_of.values() for name in scores)
     lines = [
         (
             f"{name} *" if name == deciding else name,
-            *(f"{one[name]:.4f}" if name in one else "" for one in found.values()),
+            *(f"{scores[name]:.4f}" if name in scores else "" for scores in scores_of.values()),
         )
         for name in names
     ]
     star = f"* {card_text.scored(entry.card)}. " if deciding in names else ""
-    columns = ("", *found)
+    columns = ("", *scores_of)
     return f"{table(columns, lines, range(1, len(columns)))}\n<p class='soft'>{esc(star + ' '.join(notes))}</p>"
 
 
@@ -147,59 +148,59 @@ def _training(adapter: Adapter | Ensemble) -> str:
 
 
 def _layers(norms: layers.Norms, weights: Sequence[float] | None) -> str:
-    told = "The norm of every layer's trained parameters minus their initial values: how far training moved it."
+    text = "The norm of every layer's trained parameters minus their initial values: how far training moved it."
     drawn = [(layers.draw_norms(norms), "norm of what was learned in every layer")]
     if weights is not None:
-        told += " Beside it the mean size of α, by which AdapterBias shifts a token."  # noqa: RUF001
+        text += " Beside it the mean size of α, by which AdapterBias shifts a token."  # noqa: RUF001
         drawn.append((layers.draw_weights(weights), "mean weight of a token in every layer"))
-    return f"<p>{esc(told)}</p>\n<div class='pair'>{sections.figures(*drawn)}</div>"
+    return f"<p>{esc(text)}</p>\n<div class='pair'>{sections.figures(*drawn)}</div>"
 
 
 def _use(entry: Entry, library: str | None) -> str:
     card, name = entry.card, entry.name
-    found = [("Command line", card_text.predict_command(card, name, library))]
+    snippets = [("Command line", card_text.predict_command(card, name, library))]
     source = f'{card_text.library_expression(library)}.get("{name}")'
-    found.append(("Python", card_text.snippet(card, source, name)))
+    snippets.append(("Python", card_text.snippet(card, source, name)))
     if body := _request(card, name):
         ask_it = f"curl -s localhost:8000/v1/predict -H 'content-type: application/json' -d '{body}'"
-        found.append(("HTTP", f"inlay serve --tasks {name}{card_text.in_library(library)}\n{ask_it}"))
-    return "\n".join(f"<h3>{esc(title)}</h3>{code(text)}" for title, text in found if text)
+        snippets.append(("HTTP", f"inlay serve --tasks {name}{card_text.in_library(library)}\n{ask_it}"))
+    return "\n".join(f"<h3>{esc(title)}</h3>{code(text)}" for title, text in snippets if text)
 
 
 def _request(card: Mapping[str, Any], name: str) -> str:
     if card_text.kind(card) in ("", "mlm"):
         return ""
-    asked = {"text": "a text"}
+    request = {"text": "a text"}
     if card_text.kind(card) == "qa":
-        asked = {"question": "a question", "context": "a text"}
+        request = {"question": "a question", "context": "a text"}
     elif card_text.reads_pairs(card):
-        asked = {"text": "a text", "pair": "another text"}
-    return json.dumps({"requests": [{"task": name, **asked}]})
+        request = {"text": "a text", "pair": "another text"}
+    return json.dumps({"requests": [{"task": name, **request}]})
 
 
 def _numbers(
     entry: Entry,
-    asked: Predictions | None,
+    predictions: Predictions | None,
     rows: Rows | None,
     why: str,
     norms: layers.Norms,
     weights: Sequence[float] | None,
 ) -> dict[str, Any]:
     sure = None
-    if asked is not None and asked.decisions:
+    if predictions is not None and predictions.decisions:
         sure = {
-            "temperature": getattr(asked.task, "temperature", None),
-            "as_served": calibration.reliability(asked.decisions).document(),
-            "without_temperature": calibration.reliability(asked.raw).document(),
+            "temperature": getattr(predictions.task, "temperature", None),
+            "as_served": calibration.reliability(predictions.decisions).document(),
+            "without_temperature": calibration.reliability(predictions.raw).document(),
         }
     return {
         "name": entry.name,
         "version": entry.version,
-        "rows": None if rows is None or asked is None else {"from": rows.where, "count": len(rows.examples)},
+        "rows": None if rows is None or predictions is None else {"from": rows.where, "count": len(rows.examples)},
         "without_rows": why or None,
-        "metrics": None if asked is None else asked.metrics,
+        "metrics": None if predictions is None else predictions.metrics,
         "calibration": sure,
-        "mistakes": [] if asked is None else [one.document() for one in mistakes(asked)],
+        "mistakes": [] if predictions is None else [mistake.document() for mistake in mistakes(predictions)],
         "layers": [{"layer": place, "part": part, "norm": norm} for (place, part), norm in norms.items()],
         "alpha": None if weights is None else list(weights),
     }

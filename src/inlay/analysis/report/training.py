@@ -1,4 +1,4 @@
-"""How a training went: its losses and its deciding metric, as the adapter's own file keeps them."""
+"""The course of a training: its losses and its deciding metric, which the adapter's file keeps."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ History = Sequence[Mapping[str, Any]]
 
 
 def evaluations(about: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Those that measured the deciding metric."""
-    found, metric = about.get("history"), about.get("metric")
-    listed = found if isinstance(found, list) else []
+    """The evaluations that measured the deciding metric."""
+    history, metric = about.get("history"), about.get("metric")
+    listed = history if isinstance(history, list) else []
     return [e for e in listed if isinstance(e, Mapping) and metric in (e.get("metrics") or {}) and "step" in e]
 
 
 def draw_losses(history: History) -> Any:
-    """Of training rows, and of validation rows where that is known."""
+    """The loss of training rows, and of validation rows if it is known."""
     figure, panel = _sheet("loss")
     lines = (("loss", "training rows", 1, "--"), ("validation_loss", "validation rows", 0, "-"))
-    for key, label, colour, style in lines:
-        at = [(e["step"], e[key]) for e in history if isinstance(e.get(key), int | float)]
-        if at:
-            panel.plot(*zip(*at, strict=True), style, color=drawing.COLOURS[colour], lw=1.6, label=label, marker=".")
+    for key, label, i, style in lines:
+        points = [(e["step"], e[key]) for e in history if isinstance(e.get(key), int | float)]
+        if points:
+            panel.plot(*zip(*points, strict=True), style, color=drawing.COLOURS[i], lw=1.6, label=label, marker=".")
     drawing.legend(figure, drawing.handles([panel]), 2)
     return figure
 
 
 def draw_metric(history: History, metric: str, best: int | None) -> Any:
-    """On validation rows; the state that was kept is ringed."""
+    """The metric on validation rows; a ring marks the state that was kept."""
     figure, panel = _sheet(f"validation {metric}")
     steps, values = [e["step"] for e in history], [e["metrics"][metric] for e in history]
     panel.plot(steps, values, color=drawing.COLOURS[0], lw=1.6, marker=".", label=metric)

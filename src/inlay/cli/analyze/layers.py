@@ -55,11 +55,11 @@ def walk(
         inlay analyze landscape tickets
         inlay analyze landscape tickets,tickets-tuned tickets.csv --points 40
     """
-    asked = split_names(names)
-    host, where, examples = figure.read(asked, data, sample)
+    refs = split_names(names)
+    host, where, examples = figure.read(refs, data, sample)
     from inlay.analysis.landscape import landscape
 
-    figure.finish(landscape(host, asked, examples, points=points, metric=metric, where=where), *asked)
+    figure.finish(landscape(host, refs, examples, points=points, metric=metric, where=where), *refs)
 
 
 @expand_groups(sample=Sample, figure=Figure)
@@ -77,8 +77,8 @@ def compare(
         inlay analyze rsa tickets
         inlay analyze rsa tickets,tickets-tuned tickets.csv --tokens 500
     """
-    asked = split_names(names)
-    host, where, examples = figure.read(asked, data, sample, labelled=False)
+    refs = split_names(names)
+    host, where, examples = figure.read(refs, data, sample, labelled=False)
     from inlay.analysis.rsa import rsa
 
-    figure.finish(rsa(host, asked, examples, tokens=tokens, seed=sample.seed, where=where), *asked)
+    figure.finish(rsa(host, refs, examples, tokens=tokens, seed=sample.seed, where=where), *refs)

@@ -1,13 +1,14 @@
 """`inlay analyze size, init, tradeoff, robustness, train-size, curves`: figures of sweeps.
 
-Each reads the file of a sweep, or, given DATA, first runs a sweep that suits it: every further option is one of
-`inlay sweep`, and what is given there replaces what the figure would vary by itself.
+Each reads the file of a sweep, or, given DATA, first runs a sweep that suits it: further options are those of
+`inlay sweep`, and replace what the figure would vary by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ SWEEPS: dict[str, dict[str, str]] = {
     "train-size": {"grid method": "houlsby,finetune", "grid train_size": "100,300,1000,none", "seeds": "3"},
     "curves": {"grid method": "houlsby,finetune", "eval-every": "20", "seeds": "3"},
 }
-"""What a kind sweeps over unless something else is given: `grid KEY` or an option -> its values."""
+"""Kind -> what it sweeps over by default: `grid KEY` or an option -> its values."""
 _OURS = ("--name", "--manifest", "--store", "--library", "--json", "--csv", "--latex", "--plot")
 MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Of a command that hands options on to `inlay sweep`."""
@@ -131,45 +132,45 @@ def tradeoff(
 
 def _draw(kind: str, context: typer.Context, name: str, data: str | None, figure: SweepFigure) -> None:
     rows = _swept(context, kind, name, data, figure)
-    called = kind.replace("-", "_")
-    analyse = getattr(importlib.import_module(f"inlay.analysis.{called}"), called)
+    module = kind.replace("-", "_")
+    analyse = getattr(importlib.import_module(f"inlay.analysis.{module}"), module)
     finish(analyse(rows), figure.out, _stem(name), figure.as_json)
 
 
 def _swept(context: typer.Context, kind: str, name: str, data: str | None, figure: SweepFigure) -> list[Row]:
     """The runs of a sweep, which is run first if there is DATA."""
-    more, library = list(context.args), figure.library
+    extra, library = list(context.args), figure.library
     if data is not None and data.startswith("-"):  # DATA was left out
-        more, data = [data, *more], None
+        extra, data = [data, *extra], None
     if data is None:
-        if more:
-            raise typer.BadParameter(f"{more[0]} is for a sweep over DATA, and no DATA was given")
+        if extra:
+            raise typer.BadParameter(f"{extra[0]} is for a sweep over DATA, and no DATA was given")
         return _rows_of(name, library, kind == "curves")
-    taken = [word for word in more if word.partition("=")[0] in _OURS]
+    taken = [word for word in extra if word.partition("=")[0] in _OURS]
     if taken:
         raise typer.BadParameter(f"{taken[0]} cannot be used for a figure; NAME says where the sweep is stored")
     path = _path(name, library)
-    words = [data, "--name", Path(_stem(name)).name, "--store", str(path), *_defaults(SWEEPS[kind], more), *more]
+    words = [data, "--name", Path(_stem(name)).name, "--store", str(path), *_defaults(SWEEPS[kind], extra), *extra]
     words += [] if library is None else ["--library", library]
     sweeps = App()
     sweeps.command("sweep")(sweeping.sweep)
     with contextlib.redirect_stdout(sys.stderr) if figure.as_json else contextlib.nullcontext():
         code = typer.main.get_command(sweeps).main(words, prog_name="inlay sweep", standalone_mode=False)
-    if code:  # stopped, or nothing could be trained; it has said so
+    if code:  # stopped, or nothing could be trained, as it has said
         raise typer.Exit(code)
     return _rows(str(path), library, adapters=False)
 
 
-def _defaults(kind: Mapping[str, str], more: Sequence[str]) -> list[str]:
-    """What a kind varies, less what was given."""
+def _defaults(kind: Mapping[str, str], extra: Sequence[str]) -> list[str]:
+    """What a kind varies, without what the user gave."""
     words = []
     for key, values in kind.items():
         option, _, varied = key.partition(" ")
-        if varied:
-            given = any(f"{varied}=" in word for word in more) or f"--{varied}" in more
-            words += [] if given else [f"--{option}", f"{varied}={values}"]
-        else:
-            words += [] if f"--{option}" in more else [f"--{option}", values]
+        flag = f"--{(varied or option).replace('_', '-')}"
+        # as an option, in --grid, or in a method's spec; not as a part of another name, such as --batch-size=8 for size
+        given = re.compile(rf"{flag}(=.*)?" + rf"|(.*[=:,])?{varied}=.*" * bool(varied))
+        if not any(given.fullmatch(word) for word in extra):
+            words += [f"--{option}", f"{varied}={values}" if varied else values]
     return words
 
 
@@ -185,8 +186,8 @@ def _rows(name: str, library: str | None, adapters: bool) -> list[Row]:
     if path.is_file():
         return read_rows(path)
     if not adapters:
-        there = sorted(file.stem for file in path.parent.glob("*.sqlite")) if path.parent.is_dir() else []
-        known = f"; there are {', '.join(there[:8])}" if there else ""
+        sweeps = sorted(file.stem for file in path.parent.glob("*.sqlite")) if path.parent.is_dir() else []
+        known = f"; there are {', '.join(sweeps[:8])}" if sweeps else ""
         raise RunError(f"no sweep {name!r}: no file {path}{known}. Run `inlay sweep`, or pass DATA as well")
     from inlay.analysis.curves import row_of
     from inlay.library.library import Library
@@ -202,9 +203,9 @@ def _rows(name: str, library: str | None, adapters: bool) -> list[Row]:
 def _path(name: str, library: str | None) -> Path:
     from inlay.library.library import Library
 
-    given = Path(name)
-    if given.suffix == ".sqlite" or given.is_file():
-        return given
+    path = Path(name)
+    if path.suffix == ".sqlite" or path.is_file():
+        return path
     return Library(library).local / "sweeps" / f"{name}.sqlite"
 
 

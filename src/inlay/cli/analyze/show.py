@@ -1,4 +1,4 @@
-"""What the figures of adapters share: their options, the adapters and rows that they are made from, and the end."""
+"""What the figures of adapters share: their options, reading adapters and rows, and writing the files."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ class Figure(NamedTuple):
         where, rows = eval_data.read_labelled(host, *first, data, screen, sample, labelled)
         return host, where, rows
 
-    def finish(self, found: Finding, *names: str) -> None:
-        """Write the files, and say what it comes to."""
-        finish(found, self.out, "-".join(names), self.as_json)
+    def finish(self, finding: Finding, *names: str) -> None:
+        """Write the files and show the summary."""
+        finish(finding, self.out, "-".join(names), self.as_json)
 
 
-def finish(found: Finding, out: Path | None, name: str, as_json: bool) -> None:
-    """Write a finding's files, and say what it comes to."""
+def finish(finding: Finding, out: Path | None, name: str, as_json: bool) -> None:
+    """Write a finding's files and show its summary."""
     screen = output.console(as_json)
-    stem = out or Path(f"{name.replace('@', '-').replace('/', '-')}-{found.kind}")
-    files = found.write(stem)
-    screen.print(found.about, soft_wrap=True)
+    stem = out or Path(f"{name.replace('@', '-').replace('/', '-')}-{finding.kind}")
+    files = finding.write(stem)
+    screen.print(finding.about, soft_wrap=True)
     table = output.table("", "value", right=("value",))
-    for key, value in found.summary.items():
+    for key, value in finding.summary.items():
         if isinstance(value, int | float | str):
             table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
     if table.row_count:
         screen.print(table)
     screen.print(f"written: {', '.join(map(str, files))}", style="dim", soft_wrap=True)
-    output.document({**found.document(), "files": [str(file) for file in files]}, as_json)
+    output.document({**finding.document(), "files": [str(file) for file in files]}, as_json)

@@ -34,22 +34,22 @@ def alpha(
         inlay analyze alpha reviews
         inlay analyze alpha reviews,tone reviews.tsv --rows 200
     """
-    asked, files = split_names(names), data or []
-    if len(files) not in (0, 1, len(asked)):
-        raise RunError(f"{len(files)} files for {len(asked)} adapters: give one for all of them, or one for each")
-    own = {name: files[i % len(files)] if files else None for i, name in enumerate(asked)}
+    refs, files = split_names(names), data or []
+    if len(files) not in (0, 1, len(refs)):
+        raise RunError(f"{len(files)} files for {len(refs)} adapters: give one for all of them, or one for each")
+    file_of = {name: files[i % len(files)] if files else None for i, name in enumerate(refs)}
     store = open_library(figure.library)
     entries: dict[str, Entry] = {}
-    for name, file in own.items():
+    for name, file in file_of.items():
         entries |= eval_data.check(store, [name], figure.base, file, sample.split, labelled=False)
     host, screen = host_with(figure.base, None, store, entries), output.console(figure.as_json)
     examples = {
-        name: eval_data.read_labelled(host, name, entry, own[name], screen, sample, labelled=False)[1]
+        name: eval_data.read_labelled(host, name, entry, file_of[name], screen, sample, labelled=False)[1]
         for name, entry in entries.items()
     }
     from inlay.analysis.alpha import alpha as analysis
 
-    figure.finish(analysis(host, examples), *asked)
+    figure.finish(analysis(host, examples), *refs)
 
 
 @expand_groups(sample=Sample, figure=Figure)
@@ -88,7 +88,7 @@ def words(
     host, _, examples = figure.read([name], data, sample, labelled=False)
     from inlay.analysis.words import words as analysis
 
-    found = analysis(
+    clouds = analysis(
         host,
         name,
         examples,
@@ -100,7 +100,7 @@ def words(
         seed=sample.seed,
         font=font,
     )
-    figure.finish(found, name)
+    figure.finish(clouds, name)
 
 
 @expand_groups(figure=Figure)
@@ -120,11 +120,11 @@ def shift(
         inlay analyze shift reviews
         inlay analyze shift reviews,reviews-bitfit reviews.tsv --texts 4 --bare
     """
-    asked = split_names(names)
-    host, _, examples = figure.read(asked, data, Sample(split))
+    refs = split_names(names)
+    host, _, examples = figure.read(refs, data, Sample(split))
     from inlay.analysis.shift import shift as analysis
 
-    figure.finish(analysis(host, asked, examples, rows=rows, seed=seed, bare=bare), *asked)
+    figure.finish(analysis(host, refs, examples, rows=rows, seed=seed, bare=bare), *refs)
 
 
 @expand_groups(figure=Figure)
@@ -135,9 +135,9 @@ def sparsity(names: options.Adapters, *, figure: Figure) -> None:
         inlay analyze sparsity reviews
         inlay analyze sparsity reviews,tone --json
     """
-    asked, store = split_names(names), open_library(figure.library)
-    entries = eval_data.check(store, asked, figure.base, needs_rows=False)
+    refs, store = split_names(names), open_library(figure.library)
+    entries = eval_data.check(store, refs, figure.base, needs_rows=False)
     host = host_with(figure.base, None, store, entries)
     from inlay.analysis.sparsity import sparsity as analysis
 
-    figure.finish(analysis(host, asked), *asked)
+    figure.finish(analysis(host, refs), *refs)

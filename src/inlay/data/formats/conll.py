@@ -1,6 +1,6 @@
 """CoNLL columns: a word and its tag per line, sentences apart by blank lines.
 
-The first column is the word, the last one the tag; a file of one column has words alone. A line that starts with #
+The first column is the word, the last one the tag; a file of one column has only words. A line that starts with #
 before a sentence is a comment, unless it has as many cells as the other lines: then # is a word.
 """
 
@@ -42,8 +42,8 @@ def looks_like_conll(lines: Sequence[str]) -> bool:
         return False
     if _share(bool(_TAG.fullmatch(cells[-1])) for cells in rows) > 0.9:
         return True
-    inside = [line.strip() for line in "".join(lines).strip().splitlines()]
-    blank = inside.count("")
+    stripped = [line.strip() for line in "".join(lines).strip().splitlines()]
+    blank = stripped.count("")
     plain = _share(len(c) == width and not any(" " in cell for cell in (c[0], c[-1])) for c in rows) > 0.9
     tags = {cells[-1] for cells in rows}
     return separator == "\t" and len(rows) / 100 < blank <= len(rows) / 2 and plain and len(tags) <= len(rows) / 2
@@ -65,7 +65,7 @@ def _sentences(text: Text, separator: str | None, width: int, bad: Bad) -> Itera
         rows.append(cells)
         if not problem and (len(cells) != width or not cells[0].strip() or not cells[-1].strip()):
             problem = True
-            bad(f"{text.name}:{number}", _problem(cells, width, separator))
+            bad(f"{text.name}:{number}", _explain_row(cells, width, separator))
     if rows and not problem:
         yield _record(f"{text.name}:{start}", rows)
 
@@ -77,7 +77,7 @@ def _record(place: str, rows: Sequence[Sequence[str]]) -> Record:
     return Record(fields, place)
 
 
-def _problem(cells: Sequence[str], width: int, separator: str | None) -> str:
+def _explain_row(cells: Sequence[str], width: int, separator: str | None) -> str:
     if len(cells) == width:
         return f"an empty {'word' if not cells[0].strip() else 'tag'}; expected a word and its tag"
     columns = "column" if len(cells) == 1 else "columns"
@@ -100,6 +100,6 @@ def _cells(line: str, separator: str | None) -> list[str]:
     return line.rstrip("\r\n").split(separator)
 
 
-def _share(found: Iterator[bool]) -> float:
-    values = list(found)
+def _share(flags: Iterator[bool]) -> float:
+    values = list(flags)
     return sum(values) / len(values) if values else 0.0

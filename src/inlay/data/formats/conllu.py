@@ -48,7 +48,7 @@ def _sentences(text: Text, bad: Bad) -> Iterator[Record]:
         if len(cells) == _WIDTH and _SKIPPED.fullmatch(cells[0]):
             continue
         start = start if rows else number
-        if wrong := _problem(cells, len(rows) + 1):
+        if wrong := _explain_row(cells, len(rows) + 1):
             problem = True
             bad(f"{text.name}:{number}", wrong)
         rows.append(cells)
@@ -60,7 +60,7 @@ def _record(place: str, rows: Sequence[Sequence[str]]) -> Record:
     return Record({name: [cells[i + 1] for cells in rows] for i, name in enumerate(COLUMNS)}, place)
 
 
-def _problem(cells: Sequence[str], number: int) -> str:
+def _explain_row(cells: Sequence[str], number: int) -> str:
     if len(cells) != _WIDTH:
         columns = "column" if len(cells) == 1 else "columns"
         return f"{len(cells)} {columns} ({shown(cells[0])} ...); CoNLL-U has {_WIDTH} with tabs between them"

@@ -7,21 +7,21 @@ from typing import Any
 
 
 def label_names(features: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """Column -> the names of its labels, of what `Features.to_dict` writes."""
+    """Column -> the names of its labels, from what `Features.to_dict` writes."""
     return {column: names for column, feature in features.items() if (names := _names(feature))}
 
 
 def named(row: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """The row with names instead of numbers; a label of -1, which means none, is left out."""
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for key, value in row.items():
         if key not in names:
-            found[key] = value
+            cells[key] = value
         elif isinstance(value, list):
-            found[key] = [_name(one, names[key]) for one in value]
+            cells[key] = [_name(label, names[key]) for label in value]
         elif value is not None and value != -1:
-            found[key] = _name(value, names[key])
-    return found
+            cells[key] = _name(value, names[key])
+    return cells
 
 
 def _names(feature: Any) -> Sequence[str]:

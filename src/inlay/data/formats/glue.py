@@ -20,7 +20,7 @@ class Task(NamedTuple):
     kind: str = "classification"
     metric: str = "accuracy"
     tells: str = ""
-    """A column that no other task has: the file is known by it, whatever its folder."""
+    """A column that no other task has: the file is known by it in any folder."""
 
 
 TASKS = {
@@ -47,10 +47,10 @@ def task_of(folder: str) -> str | None:
 
 
 def recognise(folder: str, columns: Sequence[str]) -> str | None:
-    """The task of a file with a header: its folder says so and its columns agree, or its columns alone do."""
-    named = task_of(folder)
-    if named and TASKS[named].text in columns and (TASKS[named].pair or TASKS[named].text) in columns:
-        return named
+    """The task of a file with a header: that of its folder, if the columns agree, else the one its columns tell."""
+    known = task_of(folder)
+    if known and TASKS[known].text in columns and (TASKS[known].pair or TASKS[known].text) in columns:
+        return known
     return next((name for name, task in TASKS.items() if task.tells and task.tells in columns), None)
 
 

@@ -26,21 +26,20 @@ def open_hub(name: str) -> dict[str, Source]:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{missing}: {reason}") from None
     parts = dict(loaded) if hasattr(loaded, "keys") else {"train": loaded}
-    found = _splits(list(parts))
-    if not found:
+    part_of_split = _splits(list(parts))
+    if not part_of_split:
         raise DataError(f"{name}: expected a split train, validation or test; the dataset has {', '.join(parts)}")
-    return {split: _source(f"{name} {split}", f"{name} {part}", parts[part]) for split, part in found.items()}
+    return {split: _source(f"{name} {split}", f"{name} {part}", parts[part]) for split, part in part_of_split.items()}
 
 
 def _splits(parts: list[str]) -> dict[str, str]:
-    """Ours -> theirs; a split of exactly that name goes before one such as validation_matched."""
-    found: dict[str, str] = {}
+    """Split -> its name in the dataset; one of exactly that name is preferred to one such as validation_matched."""
+    part_of_split: dict[str, str] = {}
     for split in SPLITS:
         names = [part for part in parts if split_of(part) == split]
-        names.sort(key=lambda part: (part != split, parts.index(part)))
         if names:
-            found[split] = names[0]
-    return found
+            part_of_split[split] = split if split in names else names[0]
+    return part_of_split
 
 
 def _source(name: str, place: str, part: Any) -> Source:

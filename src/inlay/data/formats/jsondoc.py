@@ -1,7 +1,7 @@
 """JSON documents: an array of objects, or an object of objects. Read whole, one object at a time.
 
-The place of a row is the line on which its object starts, so the document is walked here, and only the values
-are left to the decoder.
+The place of a row is the line on which its object starts, so this module walks the document and only leaves the
+values to the decoder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Document:
         self.name = name
         self.source = source
         self.closed = 0
-        """Where the array or object that was walked to its end stops."""
+        """The end of the array or object that was walked last."""
         self._seen = (0, 1)
 
     def place(self, start: int) -> str:
@@ -48,7 +48,7 @@ class Document:
         return f"{self.name}:{self._seen[1]}"
 
     def at(self, start: int) -> str:
-        """The character at a position, or nothing at the end."""
+        """The character at a position; "" at the end."""
         return self.source[start : start + 1]
 
     def values(self, start: int) -> Iterator[Value]:
@@ -74,7 +74,7 @@ class Document:
             at = self._expect(at, ",")
 
     def ends(self) -> None:
-        """Nothing may follow what was walked last."""
+        """Raise an error if anything follows what was walked last."""
         if (rest := self.skip(self.closed)) < len(self.source):
             raise self.wrong(rest, f"more text after the end of the document: {shown(self.source[rest : rest + 20])}")
 
@@ -84,8 +84,8 @@ class Document:
 
     def _expect(self, at: int, character: str) -> int:
         if self.at(at) != character:
-            found = shown(self.at(at)) if self.at(at) else "the end of the file"
-            raise self.wrong(at, f"not JSON: expected {character!r}, found {found}")
+            there = shown(self.at(at)) if self.at(at) else "the end of the file"
+            raise self.wrong(at, f"not JSON: expected {character!r}, found {there}")
         return self.skip(at + 1)
 
     def _decoded(self, at: int) -> tuple[Any, int]:
@@ -100,8 +100,8 @@ class Document:
 
     def skip(self, at: int) -> int:
         """The next position that is no white space."""
-        found = _SPACE.match(self.source, at)
-        return found.end() if found else at
+        space = _SPACE.match(self.source, at)
+        return space.end() if space else at
 
 
 def open_json(text: Text) -> Source:
@@ -121,7 +121,7 @@ def open_json(text: Text) -> Source:
 
 
 def _columns(name: str, source: str, cut: bool = False) -> tuple[str, ...]:
-    """The keys of the first objects; of a document that is cut off, as far as it goes."""
+    """The keys of the first objects; if the document is cut off, of those before the cut."""
     columns: dict[str, None] = {}
     with contextlib.suppress(DataError) if cut else contextlib.nullcontext():
         for value in islice(_objects(Document(name, source)), LOOK):
@@ -131,7 +131,7 @@ def _columns(name: str, source: str, cut: bool = False) -> tuple[str, ...]:
 
 
 def _objects(document: Document) -> Iterator[Value]:
-    """The rows, whichever of the two forms the document has."""
+    """The rows of a document of either form."""
     start = document.skip(0)
     opening = document.at(start)
     if opening not in ("[", "{"):

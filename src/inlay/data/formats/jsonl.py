@@ -15,7 +15,7 @@ from inlay.errors import DataError
 LOOK = 100
 """Objects looked at when a file is opened; the columns are all of their keys."""
 _whole, _first_value = json.JSONDecoder().decode, json.JSONDecoder().raw_decode
-"""The second is faster, but takes no spaces in front, and does not mind what comes after."""
+"""The second is faster, but takes no spaces in front and ignores what follows."""
 _ENDS = ("\n", "\r\n", "")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -61,7 +61,7 @@ def parse(line: str) -> tuple[dict[str, Any], str]:
 
 
 def unusable(value: object, source: str) -> str:
-    """Why a JSON value cannot be a row, or nothing."""
+    """Why a JSON value cannot be a row; "" if it can."""
     if not isinstance(value, dict):
         return f"{kind(value)} {shown(value)} where an object {{...}} is expected"
     if not value:

@@ -1,4 +1,4 @@
-"""Which format a text file has: its extension says so, unless its content plainly says otherwise."""
+"""Which format a text file has: that of its extension, unless its content is plainly another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BY_EXTENSION = {
     "pq": "parquet",
     "txt": "",
 }
-"""Extensions that hold data; an empty format is decided by the content."""
+"""Extensions of files with data; where the format is empty, the content decides."""
 
 
 def extension(name: str) -> str:
@@ -38,23 +38,23 @@ def extension(name: str) -> str:
 
 def sniff(text: Text) -> str:
     """The format of a text file."""
-    said = BY_EXTENSION.get(extension(text.path.name), "")
+    by_extension = BY_EXTENSION.get(extension(text.path.name), "")
     lines = text.head_lines()
-    if said == "csv":
+    if by_extension == "csv":
         return "csv"
-    if said == "jsonl":
+    if by_extension == "jsonl":
         return "json" if text.head.lstrip()[0] == "[" else "jsonl"
-    if said == "json" or (not said and text.head.lstrip()[0] in "{["):
+    if by_extension == "json" or (not by_extension and text.head.lstrip()[0] in "{["):
         return _json(text)
-    if said == "conllu" or (said in ("", "conll") and looks_like_conllu(lines)):
+    if by_extension == "conllu" or (by_extension in ("", "conll") and looks_like_conllu(lines)):
         return "conllu"
-    if said == "conll" or looks_like_conll(lines):
+    if by_extension == "conll" or looks_like_conll(lines):
         return "conll"
     return "csv" if _commas(text) else "tsv"
 
 
 def _json(text: Text) -> str:
-    """A document of rows, SQuAD's, or one object per line, which many files called .json are."""
+    """A document of rows, SQuAD's, or one object per line: many files called .json are that."""
     head = text.head.lstrip()
     if head[0] != "{":
         return "json"
@@ -73,7 +73,7 @@ def _json(text: Text) -> str:
 
 
 def _starts_rows(lines: list[str]) -> bool:
-    """Whether each line begins an object: lines of JSON, the first of which is wrong."""
+    """Whether most lines begin an object: these are lines of JSON, and the first is wrong."""
     return len(lines) > 1 and sum(line.startswith("{") for line in lines) > len(lines) / 2
 
 

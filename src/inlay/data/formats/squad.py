@@ -1,7 +1,7 @@
 """SQuAD's own JSON, 1.1 and 2.0: one record per question.
 
-An answer whose text does not stand at its offset makes the question a bad row: trained on, it would teach the
-wrong span without anyone noticing.
+A question is a bad row if an answer's text does not stand at its offset: training on it would silently teach the
+wrong span.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ def _array(document: Document, start: int, key: str) -> int | None:
     """Where the array under this key begins, if the value here is an object that has it."""
     if document.at(start) != "{":
         return None
-    found = [v.start for v in document.values(start) if v.key == key and isinstance(v.value, list)]
-    return found[0] if found else None
+    starts = [v.start for v in document.values(start) if v.key == key and isinstance(v.value, list)]
+    return starts[0] if starts else None
 
 
 def _fields(question: Mapping[str, Any], context: str, place: str) -> dict[str, Any]:
-    found = {"id": str(question.get("id", place)), "question": question["question"], "context": context}
+    fields = {"id": str(question.get("id", place)), "question": question["question"], "context": context}
     if question.get("is_impossible"):
-        return {**found, "answers": []}
+        return {**fields, "answers": []}
     if "answers" not in question:
-        return found
-    return {**found, "answers": [{"text": a["text"], "answer_start": a["answer_start"]} for a in question["answers"]]}
+        return fields
+    return {**fields, "answers": [{"text": a["text"], "answer_start": a["answer_start"]} for a in question["answers"]]}
 
 
 def _problem(question: object, context: str) -> str:
@@ -82,11 +82,11 @@ def _problem(question: object, context: str) -> str:
     answers = question.get("answers", [])
     if not isinstance(answers, list):
         return f'"answers" is {kind(answers)}; expected an array of {{"text": ..., "answer_start": ...}}'
-    return next(filter(None, (answer_problem(one, context) for one in answers)), "")
+    return next(filter(None, (answer_problem(answer, context) for answer in answers)), "")
 
 
 def answer_problem(answer: object, context: str) -> str:
-    """Why an answer cannot be used, or nothing."""
+    """Why an answer cannot be used; "" if it can."""
     if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
         return f'answer {shown(answer)} has no text; expected {{"text": ..., "answer_start": ...}}'
     start, text = answer.get("answer_start"), answer["text"]

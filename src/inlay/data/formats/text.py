@@ -1,6 +1,6 @@
 """A text file as lines of any encoding, plain or gzipped, with the line number of whatever is wrong.
 
-Lines end at \\n (a \\r before it is dropped by those who read cells), or at every \\r too where those are the
+Lines end at \\n (whatever reads the cells drops a \\r before it), or at every \\r too where those are the
 majority: old spreadsheets write bare \\r, while a stray \\r inside a cell of a \\n file is no line end.
 """
 
@@ -50,7 +50,7 @@ class Text:
     encoding: str
     head: str
     whole: bool
-    """The head is all there is."""
+    """Whether the head is all there is."""
     newline: str
     """As `open` takes it: \\n, or empty for every kind of line end."""
 
@@ -75,7 +75,7 @@ class Text:
             return stream.read().removeprefix("\ufeff")
 
     def head_lines(self) -> list[str]:
-        """The lines of the head; a last one that the head cuts off is left out, unless it is the only one."""
+        """The lines of the head; the last is left out if the head cuts it off, unless it is the only one."""
         lines = list(io.StringIO(self.head, newline=self.newline))
         return lines if self.whole or len(lines) < 2 else lines[:-1]
 
@@ -104,22 +104,22 @@ def open_text(name: str, path: Path, encoding: str | None = None) -> Text:
     raw, whole = read_head(name, path)
     if not raw:
         raise DataError(f"{name}: the file is empty; expected rows")
-    for magic, what in _FOREIGN.items():
+    for magic, foreign in _FOREIGN.items():
         if raw.startswith(magic):
-            raise DataError(f"{name}: this is {what}")
-    found = _encoding(name, raw, encoding)
-    sloppy = codecs.getincrementaldecoder(found)("replace").decode(raw, whole)
-    newline = "" if sloppy.count("\r") - sloppy.count("\r\n") > sloppy.count("\n") else "\n"
+            raise DataError(f"{name}: this is {foreign}")
+    codec = _choose_encoding(name, raw, encoding)
+    decoded = codecs.getincrementaldecoder(codec)("replace").decode(raw, whole)
+    newline = "" if decoded.count("\r") - decoded.count("\r\n") > decoded.count("\n") else "\n"
     try:
-        head = codecs.getincrementaldecoder(found)().decode(raw, whole).removeprefix("\ufeff")
+        head = codecs.getincrementaldecoder(codec)().decode(raw, whole).removeprefix("\ufeff")
     except UnicodeDecodeError:
-        raise undecodable(name, path, found, newline) from None
+        raise undecodable(name, path, codec, newline) from None
     if "\0" in head:
         lines = io.StringIO(head[: head.index("\0") + 1], newline=newline)
         raise DataError(f"{name}:{sum(1 for _ in lines)}: {_NUL}")
     if not head.strip():
         raise DataError(f"{name}: {'the file is' if whole else 'the beginning of the file is'} blank; expected rows")
-    return Text(name, path, found, head, whole, newline)
+    return Text(name, path, codec, head, whole, newline)
 
 
 def read_head(name: str, path: Path) -> tuple[bytes, bool]:
@@ -130,7 +130,7 @@ def read_head(name: str, path: Path) -> tuple[bytes, bool]:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open for reading; gzip is known by its first bytes, whatever the file's name."""
+    """Open for reading; a gzip file is known by its first bytes and not by its name."""
     with path.open("rb") as stream:
         zipped = stream.read(2) == _GZIP
     return cast(BinaryIO, gzip.open(path, "rb")) if zipped else path.open("rb")
@@ -148,15 +148,15 @@ def undecodable(name: str, path: Path, encoding: str, newline: str) -> DataError
             except UnicodeDecodeError as error:
                 before = error.object[: error.start].decode(encoding, "ignore")
                 ends = before.replace("\r\n", "\n").replace("\r", "\n") if newline == "" else before
-                problem = f"byte 0x{error.object[error.start]:02x} is not {_plain(encoding)}"
-                problem += f" ({error.reason})" if _wide(encoding) else ""
+                problem = f"byte 0x{error.object[error.start]:02x} is not {_display_name(encoding)}"
+                problem += f" ({error.reason})" if _is_wide(encoding) else ""
                 return DataError(f"{name}:{line + ends.count(chr(10))}: {problem}; {_advice(encoding, error.object)}")
-    return DataError(f"{name}: not {_plain(encoding)}; {_advice(encoding, b'')}")
+    return DataError(f"{name}: not {_display_name(encoding)}; {_advice(encoding, b'')}")
 
 
 def _advice(encoding: str, raw: bytes) -> str:
     """Another encoding to try: cp1252 where the bytes allow it, else latin-1, in which every byte is a character."""
-    if _wide(encoding):
+    if _is_wide(encoding):
         return "copy the file again, or save it as UTF-8"
     try:
         raw.decode("cp1252")
@@ -167,31 +167,31 @@ def _advice(encoding: str, raw: bytes) -> str:
     return f"pass --encoding {other} if it is that, or save the file as UTF-8"
 
 
-def _wide(encoding: str) -> bool:
-    return _plain(encoding).startswith(("UTF-16", "UTF-32"))
+def _is_wide(encoding: str) -> bool:
+    return _display_name(encoding).startswith(("UTF-16", "UTF-32"))
 
 
-def _plain(encoding: str) -> str:
+def _display_name(encoding: str) -> str:
     return encoding.upper().removesuffix("-SIG")
 
 
-def _encoding(name: str, raw: bytes, given: str | None) -> str:
-    if given is None:
+def _choose_encoding(name: str, raw: bytes, passed: str | None) -> str:
+    if passed is None:
         return next((encoding for mark, encoding in _MARKS if raw.startswith(mark)), "utf-8")
     try:
-        io.TextIOWrapper(io.BytesIO(), encoding=given)  # unlike a lookup, refuses codecs that are not of text
+        io.TextIOWrapper(io.BytesIO(), encoding=passed)  # unlike a lookup, refuses codecs that are not of text
     except LookupError:
-        raise DataError(f"{name}: unknown text encoding {given!r}; expected one such as utf-8 or cp1252") from None
-    codec = codecs.lookup(given).name
+        raise DataError(f"{name}: unknown text encoding {passed!r}; expected one such as utf-8 or cp1252") from None
+    codec = codecs.lookup(passed).name
     marks = [mark for mark, encoding in _MARKS if encoding == codec in ("utf-16", "utf-32")]
     if marks and not raw.startswith(tuple(marks)):
         raise DataError(f"{name}: {codec} without a mark at the beginning; pass --encoding {codec}-le or {codec}-be")
-    return "utf-8-sig" if codec == "utf-8" else given
+    return "utf-8-sig" if codec == "utf-8" else passed
 
 
 @contextlib.contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """What the system says becomes a DataError that names the file."""
+    """Turn an error of the system into a DataError that names the file."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
