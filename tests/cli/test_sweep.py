@@ -193,12 +193,13 @@ def test_a_file_means_what_the_command_line_means(place: Place):
 
 def test_everything_wrong_with_a_file_is_said_together(place: Place):
     (place.folder / "sweep.toml").write_text(
-        'seedz = 2\nseeds = 0\n[settings]\nepochz = 2\n[grid]\nlr = []\nsise = [4]\nlayers = ["top9"]\n'
+        'seedz = 2\nseeds = 0\nreport = 5\n[settings]\nepochz = 2\n[grid]\nlr = []\nsise = [4]\nlayers = ["top9"]\n'
     )
     said = place.fails("--manifest", place.folder / "sweep.toml")
     for part in (
         "'seedz'. Did you mean seeds",
         "seeds=0",
+        "report=5",
         "epochz",
         "lr has no values",
         "sise",
@@ -208,7 +209,7 @@ def test_everything_wrong_with_a_file_is_said_together(place: Place):
     assert not place.store.parent.exists()
 
 
-@pytest.mark.parametrize("content", ["x = [", "\xff", "grid = 3"])
+@pytest.mark.parametrize("content", ["x = [", "\xff", "grid = 3", "data = 5\n[grid]\nlr = [1e-3, 1e-2]"])
 def test_files_that_are_none(place: Place, content: str):
     (place.folder / "sweep.toml").write_bytes(content.encode("latin-1"))
     assert "sweep.toml: " in place.fails("--manifest", place.folder / "sweep.toml")

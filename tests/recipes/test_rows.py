@@ -87,8 +87,9 @@ def test_what_cannot_be_tuned(tmp_path: Path, changes: Changes, said: str):
         choose(find(cooking.write(tmp_path)), str(tmp_path), changes)
 
 
-def test_without_a_rate_of_the_papers_values_must_be_given(tmp_path: Path):
-    recipe = find(changed(tmp_path, ("lr = [1e-3, 1e-2]", "")))
+@pytest.mark.parametrize("rates", ["", "lr = []", 'lr = ["1e-3"]', "lr = [0.0]"])
+def test_without_a_rate_of_the_papers_values_must_be_given(tmp_path: Path, rates: str):
+    recipe = find(changed(tmp_path, ("lr = [1e-3, 1e-2]", rates)))
     data = cooking.serve(tmp_path / "data", cooking.FILES)
     with pytest.raises(RunError, match=r"any names no lr to tune around; give values: lr=1e-4,1e-3; eight names no lr"):
         choose(recipe, data, Changes(tune={"lr": ()}))

@@ -340,6 +340,11 @@ def test_everything_wrong_with_the_settings_is_said_together(host: inlay.Host, t
         (("Third = { metric", 'Third = { languages = ["de"], metric'), "Third is in order, but not in"),
         (('methods = ["houlsby:size=8"]', 'methods = ["houlsby:size=8"]\naverages = { half = 1.0 }'), "average half"),
         (('report = "best"', 'report = "worst"'), "report: expected 'best' or 'mean'"),
+        (("[datasets]", "[datasets]\nFourth = [1]"), r"expected a table \[datasets\] of tables"),
+        (("[rows.any]", "[rows]\nany = [1]\n[row]"), r"expected a table \[rows\] of tables"),
+        (("tuned = [90.0, 80.0, 10.0]", "tuned = { First = 90.0 }"), r"expected a table \[scores\] of lists"),
+        (('order = ["First", "Second", "Third"]', "order = { First = 1 }"), r"expected a table \[scores\] of lists"),
+        (("Third = { metric", "Third = { languages = 5, metric"), "languages: expected a valid tuple"),
     ],
 )
 def test_files_that_are_not_recipes(tmp_path: Path, change: tuple[str, str], said: str):

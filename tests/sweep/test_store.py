@@ -134,7 +134,7 @@ def test_a_sweep_on_a_full_disk_stops_and_goes_on_later(tmp_path, monkeypatch):
 
     def full(self: Store, changes: Any) -> None:
         if any(fields.get("state") == "done" for fields in changes.values()):
-            with self._told():
+            with self._one_line_errors():
                 raise sqlite3.OperationalError("database or disk is full")
         real(self, changes)
 

@@ -211,6 +211,6 @@ def _ones(settings: Any) -> dict[str, tuple[Any, ...]]:
 
 def _in_words(values: Any) -> str:
     """`lr 3e-4, 3e-3; epochs 3`, as the paper writes them."""
-    from inlay.recipes.plan import told
+    from inlay.recipes.plan import shown_values
 
-    return "; ".join(f"{key} {told(listed)}" for key, listed in values.items())
+    return "; ".join(f"{key} {shown_values(listed)}" for key, listed in values.items())

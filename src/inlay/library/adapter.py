@@ -1,4 +1,4 @@
-"""An adapter as an artefact: tensors, and what is needed to use them rightly, in one safetensors file.
+"""An adapter as an artefact: tensors, and all that is needed to use them, in one safetensors file.
 
 Head, label names, pooling and method travel with the tensors under one name, and the base is named by its
 fingerprint, so none of them can be lost or mismatched on the way.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 2
-"""1: method and task say only what differs from the defaults of their day; 2: all their options are there too."""
+"""1 has only the options of method and task that differ from the first defaults; 2 also has all of them in full."""
 DTYPES = ("float16", "float32")
 
 
@@ -37,7 +37,7 @@ class Adapter:
     """The fingerprint of the base it belongs to."""
     tensors: dict[str, Tensor] = field(repr=False)
     seed: int = 0
-    """Its initial values follow from the method, the base's shape and this."""
+    """Decides its initial values, together with the method and the base's shape."""
     head: str | None = None
     pool: str = "auto"
     labels: tuple[str, ...] = ()
@@ -45,9 +45,9 @@ class Adapter:
     task: str = ""
     """The task's spec: how to encode a text and decode an answer."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
-    """How it came to be: metrics, data, the run that trains it again. Free-form, and JSON."""
+    """How it was made: metrics, data, the run that trains it again. Free-form JSON."""
     base_name: str = field(default="", compare=False)
-    """What the base was called where it was trained, for messages; a library's card keeps it, the file does not."""
+    """The base's name where it was trained, for messages; a library's card keeps it, the file does not."""
 
     def to(self, dtype: str) -> Adapter:
         """The same adapter with its floating numbers in another type: `float16` halves the file, `float32` undoes it.
@@ -59,19 +59,19 @@ class Adapter:
         if dtype not in DTYPES:
             raise AdapterError(f"an adapter cannot be stored as {dtype!r}. {suggest(str(dtype), DTYPES)}")
         kind = getattr(torch, dtype)
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, tensor in self.tensors.items():
-            made[name] = tensor.to(kind) if tensor.is_floating_point() else tensor
-            if tensor.is_floating_point() and bool((made[name].isinf() & ~tensor.isinf()).any()):
+            tensors[name] = tensor.to(kind) if tensor.is_floating_point() else tensor
+            if tensor.is_floating_point() and bool((tensors[name].isinf() & ~tensor.isinf()).any()):
                 most = float(tensor.abs().max())
                 raise AdapterError(
                     f"{self.name or 'the adapter'} does not fit into {dtype}: {name} has numbers up to {most:g}, "
                     f"and {torch.finfo(kind).max:g} is the largest there; keep it as it is"
                 )
-        return dataclasses.replace(self, tensors=made)
+        return dataclasses.replace(self, tensors=tensors)
 
     def check(self) -> None:
-        """Refuse what no training gives, and what would fail only when somebody asks."""
+        """Refuse what no training gives, and what would fail only when it is used."""
         if not isinstance(self.about.get("columns") or {}, Mapping):
             raise AdapterError(f"its columns are {self.about['columns']!r}; expected names by their role")
         twice = next((label for label in self.labels if self.labels.count(label) > 1), None)
@@ -98,12 +98,12 @@ class Adapter:
         card = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name in _KINDS}
         try:
             text = json.dumps({"format": FORMAT, **card, "full": self.full})
-            made = written(self.tensors, {"inlay": text})
+            content = written(self.tensors, {"inlay": text})
         except (TypeError, ValueError, RuntimeError) as error:
             raise AdapterError(f"{self.name or 'this adapter'} cannot be written: {error}") from None
-        if int.from_bytes(made[:8], "little") > header.LIMIT:
+        if int.from_bytes(content[:8], "little") > header.LIMIT:
             raise AdapterError(f"{self.name or 'this adapter'} cannot be written: its card is too long")
-        return made
+        return content
 
     @classmethod
     def of(cls, content: bytes, source: str) -> Adapter:
@@ -133,7 +133,7 @@ class Adapter:
 
 
 def read_content(content: bytes, source: str) -> tuple[Adapter, dict[str, Any]]:
-    """The adapter in the bytes of a file, and what is written of it there, word for word."""
+    """The adapter in the bytes of a file, and the fields of its card exactly as written."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -145,11 +145,11 @@ def read_content(content: bytes, source: str) -> tuple[Adapter, dict[str, Any]]:
     fields = {key: written[key] for key in _KINDS} | {"labels": tuple(written["labels"])}
     try:
         specs = {key: defaults.today(written, key) for key in ("method", "task")}
-        made = Adapter(tensors=tensors, **fields | specs)
-        made.check()
+        adapter = Adapter(tensors=tensors, **fields | specs)
+        adapter.check()
     except (AdapterError, SpecError) as error:
         raise AdapterError(f"{source} cannot be used: {error}") from None
-    return made, written
+    return adapter, written
 
 
 def _checked(path: str, card: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Aliases: names for versions that can be moved, `sms@prod`.
 
-An alias is a series of small numbered files, one per move; the highest number counts. So a move is one new file, no
-two movers overwrite each other, and the history is there to go back in. Like a card a move ends with a digest, of its
-place too: a changed bit, or another alias's file, must not move an alias to a version that happens to exist.
+An alias is a series of small numbered files, one per move; the highest number counts. So a move is one new file, two
+writers never overwrite each other, and the history is kept. Like a card, a move ends with a digest, which includes its
+path: a changed bit, or another alias's file, must not move an alias to a version that happens to exist.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMIT = 4096
 
 
 class Move(NamedTuple):
-    """Where an alias pointed from some time on."""
+    """Where an alias points, and since when."""
 
     version: int | None
     """None: it was removed."""
@@ -36,8 +36,8 @@ class Move(NamedTuple):
 
 def target(storage: Storage, name: str, alias: str, indexed: IndexedName) -> int | None:
     """Where one alias points; None if there is no such alias."""
-    one = IndexedName(moves={alias: indexed.moves[alias]} if alias in indexed.moves else {})
-    return current(storage, name, one).get(alias)
+    of_alias = IndexedName(moves={alias: indexed.moves[alias]} if alias in indexed.moves else {})
+    return current(storage, name, of_alias).get(alias)
 
 
 def move_path(name: str, alias: str, number: int) -> str:
@@ -53,10 +53,10 @@ def current(storage: Storage, name: str, indexed: IndexedName, damaged: list[Pro
 def current_of_all(
     storage: Storage, index: Mapping[str, IndexedName], damaged: list[Problem] | None
 ) -> dict[str, dict[str, int]]:
-    """Where every alias of every name points; those that cannot be read are added to a list, or raise without one."""
+    """Where every alias of every name points; unreadable ones are added to `damaged`, or raise without it."""
     last = {(n, a): move_path(n, a, moves[-1]) for n, indexed in index.items() for a, moves in indexed.moves.items()}
     contents = storage.read_all(last.values(), LIMIT) if last else {}
-    found: dict[str, dict[str, int]] = {}
+    targets: dict[str, dict[str, int]] = {}
     for (name, alias), path in last.items():
         try:
             move = decode(contents.get(path), path, storage.where(path))
@@ -66,8 +66,8 @@ def current_of_all(
             damaged.append(Problem(f"{name}@{alias}", storage.where(path), str(error)))
             continue
         if move.version is not None:
-            found.setdefault(name, {})[alias] = move.version
-    return found
+            targets.setdefault(name, {})[alias] = move.version
+    return targets
 
 
 def history(storage: Storage, name: str, alias: str, indexed: IndexedName) -> list[Move]:
@@ -81,16 +81,16 @@ def history(storage: Storage, name: str, alias: str, indexed: IndexedName) -> li
 
 
 def move(library: Library, name: str, alias: str, version: int | None) -> None:
-    """Point an alias to a version; None removes it. One that is damaged is mended so."""
+    """Point an alias to a version; None removes it. This also repairs a damaged alias."""
     check_alias(alias)
     indexed = library._indexed(name)
     if version is not None:
         version = library.resolve(name, str(version), indexed)
     damaged: list[Problem] = []
-    there = current(library.storage, name, indexed, damaged)
-    before, unclear = there.get(alias), f"{name}@{alias}" in {one.ref for one in damaged}
+    targets = current(library.storage, name, indexed, damaged)
+    before, unclear = targets.get(alias), f"{name}@{alias}" in {problem.ref for problem in damaged}
     if before is None and version is None and not unclear:
-        raise LibraryError(f"{name} has no alias {alias!r}. {suggest(alias, there)}")
+        raise LibraryError(f"{name} has no alias {alias!r}. {suggest(alias, targets)}")
     if before == version and not unclear:
         return
     number = _write(library.storage, name, alias, indexed, version)
@@ -102,11 +102,11 @@ def move(library: Library, name: str, alias: str, version: int | None) -> None:
 
 def _write(storage: Storage, name: str, alias: str, indexed: IndexedName, version: int | None) -> int:
     number = max(indexed.moves.get(alias, [0]))
-    made = Move(version, datetime.now(UTC).isoformat(timespec="seconds"))
+    move = Move(version, datetime.now(UTC).isoformat(timespec="seconds"))
     while True:
         number += 1
         path = move_path(name, alias, number)
-        if storage.create(path, encode(made, path)):
+        if storage.create(path, encode(move, path)):
             return number
 
 
@@ -120,8 +120,8 @@ def decode(content: bytes | LibraryError | None, path: str, where: str) -> Move:
     if isinstance(content, LibraryError):
         raise content
     try:
-        found = json_object(content or b"")
-        move, digest = Move(found["version"], found["at"]), found["digest"]
+        fields = json_object(content or b"")
+        move, digest = Move(fields["version"], fields["at"]), fields["digest"]
         if not (move.version is None or (type(move.version) is int and move.version > 0)) or type(move.at) is not str:
             raise ValueError
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A card's facts, each with a name: the same on a terminal and in a report."""
+"""A card's facts, each with a name, for the terminal and for reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def what_it_is(entry: Entry) -> Iterator[tuple[str, str]]:
 
 
 def training(card: Card) -> Iterator[tuple[str, str]]:
-    """How it came to be."""
+    """How it was made."""
     if data := card_text.trained_on(card).get("data"):
         yield "data", one_line(data)
     if card.get("data"):
@@ -47,8 +47,8 @@ def training(card: Card) -> Iterator[tuple[str, str]]:
     config = {k: v for k, v in card_text.settings(card).items() if k not in _ASIDE}
     if card_text.section(card, "config"):
         other = "else" if config else ""
-        given = ", ".join(f"{key} {one_line(value)}" for key, value in config.items())
-        yield "settings", f"{given}; " * bool(given) + f"everything {other} by default".replace("  ", " ")
+        changed = ", ".join(f"{key} {one_line(value)}" for key, value in config.items())
+        yield "settings", f"{changed}; " * bool(changed) + f"everything {other} by default".replace("  ", " ")
     if teacher := card_text.section(card, "teacher").get("ref"):
         yield "teacher", one_line(teacher)
     yield "seed", str(card.get("seed", ""))
@@ -64,14 +64,14 @@ def training(card: Card) -> Iterator[tuple[str, str]]:
 
 
 def lineage(entry: Entry, versions: Mapping[int, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """What it comes from, and what else has its name.
+    """What it was made from, and the other versions of its name.
 
     Args:
         versions: all there are, ascending, with their aliases.
     """
     if len(versions) > 1:
-        shown = {v: " ".join([str(v), *(f"@{alias}" for alias in named)]) for v, named in versions.items()}
-        yield "versions", ", ".join(f"[{one}]" if v == entry.version else one for v, one in shown.items())
+        shown = {v: " ".join([str(v), *(f"@{alias}" for alias in names)]) for v, names in versions.items()}
+        yield "versions", ", ".join(f"[{text}]" if v == entry.version else text for v, text in shown.items())
     if entry.parents:
         yield "from", ", ".join(one_line(parent) for parent in entry.parents)
     if entry.card.get("source"):
@@ -79,13 +79,12 @@ def lineage(entry: Entry, versions: Mapping[int, Sequence[str]]) -> Iterator[tup
 
 
 def share(card: Card) -> str:
-    """Of the base, for people; empty if the card does not say."""
-    found = card_text.share(card)
-    return "" if found is None else card_text.percent(found)
+    """Its share of the base, for people; empty if the card does not say."""
+    return "" if (value := card_text.share(card)) is None else card_text.percent(value)
 
 
 def when(card: Card, form: str) -> str:
-    """When it was made, here; empty if the card does not say."""
+    """When it was made, in local time; empty if the card does not say."""
     try:
         return datetime.fromisoformat(str(card.get("created"))).astimezone().strftime(form)
     except (ValueError, OSError, OverflowError):

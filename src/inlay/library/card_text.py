@@ -1,7 +1,7 @@
 """A card in words: what an adapter does, how large and how good it is, how it was trained and how it is used.
 
 Only cards are read here, never tensors, so that thousands of adapters can be listed at once. A card may come from
-elsewhere and say anything: what has the wrong type counts as not said.
+elsewhere and say anything: a value of the wrong type counts as missing.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ _DOES = {
 
 
 def section(card: Card, key: str) -> Card:
-    """A part of a card that has fields of its own; empty if the card has no such part."""
-    found = card.get(key)
-    return found if isinstance(found, Mapping) else {}
+    """A part of a card that has its own fields; empty if the card has no such part."""
+    value = card.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def settings(card: Card) -> Card:
     """The settings of the run that trained it, as far as they are not today's defaults."""
-    found = section(card, "config")
-    if not found:
+    config = section(card, "config")
+    if not config:
         return {}
-    said = restated(found)
-    # a run whose length is said is not few-shot by itself
-    return {key: value for key, value in said.items() if said.get("epochs") is None or (key, value) not in _USUAL}
+    stated = restated(config)
+    # a run with a set length is not few-shot by itself
+    return {key: value for key, value in stated.items() if stated.get("epochs") is None or (key, value) not in _USUAL}
 
 
 def labels(card: Card) -> list[str]:
     """The label names."""
-    found = card.get("labels")
-    return [str(label) for label in found] if isinstance(found, list | tuple) else []
+    names = card.get("labels")
+    return [str(label) for label in names] if isinstance(names, list | tuple) else []
 
 
 def metrics(card: Card) -> dict[str, dict[str, float]]:
     """split -> metric -> value."""
-    splits = {str(split): found for split, found in section(card, "metrics").items() if isinstance(found, Mapping)}
+    splits = {str(split): scores for split, scores in section(card, "metrics").items() if isinstance(scores, Mapping)}
     numbers = {
-        split: {str(name): float(value) for name, value in found.items() if isinstance(value, int | float)}
-        for split, found in splits.items()
+        split: {str(name): float(value) for name, value in scores.items() if isinstance(value, int | float)}
+        for split, scores in splits.items()
     }
-    return {split: found for split, found in numbers.items() if found}
+    return {split: scores for split, scores in numbers.items() if scores}
 
 
 def size(number: float) -> str:
@@ -72,12 +72,12 @@ def size(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of the base: two decimals, so what rounds to nothing says so."""
+    """A share of the base in two decimals; one that rounds to nothing is shown as smaller than the last digit."""
     return "< 0.01 %" if 0 < share < 0.00005 else f"{100 * share:.2f} %"
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters."""
+    """The text, cut to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -103,8 +103,8 @@ def does(card: Card) -> str:
     if not kind(card):
         return "Has no head: it gives hidden states"
     pair = "two texts" if reads_pairs(card) else "a text"
-    said = _DOES.get(kind(card), "Answers the task {task}")
-    return said.format(pair=pair, labels=len(labels(card)), task=kind(card))
+    sentence = _DOES.get(kind(card), "Answers the task {task}")
+    return sentence.format(pair=pair, labels=len(labels(card)), task=kind(card))
 
 
 def reads_pairs(card: Card) -> bool:
@@ -118,25 +118,25 @@ def base_name(card: Card) -> str:
 
 
 def short(digest: object) -> str:
-    """The first twelve digits of a hash are enough for people."""
+    """The first twelve digits of a hash, enough for people."""
     return str(digest or "").removeprefix("sha256:")[:12]
 
 
 def share(card: Card) -> float | None:
-    """Of the base's parameters."""
-    found = section(card, "parameters").get("share_of_base")
-    return float(found) if isinstance(found, int | float) else None
+    """Its share of the base's parameters."""
+    value = section(card, "parameters").get("share_of_base")
+    return float(value) if isinstance(value, int | float) else None
 
 
 def deciding(card: Card) -> tuple[str, str, float] | None:
     """The metric that chose the best state, where it was measured, and its value."""
-    metric, found = str(card.get("metric") or ""), metrics(card)
-    split = next((split for split in ("validation", *found) if metric in found.get(split, {})), None)
-    return None if split is None else (metric, split, found[split][metric])
+    metric, scores = str(card.get("metric") or ""), metrics(card)
+    split = next((split for split in ("validation", *scores) if metric in scores.get(split, {})), None)
+    return None if split is None else (metric, split, scores[split][metric])
 
 
 def scored(card: Card) -> str:
-    """What a validation score has to do with the state that was kept."""
+    """How the validation score is related to the state that was kept."""
     config, folds = settings(card), card.get("folds")
     if section(card, "sweep").get("ensemble") and card.get("members"):
         return "its members were chosen on the validation rows, so the score is slightly optimistic"
@@ -149,7 +149,7 @@ def scored(card: Card) -> str:
 
 
 def trained_on(card: Card) -> Mapping[str, Any]:
-    """The settings that say which rows it has learned from; of runs that a sweep put together, those of the first."""
+    """The settings that say which rows it has learned from; for an ensemble of a sweep, those of its first member."""
     members = card.get("members")
     if not section(card, "config") and section(card, "sweep") and isinstance(members, list) and members:
         return section(members[0], "config")
@@ -157,7 +157,7 @@ def trained_on(card: Card) -> Mapping[str, Any]:
 
 
 def data_name(card: Card) -> str:
-    """What it was trained on, without the folders of the machine it was trained on."""
+    """What it was trained on, without folders of the machine where that was."""
     data = str(trained_on(card).get("data") or "")
     files = data.split(",")  # several, if each of them has an extension
     joined = all("." in file.replace("\\", "/").rpartition("/")[2] for file in files)
@@ -175,7 +175,7 @@ def _without_folders(data: str) -> str:
 _ASIDE = ("data", "name")
 _USUAL = (("few_shot", False), ("folds", 0))
 _CAN_BE_NONE = ("clip",)
-"""Settings that `none` turns off; of all others it is the default of today."""
+"""Settings that `none` turns off; for all others `none` is today's default."""
 _FLAGS = {
     ("stratify", False): "--no-stratify",
     ("dropout", False): "--no-dropout",
@@ -203,19 +203,19 @@ def train_command(card: Card, data: str | None = None) -> str:
             words += [f"--{key.replace('_', '-')}", "none" if value is None else str(value)]
     members = section(card, "ensemble").get("members")
     words += ["--ensemble", str(members)] if isinstance(members, int) else []
-    named = str(card.get("base_name") or "")
-    return shlex.join([*words, *(["--base", named] if named else [])])
+    base = str(card.get("base_name") or "")
+    return shlex.join([*words, *(["--base", base] if base else [])])
 
 
 def predict_command(card: Card, ref: str, library: str | None = None) -> str:
-    """How it is asked on the command line; empty where it has no answers."""
+    """How to use it on the command line; empty if it gives no answers."""
     if kind(card) in ("", "mlm"):
         return ""
-    return f"inlay predict {shlex.quote(ref)} {' --pair '.join(_asked(card))}{in_library(library)}"
+    return f"inlay predict {shlex.quote(ref)} {' --pair '.join(_example(card))}{in_library(library)}"
 
 
-def _asked(card: Card) -> list[str]:
-    """A text, or two, as an example of what it is asked."""
+def _example(card: Card) -> list[str]:
+    """An example of its input: a text, or two."""
     if kind(card) == "qa":
         return ['"a question"', '"a text"']
     return ['"a text"', '"another text"'] if reads_pairs(card) else ['"a text"']
@@ -232,13 +232,13 @@ def library_expression(library: str | None) -> str:
 
 
 def snippet(card: Card, source: str, ref: str) -> str:
-    """How it is asked in Python; `source` is the expression that gives the adapter."""
-    named = str(card.get("base_name") or "")
-    lines = ["import inlay", "", f"host = inlay.Host({_quoted(named) if named else ''})"]
+    """How to use it in Python; `source` is the expression that gives the adapter."""
+    base = str(card.get("base_name") or "")
+    lines = ["import inlay", "", f"host = inlay.Host({_quoted(base) if base else ''})"]
     lines += [f"host.load({source}, {_quoted(ref)})"]
     if kind(card) not in ("", "mlm"):
-        asked = ", ".join(_asked(card))
-        lines += [f"print(host.predict([({_quoted(ref)}, {f'({asked})' if reads_pairs(card) else asked})]))"]
+        example = ", ".join(_example(card))
+        lines += [f"print(host.predict([({_quoted(ref)}, {f'({example})' if reads_pairs(card) else example})]))"]
     return "\n".join(lines)
 
 
@@ -248,39 +248,39 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the tasks of one base take together, beside it."""
+    """The size of all tasks of one base, compared with the base."""
 
     base: str
     tasks: int
     bytes: int
     base_bytes: int | None
-    """None where no card says how large the base is."""
+    """None if no card says how large the base is."""
 
     @property
     def line(self) -> str:
         """`12 tasks: 14.2 MB beside one base of 90.9 MB = 1.16x; 12 full models: 12x (1.1 GB)`."""
-        one = self.tasks == 1
-        begin = f"{self.tasks:,} task{'' if one else 's'}: {size(self.bytes)} beside"
+        plural = "" if self.tasks == 1 else "s"
+        begin = f"{self.tasks:,} task{plural}: {size(self.bytes)} beside"
         if not self.base_bytes:
             return f"{begin} their base, of unknown size"
         times = 1 + self.bytes / self.base_bytes
         shown = f"{times:.2f}x" if times >= 1.005 else f"{times:.4f}x"
-        full = f"{self.tasks:,} full model{'' if one else 's'}: {self.tasks:,}x ({size(self.tasks * self.base_bytes)})"
+        full = f"{self.tasks:,} full model{plural}: {self.tasks:,}x ({size(self.tasks * self.base_bytes)})"
         return f"{begin} one base of {size(self.base_bytes)} = {shown}; {full}"
 
 
 def costs(cards: Iterable[tuple[Card, int]]) -> list[Cost]:
-    """What cards, each with its bytes, cost together: one for every base, the one with most tasks first.
+    """The cost of cards, each with its bytes: one for every base, the one with most tasks first.
 
     A full model is counted in fp32, as the base beside it is: 4 bytes for every parameter.
     """
     groups: dict[str, list[tuple[Card, int]]] = {}
     for card, number in cards:
         groups.setdefault(str(card.get("base") or "").partition("+")[0], []).append((card, number))
-    found = []
+    costs_of_bases = []
     for group in groups.values():
         sizes = [card["base_parameters"] for card, _ in group if isinstance(card.get("base_parameters"), int)]
-        named = next((base_name(card) for card, _ in group if card.get("base_name")), base_name(group[0][0]))
+        name = next((base_name(card) for card, _ in group if card.get("base_name")), base_name(group[0][0]))
         whole = _FP32 * max(sizes) if sizes else None
-        found.append(Cost(os.path.basename(named) or named, len(group), sum(n for _, n in group), whole))
-    return sorted(found, key=lambda cost: -cost.tasks)
+        costs_of_bases.append(Cost(os.path.basename(name) or name, len(group), sum(n for _, n in group), whole))
+    return sorted(costs_of_bases, key=lambda cost: -cost.tasks)

@@ -1,7 +1,7 @@
 """A card: what is known of one version without reading its tensors. JSON, one small file per version.
 
-A card ends with a digest of itself, so an edit by hand is noticed. The digest is no secret: who edits on purpose can
-make a new one, so `compare` holds a card against what is written in the adapter's own file, which its hash protects.
+A card ends with a digest of itself, so an edit by hand is noticed. Anyone can compute the digest, so `compare` also
+checks a card against the adapter's own file, which its hash protects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inlay.version import __version__
 LIMIT = 4 * 1024 * 1024
 """Bytes of the longest card."""
 GONE = b'{"removed": true}\n'
-"""What lies in the place of a card that was removed. It keeps the number from being taken again, for ever."""
+"""The content of the file of a removed card. It stays, so that its number is never used again."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SAME_TOGETHER = ("name", "task", "base", "labels", "weights")
 _SAME = ("name", "method", "task", "full", "base", "labels", "head", "pool", "seed")
@@ -44,7 +44,7 @@ _KINDS: dict[str, Any] = {
     "parents": list,
 }
 OWN = frozenset({"inlay", "digest", "full", *_KINDS})
-"""What a card says itself, and nothing else may."""
+"""Fields that only the card itself may set."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Entry:
     card: Mapping[str, Any]
     """Everything known about it without reading its tensors."""
     aliases: tuple[str, ...] = field(default=(), compare=False)
-    """Which aliases pointed to it when it was found."""
+    """The aliases that pointed to it when it was found."""
 
     @property
     def ref(self) -> str:
@@ -67,15 +67,15 @@ class Entry:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Those of an ensemble; none of an adapter."""
-        found = self.card.get("members")
-        return tuple(Member(one["name"], 0, one["sha256"], one["bytes"], one) for one in found or ())
+        """The members of an ensemble; none for an adapter."""
+        members = self.card.get("members")
+        return tuple(Member(card["name"], 0, card["sha256"], card["bytes"], card) for card in members or ())
 
     def check_one(self, what: str) -> None:
-        """An error if it is an ensemble; `what` of it needs one adapter."""
+        """An error if it is an ensemble, which cannot be `what`."""
         if self.members:
-            said = f"{self.ref} is an ensemble of {len(self.members)}; it cannot be {what}"
-            raise AdapterError(f"{said}: {one_instead(self.name)}")
+            problem = f"{self.ref} is an ensemble of {len(self.members)}; it cannot be {what}"
+            raise AdapterError(f"{problem}: {one_instead(self.name)}")
 
     @property
     def blobs(self) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Member(Entry):
-    """A member of an ensemble, which needs no version of its own."""
+    """A member of an ensemble; it may have no version of its own."""
 
     @property
     def ref(self) -> str:
@@ -104,16 +104,16 @@ class Member(Entry):
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong in a library."""
+    """Something that is wrong in a library."""
 
     ref: str
-    """`sms@3`, or empty where it is not known whose it is."""
+    """`sms@3`, or empty if it is not known."""
     path: str
     message: str
 
 
 def one_instead(name: str) -> str:
-    """What to do where an ensemble will not do."""
+    """What to use instead of an ensemble."""
     return f"name a member that is in the library, or train one adapter on its answers (inlay train --teacher {name})"
 
 
@@ -123,7 +123,7 @@ def blob_path(sha256: str) -> str:
 
 
 def hash_of(path: str) -> str | None:
-    """Which blob a path is; None of any other path."""
+    """The hash of the blob at a path; None if the path is not that of a blob."""
     sha256 = path.rpartition("/")[2].removesuffix(".safetensors")
     return sha256 if path.endswith(f"/{sha256}.safetensors") and _HASH.fullmatch(sha256) else None
 
@@ -134,15 +134,15 @@ def card_path(name: str, version: int) -> str:
 
 
 def make(
-    adapter: Adapter | Ensemble, sha256: str, size: int, more: Mapping[str, Any], parents: Sequence[str] | None
+    adapter: Adapter | Ensemble, sha256: str, size: int, extra: Mapping[str, Any], parents: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What a card says of an adapter or an ensemble, whatever its number will be."""
-    taken = sorted(OWN & set(more))
+    """The card of an adapter or an ensemble, except its name and version."""
+    taken = sorted(OWN & set(extra))
     if taken:
         raise LibraryError(f"{taken[0]!r} is set by the card itself; use another key")
     if isinstance(parents, str):
         parents = [parents]
-    # what came with the adapter may be anyone's: it must not stand in for what the card itself says
+    # an adapter from elsewhere may say anything: it must not set the fields of the card itself
     about = {key: value for key, value in adapter.about.items() if key != "history" and key not in OWN}
     known = adapter.about.get("parents", []) if parents is None else parents
     return {
@@ -160,12 +160,12 @@ def make(
         "seed": adapter.seed,
         "parents": [str(parent) for parent in known] if isinstance(known, list | tuple) else [],
         **about,
-        **more,
+        **extra,
     }
 
 
 def method_of(card: Mapping[str, Any]) -> str:
-    """The method's spec as it is written today; what the card does not say has the default of its day."""
+    """The method's spec as it is written today."""
     return METHOD if card.get("method") == METHOD else defaults.today(card, "method")
 
 
@@ -188,10 +188,10 @@ def encode(card: Mapping[str, Any], name: str, version: int) -> bytes:
 
 
 def decode(content: bytes | LibraryError, name: str, version: int, where: str) -> Entry:
-    """The entry of a card's file, which must be what was written for this name and version.
+    """The entry of a card's file, which must be the one of this name and version.
 
     Args:
-        content: what is in the file, or why it could not be read, which is raised.
+        content: what is in the file, or the error of reading it, which is raised.
     """
     if isinstance(content, LibraryError):
         raise content
@@ -200,7 +200,7 @@ def decode(content: bytes | LibraryError, name: str, version: int, where: str) -
     except ValueError as error:
         raise DamagedError(f"{where} is not a card: {error}") from None
     wrong = [key for key, kind in _KINDS.items() if key not in card or not _is(card[key], kind)]
-    wrong += [key for key in ("labels", "parents") if not wrong and not all(isinstance(one, str) for one in card[key])]
+    wrong += [key for key in ("labels", "parents") if not wrong and not all(isinstance(x, str) for x in card[key])]
     if wrong:
         raise DamagedError(f"{where} is not a card: {wrong[0]} is {repr(card.get(wrong[0]))[:100]}")
     if (card["name"], card["version"]) != (name, version):
@@ -214,25 +214,25 @@ def decode(content: bytes | LibraryError, name: str, version: int, where: str) -
     return Entry(name, version, card["sha256"], card["bytes"], card)
 
 
-def _are_members(found: Any) -> bool:
+def _are_members(members: Any) -> bool:
     kinds = {"name": str, "sha256": str, "bytes": int, "method": str, "task": str, "labels": list}
-    return isinstance(found, list) and all(
-        isinstance(one, Mapping) and all(_is(one.get(key), kind) for key, kind in kinds.items()) for one in found
+    return isinstance(members, list) and all(
+        isinstance(m, Mapping) and all(_is(m.get(key), kind) for key, kind in kinds.items()) for m in members
     )
 
 
 def compare(entry: Entry, written: Mapping[str, Any], where: str) -> None:
-    """Refuse a card that says something else than what is written in the adapter's own file."""
+    """Refuse a card that differs from the adapter's own file."""
     for key in _SAME_TOGETHER if entry.members else _SAME:
         if entry.card.get(key) != written.get(key):
-            said, true = (repr(one.get(key))[:100] for one in (entry.card, written))
-            raise DamagedError(f"{entry.ref} is damaged: {key} is {said} in {where}, but {true} in the adapter itself")
+            card, file = (repr(fields.get(key))[:100] for fields in (entry.card, written))
+            raise DamagedError(f"{entry.ref} is damaged: {key} is {card} in {where}, but {file} in the adapter itself")
 
 
 def digest_of(card: Mapping[str, Any]) -> str:
-    """The digest of all that is said beside it."""
-    own = {key: value for key, value in card.items() if key != "digest"}
-    text = json.dumps(own, sort_keys=True, separators=(",", ":"))
+    """The digest of all other fields."""
+    fields = {key: value for key, value in card.items() if key != "digest"}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 

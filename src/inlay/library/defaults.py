@@ -1,11 +1,11 @@
-"""The defaults of the first format, which what is not written in old files still means.
+"""The defaults of the first format: what old files mean where they say nothing.
 
-A default may change; what was written before must not. Adapter files and cards hold every option (format 2). Those of
-format 1 hold only what differs from the defaults below, and so do, for ever, the settings of a run (cards, checkpoints,
-sweeps): these have the same meaning whatever the defaults are by then.
+A default may change, but old files must keep their meaning. Adapter files and cards hold every option (format 2). Those
+of format 1 hold only what differs from the defaults below. So do the settings of a run (cards, checkpoints, sweeps) in
+every format: their meaning never changes with a default.
 
-Nothing here ever changes. An option or a setting that is new is added, with the value that does what was done before
-there was one. `tests/library/test_defaults.py` notices what was forgotten.
+Nothing here ever changes. A new option or setting is added with the value that does what was done before.
+`tests/library/test_defaults.py` notices one that was forgotten.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ RUN: dict[str, Any] = {
     "pretrain_epochs": 3,
     "skip_bad_rows": False,
 }
-"""The settings of a run that there were at first. All of them are part of a run's identity in a sweep."""
+"""The first settings of a run. All of them are part of a run's identity in a sweep."""
 LATER: dict[str, Any] = {
     "choose_by": "score",
     "few_shot": False,
@@ -104,9 +104,9 @@ LATER: dict[str, Any] = {
     "head_dropout": None,
 }
 """Settings that came later, with the value that does what was done before. They are part of a run's identity only
-where they have another value."""
+if they have another value."""
 CHANGED: frozenset[str] = frozenset({"epochs", "choose_by", "few_shot", "folds"})
-"""Settings whose default today is not the one above."""
+"""Settings whose default is another one today."""
 CHANGED_OPTIONS: dict[str, frozenset[str]] = {
     "adapterbias": frozenset({"low", "high", "temperature", "gate"}),
     "diffprune": frozenset({"gate_lr"}),
@@ -120,19 +120,19 @@ _REGISTRIES = {"method": methods, "task": tasks}
 
 
 def in_full(registry: Registry, spec: str) -> str:
-    """A spec with all its options; as it is, if its name is not known here or it cannot be read."""
+    """A spec with all its options; unchanged if its name is not known here or it cannot be read."""
     try:
-        found = _read(registry, spec)
+        options = _read(registry, spec)
     except SpecError:
         return spec
-    return spec if found is None else config.full(found.name, found)
+    return spec if options is None else config.full(options.name, options)
 
 
 def shortest(registry: Registry, spec: str, first: bool = False) -> str:
-    """The shortest spec that means the same today; as it is, if its name is not known here.
+    """The shortest spec that means the same today; unchanged if its name is not known here.
 
     Args:
-        first: what it does not say has the default of the first format.
+        first: options that it does not name have the defaults of the first format.
     """
     wanted = _read(registry, spec, first)
     if wanted is None:
@@ -142,9 +142,9 @@ def shortest(registry: Registry, spec: str, first: bool = False) -> str:
 
 
 def today(written: Mapping[str, Any], key: str) -> str:
-    """The method or task that an adapter's file or card says, as its spec is written today; empty if it says none.
+    """The spec of an adapter file's or card's method or task, as it is written today; empty if it has none.
 
-    What it does not say at all has the default of its day.
+    Without `full`, options that it does not name have the defaults of the first format.
     """
     spec, full = str(written.get(key) or ""), written.get("full")
     if not spec:
@@ -155,12 +155,12 @@ def today(written: Mapping[str, Any], key: str) -> str:
 
 
 def _both(spec: str, full: str) -> str:
-    """All options of a spec in full, and those that its short form says, which decide."""
-    name, given = config.split_spec(spec)
+    """All options of a full spec, replaced by those that the short form names."""
+    name, stated = config.split_spec(spec)
     other, options = config.split_spec(full)
     if name != other:
         raise SpecError(f"it is a {name} by its spec, and a {other} by its options")
-    return f"{name}:{','.join(f'{k}={v}' for k, v in merged.items())}" if (merged := {**options, **given}) else name
+    return f"{name}:{','.join(f'{k}={v}' for k, v in merged.items())}" if (merged := {**options, **stated}) else name
 
 
 def known(registry: Registry, spec: str) -> type[Any] | None:
@@ -172,58 +172,58 @@ def known(registry: Registry, spec: str) -> type[Any] | None:
 
 
 def against_first(registry: Registry, options: Any) -> str:
-    """The spec of a method or task that says what differs from the defaults of the first format."""
+    """The spec of a method or task with the options that differ from the defaults of the first format."""
     first = _TABLES[registry.kind].get(options.name)
     moot = {key: getattr(options, key) for key in getattr(options, "moot", ())}
     return config.canonical(options.name, options, None if first is None else {**first, **moot})
 
 
 def settings(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all settings of a run, those to write down."""
+    """The settings of a run that must be written down."""
     first = {**RUN, **LATER}
-    said = {**run, "method": lasting(run["method"])}
-    return {key: value for key, value in said.items() if key not in first or value != first[key]}
+    stated = {**run, "method": lasting(run["method"])}
+    return {key: value for key, value in stated.items() if key not in first or value != first[key]}
 
 
 def restated(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that were written down, with all that must be said for them to mean the same today.
+    """Settings that were written down, with those added that keep their meaning under today's defaults.
 
     Methods are not looked up: a list of thousands of cards needs none of them.
     """
-    found = {key: {**RUN, **LATER}[key] for key in sorted(CHANGED) if key not in written} | dict(written)
-    method = found.get("method", RUN["method"])
+    settings = {key: {**RUN, **LATER}[key] for key in sorted(CHANGED) if key not in written} | dict(written)
+    method = settings.get("method", RUN["method"])
     rate = RATES.get(method.split(":")[0].strip()) if isinstance(method, str) else None
-    if rate is not None and found.get("lr") is None:
-        found["lr"] = rate / 2 if found.get("few_shot") else rate
+    if rate is not None and settings.get("lr") is None:
+        settings["lr"] = rate / 2 if settings.get("few_shot") else rate
     if isinstance(method, str) and (silent := _silent(method)):
-        name, given = config.split_spec(method)
-        options = {**given, **{key: config.text_of(METHODS[name][key]) for key in silent}}
-        found["method"] = f"{name}:{','.join(f'{key}={text}' for key, text in options.items())}"
-    return found
+        name, stated = config.split_spec(method)
+        options = {**stated, **{key: config.text_of(METHODS[name][key]) for key in silent}}
+        settings["method"] = f"{name}:{','.join(f'{key}={text}' for key, text in options.items())}"
+    return settings
 
 
 def lasting(spec: str) -> str:
-    """A method's spec as it was given, if it means what it meant at first; else with all that makes the difference."""
+    """A method's spec, with options added that keep its meaning if a default of the first format has changed."""
     return against_first(methods, _read(methods, spec)) if _silent(spec) else spec
 
 
 def _silent(spec: str) -> list[str]:
-    """Options that a spec does not say, and whose default was another at first."""
+    """Options that a spec does not name, and whose first default was another one."""
     try:
-        name, given = config.split_spec(spec)
-    except SpecError:  # whoever runs it will say so
+        name, stated = config.split_spec(spec)
+    except SpecError:  # an error when it is run
         return []
-    gated = name != "adapterbias" or given.get("l0", "0") not in ("0", "0.0")
+    gated = name != "adapterbias" or stated.get("l0", "0") not in ("0", "0.0")
     moot = () if gated else (*_GATES, "gate_lr")  # as AdapterBias.moot has it, which needs torch
     changed = CHANGED_OPTIONS.get(name, frozenset()).difference(moot)
-    return [key for key in METHODS.get(name, {}) if key in changed and key not in given]
+    return [key for key in METHODS.get(name, {}) if key in changed and key not in stated]
 
 
 def _read(registry: Registry, spec: str, first: bool = False) -> Any:
     """The method or task of a spec; None if its name is not known here."""
-    name, given = config.split_spec(spec)
-    found = known(registry, spec)
-    if found is None:
+    name, stated = config.split_spec(spec)
+    cls = known(registry, spec)
+    if cls is None:
         return None
     old = _TABLES[registry.kind].get(name, {}) if first else {}
-    return config.build(found, name, {**config.texts(found, old), **given})
+    return config.build(cls, name, {**config.texts(cls, old), **stated})

@@ -1,7 +1,7 @@
 """Two adapters side by side: their cards field by field, their weights place by place.
 
-A place is what has its own row of parameters: `layers.0.attn.out`, `head`. Sparse tensors (`name#index`,
-`name#value`) are compared as the dense ones they stand for, without being made dense where both are sparse.
+A place is a part with its own parameters: `layers.0.attn.out`, `head`. Sparse tensors (`name#index`, `name#value`) are
+compared as the dense ones they stand for, without being made dense if both are sparse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INDEX, _VALUE = "#index", "#value"
 _OWN = frozenset("name version sha256 digest bytes created seconds history".split())
 """Fields of a card that say nothing about the adapter itself."""
 _TWICE = frozenset(f"config.{key}" for key in ("name", "method", "seed", "head", "pool"))
-"""What a card says elsewhere, too."""
+"""Settings that a card repeats elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Place:
 
     name: str
     norm_a: float | None
-    """None where A has nothing there."""
+    """None if A has nothing there."""
     norm_b: float | None
     difference: float | None
-    """The norm of B - A, relative to that of A; None where they cannot be compared."""
+    """The norm of B - A, relative to that of A; None if they cannot be compared."""
     cosine: float | None
     note: str = ""
     """Why they cannot be compared."""
@@ -42,7 +42,7 @@ class Diff:
     """What is different, and how much."""
 
     fields: dict[str, tuple[Any, Any]]
-    """Path in the card -> (in A, in B), where they differ; None where one has no such field."""
+    """Path in the card -> (in A, in B), for fields that differ; None if one has no such field."""
     places: list[Place]
     total: Place
     """All places that both have in the same shape, as one."""
@@ -59,21 +59,21 @@ def cards(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, An
 
 
 def weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[list[Place], Place, bool]:
-    """Every place, all of them as one, and whether they are equal."""
+    """Every place, all places as one, and whether the weights are equal."""
     grouped: dict[str, list[str]] = {}
     for name in sorted({*_names(a), *_names(b)}, key=_in_order):
         grouped.setdefault(name.rpartition(".")[0] or name, []).append(name)
     sums: dict[str, _Sums] = {place: _place_sums(a, b, names) for place, names in grouped.items()}
-    places = [one.place(place) for place, one in sums.items()]
-    shared = _total([one for one in sums.values() if one.comparable])
-    same = all(one.comparable and one.dd == 0 for one in sums.values())
+    places = [s.place(place) for place, s in sums.items()]
+    shared = _total([s for s in sums.values() if s.comparable])
+    same = all(s.comparable and s.dd == 0 for s in sums.values())
     return places, shared.place("all"), same
 
 
 def compare(
     a: Mapping[str, Tensor], b: Mapping[str, Tensor], card_a: Mapping[str, Any], card_b: Mapping[str, Any]
 ) -> Diff:
-    """Compare two adapters, tensors and cards."""
+    """Compare two adapters: their tensors and cards."""
     return Diff(cards(card_a, card_b), *weights(a, b))
 
 
@@ -82,7 +82,7 @@ class _Sums:
     """Sums of squares and products; they add up over tensors."""
 
     aa: float | None = None
-    """None where A has nothing."""
+    """None if A has nothing."""
     bb: float | None = None
     ab: float = 0.0
     dd: float = 0.0
@@ -93,7 +93,7 @@ class _Sums:
         return self.aa is not None and self.bb is not None and not self.note
 
     def place(self, name: str) -> Place:
-        norm_a, norm_b = (None if one is None else one**0.5 for one in (self.aa, self.bb))
+        norm_a, norm_b = (None if squares is None else squares**0.5 for squares in (self.aa, self.bb))
         difference = cosine = None
         if self.aa is not None and self.bb is not None and not self.note:
             difference = 0.0 if self.dd == 0 else (self.dd / self.aa) ** 0.5 if self.aa else float("inf")
@@ -123,7 +123,7 @@ def _place_sums(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: list[st
 
 
 def _tensor_sums(a: _Stored | None, b: _Stored | None) -> _Sums:
-    aa, bb = (None if one is None else _dot(one.value, one.value) for one in (a, b))
+    aa, bb = (None if stored is None else _dot(stored.value, stored.value) for stored in (a, b))
     if a is None or b is None:
         return _Sums(aa, bb)
     pair = _aligned(a, b)
@@ -184,7 +184,7 @@ def _names(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _in_order(name: str) -> tuple[bool, list[tuple[int, str]]]:
-    """Layer 2 before layer 10, and the head after all of them."""
+    """Layer 2 before layer 10, and the head last."""
     return name.startswith("head"), [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
 
 
@@ -193,22 +193,22 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _fields(card: Mapping[str, Any], each: bool) -> dict[str, Any]:
-    """What a card says of the adapter, by path; of an ensemble its members' names, or what it says of each of them."""
+    """A card's fields about the adapter, by path; for an ensemble with its members' names, or each member's fields."""
     flat = _flat({key: value for key, value in card.items() if key not in {*_OWN, "members"}})
-    found = {path: value for path, value in flat.items() if path not in _TWICE}
+    fields = {path: value for path, value in flat.items() if path not in _TWICE}
     members = card.get("members") or ()
     if members and not each:
-        found["members"] = [member.get("ref") or member["name"] for member in members]
+        fields["members"] = [member.get("ref") or member["name"] for member in members]
     for number, member in enumerate(members if each else (), 1):
-        found |= {f"members.{number}.{path}": value for path, value in _fields(member, each).items()}
-    return found
+        fields |= {f"members.{number}.{path}": value for path, value in _fields(member, each).items()}
+    return fields
 
 
 def _flat(card: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in card.items():
         if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
-    return found
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return flat

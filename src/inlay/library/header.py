@@ -1,7 +1,7 @@
-"""What a safetensors file says it holds, checked before anything is made of it.
+"""The header of a safetensors file, checked before tensors are read.
 
-A file is 8 bytes that give the length of its header, the header (JSON), and the tensors. A length may claim anything,
-so it is compared with the file before it is believed; pickles, archives and web pages end here too.
+A file is 8 bytes with the length of its header, the header (JSON), and the tensors. The length may be anything, so it
+is compared with the size of the file first; pickles, archives and web pages are refused here too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from inlay.errors import AdapterError
 
 LIMIT = 16 * 1024 * 1024
-"""Bytes of the longest header: some hundred thousand tensors, and their card."""
+"""Bytes of the longest header: enough for about a hundred thousand tensors and their card."""
 _NOT_OURS = {
     b"\x80": "a Python pickle, which Inlay never opens",
     b"PK": "a zip archive, as PyTorch's own files are; Inlay never opens pickles",
@@ -25,7 +25,7 @@ _NOT_OURS = {
 
 
 def metadata_of(content: bytes, source: object) -> dict[str, Any]:
-    """The header's texts; an error if it is no header, is absurdly long, or tells of another file's tensors."""
+    """The header's texts; an error if it is not a header, is too long, or does not fit the file."""
     if len(content) < 8:
         raise _wrong(source, f"it has {len(content)} bytes")
     length = int.from_bytes(content[:8], "little")
@@ -47,7 +47,7 @@ def metadata_of(content: bytes, source: object) -> dict[str, Any]:
 
 
 def card_of(content: bytes, source: object) -> dict[str, Any]:
-    """What a file of Inlay's says of itself in its header."""
+    """The card in the header of one of Inlay's files."""
     text = metadata_of(content, source).get("inlay")
     if not isinstance(text, str):
         raise AdapterError(f"{source} is a safetensors file, but not one of Inlay's")
@@ -58,30 +58,29 @@ def card_of(content: bytes, source: object) -> dict[str, Any]:
 
 
 def json_object(content: str | bytes, hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> dict[str, Any]:
-    """An object from its JSON; a ValueError says why it is none."""
+    """An object from its JSON; a ValueError says what is wrong with it."""
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
-        found = json.loads(text, object_pairs_hook=hook)
+        value = json.loads(text, object_pairs_hook=hook)
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError("it is not an object")  # noqa: TRY004 - as what json raises
-    return found
+    return value
 
 
 def _end(source: object, name: str, tensor: Any) -> int:
     offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(o) is int and o >= 0 for o in offsets):
         raise _wrong(source, f"its header does not say where {name} is")
-    end: int = offsets[1]
-    return end
+    return int(offsets[1])
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    return fields
 
 
 def _wrong(source: object, what: str) -> AdapterError:

@@ -1,4 +1,4 @@
-"""What lies under the names of a library, from one listing, without reading cards."""
+"""The versions and aliases of every name in a library, from one listing, without reading cards."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from inlay.library.storage import TAKEN, Storage
 
 @dataclass
 class IndexedName:
-    """What one name has."""
+    """The files of one name."""
 
     versions: list[int] = field(default_factory=list)
     """Ascending."""
     removed: list[int] = field(default_factory=list)
-    """Numbers that were used, and are not used again."""
+    """Numbers of removed versions, which are not used again."""
     moves: dict[str, list[int]] = field(default_factory=dict)
-    """For every alias the numbers of its moves, ascending."""
+    """Alias -> the numbers of its moves, ascending."""
 
     @property
     def newest(self) -> list[int]:
@@ -27,19 +27,19 @@ class IndexedName:
 
     @property
     def highest(self) -> int:
-        """The highest number that was ever used."""
+        """The highest number used so far."""
         return max([0, *self.versions[-1:], *self.removed[-1:]])
 
 
 def read_index(storage: Storage, name: str | None = None) -> dict[str, IndexedName]:
-    """One entry per name, or that of one name alone. Files that a library did not write are passed over."""
+    """Every name, or only one. Files that no library has written are skipped."""
     index: dict[str, IndexedName] = {}
     small: list[tuple[str, str | None, int, str]] = []
     for file in storage.list("adapters" if name is None else f"adapters/{check_name(name)}"):
-        found = parse(file.path)
-        if found is None:
+        place = parse(file.path)
+        if place is None:
             continue
-        owner, alias, number = found
+        owner, alias, number = place
         indexed = index.setdefault(owner, IndexedName())
         if file.size in (len(GONE), len(TAKEN)):
             small.append((owner, alias, number, file.path))

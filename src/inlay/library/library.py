@@ -5,8 +5,8 @@
     adapters/<name>/aliases/<alias>/<n>.json   every move of an alias; the highest number is where it points
     trash/<name>/<version>.json                cards of removed versions, until `gc`
 
-Nothing is locked. What is written appears whole or not at all, and a number (of a version, of an alias's move) belongs
-to whoever creates its file first, so writers at the same time lose nothing, and readers see the state before or after.
+Nothing is locked. A file appears whole or not at all, and a number (of a version, of an alias's move) belongs to the
+writer that creates its file first, so writers at the same time lose nothing; readers see the state before or after.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from inlay.library.verify import check_library
 __all__ = ["Entry", "Freed", "Library", "Move", "Problem", "check_name", "default_root"]
 
 _TRIES = 5
-"""How often a name is looked up again because it changed meanwhile."""
+"""How often a name is looked up again if it changes meanwhile."""
 
 
 def default_root() -> str:
-    """`INLAY_LIBRARY`, else a folder among the user's data."""
+    """`INLAY_LIBRARY`, or a folder in the user's data folder."""
     return os.environ.get("INLAY_LIBRARY") or os.path.join(data_folder(), "inlay")
 
 
@@ -64,7 +64,7 @@ class Library:
 
     @property
     def local(self) -> Path:
-        """A folder of this machine for what is nobody else's, such as checkpoints: beside the adapters if it can be."""
+        """A folder on this machine for local files such as checkpoints, beside the adapters if possible."""
         if isinstance(self.storage, Folder):
             return self.storage.root
         return Path(data_folder(), "inlay", "urls", hashlib.sha256(self.root.encode()).hexdigest()[:16])
@@ -72,13 +72,13 @@ class Library:
     def put(
         self, adapter: Adapter | Ensemble, name: str | None = None, *, parents: Sequence[str] | None = None, **more: Any
     ) -> Entry:
-        """Add an adapter or an ensemble as the next version of its name; the newest again if nothing has changed.
+        """Add an adapter or an ensemble as the next version of its name; the newest version if nothing has changed.
 
-        The blob is written first, so a card never stands for nothing, and looked for once more when the card is there:
-        a `gc` that ran in between may have seen a blob without a card.
+        The blob is written first, so that no card lacks its blob, and looked for again after the card is written: a
+        `gc` in between may have deleted a blob that had no card yet.
 
         Args:
-            parents: what it was made from (refs or hashes); by default what the adapter says itself.
+            parents: what it was made from (refs or hashes); by default what the adapter says.
             more: what else the card should say; JSON.
         """
         name = check_name(adapter.name if name is None else name)
@@ -91,24 +91,24 @@ class Library:
             self.storage.replace(blob_path(sha256), content)
         entry = self._take(name, card)
         for sha256, content in files.items():
-            found = self.storage.stat(blob_path(sha256))
-            if found is None or found.size != len(content):
+            stored = self.storage.stat(blob_path(sha256))
+            if stored is None or stored.size != len(content):
                 self.storage.replace(blob_path(sha256), content)
         return entry
 
     def get(self, ref: str) -> Adapter | Ensemble:
-        """An adapter or an ensemble, its content checked against its hash and what it says against its card."""
+        """An adapter or an ensemble; its content is checked against its hash, and its fields against its card."""
         return self.read(self.find(ref))
 
     def read(self, entry: Entry) -> Adapter | Ensemble:
-        """What an entry stands for, checked as in `get`."""
+        """The adapter or ensemble of an entry, checked as in `get`."""
         return self._read_ensemble(entry) if entry.members else self.read_adapter(entry)
 
     def read_adapter(self, entry: Entry, what: str = "used so") -> Adapter:
         """The adapter of an entry.
 
         Args:
-            what: what is done with it, which an ensemble cannot have done.
+            what: what is done with it, for the error if it is an ensemble.
         """
         entry.check_one(what)
         where = self.storage.where(blob_path(entry.sha256))
@@ -133,7 +133,7 @@ class Library:
             raise DamagedError(f"{entry.ref} is damaged: {error}") from None
 
     def _member(self, entry: Entry, member: Entry) -> Adapter:
-        """An adapter of an ensemble, whose card alone names the base."""
+        """A member of an ensemble; only the ensemble's card has the base's name."""
         try:
             return replace(self.read_adapter(member), base_name=str(entry.card.get("base_name") or ""))
         except DamagedError as error:
@@ -164,7 +164,7 @@ class Library:
         raise LibraryError(f"{ref} was removed a moment ago")
 
     def resolve(self, name: str, which: str | None, indexed: IndexedName | None = None) -> int:
-        """The number of a version that is given as such, by an alias, or not at all (the newest)."""
+        """The number of a version, from its number, from an alias, or from None (the newest)."""
         indexed = self._indexed(name) if indexed is None else indexed
         if not indexed.versions and indexed.removed:
             raise _removed(name)
@@ -178,7 +178,7 @@ class Library:
                 version = aliases.target(self.storage, name, which, indexed)
             if version is None or version in indexed.versions:
                 break
-            indexed = self._indexed(name)  # a listing takes a while: what an alias points to may be newer
+            indexed = self._indexed(name)  # an alias may point to a version that is newer than the listing
             if version in indexed.versions or which == str(version):
                 break
         if version is not None and version in indexed.versions:
@@ -200,8 +200,8 @@ class Library:
         """The newest version of every adapter, or all versions, by name.
 
         Args:
-            damaged: a list that gets what is wrong with cards and aliases that cannot be read; without it the first
-                such card raises.
+            damaged: a list to which problems with unreadable cards and aliases are added; without it the first
+                unreadable card raises.
         """
         index = read_index(self.storage)
         wanted = [(name, v) for name, s in sorted(index.items()) for v in (s.versions if all_versions else s.newest)]
@@ -211,13 +211,13 @@ class Library:
         """Where the aliases of a name point.
 
         Args:
-            skip_damaged: leave out those that cannot be read; else the first of them raises.
+            skip_damaged: leave out unreadable ones; else the first of them raises.
         """
         indexed = self._indexed(check_name(name))
         return aliases.current(self.storage, name, indexed, [] if skip_damaged else None)
 
     def alias(self, name: str, alias: str, version: int | None) -> None:
-        """Point an alias to a version, in one step: whoever asks sees the old one or the new. None removes it."""
+        """Point an alias to a version, in one step: readers see the old one or the new one. None removes it."""
         aliases.move(self, check_name(name), alias, version)
 
     def alias_history(self, name: str, alias: str) -> builtins.list[Move]:
@@ -225,14 +225,14 @@ class Library:
         return aliases.history(self.storage, check_name(name), alias, self._indexed(name))
 
     def remove(self, *refs: str) -> builtins.list[Entry]:
-        """Move versions, or with a plain name all of its own, into the trash, all or none.
+        """Move versions, or with a plain name all its versions, into the trash, all or none.
 
-        Refused while an alias points to one of them, or an ensemble that stays has it as a member.
+        Refused while an alias points to one of them, or an ensemble that stays has one as a member.
         """
         return trash.remove(self, refs)
 
     def removed(self) -> builtins.list[Entry]:
-        """What is in the trash."""
+        """The versions in the trash."""
         return trash.removed(self)
 
     def restore(self, *refs: str) -> builtins.list[Entry]:
@@ -243,7 +243,7 @@ class Library:
         """Empty the trash, and delete blobs that no card names and files that a killed writer left.
 
         Args:
-            grace: what is younger than this many seconds may belong to a writer at work, and stays.
+            grace: files younger than this many seconds may belong to a running writer, and stay.
         """
         return trash.gc(self, dry_run, grace)
 
@@ -264,11 +264,11 @@ class Library:
         index: Mapping[str, IndexedName],
         damaged: builtins.list[Problem] | None,
     ) -> builtins.list[Entry]:
-        """The entries of versions that are there; a damaged card raises if there is no list for it."""
-        paths = {card_path(*one): one for one in wanted}
+        """The entries of versions that are there; without a list for it, a damaged card raises."""
+        paths = {card_path(*key): key for key in wanted}
         contents = self.storage.read_all(paths, cards.LIMIT)
-        named = aliases.current_of_all(self.storage, index, [] if damaged is None else damaged)
-        found = []
+        targets = aliases.current_of_all(self.storage, index, [] if damaged is None else damaged)
+        entries = []
         for path, (name, version) in paths.items():
             content = contents.get(path, cards.GONE)
             if content in (cards.GONE, TAKEN):  # removed since, or not there yet
@@ -280,9 +280,9 @@ class Library:
                     raise
                 damaged.append(Problem(f"{name}@{version}", self.storage.where(path), str(error)))
                 continue
-            mine = tuple(sorted(alias for alias, v in named.get(name, {}).items() if v == version))
-            found.append(replace(entry, aliases=mine))
-        return found
+            names = tuple(sorted(alias for alias, v in targets.get(name, {}).items() if v == version))
+            entries.append(replace(entry, aliases=names))
+        return entries
 
     def _take(self, name: str, card: dict[str, Any]) -> Entry:
         """The newest version if it has this content already; else a card under the next number that is free."""
@@ -296,14 +296,14 @@ class Library:
             content = cards.encode(card, name, version)
             if self.storage.create(card_path(name, version), content):
                 return cards.decode(content, name, version, self.storage.where(card_path(name, version)))
-            same = self._same(name, [version], card["sha256"], indexed)  # another writer was faster, with the same?
+            same = self._same(name, [version], card["sha256"], indexed)  # another writer may have put the same
         return same
 
     def _same(self, name: str, versions: Iterable[int], sha256: str, indexed: IndexedName) -> Entry | None:
         for version in versions:
             try:
                 entry = self._entry(name, version, indexed)
-            except LibraryError:  # damaged: the adapter goes under a number of its own
+            except LibraryError:  # damaged: the adapter gets a new number
                 continue
             if entry is not None and entry.sha256 == sha256:
                 return entry
@@ -311,13 +311,13 @@ class Library:
 
 
 def _written(
-    adapter: Adapter | Ensemble, more: dict[str, Any], parents: Sequence[str] | None
+    adapter: Adapter | Ensemble, extra: dict[str, Any], parents: Sequence[str] | None
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """A card, and the files that it names by their hashes, its own last."""
+    """A card, and the files that it names, by their hashes; its own comes last."""
     if isinstance(adapter, Adapter):
         content = adapter.content()
         sha256 = hashlib.sha256(content).hexdigest()
-        return cards.make(adapter, sha256, len(content), more, parents), {sha256: content}
+        return cards.make(adapter, sha256, len(content), extra, parents), {sha256: content}
     contents = [member.content() for member in adapter.members]
     hashes = [hashlib.sha256(content).hexdigest() for content in contents]
     members = [
@@ -326,9 +326,9 @@ def _written(
     ]
     content = adapter.content(hashes)
     sha256 = hashlib.sha256(content).hexdigest()
-    more = {**more, "members": members, "weights": list(adapter.weights)}
+    extra = {**extra, "members": members, "weights": list(adapter.weights)}
     card = cards.make(
-        adapter, sha256, len(content), more, list(filter(None, adapter.refs)) if parents is None else parents
+        adapter, sha256, len(content), extra, list(filter(None, adapter.refs)) if parents is None else parents
     )
     return card, dict(zip([*hashes, sha256], [*contents, content], strict=True))
 

@@ -1,6 +1,6 @@
-"""One process at a time: a lock on a file beside what it protects. It goes with the process that holds it.
+"""One process at a time: a lock on a file beside what it protects. It ends with the process that holds it.
 
-Where files cannot be locked (some network drives, some systems), there is no lock, and nobody is refused.
+Where files cannot be locked (some network drives, some systems), there is no lock, and no process is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Lock:
     def __init__(self, path: Path, refusal: str):
         """
         Args:
-            refusal: what to say if another holds it.
+            refusal: the error message if another process holds it.
         """
         self.path = path
         self._file: IO[str] | None = None
@@ -27,7 +27,7 @@ class Lock:
             self._file = self._taken(refusal)
 
     def _taken(self, refusal: str) -> IO[str] | None:
-        """The locked file; None if it was removed by who held it before."""
+        """The locked file; None if its last holder has removed it."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.open("a")
@@ -49,10 +49,10 @@ class Lock:
         return None
 
     def release(self, remove: bool = False) -> None:
-        """Let others have it."""
+        """Let other processes have it."""
         if self._file is None:
             return
-        if remove:  # while it is held: who waits for this file sees that it is another
+        if remove:  # while it is held: a process that waits for it sees that it is gone
             self.path.unlink(missing_ok=True)
         self._file.close()
         self._file = None

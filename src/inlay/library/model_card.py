@@ -1,8 +1,7 @@
 """The model card, README.md: written at export, from an adapter's card alone.
 
-Its first lines are YAML for the hub, so that it is found by its base, its task and its metrics. Strings there are
-written as JSON wherever YAML could take them for something else. No licence is guessed. Folders of the machine that
-trained it are left out.
+Its first lines are YAML, by which the hub finds it: its base, task and metrics. Strings that YAML could misread are
+written as JSON. No licence is guessed. Folders of the machine that trained it are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _TAKEN = frozenset("true false yes no on off null y n".split())
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)?")
 _HTML = re.compile(r"[<>&]")
 _LABELS = 40
-"""So many labels are named; of more, the first ones."""
+"""At most this many labels are named, the first ones."""
 
 
 def render_model_card(card: Card, *, repo: str | None = None, peer: str | None = None) -> str:
@@ -47,36 +46,36 @@ def render_model_card(card: Card, *, repo: str | None = None, peer: str | None =
 
     Args:
         card: what a library knows about the adapter.
-        repo: where it can be pulled from; without one, it is used from its folder.
-        peer: `peft` or `adapterhub` if the folder is written for one of them.
+        repo: the repo to pull it from; by default it is used from its folder.
+        peer: `peft` or `adapterhub`, if the folder is written for one of them.
     """
     lines = ["---", *_yaml(_front(card, peer)), "---", "", f"# {_plain(_name(card))}", ""]
     use = _use(card, repo) if peer is None else _use_in(peer, card)
     for part in (_what(card), use, _metrics(card), _labels(card), _training(card), _limits(card)):
-        found = list(part)
-        lines += [*found, ""] if found else []
+        paragraph = list(part)
+        lines += [*paragraph, ""] if paragraph else []
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _front(card: Card, peer: str | None) -> dict[str, Any]:
-    named, tags = card_text.base_name(card), ["inlay", "adapter", card_text.method_name(card), card_text.kind(card)]
+    base, tags = card_text.base_name(card), ["inlay", "adapter", card_text.method_name(card), card_text.kind(card)]
     library = {"peft": "peft", "adapterhub": "adapter-transformers"}.get(peer or "", "inlay")
-    hub = named if named and _REPO.fullmatch(named) and card.get("base_name") and not os.path.isdir(named) else None
-    found: dict[str, Any] = {"base_model": hub, "base_model_relation": "adapter"} if hub else {}
-    found |= {"library_name": library}
-    found |= {"pipeline_tag": _PIPELINES[card_text.kind(card)]} if card_text.kind(card) in _PIPELINES else {}
-    found |= {"tags": list(dict.fromkeys(one_line(tag) for tag in tags if tag))}
-    results = [_result(card, split, one) for split, one in card_text.metrics(card).items() if one]
-    return found | ({"model-index": [{"name": _name(card), "results": results}]} if results else {})
+    hub = base if base and _REPO.fullmatch(base) and card.get("base_name") and not os.path.isdir(base) else None
+    front: dict[str, Any] = {"base_model": hub, "base_model_relation": "adapter"} if hub else {}
+    front |= {"library_name": library}
+    front |= {"pipeline_tag": _PIPELINES[card_text.kind(card)]} if card_text.kind(card) in _PIPELINES else {}
+    front |= {"tags": list(dict.fromkeys(one_line(tag) for tag in tags if tag))}
+    results = [_result(card, split, scores) for split, scores in card_text.metrics(card).items() if scores]
+    return front | ({"model-index": [{"name": _name(card), "results": results}]} if results else {})
 
 
-def _result(card: Card, split: str, found: Mapping[str, float]) -> dict[str, Any]:
+def _result(card: Card, split: str, scores: Mapping[str, float]) -> dict[str, Any]:
     data = one_line(card_text.data_name(card)) or "unknown"
     return {
         "task": {"type": _PIPELINES.get(card_text.kind(card), one_line(card_text.kind(card)) or "other")},
         "dataset": {"name": data, "type": data, "split": one_line(split)},
         "metrics": [
-            {"type": one_line(name), "value": round(value, 6)} for name, value in found.items() if math.isfinite(value)
+            {"type": one_line(name), "value": round(value, 6)} for name, value in scores.items() if math.isfinite(value)
         ],
     }
 
@@ -84,8 +83,8 @@ def _result(card: Card, split: str, found: Mapping[str, float]) -> dict[str, Any
 def _what(card: Card) -> Iterator[str]:
     counts = card_text.section(card, "parameters")
     share = card_text.share(card)
-    much = f", {share:.2%} of its base" if share is not None else ""
-    trained = f"{counts['adapter']:,} trained parameters{much}; " if isinstance(counts.get("adapter"), int) else ""
+    of_base = f", {share:.2%} of its base" if share is not None else ""
+    trained = f"{counts['adapter']:,} trained parameters{of_base}; " if isinstance(counts.get("adapter"), int) else ""
     yield (
         f"{_plain(card_text.does(card))}. An adapter for {_base(card)}, which stays as it is: {trained}"
         f"{card_text.size(_int(card.get('bytes')))} with its head. Method {_code(card.get('method'))}, "
@@ -94,10 +93,10 @@ def _what(card: Card) -> Iterator[str]:
 
 
 def _base(card: Card) -> str:
-    named = card_text.base_name(card)
-    if card.get("base_name") and _REPO.fullmatch(named) and "/" in named:
-        return f"[{named}](https://huggingface.co/{named})"
-    return _code(os.path.basename(named) or named)
+    name = card_text.base_name(card)
+    if card.get("base_name") and _REPO.fullmatch(name) and "/" in name:
+        return f"[{name}](https://huggingface.co/{name})"
+    return _code(os.path.basename(name) or name)
 
 
 def _use(card: Card, repo: str | None) -> Iterator[str]:
@@ -112,13 +111,13 @@ def _use(card: Card, repo: str | None) -> Iterator[str]:
 
 
 def _use_in(peer: str, card: Card) -> Iterator[str]:
-    """In Python with the library the folder was written for."""
-    named, count = card_text.base_name(_without_folders(card)), len(card_text.labels(card)) or 1
-    model, base = _MODELS.get(card_text.kind(card), "AutoModel"), json.dumps(named)
+    """How to use it in Python with the library that the folder is written for."""
+    name, count = card_text.base_name(_without_folders(card)), len(card_text.labels(card)) or 1
+    model, base = _MODELS.get(card_text.kind(card), "AutoModel"), json.dumps(name)
     if peer == "peft":
-        given = f", num_labels={count}" if model.endswith("Classification") else ""
+        options = f", num_labels={count}" if model.endswith("Classification") else ""
         lines = ["from peft import PeftModel", f"from transformers import {model}", ""]
-        lines += [f"model = {model}.from_pretrained({base}{given})", 'model = PeftModel.from_pretrained(model, ".")']
+        lines += [f"model = {model}.from_pretrained({base}{options})", 'model = PeftModel.from_pretrained(model, ".")']
     else:
         lines = ["from adapters import AutoAdapterModel", "", f"model = AutoAdapterModel.from_pretrained({base})"]
         lines += ['model.load_adapter(".", set_active=True)']
@@ -126,24 +125,23 @@ def _use_in(peer: str, card: Card) -> Iterator[str]:
 
 
 def _metrics(card: Card) -> Iterator[str]:
-    found = card_text.metrics(card)
-    if not found:
+    scores = card_text.metrics(card)
+    if not scores:
         return
-    names = list(dict.fromkeys(name for one in found.values() for name in one))
-    yield from ("## Metrics", "", f"| | {' | '.join(map(_plain, found))} |", f"|---|{'---|' * len(found)}")
-    for name in names:
-        values = (f"{one[name]:.4f}" if name in one else "" for one in found.values())
-        yield f"| {_plain(name)} | {' | '.join(values)} |"
-    if card.get("metric") and "validation" in found:
-        said = _plain(card_text.scored(card))
-        yield from ("", f"{said[0].upper()}{said[1:]}.")
+    yield from ("## Metrics", "", f"| | {' | '.join(map(_plain, scores))} |", f"|---|{'---|' * len(scores)}")
+    for name in dict.fromkeys(name for values in scores.values() for name in values):
+        cells = (f"{values[name]:.4f}" if name in values else "" for values in scores.values())
+        yield f"| {_plain(name)} | {' | '.join(cells)} |"
+    if card.get("metric") and "validation" in scores:
+        sentence = _plain(card_text.scored(card))
+        yield from ("", f"{sentence[0].upper()}{sentence[1:]}.")
 
 
 def _labels(card: Card) -> Iterator[str]:
     names = card_text.labels(card)
     if names and card_text.kind(card) in ("classification", "multilabel", "tagging"):
-        more = f" and {len(names) - _LABELS} more" if len(names) > _LABELS else ""
-        yield from ("## Labels", "", ", ".join(_code(name) for name in names[:_LABELS]) + more)
+        rest = f" and {len(names) - _LABELS} more" if len(names) > _LABELS else ""
+        yield from ("## Labels", "", ", ".join(_code(name) for name in names[:_LABELS]) + rest)
 
 
 def _training(card: Card) -> Iterator[str]:
@@ -151,17 +149,16 @@ def _training(card: Card) -> Iterator[str]:
     facts = [f"Data: {_code(data)}" if data else "", f"hash {_code(card['data'])}" if card.get("data") else ""]
     columns = card_text.section(card, "columns")
     facts += [", ".join(f"{_plain(role)} from {_code(name)}" for role, name in columns.items() if name)]
-    how = [f"seed {_int(card.get('seed'))}"]
+    details = [f"seed {_int(card.get('seed'))}"]
     best = card_text.section(card, "best")
     chosen = "" if card_text.settings(card).get("choose_by") == "last" else "best "
-    how += [f"{chosen}after {_int(best.get('step'))} steps"] if best else []
-    how += [f"{card['seconds']:.0f} s" if isinstance(card.get("seconds"), int | float) else ""]
+    details += [f"{chosen}after {_int(best.get('step'))} steps"] if best else []
+    details += [f"{card['seconds']:.0f} s" if isinstance(card.get("seconds"), int | float) else ""]
     yield from ("## How it was trained", "")
     if any(facts):
-        yield f"{', '.join(fact for fact in facts if fact)}."
-    yield f"{', '.join(one for one in how if one).capitalize()}. Settings that are not named are the defaults."
-    command = card_text.train_command(_without_folders(card), data)
-    if command:
+        yield f"{', '.join(filter(None, facts))}."
+    yield f"{', '.join(filter(None, details)).capitalize()}. Settings that are not named are the defaults."
+    if command := card_text.train_command(_without_folders(card), data):
         yield from ("", *_block([command]))
     parents = card.get("parents")
     if isinstance(parents, Sequence) and not isinstance(parents, str) and parents:
@@ -180,11 +177,11 @@ def _limits(card: Card) -> Iterator[str]:
 
 
 def _without_folders(card: Card) -> dict[str, Any]:
-    """What is in a folder of some machine is called by its last part."""
-    named = str(card.get("base_name") or "")
+    """The card with only the last part of every path."""
+    name = str(card.get("base_name") or "")
     config = dict(card_text.section(card, "config"))
     config |= {key: os.path.basename(str(config[key])) for key in ("val", "test", "unlabelled") if config.get(key)}
-    return {**card, "config": config, "base_name": named if _REPO.fullmatch(named) else os.path.basename(named)}
+    return {**card, "config": config, "base_name": name if _REPO.fullmatch(name) else os.path.basename(name)}
 
 
 def _name(card: Card) -> str:
@@ -192,13 +189,13 @@ def _name(card: Card) -> str:
 
 
 def _plain(text: object) -> str:
-    """Text that Markdown and HTML take as it is."""
+    """Text that Markdown and HTML show unchanged."""
     shown = one_line(text)
     return shown if _PLAIN.fullmatch(shown) else re.sub(r"([\\`*_\[\]|#])", r"\\\1", html.escape(shown, quote=False))
 
 
 def _code(text: object) -> str:
-    """Text as code; what HTML would act on is written in another way, since not every page knows Markdown."""
+    """Text as code; characters with a meaning in HTML are escaped, since not every page renders Markdown."""
     shown = one_line(text).replace("`", "'").replace("|", "¦")
     if not _HTML.search(shown):
         return f"`{shown}`" if shown else "` `"
@@ -220,20 +217,20 @@ def _int(value: object) -> int:
 
 def _yaml(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     """A mapping of strings, numbers, lists and mappings, in block style."""
-    for key, one in value.items():
-        if isinstance(one, Mapping):
+    for key, child in value.items():
+        if isinstance(child, Mapping):
             yield f"{indent}{key}:"
-            yield from _yaml(one, f"{indent}  ")
-        elif isinstance(one, list):
+            yield from _yaml(child, f"{indent}  ")
+        elif isinstance(child, list):
             yield f"{indent}{key}:"
-            for item in one:
+            for item in child:
                 if isinstance(item, Mapping):
                     first, *rest = _yaml(item, f"{indent}  ")
                     yield from (f"{indent}- {first.strip()}", *rest)
                 else:
                     yield f"{indent}- {_scalar(item)}"
         else:
-            yield f"{indent}{key}: {_scalar(one)}"
+            yield f"{indent}{key}: {_scalar(child)}"
 
 
 def _scalar(value: object) -> str:

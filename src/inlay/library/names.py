@@ -22,19 +22,19 @@ def check_name(name: str) -> str:
 
 
 def check_alias(alias: str) -> str:
-    """An alias: as a name, but it starts with a letter, so that it is never taken for a version."""
+    """A valid alias: like a name, but it starts with a letter, so that it is never taken for a version."""
     if not isinstance(alias, str) or not _ALIAS.fullmatch(alias):
         raise LibraryError(f"an alias starts with a letter and has ASCII letters, digits, - _ and . only: {alias!r}")
     return alias
 
 
 def number_of(text: str) -> int | None:
-    """The version a text stands for; None if it is not a version."""
+    """The number of a version in a text; None if the text is not a version."""
     return int(text) if _VERSION.fullmatch(text) else None
 
 
 def parse(path: str) -> tuple[str, str | None, int] | None:
-    """(name, None, version) of a card's path, (name, alias, move) of an alias's, None of any other."""
+    """(name, None, version) for a card's path, (name, alias, move) for an alias's, None for any other."""
     parts = path.split("/")
     number = number_of(parts[-1].removesuffix(".json")) if parts[-1].endswith(".json") else None
     if number is None or len(parts) < 3 or not _NAME.fullmatch(parts[1]):

@@ -1,8 +1,8 @@
-"""The few things a library asks of a place: read, create, replace, list, remove, move.
+"""What a library needs from a place: read, create, replace, list, remove, move.
 
-Paths are relative, with `/`. A missing file is a FileNotFoundError, anything else that fails a LibraryError. What is
-written is seen whole or not at all, and of two that create the same path one is told that it is taken: all else rests
-on these two. `Folder` keeps them through a kill and a power cut; a URL (`inlay.library.url`) as well as its store does.
+Paths are relative, with `/`. A missing file is a FileNotFoundError, any other failure a LibraryError. A file is seen
+whole or not at all, and if two writers create the same path, one learns that it is taken: all else rests on these two
+promises. `Folder` keeps them through a kill and a power cut; a URL (`inlay.library.url`) as well as its store does.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 Storage: TypeAlias = "Folder | Url"
 _NO_LINKS = frozenset((errno.EPERM, errno.EACCES, errno.EINVAL, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV))
-"""What systems say that have no hard links, or none here."""
+"""Errors of systems that have no hard links, or none here."""
 TAKEN = b'{"taken": true}\n'
-"""What is in a file whose name is taken, and whose content is about to come."""
+"""The content of a file whose name is taken before its real content is there."""
 PART = ".part-"
-"""How the names of files begin that are being written; what was killed leaves them behind."""
+"""The prefix of files that are being written; a killed writer leaves them behind."""
 
 
 class File(NamedTuple):
@@ -53,11 +53,11 @@ def open_storage(root: str) -> tuple[str, Storage]:
 
 
 class Folder:
-    """A folder of this machine.
+    """A folder on this machine.
 
-    A file is written beside its place, synced, and then given its name: by a link where the name must be free (unlike
-    a rename, a link fails if it is taken), by a rename where it may be replaced. The folder is synced after that.
-    Where there are no links, a file that says TAKEN takes the name first; what a kill leaves so counts as not there.
+    A file is written beside its place, synced, and then given its name: by a link if the name must be free (unlike a
+    rename, a link fails if it is taken), by a rename if it may be replaced. The folder is synced after that. Without
+    links, a file with the content TAKEN takes the name first; if a kill leaves it there, it counts as missing.
     """
 
     def __init__(self, root: Path):
@@ -74,15 +74,15 @@ class Folder:
 
     def read_all(self, paths: Iterable[str], limit: int) -> dict[str, bytes | LibraryError]:
         """Many small files at once; missing ones are left out."""
-        found: dict[str, bytes | LibraryError] = {}
+        contents: dict[str, bytes | LibraryError] = {}
         for path in paths:
             try:
-                found[path] = self.read(path, limit)
+                contents[path] = self.read(path, limit)
             except FileNotFoundError:
                 continue
             except LibraryError as error:
-                found[path] = error
-        return found
+                contents[path] = error
+        return contents
 
     def create(self, path: str, content: bytes) -> bool:
         """Write a new file; False if the path is taken."""
@@ -102,7 +102,7 @@ class Folder:
         return True
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write a file, in the place of what is there."""
+        """Write a file, also over an existing one."""
         with self._written(path, content) as part:
             part.replace(self.root / path)
             _sync(part.parent)
@@ -120,10 +120,10 @@ class Folder:
     def stat(self, path: str) -> File | None:
         """One file, or None."""
         try:
-            found = os.stat(self.root / path)
+            status = os.stat(self.root / path)
         except OSError:
             return None
-        return File(path, found.st_size, found.st_mtime)
+        return File(path, status.st_size, status.st_mtime)
 
     def remove(self, path: str) -> None:
         """Delete a file; nothing happens if it is not there."""
@@ -131,7 +131,7 @@ class Folder:
             (self.root / path).unlink(missing_ok=True)
 
     def move(self, old: str, new: str) -> None:
-        """Rename a file, over what is there."""
+        """Rename a file, also over an existing one."""
         target = self.root / new
         with self._trying("move", old):
             _make(target.parent)
@@ -140,7 +140,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _trying(self, what: str, path: str) -> Iterator[None]:
-        """What the system says becomes a LibraryError, but a missing file is told as such."""
+        """An error of the system becomes a LibraryError, except that of a missing file."""
         try:
             yield
         except FileNotFoundError:
@@ -171,14 +171,14 @@ class Folder:
 
 
 def read_file(path: str | Path, limit: int | None = None) -> bytes:
-    """The content of a plain file: not of a pipe, which would never end, and not of one that is too long."""
+    """The content of a plain file; a pipe, which might never end, and a file that is too long are refused."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError("it is not a plain file")
-        if limit is not None and found.st_size > limit:
-            raise DamagedError(f"{path} is damaged: it has {found.st_size:,} bytes, at most {limit:,} are right")
+        if limit is not None and status.st_size > limit:
+            raise DamagedError(f"{path} is damaged: it has {status.st_size:,} bytes, at most {limit:,} are right")
         return file.read() if limit is None else file.read(limit + 1)
 
 
@@ -191,8 +191,8 @@ def _walk(folder: str, name: str, parts: bool) -> Iterator[File]:
                     yield from _walk(entry.path, path, parts)
             elif parts or not entry.name.startswith(PART):
                 with contextlib.suppress(FileNotFoundError):  # gone since
-                    found = entry.stat(follow_symlinks=False)
-                    yield File(path, found.st_size, found.st_mtime)
+                    status = entry.stat(follow_symlinks=False)
+                    yield File(path, status.st_size, status.st_mtime)
 
 
 def _take(path: Path) -> bool:
@@ -209,12 +209,12 @@ def _take(path: Path) -> bool:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder so that it is still there after a power cut."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    """Make a folder that survives a power cut."""
+    missing = [f for f in (folder, *folder.parents) if not f.exists()]
     if missing or not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-    for one in reversed(missing):
-        _sync(one.parent)
+    for f in reversed(missing):
+        _sync(f.parent)
 
 
 def _sync(folder: Path) -> None:

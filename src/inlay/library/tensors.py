@@ -21,13 +21,13 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""In the order in which their tensors are written: the widest first, so that all are aligned."""
+"""Tensors are written in this order, the widest first, so that all are aligned."""
 
 
 @torch.no_grad()
 def written(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     """The bytes that `safetensors.torch.save` gives, in a third of the time: a checkpoint of many runs has 20,000 small
-    tensors. At most one text of metadata: the order of several is left to chance there."""
+    tensors. At most one text of metadata: `save` writes several in any order."""
     if unknown := {str(t.dtype) for t in tensors.values()} - set(map(str, _TYPES)):
         raise ValueError(f"tensors of {', '.join(sorted(unknown))}; expected one of {', '.join(map(str, _TYPES))}")
     place = {dtype: i for i, dtype in enumerate(_TYPES)}

@@ -1,11 +1,11 @@
 """Removing: into the trash, back out of it, and for good.
 
-A removed card is copied into the trash, then a tombstone takes its place; killed in between, the version is simply
-still there. The tombstone stays for ever, so a number never means another adapter.
+A removed card is copied into the trash, then a tombstone replaces it; after a kill in between, the version is still
+there. The tombstone stays for ever, so a number never means another adapter.
 
-`gc` runs beside writers. A writer puts a blob before its card, so a blob without a card may be one that is just being
-put: a young one stays. An old one is set aside, the cards are read once more, and only what still nobody names is
-deleted. A writer that was slower than all that looks for its blob after its card is written, and writes it again.
+`gc` runs beside writers. A writer writes a blob before its card, so a blob without a card may belong to a running
+writer: a young one stays. An old one is set aside, the cards are read again, and it is deleted if still no card names
+it. An even slower writer looks for its blob after its card is written, and writes it again.
 """
 
 from __future__ import annotations
@@ -42,37 +42,37 @@ def trash_path(name: str, version: int) -> str:
 
 
 def remove(library: Library, refs: Sequence[str]) -> list[Entry]:
-    """Move versions into the trash, all or none; also damaged ones, of which little is then known."""
-    chosen = dict.fromkeys(one for ref in refs for one in _named_by(library, ref))
+    """Move versions into the trash, all or none. Entries of damaged ones have only name and version."""
+    chosen = dict.fromkeys(key for ref in refs for key in _named_by(library, ref))
     _refuse_needed(library, chosen)
     mine: dict[tuple[str, int], bytes] = {}
     try:
-        for one in chosen:
-            if (content := _taken(library, *one)) is not None:
-                mine[one] = content
+        for key in chosen:
+            if (content := _taken(library, *key)) is not None:
+                mine[key] = content
         _refuse_needed(library, mine)  # an alias may have been moved here in between
     except LibraryError:
-        for one in mine:
+        for key in mine:
             with contextlib.suppress(LibraryError):  # a damaged one stays in the trash
-                _put_back(library, *one)
+                _put_back(library, *key)
         raise
     if not mine:
         raise LibraryError(f"{', '.join(refs)} was removed a moment ago")
-    return [_whatever(library, content, *one) for one, content in mine.items()]
+    return [_whatever(library, content, *key) for key, content in mine.items()]
 
 
 def _named_by(library: Library, ref: str) -> list[tuple[str, int]]:
     """The versions that a ref stands for."""
     name, which = split_ref(ref)
-    found = library._indexed(name)
-    version = library.resolve(name, which, found)
-    return [(name, one) for one in (found.versions if which is None else [version])]
+    indexed = library._indexed(name)
+    version = library.resolve(name, which, indexed)
+    return [(name, v) for v in (indexed.versions if which is None else [version])]
 
 
 def _taken(library: Library, name: str, version: int) -> bytes | None:
-    """Put a card into the trash and a tombstone in its place; None if another did so first.
+    """Move a card into the trash and put a tombstone in its place; None if another process was faster.
 
-    Who puts it back deletes the copy in the trash, perhaps the one that was just made: so it is looked for once more.
+    A process that restores it deletes the copy in the trash, perhaps the one just made: so the copy is made again.
     """
     storage, path = library.storage, card_path(name, version)
     try:
@@ -88,33 +88,33 @@ def _taken(library: Library, name: str, version: int) -> bytes | None:
 
 
 def removed(library: Library) -> list[Entry]:
-    """What is in the trash."""
-    found = list(_in_trash(library))
-    contents = library.storage.read_all((file.path for *_, file in found), cards.LIMIT)
-    known = [(contents.get(file.path), name, version) for name, version, file in found]
-    return [_whatever(library, content, name, version) for content, name, version in known if content is not None]
+    """The versions in the trash."""
+    files = list(_in_trash(library))
+    contents = library.storage.read_all((file.path for *_, file in files), cards.LIMIT)
+    there = [(contents[file.path], name, version) for name, version, file in files if file.path in contents]
+    return [_whatever(library, content, name, version) for content, name, version in there]
 
 
 def restore(library: Library, refs: Sequence[str]) -> list[Entry]:
     """Take versions out of the trash; none if one that is named is not there, or is damaged."""
     there = [(name, version) for name, version, _ in _in_trash(library)]
-    chosen = dict.fromkeys(one for ref in refs for one in _in_trash_by(there, ref))
-    paths = {trash_path(*one): one for one in chosen}
+    chosen = dict.fromkeys(key for ref in refs for key in _in_trash_by(there, ref))
+    paths = {trash_path(*key): key for key in chosen}
     for path, content in library.storage.read_all(paths, cards.LIMIT).items():
         _whole(library, content, *paths[path])
-    found = {one: _put_back(library, *one) for one in chosen}
-    if gone := [f"{name}@{version}" for (name, version), entry in found.items() if entry is None]:
+    entries = {key: _put_back(library, *key) for key in chosen}
+    if gone := [f"{name}@{version}" for (name, version), entry in entries.items() if entry is None]:
         raise LibraryError(f"{', '.join(gone)} is not in the trash any more: it was restored or deleted a moment ago")
-    return [entry for entry in found.values() if entry is not None]
+    return [entry for entry in entries.values() if entry is not None]
 
 
 def _in_trash_by(there: Sequence[tuple[str, int]], ref: str) -> list[tuple[str, int]]:
     """The removed versions that a ref stands for."""
     name, which = split_ref(ref)
-    own = [one for one in there if one[0] == name]
-    chosen = [one for one in own if which is None or which == str(one[1])]
+    of_name = [key for key in there if key[0] == name]
+    chosen = [key for key in of_name if which is None or which == str(key[1])]
     if not chosen:
-        raise LibraryError(f"{ref} is not in the trash. {suggest(ref, (f'{name}@{v}' for _, v in own))}")
+        raise LibraryError(f"{ref} is not in the trash. {suggest(ref, (f'{name}@{v}' for _, v in of_name))}")
     return chosen
 
 
@@ -129,8 +129,8 @@ def _whole(library: Library, content: bytes | LibraryError, name: str, version: 
 def _put_back(library: Library, name: str, version: int) -> Entry | None:
     """Put a card back in its place; None if it is not in the trash any more.
 
-    Who removes it again relies on the copy in the trash, perhaps the one that is deleted here: so the card is looked
-    at once more.
+    A process that removes it again relies on the copy in the trash, perhaps the one that is deleted here: so the card
+    is read again.
     """
     storage, path, place = library.storage, trash_path(name, version), card_path(name, version)
     try:
@@ -151,7 +151,7 @@ def _put_back(library: Library, name: str, version: int) -> Entry | None:
 
 
 def gc(library: Library, dry_run: bool, grace: float) -> Freed:
-    """Delete what is in the trash, what no card names, and what killed writers left behind."""
+    """Delete the trash, blobs that no card names, and files that killed writers left behind."""
     storage, old = library.storage, time.time() - grace
     parts = [
         file
@@ -177,7 +177,7 @@ def gc(library: Library, dry_run: bool, grace: float) -> Freed:
 
 
 def _delete(library: Library, doomed: dict[str, File]) -> dict[str, File]:
-    """Set blobs aside, look at the cards again, and delete those that still no card names."""
+    """Set blobs aside, read the cards again, and delete the blobs that no card names."""
     storage = library.storage
     for sha256, file in list(doomed.items()):
         try:
@@ -212,7 +212,7 @@ def _named(library: Library) -> set[str]:
 
 
 def _removed_since(library: Library, trash: list[tuple[str, int, File]]) -> dict[str, float]:
-    """When the blobs of what is in the trash were last in use; who puts one again makes it younger than that."""
+    """When the blobs of versions in the trash were last in use; a blob that was put again is younger."""
     contents = library.storage.read_all((file.path for *_, file in trash), cards.LIMIT)
     since: dict[str, float] = {}
     for name, version, file in trash:
@@ -222,12 +222,12 @@ def _removed_since(library: Library, trash: list[tuple[str, int, File]]) -> dict
 
 
 def _in_trash(library: Library) -> Iterator[tuple[str, int, File]]:
-    """Removed versions; not copies that were made a moment before their card goes, or comes back."""
+    """Removed versions, without copies whose card is still there: just being removed or restored."""
     files = library.storage.list("trash")
     live = index.read_index(library.storage) if files else {}
     for file in sorted(files):
-        if (found := parse(file.path)) is not None and found[1] is None:
-            name, _, version = found
+        if (place := parse(file.path)) is not None and place[1] is None:
+            name, _, version = place
             if name not in live or version not in live[name].versions:
                 yield name, version, file
 

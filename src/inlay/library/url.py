@@ -32,7 +32,7 @@ _TRIES = 20
 
 
 class Url:
-    """A place that fsspec reaches."""
+    """A place that fsspec can open."""
 
     def __init__(self, url: str):
         try:
@@ -57,8 +57,7 @@ class Url:
             size = self._try("read", path, self.fs.info, self._full(path)).get("size")
             if size is not None and size > limit:
                 raise self._too_long(path, limit)
-        content: bytes = self._try("read", path, self.fs.cat_file, self._full(path))
-        return content
+        return bytes(self._try("read", path, self.fs.cat_file, self._full(path)))
 
     def read_all(self, paths: Iterable[str], limit: int) -> dict[str, bytes | LibraryError]:
         """Many small files at once; missing ones are left out."""
@@ -66,15 +65,15 @@ class Url:
         full = [self._full(path) for path in wanted]
         ends = [limit + 1] * len(full)
         contents = self._try("read", "", self.fs.cat_ranges, full, [0] * len(full), ends, on_error="return")
-        found: dict[str, bytes | LibraryError] = {}
+        results: dict[str, bytes | LibraryError] = {}
         for path, content in zip(wanted, contents, strict=True):
             if isinstance(content, FileNotFoundError):
                 continue
             if isinstance(content, BaseException):
-                found[path] = LibraryError(f"cannot read {self.where(path)}: {first_line(content)}")
+                results[path] = LibraryError(f"cannot read {self.where(path)}: {first_line(content)}")
             else:
-                found[path] = bytes(content) if len(content) <= limit else self._too_long(path, limit)
-        return found
+                results[path] = bytes(content) if len(content) <= limit else self._too_long(path, limit)
+        return results
 
     def create(self, path: str, content: bytes) -> bool:
         """Write a new file; False if the path is taken."""
@@ -97,7 +96,7 @@ class Url:
         raise AssertionError("unreachable")
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write a file, in the place of what is there."""
+        """Write a file, also over an existing one."""
         full = self._full(path)
         if self.whole:
             self._try("write", path, self.fs.pipe_file, full, content)
@@ -116,10 +115,10 @@ class Url:
     def list(self, folder: str, parts: bool = False) -> list[File]:
         """All files below a folder; none if there is no such folder."""
         try:
-            found = self._try("read", folder, self.fs.find, self._full(folder), detail=True)
+            infos = self._try("read", folder, self.fs.find, self._full(folder), detail=True)
         except FileNotFoundError:
             return []
-        files = [self._file(info) for info in found.values() if info.get("type") != "directory"]
+        files = [self._file(info) for info in infos.values() if info.get("type") != "directory"]
         return [file for file in files if parts or not file.path.rpartition("/")[2].startswith(PART)]
 
     def stat(self, path: str) -> File | None:
@@ -138,7 +137,7 @@ class Url:
             return
 
     def move(self, old: str, new: str) -> None:
-        """Rename a file, over what is there."""
+        """Rename a file, also over an existing one."""
         if not self.whole:
             folder, _, _ = self._full(new).rpartition("/")
             self._try("write", new, self.fs.makedirs, folder, exist_ok=True)
@@ -155,19 +154,19 @@ class Url:
         return DamagedError(f"{self.where(path)} is damaged: it has more bytes than the {limit:,} that are right")
 
     def _try(self, what: str, path: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call a file system; whatever its client raises becomes one kind of error, but a missing file is told."""
+        """Call a file system; an error of its client becomes a LibraryError, except that of a missing file."""
         try:
             return call(*arguments, **options)
         except FileNotFoundError as missing:
             if what != "write":
                 raise
             raise LibraryError(f"cannot {what} {self.where(path)}: {first_line(missing)}") from None
-        except Exception as other:  # clients raise what they like: network, credentials, permission
+        except Exception as other:  # clients raise errors of any kind: network, credentials, permission
             raise LibraryError(f"cannot {what} {self.where(path)}: {first_line(other)}") from None
 
 
 def _modified(info: dict[str, Any]) -> float:
-    """When a file was written; one of unknown age is as young as can be, so that it is never cleaned away."""
+    """When a file was written; one of unknown age counts as new, so that it is never deleted for its age."""
     for key in _TIMES:
         value = info.get(key)
         if isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""Checking a library down to the bytes: every file is one that a library writes, and says what the others say."""
+"""Checks a library down to the bytes: every file is one that a library writes, and agrees with the others."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ def check_library(library: Library, ref: str | None) -> list[Problem]:
     if ref is None:
         return list(_everything(library))
     name, which = split_ref(ref)
-    found = library._indexed(name)
-    if which is not None or not (found.versions or found.moves):
-        return list(_card(library, name, library.resolve(name, which, found)))
-    return list(_name(library, name, found))
+    indexed = library._indexed(name)
+    if which is not None or not (indexed.versions or indexed.moves):
+        return list(_card(library, name, library.resolve(name, which, indexed)))
+    return list(_name(library, name, indexed))
 
 
 def _everything(library: Library) -> Iterator[Problem]:
     storage = library.storage
     for folder in ("adapters", "trash"):
         for file in sorted(storage.list(folder)):
-            found = parse(file.path)
-            if found is None or (folder == "trash" and found[1] is not None):
+            place = parse(file.path)
+            if place is None or (folder == "trash" and place[1] is not None):
                 yield Problem("", storage.where(file.path), f"{storage.where(file.path)} is not a library's file")
             elif folder == "trash":
-                yield from _card(library, found[0], found[2], file.path)
+                yield from _card(library, place[0], place[2], file.path)
     for name, indexed in sorted(index.read_index(storage).items()):
         yield from _name(library, name, indexed)
     yield from _blobs(library)
 
 
-def _name(library: Library, name: str, found: IndexedName) -> Iterator[Problem]:
-    for version in found.versions:
+def _name(library: Library, name: str, indexed: IndexedName) -> Iterator[Problem]:
+    for version in indexed.versions:
         yield from _card(library, name, version)
-    for version in gaps([*found.versions, *found.removed]):  # numbers are taken in order, and stay taken
+    for version in gaps([*indexed.versions, *indexed.removed]):  # numbers are taken in order, and stay taken
         where = library.storage.where(card_path(name, version))
         if library.storage.stat(card_path(name, version)) is None:
             yield Problem(f"{name}@{version}", where, f"{name}@{version} is lost: {where} is missing")
-    for alias, numbers in sorted(found.moves.items()):
+    for alias, numbers in sorted(indexed.moves.items()):
         yield from _alias(library, name, alias, numbers)
 
 
@@ -73,7 +73,7 @@ def _alias(library: Library, name: str, alias: str, numbers: list[int]) -> Itera
 
 
 def gaps(numbers: Iterable[int]) -> Iterator[int]:
-    """The first number of every gap in 1, 2, 3, ...: one may be longer than all the rest."""
+    """The first number of every gap in 1, 2, 3, ...; a gap may be very long."""
     before = 0
     for number in sorted(numbers):
         if number > before + 1:
@@ -82,7 +82,7 @@ def gaps(numbers: Iterable[int]) -> Iterator[int]:
 
 
 def _dangles(library: Library, name: str, alias: str) -> bool:
-    """Whether an alias points to nothing, and not only seems to because it was moved meanwhile."""
+    """Whether an alias points to nothing; one that was only moved meanwhile does not."""
     try:
         library.resolve(name, alias)
     except LibraryError:
@@ -91,7 +91,7 @@ def _dangles(library: Library, name: str, alias: str) -> bool:
 
 
 def _card(library: Library, name: str, version: int, path: str | None = None) -> Iterator[Problem]:
-    """What is wrong with a version: its card, its blob, or that they do not belong together."""
+    """What is wrong with a version: its card, its blob, or both together."""
     path = card_path(name, version) if path is None else path
     content = _content(library, path)
     if content is None:
@@ -113,7 +113,7 @@ def _content(library: Library, path: str) -> bytes | LibraryError | None:
 
 
 def _blobs(library: Library) -> Iterator[Problem]:
-    """Blobs that no card names, of which nothing else is checked."""
+    """Blobs that no card names; only their hashes can be checked."""
     entries = [*library.list(all_versions=True, damaged=[]), *library.removed()]
     named = {sha256 for entry in entries for sha256 in entry.blobs}
     for file in sorted(library.storage.list("blobs")):

@@ -1,7 +1,7 @@
-"""The papers' tables as files: how one was made, what it reports, and one's own numbers beside it.
+"""The papers' tables as files: how a table was made, what it reports, and your own numbers beside it.
 
 A recipe is one TOML file in this folder, and its name is the file's; there is no other list of them. `find` also takes
-the path of a file of one's own.
+the path of your own file.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Against:
     @property
     def names(self) -> list[str]:
         """Columns and averages that some row has."""
-        return list(dict.fromkeys(name for one in self.differences.values() for name in one))
+        return list(dict.fromkeys(name for columns in self.differences.values() for name in columns))
 
 
 def compare_with(name: str, chosen: Chosen, results: Results) -> Against:
@@ -49,19 +49,22 @@ def compare_with(name: str, chosen: Chosen, results: Results) -> Against:
     alike = [row for row in chosen.rows if (row.shows == "kept") == (first.shows == "kept")]
     scores = {row.name: _scores(row, chosen, results) for row in (first, *alike)}
     base = scores.pop(name)
-    found = {row: {one: _difference(own[one], base[one]) for one in own if one in base} for row, own in scores.items()}
-    return Against(name, {row: {one: d for one, d in own.items() if d is not None} for row, own in found.items()})
+    differences: dict[str, dict[str, Difference]] = {}
+    for row, columns in scores.items():
+        pairs = ((column, _difference(columns[column], base[column])) for column in columns if column in base)
+        differences[row] = {column: difference for column, difference in pairs if difference is not None}
+    return Against(name, differences)
 
 
 def _scores(row: Row, chosen: Chosen, results: Results) -> dict[str, Scores]:
-    """Of every column, and of the averages of which all columns are there."""
-    own = {column.name: results.by_seed(row, column) for column in chosen.columns}
+    """The scores of every column, and of the averages whose columns are all there."""
+    by_column = {column.name: results.by_seed(row, column) for column in chosen.columns}
     averages: dict[str, Scores] = {}
     for name, members in chosen.recipe.groups.items():
-        inside = [own[column] for column in members if column in own]
+        inside = [by_column[column] for column in members if column in by_column]
         if len(inside) > 1:
             averages[name] = _average(inside)
-    return {name: scores for name, scores in (own | averages).items() if scores}
+    return {name: scores for name, scores in (by_column | averages).items() if scores}
 
 
 def _average(columns: Sequence[Scores]) -> Scores:

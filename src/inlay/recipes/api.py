@@ -1,4 +1,4 @@
-"""Run a recipe: the paper's table on one's own base and data."""
+"""Run a recipe: the paper's table on your own base and data."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def run(
     """Train what a table needs, and put the results beside the paper's.
 
     Args:
-        folder: holds a folder or a file for every dataset; those that are not there are left out.
-        changes: what shall not be as the paper has it.
-        store: a SQLite file for results; a recipe that is run again with it goes on, and repeats nothing.
+        folder: holds a folder or a file for every dataset; missing ones are left out.
+        changes: what differs from the paper.
+        store: a SQLite file for results; a run with the same file goes on where it stopped, and repeats nothing.
         slots, callbacks, save_every: as for `inlay.train`.
-        minutes: stop after so many, and give the table of what is done by then; 0 trains nothing.
+        minutes: stop after this time, and give the table of what is done; 0 trains nothing.
         against: a row; the table says how far the others are from it, with intervals.
     """
     known = find(recipe) if isinstance(recipe, str) else recipe
     chosen = fitted(host, choose(known, os.fspath(folder), changes or Changes(), host.base.name))
     if against is not None:
-        chosen.row(against)  # a wrong name is said before anything is trained
+        chosen.row(against)  # a wrong name is an error before anything is trained
     parts = read_all(host, chosen)
     with Store(store) as opened:
         runner = make_runner(host, chosen, parts, opened, slots, callbacks, save_every)
@@ -63,13 +63,13 @@ def make_runner(
     callbacks: Sequence[Callback] = (),
     save_every: float = 60.0,
 ) -> ComparisonRunner:
-    """All runs, ready to go."""
+    """All runs, prepared."""
     plan = Plan(seeds=chosen.seeds, baselines=any(row.is_baseline for row in chosen.rows))
     return ComparisonRunner(host, parts, plan, chosen.recipe.name, store, slots, callbacks, save_every)
 
 
 def within(minutes: float | None, runner: ComparisonRunner, run: Callable[[], Comparison]) -> Comparison:
-    """What a run gives, or what is known after so many minutes; the next one goes on from there."""
+    """The result of a run, or what is known when the time is up; the next run goes on from there."""
     if minutes is None:
         return run()
     if minutes <= 0:
@@ -85,7 +85,7 @@ def within(minutes: float | None, runner: ComparisonRunner, run: Callable[[], Co
 
 
 class _Clock:
-    """Asks for an end, as Ctrl-C does, when the time is up: the loop saves, and runs go on from there next time."""
+    """Stops the loop as Ctrl-C does when the time is up: it saves, and the next run goes on from there."""
 
     def __init__(self, seconds: float):
         self.until = _now() + seconds

@@ -1,6 +1,6 @@
-"""Where the datasets of a recipe are in somebody's folder: one folder, or one file, for each.
+"""Finds the datasets of a recipe in a folder: one folder or file for each.
 
-Names are compared without regard to case and to anything but letters and digits: SST-2, sst2 and sst_2.csv are one.
+Only letters and digits of names are compared, and case is ignored: SST-2, sst2 and sst_2.csv are the same.
 A dataset with languages is a folder like XTREME's: train-en.tsv, dev-en.tsv, test-de.tsv, or a folder per language.
 """
 
@@ -29,19 +29,19 @@ class Found:
     has_test: bool = False
     """Whether it comes with test rows, here or in its folder."""
     published: Mapping[str, str] = field(default_factory=dict)
-    """The columns and the encoding of the published file, where this one has them too."""
+    """The columns and the encoding of the published file, if this one has them too."""
     languages: Mapping[str, Path] = field(default_factory=dict)
     """Language -> the file that it is scored on."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """What says where the rows are."""
+        """The settings that say where the rows are."""
         files = {"data": self.data, "val": self.val, "test": self.test}
         return {key: value for key, value in files.items() if value is not None} | dict(self.published)
 
 
 def look(recipe: Recipe, folder: str | os.PathLike[str], datasets: Sequence[Dataset]) -> tuple[list[Found], list[str]]:
-    """The datasets that are there, and a line for each that is not; none at all is an error."""
+    """The datasets that are there, and a line for each that is not; an error if none is there."""
     root = Path(folder)
     try:
         entries = sorted(path for path in root.iterdir() if not path.name.startswith("."))
@@ -81,13 +81,14 @@ def _in_languages(dataset: Dataset, path: Path) -> Found:
     """The training and dev files of the source language, and the file that each language is scored on."""
     if not path.is_dir():
         raise DataError(f"{path.name} is a file; expected a folder with files such as train-{dataset.source}.tsv")
-    inside = [file for one in path.iterdir() if one.is_dir() for file in one.iterdir()]
-    own = [file for file in sorted([*path.iterdir(), *inside]) if file.is_file() and _language(file) == dataset.source]
-    train, val = ([file for file in own if split_of(file.name) == split] for split in ("train", "validation"))
-    for split, named in (("training", train), ("dev", val)):
-        if len(named) > 1 and not are_treebanks(named):
-            names = listed([file.name for file in named])
-            raise DataError(f"{path.name} has {len(named)} {split} files in {dataset.source} ({names}); expected one")
+    inside = [file for folder in path.iterdir() if folder.is_dir() for file in folder.iterdir()]
+    files = [file for file in sorted([*path.iterdir(), *inside]) if file.is_file()]
+    in_source = [file for file in files if _language(file) == dataset.source]
+    train, val = ([file for file in in_source if split_of(file.name) == split] for split in ("train", "validation"))
+    for split, files in (("training", train), ("dev", val)):
+        if len(files) > 1 and not are_treebanks(files):
+            names = listed([file.name for file in files])
+            raise DataError(f"{path.name} has {len(files)} {split} files in {dataset.source} ({names}); expected one")
     if not train:
         raise DataError(f"{path.name} has no training file in {dataset.source}, such as train-{dataset.source}.tsv")
     known = {code: file for code, file in find_languages(path).items() if code in dataset.languages}
@@ -105,9 +106,9 @@ def _published(dataset: Dataset, file: Path) -> Mapping[str, str]:
     from inlay.data.source import open_source
 
     encoding = None if dataset.encoding is None or _is_utf8(file) else dataset.encoding
-    found = {} if encoding is None else {"encoding": encoding}
-    there = open_source(file, encoding=encoding).columns if dataset.columns else []
-    return found | (dict(dataset.columns) if all(name in there for name in dataset.columns.values()) else {})
+    settings = {} if encoding is None else {"encoding": encoding}
+    columns = open_source(file, encoding=encoding).columns if dataset.columns else []
+    return settings | (dict(dataset.columns) if all(name in columns for name in dataset.columns.values()) else {})
 
 
 def _is_utf8(file: Path) -> bool:

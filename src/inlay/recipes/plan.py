@@ -3,8 +3,8 @@
 Rows that try the same settings on every dataset are a *group*, and a method that two rows of a group have is run once.
 A group on a dataset is a part of the comparison; all parts go through one loop and into one file.
 
-`tune` adds to every row another that tries values of a setting around the paper's, as many for every row: a rate that
-was made for one base is not a rate for another.
+`tune` adds to every row another that tries values of a setting around the paper's, as many for every row: a rate
+chosen for one base may not suit another.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from inlay.errors import InlayError, RunError, suggest
 from inlay.recipes.folder import Found, look
 from inlay.recipes.recipe import TUNED, Column, Dataset, Recipe, Row, listed, trained_specs
 from inlay.runs.run import make_run
-from inlay.sweeps.values import short
+from inlay.sweeps.values import is_number, short
 
 if TYPE_CHECKING:
     from inlay.comparison.plan import Part
     from inlay.engine.host import Host
 
 FACTORS = (1 / 3, 1.0, 3.0, 10.0, 30.0)
-"""What `tune` multiplies the middle of the paper's values by: smaller bases take larger rates."""
+"""`tune` multiplies the middle of the paper's values by these: smaller bases take larger rates."""
 TUNABLE = ("lr",)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What somebody wants other than the paper has it."""
+    """What is to differ from the paper."""
 
     only: Sequence[str] = ()
     """Columns: datasets, or languages."""
@@ -43,39 +43,39 @@ class Changes:
     max_steps: int | None = None
     train_size: int | float | str | None = None
     grid: Mapping[str, Any] = field(default_factory=dict)
-    """Setting -> values, in the place of the paper's."""
+    """Setting -> values, instead of the paper's."""
     tune: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Setting -> values that a second line of every row tries; without values, some around the paper's own."""
 
     def settings(self) -> dict[str, Any]:
         """Settings that all runs have."""
-        given = {"max_steps": self.max_steps, "train_size": self.train_size}
-        return {key: value for key, value in given.items() if value is not None}
+        settings = {"max_steps": self.max_steps, "train_size": self.train_size}
+        return {key: value for key, value in settings.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What of a recipe is run on what."""
+    """The rows of a recipe to run, and the datasets to run them on."""
 
     recipe: Recipe
     changes: Changes
     rows: tuple[Row, ...]
-    """Those of the paper, each followed by its tuned one if there is any."""
+    """Those of the paper, each followed by its tuned row if there is one."""
     found: tuple[Found, ...]
     missing: tuple[str, ...]
     """Datasets that are not there, and why."""
     unfit: tuple[str, ...] = ()
-    """Methods that the base cannot have, and why."""
+    """Methods that do not fit the base, and why."""
 
     @property
     def seeds(self) -> int:
-        """Of every setting."""
+        """Runs of every setting."""
         return self.changes.seeds or self.recipe.seeds
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Those that can be scored, and are asked for."""
-        there = {one.dataset.name: one for one in self.found}
+        """Columns that can be scored, and are wanted."""
+        there = {found.dataset.name: found for found in self.found}
         return tuple(
             column
             for column in self.recipe.columns
@@ -85,10 +85,10 @@ class Chosen:
 
     def row(self, name: str) -> Row:
         """One of the rows that are run."""
-        found = next((row for row in self.rows if row.name == name), None)
-        if found is None:
+        chosen = next((row for row in self.rows if row.name == name), None)
+        if chosen is None:
             raise RunError(f"row {name!r} is not run. {suggest(name, [row.name for row in self.rows])}")
-        return found
+        return chosen
 
     def part(self, row: Row, dataset: Dataset) -> str:
         """The name of a row's part of the comparison: that of the dataset, and of its group's first row."""
@@ -97,38 +97,38 @@ class Chosen:
 
     @cached_property
     def groups(self) -> list[list[Row]]:
-        """Rows that try the same; baselines need the data alone, and are in the first."""
-        found: dict[str, list[Row]] = {}
+        """Rows that try the same settings; baselines need only the data, and are in the first."""
+        rows_of_settings: dict[str, list[Row]] = {}
         for row in self.rows:
             if not row.is_baseline:
-                tried = [sorted(self.tried(row, one.dataset).items()) for one in self.found]
-                found.setdefault(repr(tried), []).append(row)
-        first, *others = found.values()
+                tried = [sorted(self.tried(row, found.dataset).items()) for found in self.found]
+                rows_of_settings.setdefault(repr(tried), []).append(row)
+        first, *others = rows_of_settings.values()
         return [[*first, *(row for row in self.rows if row.is_baseline)], *others]
 
     def tried(self, row: Row, dataset: Dataset) -> dict[str, Any]:
-        """Setting -> values: the paper's, or those in their place."""
-        found: dict[str, Any] = dict(self.recipe.tried(row, dataset))
-        if self.changes.max_steps is not None and "epochs" in found:  # fewer epochs than the most would be fewer steps
-            found["epochs"] = (max(found["epochs"]),)
-        found |= {key: (value,) for key, value in self.changes.settings().items()}
+        """Setting -> values: the paper's, or those that replace them."""
+        settings: dict[str, Any] = dict(self.recipe.tried(row, dataset))
+        if self.changes.max_steps is not None and "epochs" in settings:  # fewer epochs might be fewer steps
+            settings["epochs"] = (max(settings["epochs"]),)
+        settings |= {key: (value,) for key, value in self.changes.settings().items()}
         if is_tuned(row):
-            found |= {key: tuple(values) or around(found[key]) for key, values in self.changes.tune.items()}
-        return found | dict(self.changes.grid)
+            settings |= {key: tuple(values) or around(settings[key]) for key, values in self.changes.tune.items()}
+        return settings | dict(self.changes.grid)
 
     def paper_row(self, row: Row) -> Row:
-        """The row of the paper that a tuned one goes with; any other is its own."""
+        """The row of the paper that a tuned row belongs to; for any other row, the row itself."""
         name = row.name.removesuffix(TUNED)
-        return next((one for one in self.recipe.rows if one.name in (row.name, name)), row)
+        return next((r for r in self.recipe.rows if r.name in (row.name, name)), row)
 
 
 def is_tuned(row: Row) -> bool:
-    """Whether it was added by `tune`."""
+    """Whether `tune` has added it."""
     return row.name.endswith(TUNED)
 
 
 def around(values: Sequence[float]) -> tuple[float, ...]:
-    """As many values for every row: the geometric middle of the paper's own, times each factor, in two digits."""
+    """The geometric mean of the paper's values, times each factor, in two digits."""
     middle = math.exp(sum(math.log(value) for value in values) / len(values))
     return tuple(float(f"{middle * factor:.1e}") for factor in FACTORS)
 
@@ -137,7 +137,7 @@ def choose(recipe: Recipe, folder: str, changes: Changes, base: str | None = Non
     """Find the datasets, and check the names; one error names everything that is wrong.
 
     Args:
-        base: what all of it will be run on, if it is known; of a table with several bases, it decides on the rows.
+        base: what all rows will run on, if it is known; in a table with several bases it decides which rows run.
     """
     problems = _unknown("dataset", changes.only, [column.name for column in recipe.columns])
     problems += _unknown("row", changes.rows, [row.name for row in recipe.rows])
@@ -149,16 +149,16 @@ def choose(recipe: Recipe, folder: str, changes: Changes, base: str | None = Non
     if problems:
         raise RunError(f"{recipe.name}: {'; '.join(problems)}")
     wanted = {c.dataset.name for c in recipe.columns if not changes.only or c.name in changes.only}
-    found, missing = look(recipe, folder, [one for one in recipe.datasets if one.name in wanted])
+    found, missing = look(recipe, folder, [d for d in recipe.datasets if d.name in wanted])
     chosen = Chosen(recipe, changes, tuple(_with_tuned(rows, changes)), tuple(found), tuple(missing))
     if not chosen.columns:
-        there = ", ".join(code for one in found for code in one.languages)
+        there = ", ".join(code for d in found for code in d.languages)
         raise RunError(f"{recipe.name}: {', '.join(changes.only)} cannot be scored; {folder} has {there}")
     return chosen
 
 
 def fitted(host: Host, chosen: Chosen) -> Chosen:
-    """Without the methods that the base cannot have (more layers than there are); an error if none is left."""
+    """Without the methods that do not fit the base (more layers than it has); an error if none is left."""
     from inlay.bank.delta import parse
 
     reasons: dict[str, str] = {}
@@ -178,7 +178,7 @@ def fitted(host: Host, chosen: Chosen) -> Chosen:
 
 
 def read_all(host: Host, chosen: Chosen) -> list[Part]:
-    """All parts, their data read; one error names everything that is wrong with any of them."""
+    """All parts, their data read; one error names everything that is wrong with them."""
     from inlay.comparison.plan import Plan, read_parts
     from inlay.sweeps.grid import FIXED
 
@@ -187,35 +187,35 @@ def read_all(host: Host, chosen: Chosen) -> list[Part]:
     for number, rows in enumerate(chosen.groups):
         specs = trained_specs(rows)
         baselines = number == 0 and any(row.is_baseline for row in rows)
-        for one in chosen.found:
-            tried = chosen.tried(rows[0], one.dataset)
-            if one.has_test:
+        for found in chosen.found:
+            tried = chosen.tried(rows[0], found.dataset)
+            if found.has_test:
                 tried.pop("test_size", None)
             fixed = {key: value[0] for key, value in tried.items() if isinstance(value, tuple) and len(value) == 1}
-            own = chosen.recipe.tried(rows[0], one.dataset).keys() & FIXED  # cannot vary, but another value will do
-            fixed |= {key: tried[key] for key in own if isinstance(tried.get(key), str | int)}
+            given = chosen.recipe.tried(rows[0], found.dataset).keys()
+            fixed |= {key: tried[key] for key in given & FIXED if isinstance(tried.get(key), str | int)}
             grid = {key: value for key, value in tried.items() if key not in fixed}
-            name = chosen.part(rows[0], one.dataset)
+            name = chosen.part(rows[0], found.dataset)
             try:
                 run = make_run(
-                    {**fixed, **one.settings, "metric": one.dataset.selection or one.dataset.metric, "name": name}
+                    {**fixed, **found.settings, "metric": found.dataset.selection or found.dataset.metric, "name": name}
                 )
                 parts += read_parts(host, [run], Plan(specs, grid, chosen.seeds, baselines=baselines))
             except InlayError as error:
-                told = str(error).partition("; pass --")[0]  # there are no options for columns
-                problems.setdefault(told, {})[one.dataset.name] = None
+                problem = str(error).partition("; pass --")[0]  # there are no options for columns
+                problems.setdefault(problem, {})[found.dataset.name] = None
     if problems:
         raise RunError("; ".join(f"{listed(list(names))}: {error}" for error, names in problems.items()))
     return parts
 
 
 def same_base(base: str, other: str) -> bool:
-    """Whether a folder or a name is what the paper has."""
+    """Whether a folder or a name is the paper's base."""
     return os.path.basename(base.rstrip("/")) == os.path.basename(other)
 
 
-def told(values: Any) -> str:
-    """Values of a setting, as people write them; those of a grid are text."""
+def shown_values(values: Any) -> str:
+    """Values of a setting as people write them; a grid has them as text."""
     return ", ".join(map(short, map(_number, values.split(",")) if isinstance(values, str) else values))
 
 
@@ -228,38 +228,45 @@ def _number(text: str) -> Any:
 
 
 def _rows(recipe: Recipe, changes: Changes, base: str | None) -> list[Row]:
-    """Those asked for; else those of the base at hand, or of the recipe's own where it is none of the paper's."""
+    """The rows wanted; else those of this base, or of the recipe's own if the paper does not have this one."""
     if changes.rows:
         return [row for row in recipe.rows if row.name in changes.rows]
-    own = next((one for one in recipe.bases if base is not None and same_base(base, one)), recipe.base)
-    return [row for row in recipe.rows if recipe.base_of(row) == own]
+    wanted = next((b for b in recipe.bases if base is not None and same_base(base, b)), recipe.base)
+    return [row for row in recipe.rows if recipe.base_of(row) == wanted]
 
 
 def _with_tuned(rows: Sequence[Row], changes: Changes) -> list[Row]:
-    found = []
+    with_tuned = []
     for row in rows:
-        found.append(row)
+        with_tuned.append(row)
         if changes.tune and not row.is_baseline:
             label = f"{row.label}, {' and '.join(changes.tune)} tuned"
-            found.append(row.model_copy(update={"name": f"{row.name}{TUNED}", "label": label}))
-    return found
+            with_tuned.append(row.model_copy(update={"name": f"{row.name}{TUNED}", "label": label}))
+    return with_tuned
 
 
 def _untunable(recipe: Recipe, changes: Changes, rows: Sequence[Row]) -> list[str]:
-    found = []
+    problems = []
     for key, values in changes.tune.items():
         if key not in TUNABLE:
-            found.append(f"{key} cannot be tuned, only {', '.join(TUNABLE)}; --grid replaces values of any setting")
+            problems.append(f"{key} cannot be tuned, only {', '.join(TUNABLE)}; --grid replaces values of any setting")
         elif key in changes.grid:
-            found.append(f"{key} is both tuned and in the grid; give it once")
-        elif len(values) == 1 or any(not 0 < value < math.inf for value in values):
-            found.append(f"{key}={told(values)} cannot be tuned: expected two positive numbers or more, or none")
+            problems.append(f"{key} is both tuned and in the grid; give it once")
+        elif len(values) == 1 or (values and not _are_positive(values)):
+            expected = "expected two positive numbers or more, or none"
+            problems.append(f"{key}={shown_values(values)} cannot be tuned: {expected}")
         elif not values:
-            trained = [(row, one) for row in rows if not row.is_baseline for one in recipe.datasets]
-            silent = dict.fromkeys(row.name for row, one in trained if key not in recipe.tried(row, one))
-            found += [f"{name} names no {key} to tune around; give values: {key}=1e-4,1e-3" for name in silent]
-    return found
+            trained = [(row, dataset) for row in rows if not row.is_baseline for dataset in recipe.datasets]
+            silent = dict.fromkeys(
+                row.name for row, d in trained if not _are_positive(recipe.tried(row, d).get(key, ()))
+            )
+            problems += [f"{name} names no {key} to tune around; give values: {key}=1e-4,1e-3" for name in silent]
+    return problems
 
 
-def _unknown(kind: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
-    return [f"unknown {kind} {name!r}. {suggest(name, known)}" for name in given if name not in known]
+def _are_positive(values: Sequence[Any]) -> bool:
+    return bool(values) and all(is_number(value) and 0 < value < math.inf for value in values)
+
+
+def _unknown(kind: str, names: Sequence[str], known: Sequence[str]) -> list[str]:
+    return [f"unknown {kind} {name!r}. {suggest(name, known)}" for name in names if name not in known]

@@ -1,7 +1,7 @@
 """Recipes by name, and from TOML: one error names everything that is wrong in a file.
 
 Scores are written as the paper prints them, a line for every row and the columns in the paper's order, so that they are
-easily compared with it.
+easy to compare.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inlay.recipes.recipe import Recipe
 
 _ENDING = ".toml"
 MISSING = "-"
-"""In the place of a score that the paper does not print."""
+"""Instead of a score that the paper does not print."""
 
 
 def names() -> list[str]:
@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 def find(name: str | os.PathLike[str]) -> Recipe:
-    """A recipe by its name, or a file of one's own by its path."""
+    """A recipe by its name, or from your own file by its path."""
     text = os.fspath(name)
     if text.endswith(_ENDING):
         try:
@@ -43,7 +43,7 @@ def find(name: str | os.PathLike[str]) -> Recipe:
 
 
 def read(text: str, name: str, where: str) -> Recipe:
-    """A recipe from TOML; `where` is what an error calls it."""
+    """A recipe from TOML; errors call it `where`."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -51,7 +51,7 @@ def read(text: str, name: str, where: str) -> Recipe:
     try:
         return Recipe.model_validate({**_arranged(content, where), "name": name})
     except ValidationError as error:
-        raise RunError(f"{where}: " + "; ".join(_problem(one) for one in error.errors())) from None
+        raise RunError(f"{where}: " + "; ".join(_problem(details) for details in error.errors())) from None
 
 
 def _arranged(content: dict[str, Any], where: str) -> dict[str, Any]:
@@ -59,46 +59,44 @@ def _arranged(content: dict[str, Any], where: str) -> dict[str, Any]:
     tables = {key: content.get(key) for key in ("datasets", "rows", "scores")}
     tables["spreads"] = content.get("spreads", {})
     for key, table in tables.items():
-        if not isinstance(table, dict) or not all(isinstance(one, dict | list) for one in table.values()):
-            raise RunError(f"{where}: expected a table [{key}]")
+        values, type_of_value = ("tables", dict) if key in ("datasets", "rows") else ("lists", list)
+        if not isinstance(table, dict) or not all(isinstance(value, type_of_value) for value in table.values()):
+            raise RunError(f"{where}: expected a table [{key}] of {values}")
     datasets, rows, scores, spreads = (dict(table or {}) for table in tables.values())
-    columns = [column for name, one in datasets.items() for column in one.get("languages") or [name]]
-    order = scores.pop("order", columns)
+    languages = {name: dataset.get("languages") for name, dataset in datasets.items()}
+    columns_of = {name: codes if codes and isinstance(codes, list) else [name] for name, codes in languages.items()}
+    columns = [column for names in columns_of.values() for column in names]
+    order: list[str] = scores.pop("order", columns)
     problems = [f"{name} is in order, but not in [datasets]" for name in order if name not in columns]
     problems += [f"{name} is in [datasets], but not in order" for name in columns if name not in order]
     problems += [f"[rows.{name}] has no scores" for name in rows if name not in scores]
-    for what, table in (("scores", scores), ("spreads", spreads)):
+    for kind, table in (("scores", scores), ("spreads", spreads)):
         for name, line in table.items():
             if name not in rows:
-                problems.append(f"{what} of {name} have no [rows.{name}]")
+                problems.append(f"{kind} of {name} have no [rows.{name}]")
             elif len(line) not in (0, len(order)):  # 0: the paper prints none of them
-                problems.append(f"{name} has {len(line)} {what} for {len(order)} columns")
+                problems.append(f"{name} has {len(line)} {kind} for {len(order)} columns")
     if problems:
         raise RunError(f"{where}: {'; '.join(problems)}")
+    place = {name: min(map(order.index, columns)) for name, columns in columns_of.items()}
     by_column = {name: _by_column(order, line) for name, line in scores.items()}
-    beside = {name: _by_column(order, line) for name, line in spreads.items()}
+    spreads_of = {name: _by_column(order, line) for name, line in spreads.items()}
     return {
         **{key: value for key, value in content.items() if key not in tables},
-        "datasets": [
-            {**one, "name": name} for name, one in sorted(datasets.items(), key=lambda item: _first(order, *item))
-        ],
+        "datasets": [datasets[name] | {"name": name} for name in sorted(datasets, key=place.__getitem__)],
         "rows": [
-            {**row, "name": name, "scores": by_column[name], "spreads": beside.get(name, {})}
+            {**row, "name": name, "scores": by_column[name], "spreads": spreads_of.get(name, {})}
             for name, row in rows.items()
         ],
     }
 
 
 def _by_column(order: list[str], line: list[Any]) -> dict[str, Any]:
-    """Column -> score, but for those that the paper does not print."""
+    """Column -> score, without those that the paper does not print."""
     return {name: score for name, score in zip(order, line, strict=False) if score != MISSING}
 
 
-def _first(order: list[str], name: str, dataset: dict[str, Any]) -> int:
-    return min(order.index(column) for column in dataset.get("languages") or [name])
-
-
-def _problem(one: Any) -> str:
-    place = ".".join(str(part) for part in one["loc"])
-    said = one["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"{place}: {said}" if place else str(said)
+def _problem(details: Any) -> str:
+    place = ".".join(str(part) for part in details["loc"])
+    message = details["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return f"{place}: {message}" if place else str(message)

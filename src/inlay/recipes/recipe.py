@@ -1,9 +1,9 @@
 """A recipe: one table of a paper, with the settings it was made with and the scores it reports.
 
-Settings are those of `inlay.Run`, and a grid lists values to try. What a dataset says goes before what the recipe says,
-and what a row says before both: fine-tuning has learning rates of its own in every paper.
+Settings are those of `inlay.Run`, and a grid lists values to try. Settings of a dataset replace the recipe's, and those
+of a row replace both: fine-tuning has its own learning rates in every paper.
 
-A dataset is a column. One with `languages` is trained on once and scored in each of them: then those are the columns.
+A dataset is a column. One with `languages` is trained on once and scored in each language: then these are the columns.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from inlay.metrics import LOWER_IS_BETTER
 
 MEAN = "mean"
-"""What a paper's average column is, unless the recipe says otherwise."""
+"""What a paper's average column is by default."""
 AVERAGE = "average"
 """What the average over all columns is called."""
 BASELINES = ("majority", "tf-idf")
-"""What a row can have in the place of methods: nothing is trained, so they have no settings."""
+"""What a row can have instead of methods: nothing is trained, so they have no settings."""
 SILENT = "not said"
 """The value of a setting in `protocol` that the paper does not give."""
 TUNED = "-tuned"
-"""The ending of the name of a row that tries values of its own."""
+"""The ending of the name of a row that `tune` has added."""
 Settings = Mapping[str, Any]
 Shows = Literal["score", "kept", "mean of evaluations", "best of evaluations"]
 
@@ -40,11 +40,11 @@ class Dataset(_Frozen):
 
     name: str
     metric: str
-    """What is reported."""
+    """The metric that is reported."""
     selection: str | None = None
-    """The metric that picks checkpoints and settings on validation rows, if that is another one."""
+    """The metric that picks checkpoints and settings on validation rows, if it is another one."""
     folders: tuple[str, ...] = ()
-    """What it may be called in somebody's folder; its own name by default."""
+    """Names that it may have in a folder; its own by default."""
     mismatched: bool = False
     """Whether it is the second dev set of MNLI."""
     columns: Mapping[str, str] = Field(default_factory=dict)
@@ -52,7 +52,7 @@ class Dataset(_Frozen):
     encoding: str | None = None
     """Of the published file, taken where a file is not UTF-8."""
     languages: tuple[str, ...] = ()
-    """Codes of the languages that it is scored in; it is trained and validated in `source`."""
+    """Codes of the languages that it is scored in; training and validation are in `source`."""
     source: str = "en"
     settings: Settings = Field(default_factory=dict)
 
@@ -78,9 +78,9 @@ class Row(_Frozen):
     label: str
     """As the paper calls it."""
     methods: tuple[str, ...] = Field(min_length=1)
-    """Specs; of several, validation chooses one for each dataset. Or a baseline."""
+    """Specs, of which validation chooses one for each dataset; or a baseline."""
     base: str | None = None
-    """Where the table has several."""
+    """If the table has several."""
     trained: str | None = None
     """Parameters for one task, as the paper prints them."""
     total: str | None = None
@@ -90,13 +90,13 @@ class Row(_Frozen):
     shows: Shows = "score"
     """What its numbers are, if not the scores of its columns: the share of L-alpha that L0 keeps, or evaluations."""
     scores: Mapping[str, float]
-    """By column; times 100. Those that the paper does not print are left out."""
+    """Column -> score times 100. Scores that the paper does not print are left out."""
     spreads: Mapping[str, float] = Field(default_factory=dict)
     """What the paper prints after ±."""
     average: float | None = None
     """As the paper prints it."""
     averages: Mapping[str, float] = Field(default_factory=dict)
-    """The same, where the table has several."""
+    """By name, if the table has several."""
 
     @property
     def is_baseline(self) -> bool:
@@ -104,10 +104,10 @@ class Row(_Frozen):
         return self.methods[0] in BASELINES
 
     def mean(self, columns: Iterable[str]) -> float | None:
-        """Of the paper's scores in these columns; None if it lacks one."""
-        found = [self.scores.get(name) for name in columns]
-        known = [score for score in found if score is not None]
-        return statistics.fmean(known) if known and len(known) == len(found) else None
+        """The mean of the paper's scores in these columns; None if one is missing."""
+        scores = [self.scores.get(name) for name in columns]
+        known = [score for score in scores if score is not None]
+        return statistics.fmean(known) if known and len(known) == len(scores) else None
 
     def printed(self, average: str) -> float | None:
         """An average as the paper prints it."""
@@ -122,22 +122,22 @@ class Recipe(_Frozen):
     table: str
     title: str
     base: str
-    """Which the paper has; any other will do. Where rows have their own, that of the rows to run on another base."""
+    """The paper's; any other will do. If rows have their own, other bases run the rows of this one."""
     measured: str
     """What the paper's scores were measured on."""
     seeds: int = Field(ge=1)
     report: Literal["best", "mean"]
-    """Of the seeds: the best by validation, or the mean of them all."""
+    """The best seed by validation, or the mean of all."""
     spread: Literal["std", "sem"] = "std"
     """What follows ±: the standard deviation over seeds, or the standard error of their mean."""
     average: str = MEAN
-    """What the paper's average column is: `mean`, or something else, in words."""
+    """What the paper's average column is: `mean`, or a description."""
     averages: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Averages over some of the columns, by name; one over all of them by default."""
+    """Name of an average -> its columns; by default there is one average, over all columns."""
     dev_is_test: bool = False
     """Whether the dev rows are kept for the end, and training rows are held out to choose by."""
     protocol: Settings = Field(default_factory=dict)
-    """What the paper says of things that a run may do otherwise; `not said` where it is silent."""
+    """What the paper says about things that a run may do in another way; `not said` where it says nothing."""
     notes: tuple[str, ...] = ()
     settings: Settings = Field(default_factory=dict)
     grid: Mapping[str, tuple[Any, ...]] = Field(default_factory=dict)
@@ -170,11 +170,11 @@ class Recipe(_Frozen):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What a row has a score in, in the paper's order."""
+        """The columns, in the paper's order."""
         return tuple(
-            Column(name, one.metric, one, name if one.languages else None)
-            for one in self.datasets
-            for name in one.languages or (one.name,)
+            Column(name, dataset.metric, dataset, name if dataset.languages else None)
+            for dataset in self.datasets
+            for name in dataset.languages or (dataset.name,)
         )
 
     @property
@@ -188,7 +188,7 @@ class Recipe(_Frozen):
         return tuple(dict.fromkeys(self.base_of(row) for row in self.rows))
 
     def base_of(self, row: Row) -> str:
-        """Which the paper has in a row."""
+        """The paper's base of a row."""
         return row.base or self.base
 
     @property
@@ -197,16 +197,13 @@ class Recipe(_Frozen):
         return max((decimals(score) for row in self.rows for score in row.scores.values()), default=1)
 
     def tried(self, row: Row, dataset: Dataset) -> dict[str, tuple[Any, ...]]:
-        """Setting -> values that a row tries on a dataset; most have one."""
-        layers: list[Mapping[str, tuple[Any, ...]]] = [_one(self.settings), self.grid, _one(dataset.settings)]
-        found: dict[str, tuple[Any, ...]] = {}
-        for layer in [*layers, _one(row.settings), row.grid]:
-            found |= layer
-        return found
+        """Setting -> the values that a row tries on a dataset, most often one."""
+        of_dataset = _as_values(dataset.settings)
+        return {**_as_values(self.settings), **self.grid, **of_dataset, **_as_values(row.settings), **row.grid}
 
     @property
     def runs(self) -> int:
-        """How many runs the whole table is; what two rows have in common is run once."""
+        """How many runs the whole table needs; what two rows have in common is run once."""
         sizes: dict[tuple[str, str, str, str], int] = {}
         for dataset in self.datasets:
             for row in self.rows:
@@ -222,7 +219,7 @@ class Recipe(_Frozen):
 
 
 def trained_specs(rows: Iterable[Row]) -> list[str]:
-    """The methods of rows, each once; baselines are none."""
+    """The methods of rows, each once, without baselines."""
     return list(dict.fromkeys(spec for row in rows for spec in row.methods if spec not in BASELINES))
 
 
@@ -232,10 +229,10 @@ def decimals(value: float) -> int:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names with commas; of more than twelve, the first."""
+    """Names with commas, at most the first twelve."""
     rest = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return ", ".join(names[:12]) + rest
 
 
-def _one(settings: Settings) -> dict[str, tuple[Any, ...]]:
+def _as_values(settings: Settings) -> dict[str, tuple[Any, ...]]:
     return {key: (value,) for key, value in settings.items()}

@@ -1,6 +1,6 @@
-"""What the runs of a recipe give in each cell of its table: those that validation picks, and what is reported of them.
+"""The cells of a recipe's table: the runs that validation picks, and their scores.
 
-With `report = "best"` that is the best run of all settings and seeds, else all seeds of the best setting. Where the
+With `report = "best"` a cell has the best run of all settings and seeds, else all seeds of the best setting. Where the
 adapter itself is needed (languages, what L0 has kept), it is that of the best seed of the best setting, which the file
 of the runs keeps.
 """
@@ -34,7 +34,7 @@ from inlay.sweeps.store import Row as Ran
 from inlay.sweeps.table import rank
 
 _NAME = "recipe"
-"""Of an adapter while it is scored."""
+"""The name of an adapter in the host while it is scored."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Result:
     """A cell."""
 
     values: tuple[float, ...]
-    """Of the seeds that are reported; times 100."""
+    """The scores of the seeds that are reported, times 100."""
     method: str | None = None
     setting: Mapping[str, Any] = field(default_factory=dict)
     parameters: int | None = None
@@ -70,14 +70,15 @@ class Results:
 
     def of(self, row: Row, column: Column) -> Result | None:
         """A cell; None if none of its runs is done, or it cannot be scored."""
-        part = self.part(row, column)
         if row.is_baseline:
-            return self._baseline(row, column)
+            values = tuple(self.by_seed(row, column).values())
+            return Result(values, row.methods[0]) if values else None
+        part = self.part(row, column)
         picked = self._picked(row, column, part, self.chosen.recipe.report)
         if not picked:
             return None
-        values = [self._value(row, column, part, one) for one in picked]
-        known = tuple(100 * value for value in values if value is not None)
+        scores = [self._value(row, column, part, ran) for ran in picked]
+        known = tuple(100 * score for score in scores if score is not None)
         first = picked[0]
         setting = {key: value for key, value in first.setting.items() if key in _varied(part)}
         setting |= {"seed": first.seed} if self.chosen.recipe.report == "best" else {}
@@ -91,56 +92,52 @@ class Results:
             scores = self.runner.scores.get((row.methods[0], part.about.name), {})
             return {seed: 100 * score.metrics[part.about.split][column.metric] for seed, score in scores.items()}
         picked = self._picked(row, column, part, "mean")
-        values = {one.seed: self._value(row, column, part, one) for one in picked}
+        values = {ran.seed: self._value(row, column, part, ran) for ran in picked}
         return {seed: 100 * value for seed, value in values.items() if value is not None}
 
     def part(self, row: Row, column: Column) -> Part:
-        """Where the runs of a cell are."""
+        """The part of the comparison that has the runs of a cell."""
         name = self.chosen.part(row, column.dataset)
-        return next(one for one in self.runner.parts if one.about.name == name)
+        return next(part for part in self.runner.parts if part.about.name == name)
 
     def _picked(self, row: Row, column: Column, part: Part, report: str) -> Sequence[Ran]:
-        own = [replace(self._ran[trial.id], setting=dict(trial.setting)) for trial in part.trials]
-        done = [one for one in own if one.setting["method"] in row.methods and one.state == "done"]
-        done = [one for one in done if one.value is not None and not math.isnan(one.value)]
+        rows = [replace(self._ran[trial.id], setting=dict(trial.setting)) for trial in part.trials]
+        done = [ran for ran in rows if ran.setting["method"] in row.methods and ran.state == "done"]
+        done = [ran for ran in done if ran.value is not None and not math.isnan(ran.value)]
         needs_adapter = column.language is not None or row.shows == "kept"
         if report == "best" and not needs_adapter:
-            return [max(done, key=lambda one: (one.value or 0.0, -one.position))] if done else []
+            return [max(done, key=lambda ran: (ran.value or 0.0, -ran.position))] if done else []
         ranking = rank(done, part.about.metric, "mean", self.chosen.seeds)
         return [] if not ranking else ranking[0].runs[:1] if needs_adapter else ranking[0].runs
 
-    def _value(self, row: Row, column: Column, part: Part, one: Ran) -> float | None:
+    def _value(self, row: Row, column: Column, part: Part, ran: Ran) -> float | None:
         metric = column.metric
         if row.shows == "kept":
-            return self._kept(one)
+            return self._kept(ran)
         if column.language is not None:
-            return self._in_language(column, one)
+            return self._in_language(column, ran)
         if row.shows == "score":
-            return one.metrics[part.about.split][metric]
-        seen = [float(entry["metrics"][metric]) for entry in evaluations(one)]
-        return statistics.fmean(seen) if row.shows == "mean of evaluations" else max(seen)
+            return ran.metrics[part.about.split][metric]
+        values = [float(entry["metrics"][metric]) for entry in evaluations(ran)]
+        return statistics.fmean(values) if row.shows == "mean of evaluations" else max(values)
 
-    def _baseline(self, row: Row, column: Column) -> Result | None:
-        values = tuple(self.by_seed(row, column).values())
-        return Result(values, row.methods[0]) if values else None
-
-    def _kept(self, one: Ran) -> float | None:
-        """How much of L-alpha its gates are expected to let through."""
-        adapter = self._adapter(one)
+    def _kept(self, ran: Ran) -> float | None:
+        """The share of L-alpha that its gates are expected to keep."""
+        adapter = self._adapter(ran)
         gates = list((adapter.about.get("gates") or {}).values()) if adapter is not None else []
         whole = sum(gate["of"] for gate in gates)
         return sum(gate["expected"] for gate in gates) / whole if whole else None
 
-    def _in_language(self, column: Column, one: Ran) -> float | None:
-        found = next(found for found in self.chosen.found if found.dataset.name == column.dataset.name)
+    def _in_language(self, column: Column, ran: Ran) -> float | None:
+        found = next(f for f in self.chosen.found if f.dataset.name == column.dataset.name)
         file = found.languages[column.name]
         parts = [digest(part) for part in parts_of(str(file))]
-        key = f"language {one.id} {parts or digest(str(file))}"
+        key = f"language {ran.id} {parts or digest(str(file))}"
         key += f" {column.metric}" * (column.dataset.selection is not None)
         known: float | None = self.runner.store.about(key)
         if known is not None:
             return known
-        adapter = self._adapter(one)
+        adapter = self._adapter(ran)
         if adapter is None:
             return None
         try:
@@ -157,9 +154,9 @@ class Results:
         try:
             source, columns = open_source(file), dict(adapter.about.get("columns") or {})
             unnamed = is_unnamed(columns.get("pair", ""))  # a number: another file may have its labels there
-            given = {role: name for role, name in columns.items() if name in source.columns}
-            given = {role: name for role, name in given.items() if role == "label"} if unnamed else given
-            examples, _ = read_examples(source, host.task(_NAME), given, stop, True, in_pairs(columns))
+            roles = {role: name for role, name in columns.items() if name in source.columns}
+            roles = {role: name for role, name in roles.items() if role == "label"} if unnamed else roles
+            examples, _ = read_examples(source, host.task(_NAME), roles, stop, True, in_pairs(columns))
             scores, _ = measure(host, _NAME, examples)
         finally:
             host.unload(_NAME)
@@ -167,14 +164,14 @@ class Results:
             raise DataError(f"{file.name}: {metric} cannot be computed: its tags are of another kind")
         return scores[metric]
 
-    def _adapter(self, one: Ran) -> Adapter | None:
-        found = self.runner.store.adapter(one.id)
-        if found is None:
-            self.notes[f"{one.label}: its adapter was not kept; run again with --restart to score it"] = None
-        return found
+    def _adapter(self, ran: Ran) -> Adapter | None:
+        adapter = self.runner.store.adapter(ran.id)
+        if adapter is None:
+            self.notes[f"{ran.label}: its adapter was not kept; run again with --restart to score it"] = None
+        return adapter
 
 
 def _varied(part: Part) -> set[str]:
-    """The settings of which there is a choice."""
+    """The settings that have more than one value."""
     keys = [key for key in part.trials[0].setting if key != "method"]
     return {key for key in keys if len({str(trial.setting.get(key)) for trial in part.trials}) > 1}

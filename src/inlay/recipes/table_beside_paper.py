@@ -1,4 +1,4 @@
-"""The paper's numbers with one's own beside them.
+"""The paper's numbers with your own beside them.
 
 Averages are over the columns that were run, the paper's as well, so that they compare; they are not the average that
 the paper prints, unless all columns were run.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from inlay.comparison.ranking import total_parameters
@@ -31,13 +31,13 @@ class Cell:
     paper_spread: float | None
     """What the paper prints after ±."""
     ours: float | None
-    """None if no run came to its end."""
+    """None if no run is done."""
     spread: float | None = None
-    """Over seeds, where the mean of them is reported: what `Recipe.spread` says."""
+    """Over seeds, if their mean is reported; `Recipe.spread` says which."""
     method: str | None = None
     """The spec that validation chose."""
     setting: Mapping[str, Any] = field(default_factory=dict)
-    """What of the grid it chose."""
+    """The values of the grid that it chose."""
     parameters: int | None = None
     share: float | None = None
 
@@ -53,28 +53,28 @@ class Line:
     @property
     def averages(self) -> dict[str, tuple[float | None, float | None]]:
         """Average -> the paper's and ours, over the columns that were run; None if one of those is missing."""
-        found = {}
+        averages = {}
         for name, columns in self.recipe.groups.items():
-            own = [column for column in columns if column in self.cells]
-            if own:
-                ours = [cell.ours for cell in (self.cells[column] for column in own) if cell.ours is not None]
-                paper = self.row.mean(own)
-                if paper is None and len(own) == len(columns):  # of single scores the paper prints some, or none
+            columns_run = [column for column in columns if column in self.cells]
+            if columns_run:
+                ours = [cell.ours for cell in (self.cells[column] for column in columns_run) if cell.ours is not None]
+                paper = self.row.mean(columns_run)
+                if paper is None and len(columns_run) == len(columns):  # the paper does not print every score
                     paper = self.row.printed(name)
-                found[name] = (paper, statistics.fmean(ours) if len(ours) == len(own) else None)
-        return found
+                averages[name] = (paper, statistics.fmean(ours) if len(ours) == len(columns_run) else None)
+        return averages
 
     @property
     def parameters(self) -> int | None:
-        """Trained for one task, on average."""
-        found = [cell.parameters for cell in self.cells.values() if cell.parameters is not None]
-        return round(statistics.fmean(found)) if found else None
+        """How many are trained for one task, on average."""
+        counts = [cell.parameters for cell in self.cells.values() if cell.parameters is not None]
+        return round(statistics.fmean(counts)) if counts else None
 
     @property
     def share(self) -> float | None:
-        """Of the base."""
-        found = [cell.share for cell in self.cells.values() if cell.share is not None]
-        return statistics.fmean(found) if found else None
+        """The same as a share of the base."""
+        shares = [cell.share for cell in self.cells.values() if cell.share is not None]
+        return statistics.fmean(shares) if shares else None
 
     @property
     def total(self) -> float | None:
@@ -87,11 +87,11 @@ class Line:
     def document(self) -> dict[str, Any]:
         """As JSON."""
         cells = {name: {**vars(cell), "setting": dict(cell.setting)} for name, cell in self.cells.items()}
-        own = {"parameters": self.parameters, "share": self.share, "trained in the paper": self.row.trained}
-        own |= {"total": self.total, "total in the paper": self.row.total}
+        sizes = {"parameters": self.parameters, "share": self.share, "trained in the paper": self.row.trained}
+        sizes |= {"total": self.total, "total in the paper": self.row.total}
         names = {"row": self.row.name, "label": self.row.label, "methods": list(self.row.methods)}
         averages = {name: {"paper": paper, "ours": ours} for name, (paper, ours) in self.averages.items()}
-        return {**names, **own, "averages": averages, "columns": cells}
+        return {**names, **sizes, "averages": averages, "columns": cells}
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,15 @@ class TableBesidePaper:
 
     recipe: Recipe
     columns: tuple[Column, ...]
-    """Those that were run."""
+    """Columns that were run."""
     lines: tuple[Line, ...]
     differences: tuple[str, ...]
-    """What is not as the paper has it."""
+    """What differs from the paper."""
     notes: tuple[str, ...]
     """What could not be run or scored, and why."""
     comparison: Comparison = field(repr=False)
     against: Against | None = None
-    """How far its rows are from one of them, if somebody asked."""
+    """How far its rows are from one of them, if requested."""
 
     def document(self) -> dict[str, Any]:
         """What `inlay recipe run --json` prints."""
@@ -128,7 +128,7 @@ class TableBesidePaper:
         }
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """A line for every row and column."""
+        """Write a CSV file with a line for every row and column."""
         spread = self.recipe.spread
         names = ["row", "column", "metric", "paper", f"paper {spread}", "ours", spread, "method", "setting"]
         rows: list[list[Any]] = [[*names, "parameters"]]
@@ -142,9 +142,9 @@ class TableBesidePaper:
 
 
 def put_beside_paper(
-    chosen: Chosen, runner: ComparisonRunner, found: Comparison, against: str | None = None
+    chosen: Chosen, runner: ComparisonRunner, comparison: Comparison, against: str | None = None
 ) -> TableBesidePaper:
-    """What came of a comparison as the table of a recipe.
+    """The result of a comparison as the table of a recipe.
 
     Args:
         against: a row; how far the others are from it is shown too.
@@ -152,16 +152,16 @@ def put_beside_paper(
     results, recipe = Results(chosen, runner), chosen.recipe
     lines = []
     for row in chosen.rows:
-        cells = {one.name: _cell(row, one.name, results.of(row, one), recipe.spread) for one in chosen.columns}
+        cells = {c.name: _cell(row, c.name, results.of(row, c), recipe.spread) for c in chosen.columns}
         lines.append(Line(row, cells, recipe))
     compared = None if against is None else compare_with(against, chosen, results)
-    said, notes = tuple(deviations(chosen, runner)), (*found.notes, *results.notes)
-    return TableBesidePaper(recipe, chosen.columns, tuple(lines), said, notes, found, compared)
+    differences, notes = tuple(deviations(chosen, runner)), (*comparison.notes, *results.notes)
+    return TableBesidePaper(recipe, chosen.columns, tuple(lines), differences, notes, comparison, compared)
 
 
-def _cell(row: Row, column: str, own: Result | None, spread: str) -> Cell:
-    paper, beside = row.scores.get(column), row.spreads.get(column)
-    if own is None:
-        return Cell(paper, beside, None)
-    scores = Cell(paper, beside, own.mean, own.spread(spread), own.method, own.setting)
-    return replace(scores, parameters=own.parameters, share=own.share)
+def _cell(row: Row, column: str, result: Result | None, spread: str) -> Cell:
+    paper, paper_spread = row.scores.get(column), row.spreads.get(column)
+    if result is None:
+        return Cell(paper, paper_spread, None)
+    scores = (paper, paper_spread, result.mean, result.spread(spread))
+    return Cell(*scores, result.method, result.setting, result.parameters, result.share)

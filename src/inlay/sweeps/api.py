@@ -51,35 +51,37 @@ class Plan:
     """A metric to show beside the one that decides."""
 
     def problems(self) -> list[str]:
-        """What does not go together."""
-        found = not_counts(random=self.random, trials=self.trials, seeds=self.seeds)
+        """Values that are not valid, and settings that do not go together."""
+        problems = not_counts(random=self.random, trials=self.trials, seeds=self.seeds)
+        if type(self.report) not in (str, type(None)):
+            problems.append(f"report={self.report} is not valid: expected the name of a metric")
         if self.search not in (None, "optuna"):
-            found.append(f"unknown search {self.search!r}. {suggest(str(self.search), ['optuna'])}")
+            problems.append(f"unknown search {self.search!r}. {suggest(str(self.search), ['optuna'])}")
         if self.select not in SELECT:
-            found.append(f"select={self.select} is not valid. {suggest(str(self.select), SELECT)}")
+            problems.append(f"select={self.select} is not valid. {suggest(str(self.select), SELECT)}")
         if self.pruner is not None and self.pruner not in PRUNERS:
-            found.append(f"unknown pruner {self.pruner!r}. {suggest(str(self.pruner), PRUNERS)}")
+            problems.append(f"unknown pruner {self.pruner!r}. {suggest(str(self.pruner), PRUNERS)}")
         if self.search is not None and self.random is not None:
-            found.append("random draws and a search cannot be combined")
+            problems.append("random draws and a search cannot be combined")
         if self.search is not None and self.trials is None:
-            found.append("a search needs a number of trials")
+            problems.append("a search needs a number of trials")
         if self.search is None and self.trials is not None:
-            found.append("trials are for a search; random draws have their own number")
+            problems.append("trials are for a search; random draws have their own number")
         if self.search is None and self.pruner is not None:
-            found.append("a pruner is for a search; other runs are never stopped early")
-        return found
+            problems.append("a pruner is for a search; other runs are never stopped early")
+        return problems
 
-    def space(self, given: dict[str, Any]) -> tuple[Space, list[str]]:
-        """The space of its grid around settings, and everything that is wrong with both."""
+    def space(self, settings: dict[str, Any]) -> tuple[Space, list[str]]:
+        """The space of its grid and these settings, and everything that is wrong with both."""
         free = self.random is not None or self.search is not None
-        space, problems = read_grid(given, self.grid, ranges=free)
+        space, problems = read_grid(settings, self.grid, ranges=free)
         if self.ensemble is not None:
-            problems = [*problems, *together.problems(self.ensemble, self.grid, given)]
+            problems = [*problems, *together.problems(self.ensemble, self.grid, settings)]
         return space, [*self.problems(), *problems]
 
 
 def not_counts(**values: Any) -> list[str]:
-    """What is wrong with numbers that are to be 1 or more, or None."""
+    """What is wrong with numbers that must be 1 or more, or None."""
     wrong = {key: value for key, value in values.items() if value is not None and (type(value) is not int or value < 1)}
     return [f"{key}={value} is not valid: expected 1 or more" for key, value in wrong.items()]
 
@@ -113,33 +115,33 @@ def sweep(
     Args:
         run: settings that all runs share.
         grid: key -> values. Keys are settings of a run, `method`, or options of methods; `"1e-4..1e-2"` is a range.
-        random: draw so many combinations instead of all.
+        random: draw this many combinations instead of running all.
         search: `optuna` asks for settings one by one, `trials` of them. Its `pruner` is median, hyperband or none.
         seeds: how many seeds every setting runs with, from the run's own.
         select: what wins: the best mean over seeds, or the best single run; `careful` takes, of all settings
             that are less than a standard error worse than the best mean, the one with the lowest validation loss.
-        ensemble: choose so many runs, with repetition, that answer best together (`Sweep.ensemble`). All runs then
+        ensemble: choose this many runs, with repetition, that answer best together (`Sweep.ensemble`). All runs then
             hold out the same rows.
         report: a metric to show beside `run.metric`, which decides.
         name: what the winner is called; by default the run's name, or its data's.
-        store: a SQLite file for results; a sweep that is called again with it goes on, and repeats nothing.
+        store: a SQLite file for results; a sweep with the same file goes on where it stopped, and repeats nothing.
         slots, callbacks, save_every: as for `inlay.train`.
         best: put the winner into the library.
         engine: `local`, or `ray` for the workers of a Ray cluster; `slots` are then those of each worker.
-        address: of the cluster; by default one that this machine is part of, else one that is started here.
+        address: the address of the cluster; by default one that this machine is part of, else one that is started here.
         workers: how many; by default one for every GPU, or for every machine where there is none.
     """
     plan = Plan(grid or {}, random, search, trials, pruner, seeds, select, ensemble, report)
-    given = {key: getattr(run, key) for key in run.model_fields_set if key != "name"}
-    space, problems = plan.space(given)
+    settings = {key: getattr(run, key) for key in run.model_fields_set if key != "name"}
+    space, problems = plan.space(settings)
     problems += space.problems(host)
-    cluster, more = read_engine(engine, address, workers)
-    problems += more + (cluster.problems(host) if cluster is not None else [])
+    cluster, engine_problems = read_engine(engine, address, workers)
+    problems += engine_problems + (cluster.problems(host) if cluster is not None else [])
     if problems:
         raise RunError("; ".join(dict.fromkeys(problems)))
-    named = check_name(name or run.name or (data_name(run.data) if isinstance(run.data, str) else "sweep"))
+    name = check_name(name or run.name or (data_name(run.data) if isinstance(run.data, str) else "sweep"))
     with Store(store) as opened:
-        runner = SweepRunner(host, plan, space, named, opened, slots, callbacks, save_every, cluster, library)
+        runner = SweepRunner(host, plan, space, name, opened, slots, callbacks, save_every, cluster, library)
         return runner.run(best, library)
 
 
@@ -170,7 +172,7 @@ class SweepRunner:
         self.prepare()
 
     def prepare(self) -> None:
-        """Read the data and decide on the trials, as far as they can be known before anything has run."""
+        """Read the data, and make the trials that are known before anything has run."""
         plan, first = self.plan, self.seeds[0]
         if plan.search is None:
             self.trials = self.maker.all(self._settings())
@@ -194,7 +196,7 @@ class SweepRunner:
         return (self.plan.trials or 1) * len(self.seeds) if self.search is not None else len(self.trials)
 
     def run(self, best: bool = False, library: Library | None = None) -> Sweep:
-        """Run what has not been run, and rank everything."""
+        """Run what has not run yet, and rank everything."""
         self.engine.run(self.trials, self.search, self._wanted)
         result = self.result()
         if self.plan.ensemble is not None and result.ranking:
@@ -203,11 +205,11 @@ class SweepRunner:
 
     @property
     def metric(self) -> str:
-        """What decides."""
+        """The metric that decides."""
         return self.data.metric
 
     def result(self) -> Sweep:
-        """What is known by now."""
+        """The sweep as it stands now."""
         rows = self._rows()
         ranking = rank(rows, self.metric, self.plan.select, len(self.seeds))
         verdict = self._verdict(ranking) if self.plan.select == "careful" else None
@@ -225,19 +227,19 @@ class SweepRunner:
         )
 
     def _verdict(self, ranking: Sequence[Entry]) -> Verdict | None:
-        far = distances(self.space, ranking, self.data.run.few_shot)
-        return decide(ranking, self.metric, far, self.space.keys) if ranking else None
+        distance_of = distances(self.space, ranking, self.data.run.few_shot)
+        return decide(ranking, self.metric, distance_of, self.space.keys) if ranking else None
 
     def _wanted(self) -> set[str]:
-        """The runs whose adapters are kept: those that win, however one selects, and candidates of an ensemble."""
+        """The runs whose adapters are kept: those that win by any `select`, and the candidates of an ensemble."""
         rows, seeds = self._rows(), len(self.seeds)
         verdict = self._verdict(rank(rows, self.metric, "careful", seeds))
         wins = {row.id for row in verdict.entry.runs} if verdict is not None else set()
-        many = together.candidates(rows, self.metric) if self.plan.ensemble is not None else []
-        return worth_keeping(rows, self.metric, seeds) | wins | {row.id for row in many}
+        members = together.candidates(rows, self.metric) if self.plan.ensemble is not None else []
+        return worth_keeping(rows, self.metric, seeds) | wins | {row.id for row in members}
 
     def _together(self, result: Sweep, picks: int) -> together.Chosen:
-        """The ensemble; what was deleted since is trained again."""
+        """The ensemble; a run whose adapter was deleted is trained again."""
         rows = together.candidates(result.rows, self.metric)
         missing = [row.id for row in rows if self.store.adapter(row.id) is None]
         if missing:
@@ -245,18 +247,18 @@ class SweepRunner:
         return together.choose(self.host, self.data, rows, result.winner, picks, self.name, self._adapter)
 
     def _adapter(self, row: Row) -> Adapter:
-        found = self.store.adapter(row.id)
-        if found is None:
+        adapter = self.store.adapter(row.id)
+        if adapter is None:
             raise RunError(f"the adapter of {row.label} could not be made again")
-        return found
+        return adapter
 
     def put(self, result: Sweep, library: Library) -> Sweep:
         """Put the winner, or the ensemble, into a library, with the sweep's summary on its card."""
-        many, winner = result.ensemble, result.winner
-        if many is None and self.store.adapter(winner.id) is None:  # it did not win before, or somebody has deleted it
+        ensemble, winner = result.ensemble, result.winner
+        if ensemble is None and self.store.adapter(winner.id) is None:  # deleted, or not kept
             self._again([winner.id])
-        adapter: Adapter | Ensemble = self._adapter(winner) if many is None else many.adapter
-        members = [winner] if many is None else [row for row, _ in many.members]
+        adapter: Adapter | Ensemble = self._adapter(winner) if ensemble is None else ensemble.adapter
+        members = [winner] if ensemble is None else [row for row, _ in ensemble.members]
         parameters = Ensemble.parameters([{"parameters": row.parameters} for row in members])
         facts = card_facts(self.host.base, parameters, sum(row.seconds for row in members))
         parents = [f"sweep:{row.id}" for row in members]
@@ -281,21 +283,21 @@ class SweepRunner:
         return [replace(row, position=i) for i, row in enumerate(self.store.study(self._study()))]
 
     def _study(self) -> str:
-        """The same for the same question, whoever asks and however many trials."""
+        """A name for all that decides the search's settings, the number of trials left out."""
         branches = [repr(replace(branch, method=lasting(branch.method))) for branch in self.space.branches]
         base = (self.host.base.identity(True), self.host.base.form or "", str(self.host.base.dtype))
-        given = {
+        settings = {
             key: value for key, value in self.space.given.items() if key not in ("name", "val", "test", "unlabelled")
         }
-        asked = {"space": branches, "given": given, "data": self.data.data_hash, "base": base, "seeds": self.seeds}
-        taught = {"teacher": self.data.teacher} if self.data.teacher else {}
+        question = {"space": branches, "given": settings, "data": self.data.data_hash, "base": base}
+        teacher = {"teacher": self.data.teacher} if self.data.teacher else {}
         one_split = {"one_split": True} if self.maker.shared else {}
-        return digest(asked | taught | one_split | self._rates())
+        return digest(question | {"seeds": self.seeds} | teacher | one_split | self._rates())
 
     def _rates(self) -> dict[str, Any]:
-        """The methods' own learning rates that were others at first, where they apply: a search does not mix them."""
+        """Methods' own learning rates that have changed since the first version, so that a search does not mix them."""
         if "lr" in self.space.keys or self.space.given.get("lr") is not None:
             return {}
-        found = {type(one).name: one.learning_rate for one in (parse(b.method) for b in self.space.branches)}
-        changed = {name: rate for name, rate in found.items() if name in RATES}
+        rates = {type(method).name: method.learning_rate for method in (parse(b.method) for b in self.space.branches)}
+        changed = {name: rate for name, rate in rates.items() if name in RATES}
         return {"rates": changed} if changed else {}

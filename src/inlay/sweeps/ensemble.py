@@ -28,7 +28,7 @@ CANDIDATES = 20
 ALIKE = ("text", "pair", "max_length", "long", "train_size", "fold", "folds")
 """Settings that cannot vary: members read the same texts in the same way, and are validated on the same rows."""
 _NAME = "candidate#"
-"""Of a candidate in the host while it answers."""
+"""The name of a candidate in the host while it answers."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Chosen:
     """An ensemble of a sweep's runs."""
 
     picks: int
-    """As many as were asked for, or fewer where runs are few: none has more than half of what was asked for."""
+    """As many as requested, or fewer where runs are few: no run has more than half of the number requested."""
     members: tuple[tuple[Row, int], ...]
     """Runs, and how often each counts; the best first."""
     candidates: int
     by: str
-    """What told how good an ensemble is on validation rows: loss, or the metric where members vote."""
+    """What measures an ensemble on validation rows: loss, or the metric where members vote."""
     metrics: dict[str, dict[str, float]]
     """split -> metric -> value, of all together."""
     single: dict[str, dict[str, float]]
@@ -53,24 +53,24 @@ class Chosen:
         """As JSON."""
         names = ("id", "label", "setting", "seed", "value")
         members = [{**{name: getattr(row, name) for name in names}, "count": count} for row, count in self.members]
-        own = {"picks": self.picks, "candidates": self.candidates, "by": self.by, "members": members}
-        return {**own, "metrics": self.metrics, "single": self.single}
+        choice = {"picks": self.picks, "candidates": self.candidates, "by": self.by, "members": members}
+        return {**choice, "metrics": self.metrics, "single": self.single}
 
 
-def problems(picks: Any, keys: Collection[str], given: Mapping[str, Any]) -> list[str]:
+def problems(picks: Any, keys: Collection[str], settings: Mapping[str, Any]) -> list[str]:
     """What is wrong with asking for an ensemble."""
-    found = []
-    if not isinstance(picks, int) or isinstance(picks, bool) or picks < 2:
-        found.append(f"ensemble={picks} (--ensemble) is not valid: expected 2 or more")
+    wrong = []
+    if type(picks) is not int or picks < 2:
+        wrong.append(f"ensemble={picks} (--ensemble) is not valid: expected 2 or more")
     why = "cannot vary with an ensemble (--ensemble): its members read the same rows in the same way"
-    found += [f"{key} {why}" for key in ALIKE if key in keys]
-    if given.get("folds"):
-        found.append("folds (--folds) cannot be combined with an ensemble: all its runs are validated on the same rows")
-    return found
+    wrong += [f"{key} {why}" for key in ALIKE if key in keys]
+    if settings.get("folds"):
+        wrong.append("folds (--folds) cannot be combined with an ensemble: all its runs are validated on the same rows")
+    return wrong
 
 
 def candidates(rows: Sequence[Row], metric: str) -> list[Row]:
-    """The best finished runs by validation, among equals those with the lowest loss."""
+    """The best finished runs by validation; equally good ones in the order of their losses."""
     sign = 1.0 if metric in metrics.LOWER_IS_BETTER else -1.0
     done = [row for row in rows if row.state == "done" and row.value is not None and row.value == row.value]
 
@@ -84,10 +84,10 @@ def candidates(rows: Sequence[Row], metric: str) -> list[Row]:
 def choose(
     host: Host, data: Prepared, rows: Sequence[Row], winner: Row, picks: int, name: str, load: Callable[[Row], Adapter]
 ) -> Chosen:
-    """The ensemble of so many picks among candidates, measured as it will be served.
+    """The ensemble of `picks` picks among candidates, measured as it will be served.
 
     Args:
-        data: whose validation and test rows all runs have.
+        data: the validation and test rows that all runs share.
         load: gives the adapter of a run.
     """
     answers = [_answers(host, load(row), data) for row in rows]
@@ -100,17 +100,17 @@ def choose(
         row = members[0][0]
         return Chosen(sum(counts), members, len(rows), by, row.metrics, winner.metrics, load(row))
     adapters = tuple(replace(load(row), name=f"{name}-{i}") for i, (row, _) in enumerate(members, 1))
-    made = Ensemble(adapters, tuple(count for _, count in members), name)
-    found = metrics_of(host, made, [data] * len(adapters))
+    ensemble = Ensemble(adapters, tuple(count for _, count in members), name)
+    scores = metrics_of(host, ensemble, [data] * len(adapters))
     scored_on = {"validation": data.validation.content}
     about: dict[str, Any] = {
         **Ensemble.shared(adapters),
-        "metrics": found,
+        "metrics": scores,
         "data": data.data_hash,
         "files": data.files,
         "scored_on": scored_on | ({"test": data.test.content} if data.test is not None else {}),
     }
-    return Chosen(sum(counts), members, len(rows), by, found, winner.metrics, replace(made, about=about))
+    return Chosen(sum(counts), members, len(rows), by, scores, winner.metrics, replace(ensemble, about=about))
 
 
 def _answers(host: Host, adapter: Adapter, data: Prepared) -> Sequence[Answer]:

@@ -33,9 +33,8 @@ def header(sweep: Sweep) -> list[str]:
     """The columns of the ranked table."""
     tested = any(entry.test is not None for entry in sweep.ranking)
     test = [f"test {sweep.metric}"] if tested else []
-    parts = [sweep.reported(entry) for entry in sweep.ranking[:1]]
-    more = [f"{split} {sweep.report}" for part in parts for split in part]
-    return ["rank", *sweep.keys, sweep.metric, *test, *more, "seconds", "parameters"]
+    reported = [f"{split} {sweep.report}" for entry in sweep.ranking[:1] for split in sweep.reported(entry)]
+    return ["rank", *sweep.keys, sweep.metric, *test, *reported, "seconds", "parameters"]
 
 
 def cells(sweep: Sweep, entry: Entry) -> list[str]:
@@ -46,9 +45,9 @@ def cells(sweep: Sweep, entry: Entry) -> list[str]:
         value = f"{entry.best.value:.4f} (mean {value})"
     elif len(entry.runs) < entry.seeds:
         value += f" ({len(entry.runs)} of {entry.seeds} seeds)"
-    tested = any(one.test is not None for one in sweep.ranking)
+    tested = any(other.test is not None for other in sweep.ranking)
     test = [spread(entry.test, entry.test_std)] if tested else []
-    test += [spread(fmean(own), sample_std(own)) for own in sweep.reported(entry).values()]
+    test += [spread(fmean(scores), sample_std(scores)) for scores in sweep.reported(entry).values()]
     return [str(entry.rank), *values, value, *test, f"{entry.seconds:.1f}", f"{entry.parameters:,}"]
 
 
@@ -60,24 +59,24 @@ def spread(mean: float | None, std: float | None) -> str:
 
 
 def write_csv(sweep: Sweep, path: str | os.PathLike[str]) -> None:
-    """A CSV file: one line per run, in the order of the ranking; what did not end well comes last."""
+    """A CSV file: one line per run, in the order of the ranking; runs that are not done come last."""
     place = {row.id: entry.rank for entry in sweep.ranking for row in entry.runs}
-    metrics = sorted({(split, name) for row in sweep.rows for split, found in row.metrics.items() for name in found})
+    metrics = sorted({(split, name) for row in sweep.rows for split, scores in row.metrics.items() for name in scores})
     columns = ["rank", "id", *sweep.keys, "seed", "state", "metric", "value"]
     columns += [f"{split} {name}" for split, name in metrics] + ["seconds", "tokens", "parameters", "problem"]
 
     def line(row: Row) -> list[Any]:
         settings = [shown_exactly(row.setting[key], key) if key in row.setting else "" for key in sweep.keys]
-        found = [row.metrics.get(split, {}).get(name) for split, name in metrics]
+        scores = [row.metrics.get(split, {}).get(name) for split, name in metrics]
         start = [place.get(row.id), row.id, *settings, row.seed, row.state, row.metric, row.value]
-        return [*start, *found, round(row.seconds, 3), row.tokens, row.parameters.get("adapter"), row.error]
+        return [*start, *scores, round(row.seconds, 3), row.tokens, row.parameters.get("adapter"), row.error]
 
     rows = sorted(sweep.rows, key=lambda r: (place.get(r.id, len(place) + 1), _STATES.get(r.state, 3), r.position))
     write_rows(path, [columns, *map(line, rows)])
 
 
 def shown_exactly(value: Any, key: str = "") -> str:
-    """With all its digits, so that it runs again."""
+    """As `shown`, but with all digits, so that the run can be repeated."""
     return repr(value) if isinstance(value, float) else shown(value, key)
 
 
@@ -93,9 +92,9 @@ def latex_table(
 ) -> str:
     """A tabular of plain cells; columns in `right` hold numbers."""
     places = "".join("r" if column in right else "l" for column in columns)
-    made = ["% \\usepackage{booktabs}", f"\\begin{{tabular}}{{{places}}}"]
-    made += ["\\toprule", _latex_line(columns), "\\midrule", *map(_latex_line, lines, bold)]
-    return "\n".join([*made, "\\bottomrule", "\\end{tabular}", ""])
+    table = ["% \\usepackage{booktabs}", f"\\begin{{tabular}}{{{places}}}"]
+    table += ["\\toprule", _latex_line(columns), "\\midrule", *map(_latex_line, lines, bold)]
+    return "\n".join([*table, "\\bottomrule", "\\end{tabular}", ""])
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -111,7 +110,7 @@ def write_rows(path: str | os.PathLike[str], rows: Iterable[Sequence[Any]]) -> N
 
 
 def _latex_line(values: Sequence[str], bold: bool = False) -> str:
-    cells = [re.sub(r"[&%$#_{}~^\\±]", lambda found: _LATEX[found[0]], value) for value in values]
+    cells = [re.sub(r"[&%$#_{}~^\\±]", lambda match: _LATEX[match[0]], value) for value in values]
     return " & ".join(f"\\textbf{{{cell}}}" if bold else cell for cell in cells) + r" \\"
 
 
@@ -129,7 +128,7 @@ def html_cells(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
-    """A file to write to; a disk that is full is noticed when it is closed at the latest."""
+    """A file to write to; a full disk is an error when the file is closed, if not before."""
     try:
         with Path(path).open("w", encoding="utf-8", newline="") as file:
             yield file

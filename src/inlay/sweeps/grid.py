@@ -54,7 +54,7 @@ class Branch:
 
     @property
     def size(self) -> int | None:
-        """How many combinations it has; None if a range has no end of them."""
+        """How many combinations it has; None with a range, which has any number."""
         total = 1
         for axis in self.axes:
             if isinstance(axis.values, Range):
@@ -80,20 +80,20 @@ class Space:
 
     @property
     def keys(self) -> list[str]:
-        """What varies, in the order it was given; the method first."""
+        """What varies, in the order of the grid; the method first."""
         axes = (axis for branch in self.branches for axis in branch.axes)
-        found = dict.fromkeys(a.key for a in axes if isinstance(a.values, Range) or len(a.values) > 1)
-        return [*(["method"] if len(self.branches) > 1 else []), *found]
+        varying = dict.fromkeys(a.key for a in axes if isinstance(a.values, Range) or len(a.values) > 1)
+        return [*(["method"] if len(self.branches) > 1 else []), *varying]
 
     @property
     def ranges(self) -> list[str]:
-        """Keys with a range in the place of a list."""
+        """Keys with a range instead of a list."""
         axes = (axis for branch in self.branches for axis in branch.axes)
         return list(dict.fromkeys(axis.key for axis in axes if isinstance(axis.values, Range)))
 
     @property
     def size(self) -> int | None:
-        """How many combinations there are; None if there is no end of them."""
+        """How many combinations there are; None with a range, which has any number."""
         sizes = [branch.size for branch in self.branches]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
@@ -102,7 +102,7 @@ class Space:
         return itertools.chain.from_iterable(branch.settings() for branch in self.branches)
 
     def branch(self, setting: Mapping[str, Any]) -> Branch:
-        """The branch that a combination is of."""
+        """The branch that a combination belongs to."""
         return next(branch for branch in self.branches if branch.method == setting["method"])
 
     def method(self, setting: Mapping[str, Any]) -> Method:
@@ -110,25 +110,25 @@ class Space:
         axes = self.branch(setting).axes
         return dataclasses.replace(parse(setting["method"]), **{a.key: setting[a.key] for a in axes if a.is_option})
 
-    def run(self, setting: Mapping[str, Any], **more: Any) -> Run:
+    def run(self, setting: Mapping[str, Any], **extra: Any) -> Run:
         """The run of a combination."""
-        own = {a.key: setting[a.key] for a in self.branch(setting).axes if not a.is_option}
-        made = make_run({"data": "", **self.given, **own, "method": self.method(setting).spec, **more})
-        return made.model_copy(update={"data": self.data})  # not checked, and so not copied, for every run
+        settings = {a.key: setting[a.key] for a in self.branch(setting).axes if not a.is_option}
+        run = make_run({"data": "", **self.given, **settings, "method": self.method(setting).spec, **extra})
+        return run.model_copy(update={"data": self.data})  # not checked, and so not copied, for every run
 
     def problems(self, host: Host) -> list[str]:
-        """What no run could have, or not on this base: sizes, layers, heads, pooling."""
-        found: dict[str, None] = {}
+        """Values that no run could have, or not on this base: sizes, layers, heads, pooling."""
+        problems: dict[str, None] = {}
         for branch in self.branches:
             options = Branch(branch.method, tuple(axis for axis in branch.axes if axis.is_option))
             for setting in itertools.islice(options.settings(), MOST):
-                found |= dict.fromkeys(refused(lambda own: self.method(own).params(host.base.sites), setting))
+                problems |= dict.fromkeys(refused(lambda s: self.method(s).params(host.base.sites), setting))
         for key, check in _CHECKS.items():
             values = [a.values for b in self.branches[:1] for a in b.axes if a.key == key]
             listed = values[0] if values and isinstance(values[0], tuple) else [self.given.get(key, _default(key))]
             for value in listed:
-                found |= dict.fromkeys(refused(check, value, host))
-        return list(found)
+                problems |= dict.fromkeys(refused(check, value, host))
+        return list(problems)
 
 
 _CHECKS: dict[str, Any] = {
@@ -137,38 +137,39 @@ _CHECKS: dict[str, Any] = {
 }
 
 
-def refused(do: Callable[..., Any], *given: Any) -> list[str]:
+def refused(do: Callable[..., Any], *arguments: Any) -> list[str]:
     """Why something cannot be done; empty if it can."""
     try:
-        do(*given)
+        do(*arguments)
     except InlayError as error:
         return [str(error)]
     return []
 
 
-def read_grid(given: Mapping[str, Any], grid: Grid, ranges: bool = False) -> tuple[Space, list[str]]:
+def read_grid(settings: Mapping[str, Any], grid: Grid, ranges: bool = False) -> tuple[Space, list[str]]:
     """The space of a grid around settings that stay, and everything that is wrong with it.
 
     Args:
         ranges: whether `low..high` may stand for a list.
     """
     problems: list[str] = []
-    methods = _methods(given, grid, problems)
+    methods = _methods(settings, grid, problems)
     all_options = {name: _options(registry.find(name)) for name in registry.names()}
     # a method that could not be read may be the one that has an option
     unread = len(methods) < _count(grid)
     known = list(all_options.values()) if unread else [_options(type(method)) for method in methods.values()]
     axes: dict[str, list[Axis]] = {spec: [] for spec in methods}
     for key in grid:
-        problem = _key_problem(key, given, known, all_options)
+        problem = _key_problem(key, settings, known, all_options)
         if problem:
             problems.append(problem)
         elif key in Run.model_fields and key != "method":
             _add_setting(key, grid[key], axes, problems)
         elif key != "method":
             _add_option(key, grid[key], methods, axes, problems)
-    branches = tuple(Branch(spec, tuple(own)) for spec, own in axes.items())
-    space = Space(given.get("data", ""), {k: v for k, v in given.items() if k not in grid and k != "data"}, branches)
+    branches = tuple(Branch(spec, tuple(axes_of_method)) for spec, axes_of_method in axes.items())
+    fixed = {key: value for key, value in settings.items() if key not in grid and key != "data"}
+    space = Space(settings.get("data", ""), fixed, branches)
     problems += refused(make_run, {"data": "", **space.given})
     if not ranges:
         problems += [
@@ -181,21 +182,21 @@ def read_grid(given: Mapping[str, Any], grid: Grid, ranges: bool = False) -> tup
     return space, list(dict.fromkeys(problems))
 
 
-def _methods(given: Mapping[str, Any], grid: Grid, problems: list[str]) -> dict[str, Method]:
-    """Methods by the specs that somebody wrote."""
-    specs = split_specs(grid["method"], problems) if "method" in grid else [given.get("method", _default("method"))]
-    found: dict[str, Method] = {}
+def _methods(settings: Mapping[str, Any], grid: Grid, problems: list[str]) -> dict[str, Method]:
+    """Methods by their specs as written."""
+    specs = split_specs(grid["method"], problems) if "method" in grid else [settings.get("method", _default("method"))]
+    methods: dict[str, Method] = {}
     for spec in specs:
         try:
             method = parse(spec)
         except InlayError as error:
             problems.append(str(error))
             continue
-        if method in found.values():
+        if method in methods.values():
             problems.append(f"method has {method.spec} twice")
         else:
-            found[spec] = method
-    return found
+            methods[spec] = method
+    return methods
 
 
 def _count(grid: Grid) -> int:
@@ -211,20 +212,20 @@ def _default(key: str) -> Any:
 
 
 def _key_problem(
-    key: str, given: Mapping[str, Any], known: Sequence[Sequence[str]], all_options: Mapping[str, Sequence[str]]
+    key: str, settings: Mapping[str, Any], known: Sequence[Sequence[str]], all_options: Mapping[str, Sequence[str]]
 ) -> str:
     if key == "seed":
         return "seed is not a key of a grid; --seeds K (seeds=K) runs every combination with K seeds"
     if key in FIXED:
         return f"{key} cannot vary: it decides what is measured, and results would not be comparable"
-    options = {option for own in known for option in own}
+    options = {option for names in known for option in names}
     if key not in Run.model_fields and key not in options:
-        having = [name for name, own in all_options.items() if key in own]
+        having = [name for name, names in all_options.items() if key in names]
         if having:
             return f"{key} is an option of {', '.join(having)}, and no method here has it"
         return f"no setting or option {key!r} to vary. {suggest(key, {*Run.model_fields, *options} - FIXED - {'seed'})}"
-    if key in given and key in Run.model_fields:
-        return f"{key} is both set to {shown(given[key])} and in the grid"
+    if key in settings and key in Run.model_fields:
+        return f"{key} is both set to {shown(settings[key])} and in the grid"
     return ""
 
 
@@ -236,8 +237,8 @@ def _add_setting(key: str, raw: Any, axes: Mapping[str, list[Axis]], problems: l
 
     values = read_values(key, raw, read, problems)
     if values is not None:
-        for own in axes.values():
-            own.append(Axis(key, values, False))
+        for axes_of_method in axes.values():
+            axes_of_method.append(Axis(key, values, False))
 
 
 def _may_be_none(key: str) -> bool:

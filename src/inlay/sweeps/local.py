@@ -1,8 +1,8 @@
 """The local engine: all trials of a sweep through one loop, on one base.
 
-Order makes a kill harmless: a run's adapter is written, then the checkpoint that says it is done, then its row. After a
-kill the same loop is taken up as the checkpoint has it, ended runs and neighbours included, so that on the CPU every
-number comes out as it would have without the kill.
+A kill is harmless because of the order of writes: a run's adapter, then the checkpoint that says it is done, then its
+row. After a kill the loop continues from the checkpoint, ended runs and neighbours included, so that on the CPU every
+number is the same as without the kill.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from inlay.training.memory import slots_for
 
 
 class Local:
-    """Runs trials, and writes down what comes of them."""
+    """Runs trials and stores their results."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class Local:
     def run(
         self, trials: Sequence[Trial], search: OptunaSearch | None = None, keep: Callable[[], Iterable[str]] = tuple
     ) -> None:
-        """Until all have ended.
+        """Run trials until all have ended.
 
         Args:
-            search: where more trials come from.
-            keep: asked at the end which adapters are worth keeping.
+            search: gives more trials.
+            keep: called at the end; says which adapters are worth keeping.
         """
         self._search = search
         loop = self._resumed(trials) or self._make([] if search is not None else open_trials(self.store, trials))
-        self._record()  # what the checkpoint knows to be done, and a kill kept from the file
+        self._record()  # runs that are done in the checkpoint, but not yet in the file
         if search is not None:
             placed = {trial.id for trial in self.trials}
             waiting = [trial for trial in open_trials(self.store, trials) if trial.id not in placed]
@@ -71,15 +71,15 @@ class Local:
             self.store.tidy()
 
     def _resumed(self, trials: Sequence[Trial]) -> Loop | None:
-        """The loop of the checkpoint, with what it did not know yet; None if there is none that fits."""
+        """The loop of the checkpoint, with trials added since; None if there is none that fits."""
         order: list[str] = self.store.about("loop", [])
         known = {trial.id: trial for trial in trials}
         if self.checkpoint is None or not self.checkpoint.exists:
             return None
         if order and known.keys() >= set(order):
             new = open_trials(self.store, trials) if self._search is None else []
-            more = [trial for trial in new if trial.id not in order]
-            loop = self._make([known[id] for id in order] + more)
+            added = [trial for trial in new if trial.id not in order]
+            loop = self._make([known[id] for id in order] + added)
             try:
                 loop.resume(more=True)
                 return loop
@@ -136,23 +136,23 @@ class Local:
             self._record()
 
     def _record(self) -> None:
-        """Write down every run that has ended since."""
+        """Store every run that has ended since the last call."""
         new = [job for job in self._loop.jobs if job.has_ended and job.index not in self._recorded]
         if new:
             self.store.set({self.trials[job.index].id: fields_of(self.host, job, self._adapter(job)) for job in new})
             self._recorded |= {job.index for job in new}
 
     def _adapter(self, job: Job) -> Adapter | None:
-        """Of a run that is done."""
+        """The adapter of a run that is done."""
         if job.state != "done":
             return None
-        found = self._loop.adapters.get(job.index)
-        if found is None:
+        adapter = self._loop.adapters.get(job.index)
+        if adapter is None:
             assert self.checkpoint is not None
             return self.checkpoint.kept(job.index)
         if self.checkpoint is not None:  # it is on disk
             del self._loop.adapters[job.index]
-        return found
+        return adapter
 
     def _keep(self, wanted: set[str]) -> None:
         for trial, job in zip(self.trials, self._loop.jobs, strict=True):
@@ -163,17 +163,17 @@ class Local:
 
 def fields_of(host: Host, job: Job, adapter: Adapter | None) -> dict[str, Any]:
     """What a run's row says once it has ended."""
-    found = result_of(host, job, adapter)
-    seen = [entry["metrics"][found.metric] for entry in job.history if found.metric in entry["metrics"]]
+    result = result_of(host, job, adapter)
+    values = [entry["metrics"][result.metric] for entry in job.history if result.metric in entry["metrics"]]
     return {
         "state": job.state,
-        "value": found.value if job.state == "done" else (seen[-1] if seen else None),
-        "metrics": found.metrics,
-        "history": found.history,
+        "value": result.value if job.state == "done" else (values[-1] if values else None),
+        "metrics": result.metrics,
+        "history": result.history,
         "replicates": job.replicates,
         "loss": job.validation_loss,
-        "parameters": found.parameters,
-        "seconds": found.seconds,
+        "parameters": result.parameters,
+        "seconds": result.seconds,
         "tokens": job.tokens,
         "error": job.problem,
     }

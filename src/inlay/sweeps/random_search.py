@@ -4,55 +4,48 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
 from typing import Any
 
 from inlay.errors import RunError
 from inlay.sweeps.grid import MOST, Setting, Space
-from inlay.sweeps.values import Range
+from inlay.sweeps.values import Range, Values, is_number
 
 _MISSES = 1000
-"""Draws in a row that bring nothing new: there is nothing new."""
+"""After this many draws in a row without a new setting there is none left."""
 
 
 def draw(space: Space, count: int, seed: int) -> list[Setting]:
-    """So many different combinations; more draws with the same seed begin with the same ones."""
+    """`count` different combinations; more draws with the same seed begin with the same ones."""
     source = random.Random(f"sweep {seed}")
     if space.size is not None and space.size <= MOST:
-        every = list(space.settings())
-        source.shuffle(every)
-        _refuse(count, len(every))
-        return every[:count]
-    found: dict[str, Setting] = {}
+        settings = list(space.settings())
+        source.shuffle(settings)
+        _refuse(count, len(settings))
+        return settings[:count]
+    drawn: dict[str, Setting] = {}
     misses = 0
-    while len(found) < count:
-        setting = _one(space, source)
+    while len(drawn) < count:
+        setting = _draw_one(space, source)
         key = json.dumps(setting, sort_keys=True)
-        misses = misses + 1 if key in found else 0
+        misses = misses + 1 if key in drawn else 0
         if misses > _MISSES:
-            _refuse(count, len(found))
-        found.setdefault(key, setting)
-    return list(found.values())
+            _refuse(count, len(drawn))
+        drawn.setdefault(key, setting)
+    return list(drawn.values())
 
 
 def largest(space: Space) -> list[Setting]:
-    """A combination of every method with the largest numbers: what memory must hold."""
+    """For every method its combination with the largest numbers: what memory must hold."""
 
-    def top(values: Iterable[Any]) -> Any:
-        listed = list(values)
-        numbers = [value for value in listed if isinstance(value, int | float) and not isinstance(value, bool)]
-        return max(numbers) if numbers else listed[0]
+    def top(values: Values) -> Any:
+        if isinstance(values, Range):
+            return values.high
+        return max(filter(is_number, values), default=values[0])
 
-    return [
-        {
-            "method": branch.method,
-            **{a.key: a.values.high if isinstance(a.values, Range) else top(a.values) for a in branch.axes},
-        }
-        for branch in space.branches
-    ]
+    return [{"method": branch.method, **{a.key: top(a.values) for a in branch.axes}} for branch in space.branches]
 
 
-def _one(space: Space, source: random.Random) -> Setting:
+def _draw_one(space: Space, source: random.Random) -> Setting:
     branch = source.choice(space.branches)
     setting: Setting = {"method": branch.method}
     for axis in branch.axes:
@@ -60,6 +53,6 @@ def _one(space: Space, source: random.Random) -> Setting:
     return setting
 
 
-def _refuse(asked: int, there: int) -> None:
-    if asked > there:
-        raise RunError(f"{asked} different combinations were requested, but there are only {there}")
+def _refuse(count: int, available: int) -> None:
+    if count > available:
+        raise RunError(f"{count} different combinations were requested, but there are only {available}")

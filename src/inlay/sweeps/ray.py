@@ -1,10 +1,10 @@
 """The Ray engine: packs of trials on the workers of a cluster, each with a base and a loop of its own.
 
-This process alone writes the file. A run counts once its adapter and then its row are written here, so whatever is lost
-(a worker, a machine, this process) costs the runs that were under way, and they start over.
+Only this process writes the file. A run counts once its adapter and then its row are written here, so the loss of a
+worker, a machine or this process costs only the runs that were under way; they start over.
 
-Which run of a pack has killed its worker cannot be seen from outside. So after a death they go on in packs of half the
-size; one whose worker dies again when nobody is beside it is recorded as failed.
+Which run of a pack has killed its worker cannot be seen from outside. So after a death its runs continue in packs of
+half the size; a run whose worker dies again while the run is alone on it is recorded as failed.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ class Cluster:
     workers: int | None = None
 
     def problems(self, host: Host) -> list[str]:
-        """What is known to be wrong before anything is started."""
-        found = cluster.problems(self.address)
+        """What can be seen to be wrong before anything is started."""
+        problems = cluster.problems(self.address)
         if host.base.folder is None:
-            found.append(
+            problems.append(
                 "a model that was given as an object is in this process alone: save it to a folder that all machines "
                 "of the Ray cluster see, and load it from there"
             )
-        return found
+        return problems
 
 
 def read_engine(
     engine: str, address: str | None = None, workers: int | None = None
 ) -> tuple[Cluster | None, list[str]]:
-    """Where to run (None: here), and what is wrong with these words."""
-    found = []
+    """Where to run (None: here), and what is wrong with these settings."""
+    problems = []
     if engine not in ENGINES:
-        found.append(f"unknown engine {engine!r}. {suggest(engine, ENGINES)}")
+        problems.append(f"unknown engine {engine!r}. {suggest(engine, ENGINES)}")
     if workers is not None and workers < 1:
-        found.append(f"workers={workers} is not valid: expected 1 or more")
+        problems.append(f"workers={workers} is not valid: expected 1 or more")
     if engine == "local" and (address is not None or workers is not None):
-        found.append(f"{'address' if address is not None else 'workers'} needs the engine ray (--engine ray)")
-    return (Cluster(address, workers) if engine == "ray" else None), found
+        problems.append(f"{'address' if address is not None else 'workers'} needs the engine ray (--engine ray)")
+    return (Cluster(address, workers) if engine == "ray" else None), problems
 
 
 def make_engine(
@@ -78,7 +78,7 @@ def make_engine(
 
 
 class Ray:
-    """Runs trials on a cluster, and writes down what comes of them; used as `Local` is."""
+    """Runs trials on a cluster and stores their results; used as `Local` is."""
 
     def __init__(
         self, host: Host, store: Store, where: Cluster, *, slots: int | None = None, callbacks: Sequence[Callback] = ()
@@ -89,12 +89,13 @@ class Ray:
         """
         self.host, self.store, self.where, self.slots, self.callbacks = host, store, where, slots, callbacks
         self.trials: list[Trial] = []
-        """By the index that events have."""
+        """By the index in events."""
         self._jobs: list[Job] = []
-        """What is known here of runs that are made elsewhere."""
+        """What is known here of the runs on workers."""
         self._queue: list[int] = []
         self._search: OptunaSearch | None = None
-        self._asked_all = True
+        self._is_exhausted = True
+        """Whether the search has no more trials."""
         self._deaths: Counter[int] = Counter()
         self._packs: dict[int, int] = {}
         """The largest pack that a run may be in, if a worker of it has died."""
@@ -103,8 +104,8 @@ class Ray:
     def run(
         self, trials: Sequence[Trial], search: OptunaSearch | None = None, keep: Callable[[], Iterable[str]] = tuple
     ) -> None:
-        """Until all have ended; as `Local.run`."""
-        self._search, self._asked_all = search, search is None
+        """Run trials until all have ended; as `Local.run`."""
+        self._search, self._is_exhausted = search, search is None
         self._take_over()
         opened = open_trials(self.store, trials)
         if search is not None:
@@ -122,7 +123,7 @@ class Ray:
         with workers.running(list(sizes), self.slots, self._search is not None):
             share = workers.share
             self._tell({"event": "workers", "workers": len(workers.members), "nodes": share.nodes, "gpus": share.gpus})
-            while self._queue or not self._asked_all or any(member.hand for member in workers.members):
+            while self._queue or not self._is_exhausted or any(member.hand for member in workers.members):
                 for heard in workers.events():
                     if isinstance(heard, LostWorker):
                         self._lose(heard)
@@ -133,7 +134,7 @@ class Ray:
                 self._deal(workers)
 
     def _take_over(self) -> None:
-        """What a local loop has left behind: adapters of finished runs are kept, runs under way start over."""
+        """Take over from a local loop: adapters of finished runs are kept, runs under way start over."""
         if self.store.folder is None:
             return
         checkpoint = Checkpoint(self.store.folder / "loop")
@@ -152,16 +153,16 @@ class Ray:
         return len(self.trials) - 1
 
     def _deal(self, workers: RayWorkers) -> None:
-        """Give out what there is to do."""
+        """Give waiting runs to workers with free slots."""
         for member in workers.ready:
-            given: dict[int, Job] = {}
-            while (index := self._choose([*member.hand, *given], member.slots)) is not None:
-                given[index] = self._jobs[index]
-            if given:
-                workers.give(member, given)
+            pack: dict[int, Job] = {}
+            while (index := self._choose([*member.hand, *pack], member.slots)) is not None:
+                pack[index] = self._jobs[index]
+            if pack:
+                workers.give(member, pack)
 
     def _choose(self, beside: Sequence[int], slots: int) -> int | None:
-        """A run that may be in a pack with these."""
+        """A waiting run that may be in a pack with these; None if there is none."""
         size = len(beside) + 1
         if size > min([slots, *(self._packs.get(index, slots) for index in beside)]):
             return None
@@ -173,18 +174,18 @@ class Ray:
             index = self._enter(trial)
             if not self._is_given_up(index):
                 return index
-        self._asked_all = True
+        self._is_exhausted = True
         return None
 
     def _is_given_up(self, index: int) -> bool:
-        """Whether the search has given up a trial that has not begun; then it ends here."""
+        """Whether the search has pruned a trial that has not begun; then it ends here."""
         if self._search is None or not self._search.is_hopeless(self.trials[index]):
             return False
         self._end(index, "pruned")
         return True
 
     def _lose(self, lost: LostWorker) -> None:
-        """What a worker had in hand runs again, on the others or on a new one."""
+        """The runs of a lost worker run again, on the others or on a new one."""
         hand = lost.member.hand
         for index in reversed(hand):
             trial = self.trials[index]
@@ -218,7 +219,7 @@ class Ray:
         self._tell(event)
 
     def _record(self, index: int, fields: dict[str, Any], content: bytes | None) -> None:
-        """Write down a run that has ended: first its adapter, then its row."""
+        """Store a run that has ended: first its adapter, then its row."""
         trial, job = self.trials[index], self._jobs[index]
         if content is not None:
             self.store.keep(trial.id, Adapter.of(content, trial.label))
@@ -229,7 +230,7 @@ class Ray:
             self._search.ended(trial, job)
 
     def _end(self, index: int, state: Any, problem: str = "") -> None:
-        """A run ends without a worker."""
+        """End a run without a worker."""
         job = self._jobs[index]
         job.state, job.problem = state, problem
         self._record(index, fields_of(self.host, job, None), None)

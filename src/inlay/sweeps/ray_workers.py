@@ -1,4 +1,4 @@
-"""The workers of a sweep on a Ray cluster, as seen from the process that started it: hired, heard, and replaced."""
+"""The workers of a sweep on a Ray cluster, as seen from the process that started them: hired, heard, and replaced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WorkerHandle:
 
     actor: Any
     waits: Any
-    """What it is to answer next."""
+    """The answer that is awaited next."""
     node: str = ""
     slots: int = 0
     """Runs side by side; 0 until it is ready."""
@@ -37,7 +37,7 @@ class WorkerHandle:
     """Runs that it has been given and that have not ended."""
     data: set[int] = field(default_factory=set)
     gifts: list[Any] = field(default_factory=list)
-    """Calls that have not returned; should one fail, the worker would never begin with those runs."""
+    """Calls that have not returned; if one fails, the worker never begins with those runs."""
 
 
 @dataclass(frozen=True)
@@ -64,25 +64,25 @@ class RayWorkers:
 
     @property
     def ready(self) -> list[WorkerHandle]:
-        """Those that can be given runs."""
+        """Workers that can be given runs."""
         return [member for member in self.members if member.slots]
 
     @contextmanager
     def running(self, jobs: Sequence[Job], slots: int | None, asks: bool) -> Iterator[None]:
-        """Start them, until the end of the block.
+        """Workers run until the end of the block.
 
         Args:
-            jobs: runs as large as any that may come, as many as there may be.
+            jobs: as many runs as there may be, each as large as any that may come.
             slots: runs side by side on one worker; by default as many as fit, and no more than its share of them.
-            asks: whether somebody decides after evaluations which runs to end.
+            asks: whether evaluations may end runs.
         """
         base, count = self.host.base, min(self.share.workers, len(jobs))
         name = os.path.abspath(base.name) if os.path.isdir(base.name) else base.name
-        how = (base.dtype, base.form or None, self.host.compile)
-        setup = Setup(name, "cuda" if self.share.gpus else "cpu", *how, load_tokenizer(base))
+        options_of_base = (base.dtype, base.form or None, self.host.compile)
+        setup = Setup(name, "cuda" if self.share.gpus else "cpu", *options_of_base, load_tokenizer(base))
         sizes = [self._order(i, job) for i, job in enumerate(jobs)]
         self._opening = self.ray.put(setup), self.ray.put(Workload(sizes, slots, -(-len(jobs) // count), asks))
-        # on all machines in turn; Ray starts none again by itself: what a worker had in hand is known here alone
+        # on all machines in turn; Ray restarts none by itself: only this process knows what a worker had to do
         options = {**self.share.options, "scheduling_strategy": "SPREAD", "max_restarts": 0}
         self._actor = self.ray.remote(**options)(Worker)
         try:
@@ -102,26 +102,26 @@ class RayWorkers:
         member.gifts.append(member.actor.give.remote(orders, {key: self._data[key] for key in new}))
 
     def events(self) -> Iterator[tuple[WorkerHandle, Event] | LostWorker]:
-        """What happens within a second: events of workers, and those that have died, who are replaced."""
+        """What happens within a second: events of workers, and workers that have died, which are replaced."""
         waits = {member.waits: member for member in self.members}
         for reference in self.ray.wait(list(waits), timeout=1.0)[0]:
             member = waits[reference]
             try:
-                found = self.ray.get(reference)
+                answer = self.ray.get(reference)
                 self._check_gifts(member)
             except self.ray.exceptions.RayError as error:
                 yield self._lose(member, first_line(error))
                 continue
             if not member.slots:
-                self._join(member, found)
-                found = [{"event": "joined", **{key: found[key] for key in ("node", "pid", "slots")}}]
-            for event in found:
+                self._join(member, answer)
+                answer = [{"event": "joined", **{key: answer[key] for key in ("node", "pid", "slots")}}]
+            for event in answer:
                 yield (member, event) if event["event"] != "broken" else self._lose(member, event["problem"])
             member.waits = member.actor.poll.remote() if member in self.members else None
         self._since = time.monotonic() if self.ready else self._since
         if time.monotonic() - self._since > _PATIENCE:
-            asked = ", ".join(f"{number:g} {what[4:].upper()}" for what, number in self.share.options.items())
-            raise RunError(f"for {_PATIENCE:.0f} s the Ray cluster had no room for a worker ({asked})")
+            resources = ", ".join(f"{count:g} {name[4:].upper()}" for name, count in self.share.options.items())
+            raise RunError(f"for {_PATIENCE:.0f} s the Ray cluster had no room for a worker ({resources})")
 
     def _check_gifts(self, member: WorkerHandle) -> None:
         if member.gifts:
@@ -134,18 +134,18 @@ class RayWorkers:
             WorkerHandle(actor, actor.open.remote(*self._opening, dict(self._data)), data=set(self._data))
         )
 
-    def _join(self, member: WorkerHandle, found: Mapping[str, Any]) -> None:
-        """A worker is ready, unless it is not what it should be."""
-        where = f"the Ray worker on node {found['node'][:8]} cannot be used"
-        if "problem" in found:
-            raise RunError(f"{where}: {found['problem']}")
-        for what, mine in identity(self.host).items():
-            if (its := found["identity"][what]) != mine:
-                raise RunError(f"{where}: its {what} is {its or 'plain'}, here it is {mine or 'plain'}")
-        member.node, member.slots, self._stillborn = found["node"], found["slots"], 0
+    def _join(self, member: WorkerHandle, answer: Mapping[str, Any]) -> None:
+        """A worker is ready; an error if it cannot be used."""
+        where = f"the Ray worker on node {answer['node'][:8]} cannot be used"
+        if "problem" in answer:
+            raise RunError(f"{where}: {answer['problem']}")
+        for fact, mine in identity(self.host).items():
+            if (its := answer["identity"][fact]) != mine:
+                raise RunError(f"{where}: its {fact} is {its or 'plain'}, here it is {mine or 'plain'}")
+        member.node, member.slots, self._stillborn = answer["node"], answer["slots"], 0
 
     def _lose(self, member: WorkerHandle, why: str) -> LostWorker:
-        """One less, and another in its place."""
+        """Remove a worker and start another in its place."""
         self.members.remove(member)
         with suppress(Exception):
             self.ray.kill(member.actor)

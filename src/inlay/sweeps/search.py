@@ -1,8 +1,8 @@
 """Search by Optuna: a trial for every free slot, and a pruner that sees every evaluation.
 
-What is asked next is a function of the seed, the trial's number and what is known of the trials before it: the sampler
-is made anew for every question, so nothing of its state has to be kept. The study itself lives in memory, and is told
-again from the rows when a sweep goes on.
+The next setting is a function of the seed, the trial's number and what is known of the trials before it: every question
+has a new sampler, so no state of it has to be kept. The study itself lives in memory, and is filled again from the rows
+when a sweep goes on.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from inlay.sweeps.values import Range
 from inlay.training.job import Job
 
 PRUNERS = ("median", "hyperband", "none")
+_Histories = Mapping[str, Sequence[Mapping[str, Any]]]
+"""id of a run -> its evaluations."""
 _MISSES = 100
-"""Questions in a row that bring a setting which is known already."""
+"""After this many known settings in a row a search ends."""
 
 
 def optuna() -> Any:
@@ -41,27 +43,27 @@ def optuna() -> Any:
 
 
 @dataclass
-class _Asked:
-    """One question's answer: a setting, run with every seed."""
+class _Suggestion:
+    """A setting that Optuna suggests, run with every seed."""
 
     trial: Any
-    """Optuna's."""
+    """Optuna's own trial."""
     setting: Setting
     reports: dict[int, list[float]] = field(default_factory=dict)
-    """Runs by their seed -> values of their evaluations."""
+    """Seed of a run -> values of its evaluations."""
     ended: dict[int, tuple[str, float | None]] = field(default_factory=dict)
-    """Runs by their seed -> state and value."""
+    """Seed of a run -> state and value."""
     reported: int = 0
     pruned: bool = False
 
 
 class OptunaSearch:
-    """Asks Optuna for settings and tells it what came of them."""
+    """Asks Optuna for settings and tells it their results."""
 
     def __init__(self, trials: Trials, store: Store, study: str, count: int, *, seed: int = 0, pruner: str = "median"):
         """
         Args:
-            study: the name under which rows belong to this search.
+            study: the name of this search in the store.
             count: how many settings to try.
         """
         if pruner not in PRUNERS:
@@ -69,7 +71,7 @@ class OptunaSearch:
         self.trials, self.store, self.name, self.count = trials, store, study, count
         self.seed, self.pruner = seed, pruner
         self.optuna = optuna()
-        self.asked: dict[int, _Asked] = {}
+        self.suggestions: dict[int, _Suggestion] = {}
         self._waiting: list[Trial] = []
         self._study: Any = None
 
@@ -78,7 +80,7 @@ class OptunaSearch:
         return [self.trials.make(row.setting, row.seed, row.number) for row in self.store.study(self.name)]
 
     def begin(self, jobs: Sequence[tuple[Trial, Job]], waiting: Sequence[Trial]) -> None:
-        """Tell the study all that is known: of runs in a loop, of those that wait, and of rows that have ended."""
+        """Tell the study all that is known of runs in a loop, waiting trials and rows that have ended."""
         rows = self.store.study(self.name)
         history = {trial.id: job.history for trial, job in jobs if not job.has_ended}
         for number in sorted({row.number for row in rows if row.number is not None}):
@@ -86,34 +88,34 @@ class OptunaSearch:
         self._waiting = list(waiting)
 
     def next(self) -> Trial | None:
-        """Another run of the newest setting, or the first one of a new setting; None if there shall be no more."""
+        """Another run of the newest setting, or the first one of a new setting; None if there are no more."""
         while not self._waiting:
-            if len(self.asked) >= self.count or not self._ask():
+            if len(self.suggestions) >= self.count or not self._ask():
                 return None
         return self._waiting.pop(0)
 
     def is_hopeless(self, trial: Trial) -> bool:
-        """Whether the other seeds of its setting have been given up."""
+        """Whether its setting has been pruned."""
         return self._of(trial).pruned
 
     def prune(self, jobs: Sequence[tuple[Trial, Job]]) -> list[Job]:
-        """Report the evaluations that all seeds of a setting have made; the runs of hopeless settings."""
+        """Report the evaluations that all seeds of a setting have made; the result is the runs of hopeless settings."""
         for trial, job in jobs:
-            asked = self._of(trial)
-            asked.reports[trial.seed] = [entry["metrics"][trial.data.metric] for entry in job.history]
-            self._report(asked)
+            suggestion = self._of(trial)
+            suggestion.reports[trial.seed] = [entry["metrics"][trial.data.metric] for entry in job.history]
+            self._report(suggestion)
         return [job for trial, job in jobs if self._of(trial).pruned]
 
     def ended(self, trial: Trial, job: Job) -> None:
         """Tell the study when the last run of a setting has ended."""
         value = job.result["metrics"]["validation"][trial.data.metric] if job.result is not None else None
-        asked = self._of(trial)
-        asked.ended[trial.seed] = job.state, value
-        self._tell(asked)
+        suggestion = self._of(trial)
+        suggestion.ended[trial.seed] = job.state, value
+        self._tell(suggestion)
 
-    def _of(self, trial: Trial) -> _Asked:
+    def _of(self, trial: Trial) -> _Suggestion:
         assert trial.number is not None
-        return self.asked[trial.number]
+        return self.suggestions[trial.number]
 
     def largest(self) -> Sequence[Job]:
         """The largest setting of every method, as often as there are runs."""
@@ -123,9 +125,9 @@ class OptunaSearch:
 
     def _ask(self) -> bool:
         """A new setting, its runs waiting; False if nothing new can be found."""
-        known = {self._key(asked.setting) for asked in self.asked.values()}
+        known = {self._key(suggestion.setting) for suggestion in self.suggestions.values()}
         for miss in range(_MISSES):
-            number = len(self.asked)
+            number = len(self.suggestions)
             study = self._made_study()
             seed = _mixed(self.seed, number, miss)
             study.sampler = self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)
@@ -134,7 +136,7 @@ class OptunaSearch:
             if self._key(setting) in known:  # to run it again would give the same
                 study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
                 continue
-            self.asked[number] = _Asked(trial, setting)
+            self.suggestions[number] = _Suggestion(trial, setting)
             try:
                 self._queue(number, setting)
             except InlayError as error:
@@ -143,11 +145,11 @@ class OptunaSearch:
         return False
 
     def _queue(self, number: int, setting: Setting) -> None:
-        """Let a setting's runs wait for slots, but for those that another sweep in this file has made already."""
+        """Let a setting's runs wait for slots, except those that another sweep in this file has made."""
         made = [self.trials.make(setting, seed, number) for seed in self.trials.seeds]
         self.store.add(made, self.name)
         ended = [row for row in self.store.rows([trial.id for trial in made]) if row.state in ENDED]
-        self._take(self.asked[number], ended, {})
+        self._take(self.suggestions[number], ended, {})
         self._waiting = [trial for trial in made if trial.id not in {row.id for row in ended}]
 
     def _suggest(self, trial: Any) -> Setting:
@@ -159,7 +161,7 @@ class OptunaSearch:
         return setting
 
     def _axes(self, setting: Setting) -> list[tuple[str, Axis]]:
-        """What else varies, each with its name: an option of two methods may have two meanings."""
+        """What else varies, each with its name in the study: an option of two methods may have two meanings."""
         axes, method = self.trials.space.branch(setting).axes, setting["method"]
         return [(f"{method} {axis.key}" if axis.is_option else axis.key, axis) for axis in axes]
 
@@ -195,49 +197,50 @@ class OptunaSearch:
             )
         return self._study
 
-    def _retell(self, number: int, rows: Sequence[Row], history: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    def _retell(self, number: int, rows: Sequence[Row], history: _Histories) -> None:
         study, setting = self._made_study(), rows[0].setting
         params, kinds = self._distributions(setting)
         running = self.optuna.trial.TrialState.RUNNING
         study.add_trial(self.optuna.trial.create_trial(state=running, params=params, distributions=kinds))
-        asked = self.asked[number] = _Asked(self.optuna.trial.Trial(study, study.trials[-1]._trial_id), setting)
-        self._take(asked, rows, history)
+        trial = self.optuna.trial.Trial(study, study.trials[-1]._trial_id)
+        suggestion = self.suggestions[number] = _Suggestion(trial, setting)
+        self._take(suggestion, rows, history)
 
-    def _take(self, asked: _Asked, rows: Sequence[Row], history: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """What rows, and the histories of runs under way, say of a setting."""
+    def _take(self, suggestion: _Suggestion, rows: Sequence[Row], history: _Histories) -> None:
+        """Tell the study what rows, and the histories of runs under way, say of a setting."""
         for row in rows:
             known = row.history if row.state in ENDED else history.get(row.id, ())
-            asked.reports[row.seed] = [entry["metrics"][row.metric] for entry in known]
+            suggestion.reports[row.seed] = [entry["metrics"][row.metric] for entry in known]
             if row.state in ENDED:
-                asked.ended[row.seed] = row.state, row.value
-        asked.pruned = any(state == "pruned" for state, _ in asked.ended.values())
-        self._report(asked, again=True)
-        self._tell(asked)
+                suggestion.ended[row.seed] = row.state, row.value
+        suggestion.pruned = any(state == "pruned" for state, _ in suggestion.ended.values())
+        self._report(suggestion, again=True)
+        self._tell(suggestion)
 
-    def _report(self, asked: _Asked, again: bool = False) -> None:
+    def _report(self, suggestion: _Suggestion, again: bool = False) -> None:
         """The mean over seeds, of every evaluation that all of them have made.
 
         Args:
-            again: it was judged at the time, by what was known then; by what is known now it might be pruned.
+            again: the pruner has judged it before, by what was known then; its verdict now might differ and is ignored.
         """
-        if len(asked.reports) < len(self.trials.seeds):
+        if len(suggestion.reports) < len(self.trials.seeds):
             return
-        while asked.reported < min(len(values) for values in asked.reports.values()):
-            values = [own[asked.reported] for own in asked.reports.values()]
-            asked.trial.report(sum(values) / len(values), asked.reported + 1)
-            asked.reported += 1
-            hopeless = asked.trial.should_prune()  # which also makes notes, if the pruner is hyperband
-            asked.pruned = asked.pruned or (hopeless and not again)
+        while suggestion.reported < min(len(values) for values in suggestion.reports.values()):
+            values = [values_of_run[suggestion.reported] for values_of_run in suggestion.reports.values()]
+            suggestion.trial.report(sum(values) / len(values), suggestion.reported + 1)
+            suggestion.reported += 1
+            hopeless = suggestion.trial.should_prune()  # which also makes notes, if the pruner is hyperband
+            suggestion.pruned = suggestion.pruned or (hopeless and not again)
 
-    def _tell(self, asked: _Asked) -> None:
-        if len(asked.ended) < len(self.trials.seeds):
+    def _tell(self, suggestion: _Suggestion) -> None:
+        if len(suggestion.ended) < len(self.trials.seeds):
             return
         states = self.optuna.trial.TrialState
-        values = [value for state, value in asked.ended.values() if state == "done" and value is not None]
+        values = [value for state, value in suggestion.ended.values() if state == "done" and value is not None]
         if len(values) == len(self.trials.seeds):
-            self._made_study().tell(asked.trial, sum(values) / len(values))
+            self._made_study().tell(suggestion.trial, sum(values) / len(values))
         else:
-            self._made_study().tell(asked.trial, state=states.PRUNED if asked.pruned else states.FAIL)
+            self._made_study().tell(suggestion.trial, state=states.PRUNED if suggestion.pruned else states.FAIL)
 
     @staticmethod
     def _key(setting: Setting) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from inlay.training.checkpoint import Checkpoint
 _FORMATS = (1, 2, 3)
 """2 has `replicates`, 3 also `loss`; an older file becomes one of 3 when it is opened to write."""
 APPLICATION = 0x494E4C59
-"""What SQLite keeps in a file's header to say whose it is: INLY."""
+"""INLY, in the header of the SQLite file: marks it as ours."""
 _ID = re.compile(r"[0-9a-f]{20}")
 _TABLES = """
 create table if not exists about (key text primary key, value text not null);
@@ -59,7 +59,7 @@ create table if not exists asked (
 );
 """
 _LATER = {"replicates": "text not null default '[]'", "loss": "real"}
-"""Columns that runs did not have at first."""
+"""Columns of `runs` that older files lack."""
 _JSON = ("setting", "config", "metrics", "history", "parameters", "replicates")
 ENDED = ("done", "pruned", "failed")
 
@@ -88,11 +88,11 @@ class Row:
     tokens: int = 0
     error: str = ""
     replicates: list[float] = field(default_factory=list, repr=False)
-    """The value without the first, second ... part of the validation rows; empty if nobody has noted them."""
+    """The value without the first, second ... part of the validation rows; empty if not known."""
     loss: float | None = None
-    """Of the validation rows, with calibrated answers; None if nobody has noted it."""
+    """Of the validation rows, with calibrated answers; None if not known."""
     number: int | None = None
-    """Which trial of a search it belongs to."""
+    """The trial of a search that it belongs to."""
 
 
 class Store:
@@ -120,8 +120,8 @@ class Store:
             raise
 
     def _open(self) -> None:
-        """Make or check what must be in it."""
-        with self._told():
+        """Make the tables, or check and update those that are there."""
+        with self._one_line_errors():
             self._db.execute("pragma journal_mode=wal")
             self._db.execute("pragma synchronous=normal")
             with self._transaction():
@@ -144,7 +144,7 @@ class Store:
         return None if self.path is None else self.path.with_name(f"{self.path.name}.files")
 
     def close(self) -> None:
-        """Let others use it."""
+        """Let other processes use it."""
         self._db.close()
         if self._lock is not None:
             self._lock.release()
@@ -158,8 +158,8 @@ class Store:
             self.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Whatever the database or the disk refuses becomes one line."""
+    def _one_line_errors(self) -> Iterator[None]:
+        """An error of the database or the disk becomes one line."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -167,7 +167,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._told():
+        with self._one_line_errors():
             self._db.execute("begin immediate")
             try:
                 yield
@@ -178,21 +178,21 @@ class Store:
                 raise
 
     def about(self, key: str, default: Any = None) -> Any:
-        """Something noted of the whole sweep."""
-        with self._told():
-            found = self._db.execute("select value from about where key = ?", (key,)).fetchone()
-        return default if found is None else json.loads(found[0])
+        """A note on the whole sweep."""
+        with self._one_line_errors():
+            row = self._db.execute("select value from about where key = ?", (key,)).fetchone()
+        return default if row is None else json.loads(row[0])
 
     def note(self, key: str, value: Any) -> None:
-        """Note something of the whole sweep."""
-        with self._told():
+        """Write a note on the whole sweep."""
+        with self._one_line_errors():
             self._db.execute("insert or replace into about values (?, ?)", (key, json.dumps(value)))
 
     def add(self, trials: Sequence[Trial], study: str | None = None) -> None:
-        """Rows for trials; those that are there already stay as they are.
+        """Add rows for trials; existing ones stay as they are.
 
         Args:
-            study: the search that has asked for them.
+            study: the search that they belong to.
         """
         with self._transaction():
             at = self._db.execute("select coalesce(max(position) + 1, 0) from runs").fetchone()[0]
@@ -203,22 +203,22 @@ class Store:
                 names = "id, position, label, setting, seed, config, metric"
                 self._db.execute(f"insert or ignore into runs ({names}) values (?, ?, ?, ?, ?, ?, ?)", values)
                 if study is not None:
-                    asked = (study, trial.number, trial.seed, trial.id, trial.label, setting)
-                    self._db.execute("insert or replace into asked values (?, ?, ?, ?, ?, ?)", asked)
+                    question = (study, trial.number, trial.seed, trial.id, trial.label, setting)
+                    self._db.execute("insert or replace into asked values (?, ?, ?, ?, ?, ?)", question)
 
     def rows(self, ids: Iterable[str]) -> list[Row]:
         """Rows that are there, in the order of their ids."""
-        found = {row.id: row for row in self._select("select * from runs")}
-        return [found[id] for id in ids if id in found]
+        row_of_id = {row.id: row for row in self._select("select * from runs")}
+        return [row_of_id[id] for id in ids if id in row_of_id]
 
     def rows_of(self, trials: Iterable[Trial]) -> list[Row]:
-        """The rows of trials, in their order and words: the file may know them from another sweep."""
-        own = {trial.id: trial for trial in trials}
-        rows = (replace(row, label=own[row.id].label, setting=own[row.id].setting) for row in self.rows(own))
-        return [replace(row, position=i) for i, row in enumerate(rows)]
+        """The rows of trials, in their order, with their labels and settings: another sweep may have added them."""
+        trial_of_id = {trial.id: trial for trial in trials}
+        pairs = ((row, trial_of_id[row.id]) for row in self.rows(trial_of_id))
+        return [replace(row, label=t.label, setting=t.setting, position=i) for i, (row, t) in enumerate(pairs)]
 
     def study(self, name: str) -> list[Row]:
-        """The rows that a search has asked for, in that order; two searches may share a run."""
+        """The rows of a search, in its order; two searches may share a run."""
         text = (
             "select runs.*, asked.number, asked.label as own_label, asked.setting as own_setting from asked "
             "join runs using (id) where study = ? order by asked.number, asked.seed"
@@ -226,7 +226,7 @@ class Store:
         return self._select(text, name)
 
     def _select(self, text: str, *values: Any) -> list[Row]:
-        with self._told():
+        with self._one_line_errors():
             return _rows(self._db, text, *values)
 
     def set(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -242,7 +242,7 @@ class Store:
         if self.folder is None:
             self._adapters[id] = adapter
             return
-        with self._told():
+        with self._one_line_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
         try:
             adapter.save(self.folder / f"{id}.safetensors")
@@ -259,21 +259,28 @@ class Store:
             return None
 
     def forget(self, but: Iterable[str]) -> None:
-        """Keep these adapters only."""
+        """Delete all adapters but these."""
         wanted = set(but)
         self._adapters = {id: adapter for id, adapter in self._adapters.items() if id in wanted}
         if self.folder is not None:
-            with self._told():
-                _delete_adapters(self.folder, wanted)
+            with self._one_line_errors():
+                for file in self.folder.glob("*.safetensors"):
+                    if file.stem not in wanted and _ID.fullmatch(file.stem):
+                        file.unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what killed processes have left half written."""
-        if self.folder is not None:
-            with self._told():
-                _tidy(self.folder)
+        if self.folder is None:
+            return
+        with self._one_line_errors():
+            for folder in (self.folder / "loop", self.folder):
+                for file in folder.glob(f"{PART}*"):
+                    file.unlink(missing_ok=True)
+                with suppress(OSError):
+                    folder.rmdir()  # if nothing is in it
 
     def _take_lock(self) -> None:
-        """Two processes at one sweep would do everything twice, and spoil each other's checkpoint."""
+        """Two processes on one sweep would do everything twice, and damage each other's checkpoint."""
         if self.path is None:
             return
         refusal = f"another process is using {self.path}; wait for it, or use another name"
@@ -285,10 +292,7 @@ class Store:
 
 
 def _refuse_foreign(db: sqlite3.Connection) -> None:
-    """An error if a database is somebody else's. Ours have our number; those that were written before that, our tables.
-
-    One without any table is new.
-    """
+    """An error if a database is not ours. Ours have our number, or at least our tables; one without tables is new."""
     number = db.execute("pragma application_id").fetchone()[0]
     tables = _tables(db)
     if number == APPLICATION or not (tables or number):
@@ -306,29 +310,15 @@ def _tables(db: sqlite3.Connection) -> dict[str, list[Any]]:
     return {name: db.execute("select * from pragma_table_info(?)", (name,)).fetchall() for name in names}
 
 
-def _delete_adapters(folder: Path, but: Collection[str] = ()) -> None:
-    for file in folder.glob("*.safetensors"):
-        if file.stem not in but and _ID.fullmatch(file.stem):
-            file.unlink(missing_ok=True)
-
-
-def _tidy(folder: Path) -> None:
-    for one in (folder / "loop", folder):
-        for file in one.glob(f"{PART}*"):
-            file.unlink(missing_ok=True)
-        with suppress(OSError):
-            one.rmdir()  # if nothing is in it
-
-
 def read_rows(path: str | os.PathLike[str]) -> list[Row]:
-    """All runs of a file, as they were added. Nothing is written or locked, so a sweep may be at work on it."""
+    """All runs of a file, as they were added. Nothing is written or locked, so a sweep may be using it."""
     path = Path(path)
     if not path.is_file():
         raise RunError(f"there is no sweep in {path}")
     address = path.resolve().as_uri()
-    for how in ("mode=ro", "immutable=1"):  # where nothing may be written, not even the files of a log, the second does
+    for option in ("mode=ro", "immutable=1"):  # the second where not even the files of a log may be written
         try:
-            with closing(sqlite3.connect(f"{address}?{how}", uri=True, timeout=30)) as db:
+            with closing(sqlite3.connect(f"{address}?{option}", uri=True, timeout=30)) as db:
                 _refuse_foreign(db)
                 return _rows(db, "select * from runs order by position")
         except (sqlite3.Error, ValueError, TypeError) as error:
@@ -340,25 +330,25 @@ def _rows(db: sqlite3.Connection, text: str, *values: Any) -> list[Row]:
     cursor = db.execute(text, values)
     names = [column[0] for column in cursor.description]
     rows = []
-    for one in (dict(zip(names, values, strict=True)) for values in cursor):
-        one |= {key: one.pop(f"own_{key}") for key in ("label", "setting") if f"own_{key}" in one}
-        row = {key: json.loads(value) if key in _JSON else value for key, value in one.items()}
+    for fields in (dict(zip(names, values, strict=True)) for values in cursor):
+        fields |= {key: fields.pop(f"own_{key}") for key in ("label", "setting") if f"own_{key}" in fields}
+        row = {key: json.loads(value) if key in _JSON else value for key, value in fields.items()}
         rows.append(Row(**row | {"config": restated(row["config"])}))
     return rows
 
 
 def remove(path: str | os.PathLike[str]) -> None:
-    """Forget a sweep: its file, its checkpoint and its adapters. What is not ours stays, in its folder too."""
+    """Delete a sweep: its file, its checkpoint and its adapters. Other files in its folder stay."""
     path = Path(path)
     if not path.exists():
         return
-    with Store(path) as opened, opened._told():  # refuses a file that is not ours, or that somebody works on
-        folder = path.with_name(f"{path.name}.files")
-        Checkpoint(folder / "loop").remove()
-        _delete_adapters(folder)
-        _tidy(folder)
+    with Store(path) as opened, opened._one_line_errors():  # refuses a file that is not ours, or that is in use
+        assert opened.folder is not None
+        assert opened._lock is not None
+        Checkpoint(opened.folder / "loop").remove()
+        opened.forget(but=())
+        opened.tidy()
         opened._db.close()
         for suffix in ("", "-wal", "-shm"):
             path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
-        assert opened._lock is not None
         opened._lock.release(remove=True)

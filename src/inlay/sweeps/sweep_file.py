@@ -20,7 +20,9 @@ from typing import Any
 
 from inlay.errors import suggest
 from inlay.runs.manifest import read_toml, with_files_beside
+from inlay.runs.run import make_run
 from inlay.sweeps.api import Plan
+from inlay.sweeps.grid import refused
 
 _PLAN = ("random", "search", "trials", "pruner", "seeds", "select", "ensemble", "report")
 _KEYS = ("data", "name", *_PLAN, "settings", "grid")
@@ -43,5 +45,7 @@ def read_file(path: str | os.PathLike[str]) -> tuple[Plan, dict[str, Any], list[
     settings |= {key: content[key] for key in ("data", "name") if key in content}
     if "data" not in settings:
         problems.append(f"{path}: 'data' is missing")
+    else:
+        problems += [f"{path}: {problem}" for problem in refused(make_run, {"data": settings["data"]})]
     plan = Plan(tables["grid"], **{key: content[key] for key in _PLAN if key in content})
     return plan, with_files_beside(path, settings), problems

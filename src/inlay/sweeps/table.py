@@ -1,9 +1,9 @@
-"""What came of a sweep: settings ranked by validation, never by test.
+"""The result of a sweep: settings ranked by validation, never by test.
 
-`mean` ranks settings by the mean over their seeds, and takes the best seed of the best setting; a setting of which not
-every seed was done comes after those of which all were. `best` ranks by the best single run. Ties go to fewer
-parameters, then to what was given first. `careful` ranks as `mean` does, but of the first and those that are not worse
-by more than the error of the difference the one with the lowest validation loss wins (winner.py).
+`mean` ranks settings by the mean over their seeds, and takes the best seed of the best setting; a setting with a seed
+that is not done comes after those with all seeds. `best` ranks by the best single run. Ties go to fewer parameters,
+then to what was given first. `careful` ranks as `mean` does, but of the first and those that are not worse by more than
+the error of the difference, the one with the lowest validation loss wins (winner.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Entry:
     runs: tuple[Row, ...]
     """Those that are done, the best first."""
     seeds: int
-    """How many were to be run."""
+    """How many were requested."""
     mean: float
     std: float | None
     """Of the sample; None for a single run."""
@@ -78,7 +78,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All runs of a sweep, and what they come to."""
+    """All runs of a sweep, and their ranking."""
 
     name: str
     metric: str
@@ -96,9 +96,9 @@ class Sweep:
     verdict: Verdict | None = None
     """Which setting wins and why, if `select` is careful."""
     ensemble: Chosen | None = None
-    """The runs that answer as one, if an ensemble was asked for."""
+    """The runs that answer as one, if an ensemble was requested."""
     report: str | None = None
-    """A metric that is shown and decides nothing."""
+    """A metric that is only shown."""
     _load: Callable[[str], Adapter | None] = field(default=lambda id: None, repr=False)
 
     def reported(self, entry: Entry) -> dict[str, list[float]]:
@@ -116,23 +116,23 @@ class Sweep:
 
     @property
     def winner(self) -> Row:
-        """The run of that setting whose adapter it is."""
+        """The run of that setting whose adapter is used."""
         return self.best.best if self.verdict is None else self.verdict.run
 
     @property
     def adapter(self) -> Adapter:
         """The winner's adapter."""
-        found = self._load(self.winner.id)
-        if found is None:
+        adapter = self._load(self.winner.id)
+        if adapter is None:
             raise RunError(f"the adapter of {self.winner.label} was not kept; sweep again with best=True")
-        return found
+        return adapter
 
     def count(self, state: str) -> int:
         """How many runs are in a state."""
         return sum(row.state == state for row in self.rows)
 
     def summary(self) -> dict[str, Any]:
-        """What the winner's card says of the sweep."""
+        """What the winner's card says about the sweep."""
         best = self.best
         states = {state: self.count(state) for state in ("done", "pruned", "failed")}
         return {
@@ -230,8 +230,8 @@ def key(setting: dict[str, Any]) -> str:
 
 
 def _distinct(values: Any) -> list[Any]:
-    found: list[Any] = []
+    distinct: list[Any] = []
     for value in values:
-        if value is not None and value not in found:
-            found.append(value)
-    return found
+        if value is not None and value not in distinct:
+            distinct.append(value)
+    return distinct

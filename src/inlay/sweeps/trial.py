@@ -1,4 +1,4 @@
-"""A trial: one run of a sweep, with its data, under a name that follows from everything that decides its result."""
+"""A trial: one run of a sweep, with its data, and an id that is a hash of everything that decides its result."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TRAINING = frozenset(
         "choose_by few_shot_steps few_shot_temperature"
     ).split()
 )
-"""Settings that rows do not depend on: runs that differ in nothing else share one reading of the data."""
+"""Settings that do not change rows: runs that differ only in them read the data once."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A run to be made, or made already."""
+    """A run, made or still to be made."""
 
     id: str
     label: str
@@ -43,7 +43,7 @@ class Trial:
     seed: int
     data: Prepared
     number: int | None = None
-    """Which trial of a search it belongs to; with several seeds they share it."""
+    """The trial of a search that it belongs to; all its seeds share it."""
 
 
 class Data:
@@ -53,22 +53,22 @@ class Data:
         self.host, self.library = host, library
         self._known: dict[str, Known] = {}
         self._prepared: dict[tuple[str, int | None], Prepared] = {}
-        """By the seed too, where it decides on which rows to train."""
+        """Also by the seed, where it decides which rows to train on."""
 
     def prepare(self, run: Run) -> Prepared:
-        """A run's data, shared with runs that are trained in another way on the same rows."""
-        said = run.model_dump(exclude={"data", "seed", *_TRAINING})  # all have the same data
+        """A run's data, shared with all runs on the same rows."""
+        settings = run.model_dump(exclude={"data", "seed", *_TRAINING})  # all have the same data
         method = check(run, self.host)
         folds = may_begin_by_itself(run) and not method.retunes  # rows are split in another way then
-        key = json.dumps([said, folds], sort_keys=True)
+        key = json.dumps([settings, folds], sort_keys=True)
         if not self._read(run, key).is_split(run):
-            run = run.model_copy(update={"split_seed": None})  # it has no say
+            run = run.model_copy(update={"split_seed": None})  # it has no effect
         for seed in (None, run.seed):
-            if (found := self._prepared.get((key, seed))) is not None:
-                return replace(found, run=run, method=method)
-        made = prepare_taught(run, self.host, self.library, lambda run: self._read(run, key))
-        self._prepared[key, run.seed if self._known[key].is_split_by_seed(run) else None] = made
-        return made
+            if (prepared := self._prepared.get((key, seed))) is not None:
+                return replace(prepared, run=run, method=method)
+        prepared = prepare_taught(run, self.host, self.library, lambda run: self._read(run, key))
+        self._prepared[key, run.seed if self._known[key].is_split_by_seed(run) else None] = prepared
+        return prepared
 
     def _read(self, run: Run, key: str) -> Known:
         if key not in self._known:
@@ -94,8 +94,8 @@ class Trials:
             one_split: whether all runs hold out the same rows, whatever their seed.
         """
         self.host, self.space, self.name, self.seeds = host, space, name, seeds
-        own = space.given.get("split_seed")
-        self.shared = {"split_seed": seeds[0] if own is None else own, "folds": 0} if one_split else {}
+        split_seed = space.given.get("split_seed")
+        self.shared = {"split_seed": seeds[0] if split_seed is None else split_seed, "folds": 0} if one_split else {}
         self.data = Data(host, library)
 
     def make(self, setting: Setting, seed: int, number: int | None = None) -> Trial:
@@ -104,18 +104,18 @@ class Trials:
         return Trial(identity(data, self.host), self._label(setting, seed, number), setting, seed, data, number)
 
     def all(self, settings: Sequence[Setting]) -> list[Trial]:
-        """Every setting with every seed; one error names all that cannot be run."""
-        found: list[Trial] = []
+        """Every setting with every seed; one error lists all problems."""
+        trials: list[Trial] = []
         problems: dict[str, None] = {}
         for setting in settings:
             for seed in self.seeds:
                 try:
-                    found.append(self.make(setting, seed))
+                    trials.append(self.make(setting, seed))
                 except InlayError as error:
                     problems[str(error)] = None
         if problems:
             raise RunError("; ".join(problems))
-        return found
+        return trials
 
     def _label(self, setting: Setting, seed: int, number: int | None) -> str:
         words = [in_words(setting, self.space.keys), f"seed={seed}" if len(self.seeds) > 1 else ""]
@@ -125,12 +125,12 @@ class Trials:
 
 def identity(data: Prepared, host: Host) -> str:
     """A hash of all settings, of the rows and of the base. It stays the same when Inlay gets another setting."""
-    own = data.run.model_dump(exclude={"data"})
+    values = data.run.model_dump(exclude={"data"})
     before = {key: defaults.LATER.get(key, field.default) for key, field in Run.model_fields.items()}
-    later = {key: value for key, value in own.items() if key not in defaults.RUN and value != before[key]}
-    settings = {key: own.get(key, value) for key, value in defaults.RUN.items()} | later
+    later = {key: value for key, value in values.items() if key not in defaults.RUN and value != before[key]}
+    settings = {key: values.get(key, value) for key, value in defaults.RUN.items()} | later
     settings = {key: value for key, value in settings.items() if key not in _FILES}
-    if settings.get("split_seed") == data.run.seed:  # as if nobody had said so
+    if settings.get("split_seed") == data.run.seed:  # the same as none
         del settings["split_seed"]
     settings["method"] = defaults.against_first(methods, data.method)
     base = (host.base.identity(True), host.base.form or "", str(host.base.dtype))

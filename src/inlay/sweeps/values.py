@@ -13,7 +13,7 @@ from inlay.library import defaults
 
 _DIGITS = 3
 _LOG = 10
-"""Ends that differ by so much are drawn from by their logarithm."""
+"""A range whose ends differ by this factor is drawn from on a logarithmic scale."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Range:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """What a base must be able to have."""
+        """Both ends: a base must allow them."""
         return self.low, self.high
 
     def draw(self, source: random.Random) -> float:
@@ -51,7 +51,7 @@ Values = tuple[Any, ...] | Range
 
 
 def read_values(key: str, raw: Any, read: Callable[[Any], Any], problems: list[str]) -> Values | None:
-    """The typed values of a key; None, and lines in `problems`, if something is wrong with them."""
+    """The typed values of a key; None, and lines added to `problems`, if they are not valid."""
     pieces = [piece.strip() for piece in raw.split(",")] if isinstance(raw, str) else _listed(raw)
     if not pieces or pieces == [""]:
         problems.append(f"{key} has no values")
@@ -61,7 +61,7 @@ def read_values(key: str, raw: Any, read: Callable[[Any], Any], problems: list[s
         return None
     if any(isinstance(piece, str) and ".." in piece for piece in pieces):
         return _range(key, pieces, read, problems)
-    found: list[Any] = []
+    values: list[Any] = []
     before = len(problems)
     for piece in pieces:
         try:
@@ -69,10 +69,15 @@ def read_values(key: str, raw: Any, read: Callable[[Any], Any], problems: list[s
         except InlayError as error:
             problems.append(str(error))
             continue
-        if value in found:
+        if value in values:
             problems.append(f"{key} has {shown(value, key)} twice")
-        found.append(value)
-    return tuple(found) if len(problems) == before else None
+        values.append(value)
+    return tuple(values) if len(problems) == before else None
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _listed(raw: Any) -> list[Any]:
@@ -92,7 +97,7 @@ def _range(key: str, pieces: list[Any], read: Callable[[Any], Any], problems: li
     except InlayError as error:
         problems.append(str(error))
         return None
-    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends):
+    if not all(map(is_number, ends)):
         problems.append(f"{key}={pieces[0]} is not a range: {key} is not a number")
         return None
     if not ends[0] < ends[1]:
@@ -133,7 +138,7 @@ def shown(value: Any, key: str = "") -> str:
 
 
 def short(value: Any, key: str = "") -> str:
-    """As `shown`; a small number the shorter way: 3e-4."""
+    """As `shown`, but small numbers in their shorter form: 3e-4."""
     text = shown(value, key)
     if not isinstance(value, float) or not 0 < abs(value) < 1:
         return text
@@ -142,7 +147,7 @@ def short(value: Any, key: str = "") -> str:
 
 
 def in_words(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """The method and values of a setting, of those that vary; empty where nothing does."""
+    """What varies in a setting, as text; empty if nothing does."""
     words = [setting["method"]] if "method" in keys else []
     words += [f"{key}={shown(setting[key], key)}" for key in keys if key in setting and key != "method"]
     return " ".join(words)

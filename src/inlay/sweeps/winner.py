@@ -2,7 +2,7 @@
 
 The best of many settings on a few hundred validation rows is mostly the luckiest: a score moves in steps of one row.
 The loss of calibrated answers says more about the same rows. So among the settings that are not worse than the best by
-more than one standard error, the one with the lowest loss wins; docs/results.md has what that is worth. Where losses
+more than one standard error, the one with the lowest loss wins; docs/results.md shows what that gains. Where losses
 are not known (runs of older versions, tasks whose losses cannot be compared), the one nearest to the defaults does
 (Breiman et al., 1984, who take the simplest tree).
 
@@ -26,12 +26,12 @@ from inlay.runs.run import Run
 from inlay.sweeps.grid import Space
 from inlay.sweeps.store import Row
 from inlay.sweeps.table import Entry, key
-from inlay.sweeps.values import in_words
+from inlay.sweeps.values import in_words, is_number
 
 _DIGITS = 4
-"""Of losses: those that are equal up to these are equal."""
+"""Losses that agree in this many decimals are equal."""
 _ROUNDING = 1e-9
-"""Of scores: a gain that is as large as its error is within it, whatever the last bits say."""
+"""A gain exactly as large as its error must not exceed it by rounding."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,19 @@ class _Candidate:
     gain: float
     """How much better the best mean is."""
     error: float | None
-    """The standard error of that; None where nothing tells it."""
-    far: float
-    """From the defaults."""
+    """The standard error of that; None where it is not known."""
+    distance: float
+    """How far it is from the defaults."""
     loss: float
-    """Over the seeds, with calibrated answers; nan where nobody has noted it."""
+    """The mean over seeds, with calibrated answers; nan where it is not known."""
 
     @property
     def order(self) -> tuple[float, int, int]:
-        """Who goes first, if nothing else decides."""
-        return self.far, self.entry.parameters, self.entry.rank
+        """The smallest goes first, if nothing else decides."""
+        return self.distance, self.entry.parameters, self.entry.rank
 
     def verdict(self, why: str, gain: float | None = None, error: float | None = None) -> Verdict:
-        """It wins."""
+        """The verdict that it wins."""
         return Verdict(self.entry, lowest_loss(self.entry), why, gain, error)
 
 
@@ -93,22 +93,22 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
     spread = _seeds_error(first, whole)
 
     def candidate(entry: Entry) -> _Candidate:
-        name, far = in_words(entry.setting, keys) or "the setting", distances.get(key(entry.setting), 0.0)
+        name, distance = in_words(entry.setting, keys) or "the setting", distances.get(key(entry.setting), 0.0)
         gain, error = sign * (first.mean - entry.mean), _error(first, entry, spread)
-        return _Candidate(entry, name, gain, error, far, _mean_loss(entry))
+        return _Candidate(entry, name, gain, error, distance, _mean_loss(entry))
 
     best, others = candidate(first), [candidate(entry) for entry in whole]
-    close = [one for one in others if one.gain <= (one.error or 0.0) + _ROUNDING]
-    if close and not any(math.isnan(one.loss) for one in (best, *close)):
+    close = [c for c in others if c.gain <= (c.error or 0.0) + _ROUNDING]
+    if close and not any(math.isnan(c.loss) for c in (best, *close)):
         return _by_loss(best, close)
-    chosen = min([best, *close], key=lambda one: one.order)
-    nearest = min([best, *others], key=lambda one: one.order)
+    chosen = min([best, *close], key=lambda c: c.order)
+    nearest = min([best, *others], key=lambda c: c.order)
     beside = chosen if chosen is not best else nearest
     if beside is best:
-        alike = all(one.far == best.far for one in others)
+        alike = all(c.distance == best.distance for c in others)
         return best.verdict(f"{best.name} is best" + " and nearest to the defaults" * (not alike) if others else "")
-    near = "which is nearer to the defaults" if beside.far < best.far else "which has fewer parameters"
-    near = "the default" if beside.far == 0.0 < best.far else near
+    near = "which is nearer to the defaults" if beside.distance < best.distance else "which has fewer parameters"
+    near = "the default" if beside.distance == 0.0 < best.distance else near
     if not beside.gain:
         why = f"{best.name} and {chosen.name} are equally good, so {chosen.name}, {near}, wins"
         return chosen.verdict(why, 0.0, beside.error)
@@ -125,8 +125,8 @@ def decide(ranking: Sequence[Entry], metric: str, distances: Mapping[str, float]
 
 def _by_loss(best: _Candidate, close: Sequence[_Candidate]) -> Verdict:
     """The setting with the lowest loss, of the best and those that its score cannot tell from it."""
-    chosen, second = sorted((best, *close), key=lambda one: (one.loss, *one.order))[:2]
-    beside, other = (second, second) if chosen is best else (chosen, best)  # what the best, the chosen is compared with
+    chosen, second = sorted((best, *close), key=lambda c: (c.loss, *c.order))[:2]
+    beside, other = (second, second) if chosen is best else (chosen, best)  # to compare the best and the chosen with
     if beside.gain:
         over = f" over {beside.name}" if chosen is best else ""
         by = f"{best.name} is best by {beside.gain:.4f} ± {beside.error:.4f}{over}"
@@ -137,10 +137,10 @@ def _by_loss(best: _Candidate, close: Sequence[_Candidate]) -> Verdict:
         values = f"{chosen.loss:.{_DIGITS}f} against {other.loss:.{_DIGITS}f}"
         why = f"{by}, and {chosen.name} has the lowest validation loss ({values}), so it wins"
     else:
-        is_smaller = chosen.far == other.far and chosen.entry.parameters < other.entry.parameters
+        is_smaller = chosen.distance == other.distance and chosen.entry.parameters < other.entry.parameters
         why = "whose score is better" if beside.gain else "which comes first"
         why = "which has fewer parameters" if is_smaller else why
-        why = "which is nearer to the defaults" if chosen.far < other.far else why
+        why = "which is nearer to the defaults" if chosen.distance < other.distance else why
         why = f"{by}, and their validation losses are equal, so {chosen.name}, {why}, wins"
     return chosen.verdict(why, beside.gain, beside.error)
 
@@ -160,9 +160,9 @@ def lowest_loss(entry: Entry) -> Row:
 
 
 def validation_loss(row: Row) -> float | None:
-    """Of the state that was kept: the evaluation with the score that the run gives, or the lowest where none has it.
+    """The loss of the state that was kept: of the evaluation with the run's score, or the lowest where none has it.
 
-    Where the last state is kept, an earlier one may have had the same score. Folds count equally.
+    Where the last state is kept, an earlier one may have the same score. Folds count equally.
     """
     seen = [entry for entry in row.history if isinstance(entry.get("validation_loss"), float)]
     if row.config.get("choose_by") == "last":
@@ -178,52 +178,52 @@ def distances(space: Space, ranking: Sequence[Entry], few_shot: bool | None = Fa
 
 
 def _distance(space: Space, setting: Mapping[str, Any], few_shot: bool | None) -> float:
-    """Logarithms of ratios, and 1 for what is not a number."""
+    """The sum of absolute logarithms of ratios, and of 1 for every other value that differs."""
     method = space.method(setting)
     usual = type(method)()
     total = 0.0 if method.name == Run.model_fields["method"].default else 1.0
-    for one in dataclasses.fields(method):
-        if one.init:
-            total += _apart(getattr(method, one.name), getattr(usual, one.name))
+    for option in dataclasses.fields(method):
+        if option.init:
+            total += _apart(getattr(method, option.name), getattr(usual, option.name))
     for axis in space.branch(setting).axes:
         if not axis.is_option:
             value, default = setting[axis.key], Run.model_fields[axis.key].default
-            own = own_rate(method, few_shot) if axis.key == "lr" else default
-            total += 0.0 if value == default else _apart(value, own)
+            usual_value = own_rate(method, few_shot) if axis.key == "lr" else default
+            total += 0.0 if value == default else _apart(value, usual_value)
     return total
 
 
 def _apart(value: Any, usual: Any) -> float:
-    numbers = [isinstance(one, int | float) and not isinstance(one, bool) and one > 0 for one in (value, usual)]
-    return abs(math.log(value / usual)) if all(numbers) else float(value != usual)
+    positive = all(is_number(v) and v > 0 for v in (value, usual))
+    return abs(math.log(value / usual)) if positive else float(value != usual)
 
 
 def _seeds_error(best: Entry, others: Sequence[Entry]) -> float | None:
-    """The standard error of a difference of means over seeds, of all settings the median; None with one seed."""
-    found = []
+    """The median over settings of the standard error of the difference over seeds; None with one seed."""
+    errors = []
     for entry in others:
         pairs = _pairs(best, entry)
         if len(pairs) > 1:
-            apart = [(a.value or 0.0) - (b.value or 0.0) for a, b in pairs]
-            found.append(statistics.stdev(apart) / math.sqrt(len(apart)))
-    return statistics.median(found) if found else None
+            differences = [(a.value or 0.0) - (b.value or 0.0) for a, b in pairs]
+            errors.append(statistics.stdev(differences) / math.sqrt(len(differences)))
+    return statistics.median(errors) if errors else None
 
 
 def _error(best: Entry, entry: Entry, spread: float | None) -> float | None:
-    """The standard error of the difference of two settings' means; None where nothing tells it."""
+    """The standard error of the difference of two settings' means; None where it is not known."""
     pairs = _pairs(best, entry)
     parts = {len(row.replicates) for pair in pairs for row in pair}
     if not pairs or len(parts) != 1 or parts == {0}:
         return spread
-    apart = [
+    differences = [
         statistics.fmean(a.replicates[i] - b.replicates[i] for a, b in pairs) for i in range(min(parts))
     ]  # rows of another seed are other rows; then their errors cancel in the mean, as they should
-    middle, count = statistics.fmean(apart), len(apart)
-    rows = math.sqrt((count - 1) / count * math.fsum((one - middle) ** 2 for one in apart))
+    middle, count = statistics.fmean(differences), len(differences)
+    rows = math.sqrt((count - 1) / count * math.fsum((d - middle) ** 2 for d in differences))
     return max(rows, spread or 0.0)
 
 
-def _pairs(one: Entry, other: Entry) -> list[tuple[Row, Row]]:
+def _pairs(entry: Entry, other: Entry) -> list[tuple[Row, Row]]:
     """Runs of the same seed."""
     seeds = {row.seed: row for row in other.runs}
-    return [(row, seeds[row.seed]) for row in one.runs if row.seed in seeds]
+    return [(row, seeds[row.seed]) for row in entry.runs if row.seed in seeds]

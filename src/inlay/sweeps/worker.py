@@ -1,7 +1,7 @@
 """What runs on a Ray worker: one host, one loop in a thread of its own, and messages in both directions.
 
-Whoever started the worker gives it orders and polls for what has happened; nothing else is needed to drive it, and
-nothing is lost with it but the runs that it has in hand. Data travels as a reference that many orders share.
+The process that started the worker gives it orders and polls for events. If the worker dies, only the runs that it has
+in hand are lost. Data travels as a reference that many orders share.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from inlay.version import __version__
 _POLL = 0.5
 """Seconds that a poll waits for something to happen."""
 _GATHER = 0.05
-"""Steps are told together: what is said within so many seconds goes into one answer, unless it is urgent."""
+"""Steps within this many seconds go into one answer; any other event goes out at once."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a worker makes its host: as the one that all trials were prepared with."""
+    """How a worker makes its host: equal to the one that prepared all trials."""
 
     base: str
     device: str
@@ -51,14 +51,14 @@ class Setup:
 
 @dataclass(frozen=True)
 class Order:
-    """A run to be made, without its data."""
+    """A run without its data."""
 
     index: int
     label: str
     settings: dict[str, Any]
     method: Method
     key: int
-    """Of its data."""
+    """The key of its data."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Workload:
     """What a worker must know before its first order."""
 
     sizes: Sequence[Order]
-    """Runs as large as any that may come, as many as there may be."""
+    """As many runs as there may be, each as large as any that may come."""
     slots: int | None
     most: int
     """Its share: more at once would leave other workers idle."""
     asks: bool
-    """Whether somebody decides after evaluations which runs to end."""
+    """Whether evaluations may end runs."""
 
 
 def identity(host: Host) -> dict[str, str]:
@@ -99,31 +99,31 @@ def _each_part(data: Prepared, change: Any) -> Prepared:
 
 
 class Worker:
-    """A Ray actor. Its methods return at once, but for `open`, which loads the base, and `poll`, which may wait."""
+    """A Ray actor. Its methods return at once, except `open`, which loads the base, and `poll`, which may wait."""
 
     def __init__(self) -> None:
         self._data: dict[int, Prepared] = {}
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self._said: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._verdicts: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
         self._taken: list[Order] = []
-        """By the index of their jobs here."""
+        """By the index of their jobs on this worker."""
 
     def open(self, setup: Setup, work: Workload, data: Mapping[int, Any]) -> dict[str, Any]:
-        """Load the base; what it is, and how many runs fit side by side. `problem` says why it cannot be used."""
-        found: dict[str, Any] = {"node": ray().get_runtime_context().get_node_id(), "pid": os.getpid()}
+        """Load the base; the answer says what it is, and how many runs fit side by side, or has a `problem`."""
+        answer: dict[str, Any] = {"node": ray().get_runtime_context().get_node_id(), "pid": os.getpid()}
         try:
-            how = {"device": setup.device, "dtype": setup.dtype, "weights": setup.weights, "compile": setup.compile}
-            self.host = Host(setup.base, **how)  # type: ignore[arg-type]
+            options = {"device": setup.device, "dtype": setup.dtype, "weights": setup.weights, "compile": setup.compile}
+            self.host = Host(setup.base, **options)  # type: ignore[arg-type]
             self.host.base.tokenizer = setup.tokenizer
-            found["identity"] = identity(self.host)
+            answer["identity"] = identity(self.host)
             self._fetch(data)
             fit = work.slots or slots_for(self.host, [self._job(i, order) for i, order in enumerate(work.sizes)])
         except InlayError as error:
-            return {**found, "problem": str(error)}
+            return {**answer, "problem": str(error)}
         slots = max(1, min(fit, work.most))
         threading.Thread(target=self._live, args=(slots, work.asks), name="inlay-worker", daemon=True).start()
-        return {**found, "slots": slots}
+        return {**answer, "slots": slots}
 
     def give(self, orders: Sequence[Order], data: Mapping[int, Any]) -> None:
         """Let runs wait for slots."""
@@ -132,22 +132,22 @@ class Worker:
             self._orders.put(order)
 
     def judge(self, hopeless: Sequence[int]) -> None:
-        """The answer to `judge`: which runs to end."""
+        """The answer to an event `judge`: which runs to end."""
         self._verdicts.put(hopeless)
 
     def poll(self) -> list[Event]:
         """What has happened since the last time."""
-        found: list[Event] = []
+        events: list[Event] = []
         end = time.monotonic() + _POLL
         while (left := end - time.monotonic()) > 0:
             try:
-                found.append(self._said.get(timeout=left))
+                events.append(self._events.get(timeout=left))
             except queue.Empty:
                 break
-            end = min(end, time.monotonic() + (_GATHER if found[-1]["event"] == "step" else 0.0))
-        while not self._said.empty():
-            found.append(self._said.get())
-        return found
+            end = min(end, time.monotonic() + (_GATHER if events[-1]["event"] == "step" else 0.0))
+        while not self._events.empty():
+            events.append(self._events.get())
+        return events
 
     def _fetch(self, data: Mapping[int, Any]) -> None:
         for key, reference in data.items():
@@ -160,7 +160,7 @@ class Worker:
         return Job(index, order.label, replace(data, run=run, method=order.method), is_compared=True)
 
     def _live(self, slots: int, asks: bool) -> None:
-        """The loop's thread. Whatever goes wrong here is not the fault of settings: the worker is of no more use."""
+        """The loop's thread. An error here is not the fault of settings: the worker cannot be used any more."""
         try:
             first = [self._take(0, self._orders.get())]
             while len(first) < slots and not self._orders.empty():
@@ -176,31 +176,31 @@ class Worker:
             self._loop.run()
         except BaseException as error:
             why = "".join(traceback.format_exception_only(error)).strip()
-            self._said.put({"event": "broken", "problem": why})
+            self._events.put({"event": "broken", "problem": why})
 
     def _take(self, index: int, order: Order) -> Job:
         self._taken.append(order)
         return self._job(index, order)
 
     def _next(self, index: int) -> Job | None:
-        """Another run if one is ordered; a loop that has nothing to do waits for one."""
+        """The next order, if there is one; a loop with nothing to do waits for it."""
         if self._orders.empty() and self._loop.active:
             return None
         return self._take(index, self._orders.get())
 
     def _prune(self, active: Sequence[Job]) -> list[Job]:
-        self._said.put({"event": "judge", "active": [self._taken[job.index].index for job in active]})
+        self._events.put({"event": "judge", "active": [self._taken[job.index].index for job in active]})
         hopeless = set(self._verdicts.get())
         return [job for job in active if self._taken[job.index].index in hopeless]
 
     def _hear(self, event: Event) -> None:
         if "index" not in event:
-            self._said.put(event)
+            self._events.put(event)
             return
         job, order = self._loop.jobs[event["index"]], self._taken[event["index"]]
-        told = {**event, "index": order.index}
+        message = {**event, "index": order.index}
         if event["event"] in ENDED:
             adapter = self._loop.adapters.pop(job.index, None)
-            told["fields"] = fields_of(self.host, job, adapter)
-            told["adapter"] = None if adapter is None else adapter.content()
-        self._said.put(told)
+            message["fields"] = fields_of(self.host, job, adapter)
+            message["adapter"] = None if adapter is None else adapter.content()
+        self._events.put(message)
