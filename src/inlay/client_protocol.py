@@ -55,11 +55,16 @@ class BaseClient:
             retries: how often a service that is busy is asked again.
             at_once: requests in one call; longer lists take several, as does what the service finds too large.
         """
-        if not url.startswith(("http://", "https://")):
+        httpx = httpx_module()
+        try:
+            is_url = (parsed := httpx.URL(url)).scheme in ("http", "https") and parsed.host != ""
+        except httpx.InvalidURL:
+            is_url = False
+        if not is_url:
             raise InlayError(f"{url!r} is not the URL of a service; expected one such as http://127.0.0.1:8000")
         self.url, self.timeout, self.retries, self.at_once = url.rstrip("/"), timeout, retries, at_once
         key = os.environ.get("INLAY_KEY") if key is None else key
-        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
         self.socket = None if socket is None else os.fspath(socket)
 
 
@@ -187,8 +192,9 @@ class PendingCalls:
         Raises:
             ServiceError: if asking again is of no use.
         """
-        if response.status_code == 413 and self._at_once > 1:
-            self._at_once = (self._at_once + 1) // 2
+        sent = min(self._at_once, len(self._items) - self.start)
+        if response.status_code == 413 and sent > 1:
+            self._at_once = (sent + 1) // 2
             return 0.0
         if response.status_code not in _AGAIN or not self._left:
             document_of(response)

@@ -124,6 +124,7 @@ class Catalogue:
                 is_chosen = ref not in (None, self._usual(name)) or left_out or "@" in name
                 self.choices.choose(name, (ref or self._usual(name)) if is_chosen else None)
             self._passed.pop(name, None)
+            self._brought.discard(name)
             return served
 
     def take(self, name: str) -> None:
@@ -202,6 +203,7 @@ class Catalogue:
     ) -> dict[str, Entry | None]:
         """Name -> entry; None where what is served stays, because it cannot be known what should be."""
         wanted: dict[str, Entry | None] = {}
+        self._brought -= self.choices.put.keys()
         refs = {**(self.selection.only or {}), **{task: task for task in self._brought}}
         if self.selection.only is None:
             damaged: list[Problem] = []
