@@ -11,7 +11,7 @@ from inlay.errors import InlayError
 from inlay.library.names import check_alias, number_of, split_ref
 
 Answer = dict[str, Any]
-"""As `inlay predict --json` has it, and `version`."""
+"""An answer as in `inlay predict --json`, with `version`."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Ask:
     task: str
     """A served name; or `name@version` or `name@alias`, if that version is served."""
     given: str | tuple[str, str] | list[str] | Mapping[str, Any]
-    """What `Host.predict` takes: a text, a pair of texts, a list of words, or a mapping: question and context, say."""
+    """What `Host.predict` takes: a text, a pair of texts, a list of words, or a mapping (question, context)."""
     top_k: int | None = None
     threshold: float | str | None = None
     raw: bool = False
@@ -31,9 +31,9 @@ class Ask:
     explain: bool = False
     """Also `tokens` and `alpha`, one number per token, where the method has it."""
     shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Rows that were made of this very `given`, by how they are made: asks for other tasks use them too."""
+    """Rows made from the same `given`, by how they are made: asks for other tasks use them too."""
     has_others: bool = False
-    """Whether the same was asked of other tasks: a threshold is then for those that have scores."""
+    """Whether other tasks get the same input: a threshold then applies to those that have scores."""
 
 
 class Pending(Future[Answer]):
@@ -68,15 +68,15 @@ class Settings:
     tokens: int | None = None
     """Of one batch; None for 4096 on the CPU, 32768 on CUDA."""
     wait_ms: float = 2.0
-    """How long an idle engine waits for company when an ask comes."""
+    """How long an idle engine waits for more asks when one comes."""
     queue: int = 1024
-    """Asks that may wait. One task alone gets four fifths of it, so that there is room for others."""
+    """Asks that may wait. A single task gets at most four fifths of it, so that there is room for others."""
     resident: int = 256
     """Adapters in the bank."""
     remembered: int = 4096
     """Adapters in main memory, outside the bank."""
     memory: int = 4 << 30
-    """Bytes of those, at most."""
+    """At most this many bytes of them."""
 
     def __post_init__(self) -> None:
         least = {"queue": 1, "resident": 1, "remembered": 1, "memory": 0, "wait_ms": 0, "tokens": 1}
@@ -108,10 +108,10 @@ class Answered:
     seconds: float
     """Since it was accepted."""
     labels: Sequence[str] = ()
-    """What it said, where that is labels: one, several, or those of tagged spans; none if it was unsure."""
+    """The labels of the answer: one, several, or those of tagged spans; none if it was unsure."""
     score: float | None = None
     error: str | None = None
-    """The kind of error that came instead."""
+    """The kind of error instead of an answer."""
 
 
 @dataclass(frozen=True)
@@ -123,20 +123,20 @@ class BatchDone:
     seconds: float
     """In the model."""
     alone: bool
-    """A pass of one weight-level adapter."""
+    """Whether it was a pass of one adapter that changes the base's weights."""
     answers: Sequence[Answered]
 
 
 @dataclass
 class TaskCounts:
-    """What a task has done since the start."""
+    """Counts of a task since the start."""
 
     answers: int = 0
     errors: int = 0
     seconds: float = 0.0
     """Of all answers together, since they were accepted."""
     labels: dict[str, int] = field(default_factory=dict)
-    """How often each was said."""
+    """Answers by label."""
     confidence: float = 0.0
     """The sum of the scores."""
     scored: int = 0
@@ -145,7 +145,7 @@ class TaskCounts:
 
 @dataclass
 class Counts:
-    """What an engine has done since the start."""
+    """Counts of an engine since the start."""
 
     waiting: int = 0
     batches: int = 0
