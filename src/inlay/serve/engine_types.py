@@ -175,7 +175,7 @@ class Counts:
 
 def check_served(name: str) -> str:
     """A name to serve a task under: a plain one, or `name@version` or `name@alias` for one version beside others."""
-    _, which = split_ref(name)
-    if which is not None and number_of(which) is None:
-        check_alias(which)
+    _, suffix = split_ref(name)
+    if suffix is not None and number_of(suffix) is None:
+        check_alias(suffix)
     return name

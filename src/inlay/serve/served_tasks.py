@@ -46,10 +46,10 @@ class ServedTasks:
         """The version served under a name; or under a plain name, if it is at this `@version` or `@alias`."""
         if task in self.served:
             return self.served[task]
-        name, at, which = task.partition("@")
+        name, at, suffix = task.partition("@")
         version = self._known(name)
-        if at and number_of(which) != version.entry.version and which not in version.entry.aliases:
-            raise SlotError(f"{name!r} is served at version {version.entry.version}, not at {which[:100]!r}")
+        if at and number_of(suffix) != version.entry.version and suffix not in version.entry.aliases:
+            raise SlotError(f"{name!r} is served at version {version.entry.version}, not at {suffix[:100]!r}")
         return version
 
     def serve(self, version: Version) -> Version:
