@@ -53,7 +53,7 @@ class Client(BaseClient):
         self._calls = _Blocking(self._http, url, key, **options)
 
     def predict(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> list[Answer]:
-        """Answers in order; one that failed is `{"error": {"type", "message"}}` in its place.
+        """Answers in order; `{"error": {"type", "message"}}` in place of one that failed.
 
         Args:
             requests: (task, text), (task, (text, pair)), (task, [words]), (task, {"question": ..., "context": ...}), or
@@ -142,8 +142,7 @@ class _BlockingResponse:
         return getattr(self._response, name)
 
     async def aread(self) -> bytes:
-        content: bytes = self._response.read()
-        return content
+        return bytes(self._response.read())
 
     async def aiter_lines(self) -> AsyncIterator[str]:
         for line in self._response.iter_lines():

@@ -143,8 +143,7 @@ class Conversations(BaseClient):
                 break
             await self._sleep(_pause(response))
             response = await self._send(method, path, content)
-        document: Answer = document_of(response)
-        return document
+        return dict(document_of(response))
 
     async def _send(self, method: str, path: str, content: bytes | None = None) -> httpx.Response:
         headers = None if content is None else _JSON

@@ -36,7 +36,7 @@ class AdapterCache:
     def __init__(self, most: int, size: int):
         """
         Args:
-            most, size: how many adapters, and how many bytes.
+            most, size: adapters, and their bytes, at most.
         """
         self.most, self.size = most, size
         self.bytes = 0

@@ -239,7 +239,7 @@ def refuse_crowded(content: bytes, limits: Limits) -> None:
     if content.count(b",") + content.count(b"{") + content.count(b"[") + content.count(b'"') // 2 <= limits.values:
         return
     if b"\\" in content:
-        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")  # no quotes are left but those around texts
+        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")  # the only quotes left are those around texts
     texts = content.count(b'"') // 2
     if texts <= limits.values:  # separators within texts do not count
         content = b"".join(content.split(b'"')[::2])

@@ -54,7 +54,7 @@ class Place:
 
     item: int
     task: str | None
-    """None if the item was for one task alone."""
+    """None if the item was for a single task."""
     ask: Ask | None = None
     outcome: Future[Answer] | InlayError | None = None
 

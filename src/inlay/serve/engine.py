@@ -171,13 +171,13 @@ class Engine:
         return self._describe(version)
 
     def withdraw(self, name: str) -> None:
-        """Serve a name no more; asks accepted before are answered."""
+        """Stop serving a name; asks accepted before are still answered."""
         with self._change:
             self._served.withdraw(name)
             self._wake()
 
     def task(self, name: str) -> Served:
-        """What is served under a name, or at this `@version` or `@alias` of it."""
+        """The task served under a name; or under a plain name, if it is at this `@version` or `@alias`."""
         with self._suggesting(name), self._change:
             version = self._served.find(name)
         return self._describe(version)
@@ -190,13 +190,13 @@ class Engine:
         return False
 
     def tasks(self) -> list[Served]:
-        """What is served now."""
+        """All tasks that are served now."""
         with self._change:
             versions = list(self._served.served.values())
         return [self._describe(version) for version in versions]
 
     def counts(self) -> Counts:
-        """What was done since the start."""
+        """Counts since the start."""
         resident, remembered = self._pager.sizes()
         return replace(self._counters.counts(), waiting=len(self._queue), resident=resident, remembered=remembered)
 

@@ -1,4 +1,4 @@
-"""What one item of a request asks for, and what may come back instead of an answer. Imports nothing heavy."""
+"""What goes into an engine and comes out of it: asks, answers, errors, settings and counts. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Ask:
     threshold: float | str | None = None
     raw: bool = False
     long: Literal["cut", "windows", "refuse"] = "cut"
-    """A text longer than a row: as the adapter does by itself (cut, or what it was trained with); pool overlapping
-    windows; or an error. Questions and tagging always see the whole text, in windows."""
+    """For a text longer than a row: do as in training (cut, by default), pool overlapping windows, or refuse. Questions
+    and tagging always see the whole text, in windows."""
     explain: bool = False
     """Also `tokens` and `alpha`, one number per token, where the method has it."""
     shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -66,7 +66,7 @@ class Settings:
     """How an engine batches and pages."""
 
     tokens: int | None = None
-    """Of one batch; None for 4096 on the CPU, 32768 on CUDA."""
+    """Tokens of one batch; None for 4096 on the CPU, 32768 on CUDA."""
     wait_ms: float = 2.0
     """How long an idle engine waits for more asks when one comes."""
     queue: int = 1024
@@ -93,7 +93,7 @@ class Served:
     name: str
     version: int
     ref: str
-    """What the library calls it: `sms@3`."""
+    """Its name in the library: `sms@3`."""
     card: Mapping[str, Any]
     state: Literal["bank", "memory", "disk"]
     error: str | None = None

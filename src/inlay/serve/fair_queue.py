@@ -49,9 +49,6 @@ class FairQueue(Generic[F, T]):
     def __len__(self) -> int:
         return len(self._flow_of)
 
-    def __contains__(self, item: T) -> bool:
-        return item in self._flow_of
-
     @property
     def flows(self) -> Iterable[F]:
         """Flows with something waiting, in the order of their turns."""
@@ -127,7 +124,7 @@ class FairQueue(Generic[F, T]):
                     if cost > budget and taken:
                         self._stop_at(name, alone)
                         return taken
-                    flow.deficit = max(0, flow.deficit - cost)  # what nobody else wanted is not held against it
+                    flow.deficit = max(0, flow.deficit - cost)  # tokens that no other flow wanted are free
                     budget -= cost
                     taken.append(item)
                     self.remove(item)

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what can go wrong, and the bodies that the application reads by hand."""
+"""The OpenAPI document: errors, and the bodies that the application reads by hand."""
 
 from __future__ import annotations
 

@@ -40,7 +40,10 @@ Waits = Callable[[str | Group], bool]
 
 
 class Pager:
-    """Which adapters are where. `want`, `read`, `state` and `error` are for any thread, the rest for the engine's."""
+    """Moves adapters between disk, memory and bank.
+
+    `want`, `read`, `state` and `error` are for any thread, the rest for the engine's.
+    """
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class Pager:
             return error
 
     def want(self, entries: Sequence[Entry], asked: bool = True) -> None:
-        """Adapters are needed in the bank, all of them at once; they are read in the background if they must be.
+        """Have adapters loaded into the bank together; those on disk are read in the background.
 
         Args:
             asked: whether there are asks for them already.

@@ -21,10 +21,7 @@ from fastapi import FastAPI
 
 from inlay.errors import AdapterError, InlayError, RunError
 from inlay.serve.app import Service, build
-from inlay.serve.server import Server
-
-_DRAIN = 60.0
-"""Seconds to answer what was accepted."""
+from inlay.serve.server import DRAIN, Server
 
 
 def take_port(host: str, port: int) -> socket.socket:
@@ -155,7 +152,7 @@ def lifespan_of(
         thread = threading.Thread(target=warm_up, name="inlay-warm-up", daemon=True)
         thread.start()
         yield
-        await asyncio.to_thread(thread.join, _DRAIN)
+        await asyncio.to_thread(thread.join, DRAIN)
         await asyncio.to_thread(finish, service)
 
     return lifespan
@@ -181,7 +178,7 @@ def finish(service: Service) -> None:
     """Answer what was accepted, and end the engine."""
     if service.watcher is not None:
         service.watcher.stop()
-    service.engine.stop(True, _DRAIN)
+    service.engine.stop(True, DRAIN)
 
 
 @contextmanager

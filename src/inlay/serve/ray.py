@@ -24,11 +24,10 @@ from inlay.serve.app import build
 from inlay.serve.nodes import check_nodes
 from inlay.serve.process import begin, finish, signals
 from inlay.serve.ray_state import NAME, NAMESPACE, Follower, SharedChoices, StateActor, find_state_actor
+from inlay.serve.server import DRAIN
 from inlay.serve.service_config import ServiceConfig
 
 _APP = "inlay"
-_DRAIN = 60.0
-"""Seconds to answer what was accepted."""
 HEADER = b"x-inlay-replica"
 
 
@@ -135,8 +134,8 @@ def _deploy(serve: Any, config: ServiceConfig, place: Place, share: cluster.Shar
         name="Replica",
         num_replicas=share.workers,
         ray_actor_options=share.options,
-        max_ongoing_requests=config.limits.connections,  # a queue of ours decides what is too much
-        graceful_shutdown_timeout_s=_DRAIN,
+        max_ongoing_requests=config.limits.connections,  # the engine's own queue sets the limit
+        graceful_shutdown_timeout_s=DRAIN,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=2.0,
         logging_config={"log_level": "ERROR", "enable_access_log": False},
@@ -146,8 +145,8 @@ def _deploy(serve: Any, config: ServiceConfig, place: Place, share: cluster.Shar
         handle = serve.run(
             deployment(serve.ingress(Entrance())(Replica)).bind(config, device), name=_APP, route_prefix="/"
         )
-        refused = handle.refused.remote().result(timeout_s=_DRAIN)
-        tasks: list[str] = handle.tasks.remote().result(timeout_s=_DRAIN)
+        refused = handle.refused.remote().result(timeout_s=DRAIN)
+        tasks: list[str] = handle.tasks.remote().result(timeout_s=DRAIN)
     except (RuntimeError, TimeoutError) as error:
         raise RunError(f"the replicas could not be started: {_startup_error(serve) or first_line(error)}") from None
     if refused:

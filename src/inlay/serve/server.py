@@ -22,7 +22,7 @@ from inlay.serve.limits import Limits
 
 _LAST = 0.3
 """Seconds for requests that were on their way when `end` was called."""
-_DRAIN = 60.0
+DRAIN = 60.0
 """Seconds to answer what was accepted."""
 _GIVEN_UP = b"The request's headers are too long, or arrived too slowly."
 
@@ -50,7 +50,7 @@ class Server:
             server_header=False,
             limit_concurrency=limits.connections,
             timeout_keep_alive=15,
-            timeout_graceful_shutdown=int(_DRAIN),
+            timeout_graceful_shutdown=int(DRAIN),
         )
         config.load()
         plain: Callable[..., asyncio.Protocol] = config.http_protocol_class

@@ -93,7 +93,7 @@ class Choices:
 
 
 class Catalogue:
-    """Makes an engine serve what it should."""
+    """Makes an engine serve the library, the selection and the choices."""
 
     def __init__(
         self, engine: Engine, library: Library, selection: TaskSelection | None = None, choices: Choices | None = None
