@@ -57,7 +57,8 @@ class BaseClient:
         """
         httpx = httpx_module()
         try:
-            is_url = (parsed := httpx.URL(url)).scheme in ("http", "https") and parsed.host != ""
+            parsed = httpx.URL(url)
+            is_url = parsed.scheme in ("http", "https") and parsed.host != "" and (parsed.port or 0) < 1 << 16
         except httpx.InvalidURL:
             is_url = False
         if not is_url:
@@ -252,7 +253,7 @@ def connection_errors(url: str) -> Iterator[None]:
     """Raise a ServiceError if the service cannot be reached."""
     try:
         yield
-    except httpx_module().HTTPError as error:
+    except (httpx_module().HTTPError, UnicodeError) as error:
         reason = str(error) or type(error).__name__
         raise ServiceError(f"{url} cannot be reached: {reason}; is inlay serve running there?") from None
 

@@ -112,12 +112,13 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(given: Any):
 
 
 def test_a_url_that_is_none_and_a_service_that_is_not_there():
-    for url in ("localhost:8000", "http://localhost:port", "http://"):
+    for url in ("localhost:8000", "http://localhost:port", "http://localhost:70000", "http://"):
         with pytest.raises(InlayError, match="is not the URL of a service"):
             Client(url)
-    with Client("http://127.0.0.1:9") as client, pytest.raises(ServiceError, match="cannot be reached") as caught:
-        client.tasks()
-    assert caught.value.status is None
+    for url in ("http://127.0.0.1:9", "http://x..y"):
+        with Client(url) as client, pytest.raises(ServiceError, match="cannot be reached") as caught:
+            client.tasks()
+        assert caught.value.status is None
 
 
 @pytest.mark.parametrize("key", ["a-key", "schlüssel"])

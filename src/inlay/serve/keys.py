@@ -101,7 +101,7 @@ class Keys:
 def read_keys(path: str | os.PathLike[str]) -> Keys:
     """The keys of a file; blank lines and lines that begin with # are skipped."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InlayError(f"the key file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None

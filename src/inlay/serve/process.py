@@ -28,10 +28,8 @@ def take_port(host: str, port: int) -> socket.socket:
     """A socket that is bound, but does not listen yet; port 0 takes any free port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise InlayError(f"--host {host}: {error.strerror}") from None
-    except OverflowError:
-        raise InlayError(f"--port {port}: a port is a number from 0 to 65535") from None
+    except (OSError, UnicodeError) as error:
+        raise InlayError(f"--host {host}: {getattr(error, 'strerror', error)}") from None
     taken = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":
