@@ -198,7 +198,6 @@ def _tasks(app: FastAPI, service: Service) -> None:
         return _json(card_of(service.engine.task(name)))
 
     refusals = failure_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
-
     wanted = {**request_body("Wanted", required=False), **KEYED}
 
     @app.put("/v1/tasks/{name}", response_model=bodies.TaskCard, responses=refusals, openapi_extra=wanted)
@@ -235,11 +234,9 @@ def _states(app: FastAPI, service: Service) -> None:
             raise not_ready()
         return _json({"status": "ready"})
 
-    page = text_response("Prometheus' text format.", "text/plain")
+    page = {**failure_responses(401, 403), **text_response("Prometheus' text format.", "text/plain")}
 
-    @app.get(
-        "/metrics", response_class=Response, responses={**failure_responses(401, 403), **page}, openapi_extra=KEYED
-    )
+    @app.get("/metrics", response_class=Response, responses=page, openapi_extra=KEYED)
     async def measured(request: Request) -> Response:
         """Metrics for Prometheus."""
         service.enter(request, "predict", "manage")

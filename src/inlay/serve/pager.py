@@ -40,10 +40,7 @@ Waits = Callable[[str | Group], bool]
 
 
 class Pager:
-    """Moves adapters between disk, memory and bank.
-
-    `want`, `read`, `state` and `error` are for any thread, the rest for the engine's.
-    """
+    """Moves adapters. `want`, `read`, `state` and `error` are for any thread, the rest for the engine's."""
 
     def __init__(
         self,

@@ -142,9 +142,8 @@ def _deploy(serve: Any, config: ServiceConfig, place: Place, share: cluster.Shar
     )
     device = "cuda" if share.gpus else "cpu"
     try:
-        handle = serve.run(
-            deployment(serve.ingress(Entrance())(Replica)).bind(config, device), name=_APP, route_prefix="/"
-        )
+        app = deployment(serve.ingress(Entrance())(Replica)).bind(config, device)
+        handle = serve.run(app, name=_APP, route_prefix="/")
         refused = handle.refused.remote().result(timeout_s=DRAIN)
         tasks: list[str] = handle.tasks.remote().result(timeout_s=DRAIN)
     except (RuntimeError, TimeoutError) as error:

@@ -21,12 +21,11 @@ from inlay.library.cards import Entry
 from inlay.library.index import IndexedName, read_index
 from inlay.library.names import number_of, split_ref
 from inlay.library.storage import Folder
-from inlay.serve.engine_types import check_served
+from inlay.serve.engine_types import Served, check_served
 
 if TYPE_CHECKING:
     from inlay.library.library import Library, Problem
     from inlay.serve.engine import Engine
-    from inlay.serve.engine_types import Served
 
 Tell = Callable[[str], None]
 
