@@ -1,7 +1,7 @@
 """Asking a running service: `inlay.Client(url).predict([("sms", "you won a prize")])`, and the same with await.
 
-What is said is written once, with await, in `client_protocol.py`. `Client` has the same conversations over a connection
-that blocks: nothing in them waits for an event loop, so each is over when it is begun.
+The calls are written once, with await, in `client_protocol.py`. `Client` makes them over a connection that blocks:
+nothing in them waits for an event loop, so each coroutine ends at its first step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class AsyncClient(Conversations):
-    """A service, asked with await. Use it with `async with`, or close it."""
+    """A client with `await`. Use it with `async with`, or close it."""
 
     def __init__(self, url: str, key: str | None = None, **options: Any):
         super().__init__(url, key, **options)
@@ -43,17 +43,17 @@ class AsyncClient(Conversations):
 
 
 class Client(BaseClient):
-    """A service, asked from plain code. Use it with `with`, or close it."""
+    """A client that blocks. Use it with `with`, or close it."""
 
     def __init__(self, url: str, key: str | None = None, **options: Any):
         super().__init__(url, key, **options)
         httpx = httpx_module()
         transport = None if self.socket is None else httpx.HTTPTransport(uds=self.socket)
         self._http = httpx.Client(base_url=self.url, headers=self.headers, timeout=self.timeout, transport=transport)
-        self._asked = _Blocking(self._http, url, key, **options)
+        self._calls = _Blocking(self._http, url, key, **options)
 
     def predict(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> list[Answer]:
-        """Answers in order; one that failed is `{"error": {"type", "message"}}` in its place.
+        """Answers in order; `{"error": {"type", "message"}}` in place of one that failed.
 
         Args:
             requests: (task, text), (task, (text, pair)), (task, [words]), (task, {"question": ..., "context": ...}), or
@@ -61,45 +61,45 @@ class Client(BaseClient):
             deadline_ms: answer within this time or not at all.
             how: top_k, threshold, raw, long, explain for all of them.
         """
-        return _now(self._asked.predict(requests, deadline_ms=deadline_ms, **how))
+        return _now(self._calls.predict(requests, deadline_ms=deadline_ms, **how))
 
     def ask(self, task: str, given: Any, *, deadline_ms: float | None = None, **how: Any) -> Answer:
         """One answer; raises ServiceError if there is none."""
-        return _now(self._asked.ask(task, given, deadline_ms=deadline_ms, **how))
+        return _now(self._calls.ask(task, given, deadline_ms=deadline_ms, **how))
 
     def stream(self, requests: Sequence[Request], *, deadline_ms: float | None = None, **how: Any) -> Iterator[Answer]:
-        """Lines `{"index", "result"}` as answers come, with `"task"` for requests that name several.
+        """Answers `{"index", "result"}` as they come, with `"task"` for requests that name several.
 
-        It takes several calls where `predict` does, one after the other; `index` counts over all of them.
+        Like `predict`, it makes several calls if it has to, one after the other; `index` counts over all of them.
         """
-        lines = self._asked.stream(requests, deadline_ms=deadline_ms, **how)
+        answers = self._calls.stream(requests, deadline_ms=deadline_ms, **how)
         try:
             while True:
-                yield _now(lines.__anext__())
+                yield _now(answers.__anext__())
         except StopAsyncIteration:
             return
         finally:
-            _now(lines.aclose())
+            _now(answers.aclose())
 
     def tasks(self) -> list[Answer]:
         """Cards of the tasks that are served."""
-        return _now(self._asked.tasks())
+        return _now(self._calls.tasks())
 
     def task(self, name: str) -> Answer:
         """The card of one task; also of one version of it, as `name@version` or `name@alias`."""
-        return _now(self._asked.task(name))
+        return _now(self._calls.task(name))
 
     def serve(self, name: str, ref: str | None = None) -> Answer:
         """Serve a version under a name; the newest if none is named."""
-        return _now(self._asked.serve(name, ref))
+        return _now(self._calls.serve(name, ref))
 
     def withdraw(self, name: str) -> None:
-        """Serve a task no more."""
-        _now(self._asked.withdraw(name))
+        """Stop serving a task."""
+        _now(self._calls.withdraw(name))
 
     def ready(self) -> bool:
         """Whether it answers; raises ServiceError if it cannot be reached."""
-        return _now(self._asked.ready())
+        return _now(self._calls.ready())
 
     def close(self) -> None:
         """Close its connections."""
@@ -113,7 +113,7 @@ class Client(BaseClient):
 
 
 class _Blocking(Conversations):
-    """Conversations over `httpx.Client`, which is given the few methods of `httpx.AsyncClient` that they use."""
+    """The calls over an `httpx.Client`, wrapped to have the methods of `httpx.AsyncClient` that they use."""
 
     def __init__(self, http: Any, url: str, key: str | None, **options: Any):
         super().__init__(url, key, **options)
@@ -125,12 +125,12 @@ class _BlockingHttp:
     def __init__(self, http: Any):
         self._http = http
 
-    async def request(self, method: str, path: str, **sent: Any) -> Any:
-        return self._http.request(method, path, **sent)
+    async def request(self, method: str, path: str, **kwargs: Any) -> Any:
+        return self._http.request(method, path, **kwargs)
 
     @asynccontextmanager
-    async def stream(self, method: str, path: str, **sent: Any) -> AsyncIterator[Any]:
-        with self._http.stream(method, path, **sent) as response:
+    async def stream(self, method: str, path: str, **kwargs: Any) -> AsyncIterator[Any]:
+        with self._http.stream(method, path, **kwargs) as response:
             yield _BlockingResponse(response)
 
 
@@ -142,8 +142,7 @@ class _BlockingResponse:
         return getattr(self._response, name)
 
     async def aread(self) -> bytes:
-        content: bytes = self._response.read()
-        return content
+        return bytes(self._response.read())
 
     async def aiter_lines(self) -> AsyncIterator[str]:
         for line in self._response.iter_lines():
@@ -154,10 +153,10 @@ async def _sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _now(conversation: Coroutine[Any, Any, T]) -> T:
-    """What comes of a conversation that waits for nothing."""
+def _now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
     try:
-        conversation.send(None)
+        coroutine.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     raise AssertionError("a blocking connection has waited")

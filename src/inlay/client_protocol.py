@@ -1,6 +1,6 @@
-"""What is said to a service and what is made of its answers, however one waits for them (see `client.py`).
+"""Calls to a service and their answers, for both kinds of client (see `client.py`).
 
-A service that is busy or warming up is asked again, after the time it says.
+A service that is busy or warming up is asked again, after the time that it names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 Request = tuple[str, Any] | Mapping[str, Any]
-"""(task, what to answer) as `Host.predict` takes it, or an item as the service takes it."""
+"""(task, input) as `Host.predict` takes it, or an item as the service takes it."""
 _JSON = {"Content-Type": "application/json"}
 _AGAIN = (429, 503)
 _LONGEST = 10.0
@@ -28,7 +28,7 @@ _LONGEST = 10.0
 
 
 class ServiceError(InlayError):
-    """A service refused, or cannot be reached; `status` is None then."""
+    """A service has refused (`status` is the HTTP status), or cannot be reached (`status` is None)."""
 
     def __init__(self, message: str, status: int | None = None, kind: str = "unreachable"):
         super().__init__(message)
@@ -36,7 +36,7 @@ class ServiceError(InlayError):
 
 
 class BaseClient:
-    """What both clients share."""
+    """The settings of both clients."""
 
     def __init__(
         self,
@@ -52,19 +52,25 @@ class BaseClient:
         Args:
             key: an API key; by default `INLAY_KEY`.
             socket: the Unix socket to connect to, such as that of `inlay serve --management-socket`.
-            retries: how often a service that is busy is asked again.
-            at_once: requests in one call; longer lists take several, as does what the service finds too large.
+            retries: how often a busy service is asked again.
+            at_once: requests in one call; longer lists take several calls, as does what the service finds too large.
         """
-        if not url.startswith(("http://", "https://")):
+        httpx = httpx_module()
+        try:
+            parsed = httpx.URL(url)
+            is_url = parsed.scheme in ("http", "https") and parsed.host != "" and (parsed.port or 0) < 1 << 16
+        except httpx.InvalidURL:
+            is_url = False
+        if not is_url:
             raise InlayError(f"{url!r} is not the URL of a service; expected one such as http://127.0.0.1:8000")
         self.url, self.timeout, self.retries, self.at_once = url.rstrip("/"), timeout, retries, at_once
         key = os.environ.get("INLAY_KEY") if key is None else key
-        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
         self.socket = None if socket is None else os.fspath(socket)
 
 
 class Conversations(BaseClient):
-    """What can be said to a service, over an `httpx.AsyncClient`, or what behaves like one."""
+    """All calls to a service, over an `httpx.AsyncClient` or an object with its methods."""
 
     _http: Any
     _sleep: Callable[[float], Awaitable[None]]
@@ -74,15 +80,15 @@ class Conversations(BaseClient):
     ) -> list[Answer]:
         """As `Client.predict`."""
         calls = PendingCalls(self, requests, how, deadline_ms)
-        found: list[Answer] = []
+        answers: list[Answer] = []
         while calls:
             response = await self._send("POST", "/v1/predict", calls.next())
             if response.status_code == 200:
-                found += document_of(response)["results"]
+                answers += document_of(response)["results"]
                 calls.answered()
             elif wait := calls.refused(response):
                 await self._sleep(wait)
-        return found
+        return answers
 
     async def ask(self, task: str, given: Any, *, deadline_ms: float | None = None, **how: Any) -> Answer:
         """As `Client.ask`."""
@@ -98,9 +104,9 @@ class Conversations(BaseClient):
         calls = PendingCalls(self, requests, how, deadline_ms)
         while calls:
             wait, content = 0.0, calls.next()
-            sent = self._http.stream("POST", "/v1/predict/stream", content=content, headers=_JSON)
+            stream = self._http.stream("POST", "/v1/predict/stream", content=content, headers=_JSON)
             with connection_errors(self.url):
-                async with sent as response:
+                async with stream as response:
                     if response.status_code == 200:
                         async for answer in _answers(response, calls.start):
                             yield answer
@@ -113,33 +119,32 @@ class Conversations(BaseClient):
 
     async def tasks(self) -> list[Answer]:
         """As `Client.tasks`."""
-        return list((await self._asked("GET", "/v1/tasks"))["tasks"])
+        return list((await self._request("GET", "/v1/tasks"))["tasks"])
 
     async def task(self, name: str) -> Answer:
         """As `Client.task`."""
-        return await self._asked("GET", _path(name))
+        return await self._request("GET", _path(name))
 
     async def serve(self, name: str, ref: str | None = None) -> Answer:
         """As `Client.serve`."""
-        return await self._asked("PUT", _path(name), json.dumps({} if ref is None else {"ref": ref}).encode())
+        return await self._request("PUT", _path(name), json.dumps({} if ref is None else {"ref": ref}).encode())
 
     async def withdraw(self, name: str) -> None:
         """As `Client.withdraw`."""
-        await self._asked("DELETE", _path(name))
+        await self._request("DELETE", _path(name))
 
     async def ready(self) -> bool:
         """As `Client.ready`."""
         return bool((await self._send("GET", "/ready")).status_code == 200)
 
-    async def _asked(self, method: str, path: str, content: bytes | None = None) -> Answer:
+    async def _request(self, method: str, path: str, content: bytes | None = None) -> Answer:
         response = await self._send(method, path, content)
         for _ in range(self.retries):
             if response.status_code not in _AGAIN:
                 break
             await self._sleep(_pause(response))
             response = await self._send(method, path, content)
-        found: Answer = document_of(response)
-        return found
+        return dict(document_of(response))
 
     async def _send(self, method: str, path: str, content: bytes | None = None) -> httpx.Response:
         headers = None if content is None else _JSON
@@ -149,46 +154,47 @@ class Conversations(BaseClient):
 
 
 class PendingCalls:
-    """A list of requests on its way, in as many calls as it takes; true while there are more.
+    """A list of requests, sent in as many calls as it takes; true while there are more.
 
-    What a service finds too large is sent in halves, and a service that is busy is asked again: how much fits depends
-    on how it was started, and on what is in the requests.
+    A call that the service finds too large is sent in halves, and a busy service is asked again: how much fits depends
+    on how it was started, and on the requests.
     """
 
     def __init__(
         self, client: BaseClient, requests: Sequence[Request], how: Mapping[str, Any], deadline_ms: float | None
     ):
         self._deadline = {} if deadline_ms is None else {"deadline_ms": deadline_ms}
-        self._items = [item_of(one, how) for one in requests]
+        self._items = [item_of(request, how) for request in requests]
         self._at_once = min(max(1, client.at_once), max(1, len(self._items)))
         self._retries = self._left = client.retries
         self.start = 0
-        """The place of the first request that is not answered."""
+        """The index of the first request that is not answered."""
 
     def __bool__(self) -> bool:
         return self.start < len(self._items)
 
     def next(self) -> bytes:
         """The body of the next call."""
-        some = self._items[self.start : self.start + self._at_once]
+        items = self._items[self.start : self.start + self._at_once]
         try:
-            return json.dumps({"requests": some, **self._deadline}, ensure_ascii=False, allow_nan=False).encode()
+            return json.dumps({"requests": items, **self._deadline}, ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
             raise InlayError(f"this cannot be sent: {error}") from None
 
     def answered(self) -> None:
-        """That call is done."""
+        """Note that the call was answered."""
         self.start += self._at_once
         self._left = self._retries
 
     def refused(self, response: httpx.Response) -> float:
-        """That call was not: how many seconds to wait before the next, which may be a smaller one.
+        """Note that the call was refused; returns the seconds to wait before the next, which may be smaller.
 
         Raises:
-            ServiceError: if asking again is of no use.
+            ServiceError: asking again is of no use.
         """
-        if response.status_code == 413 and self._at_once > 1:
-            self._at_once = (self._at_once + 1) // 2
+        sent = min(self._at_once, len(self._items) - self.start)
+        if response.status_code == 413 and sent > 1:
+            self._at_once = (sent + 1) // 2
             return 0.0
         if response.status_code not in _AGAIN or not self._left:
             document_of(response)
@@ -216,43 +222,44 @@ def item_of(request: Request, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document_of(response: httpx.Response) -> Any:
-    """What a response says, or the error that it stands for."""
+    """The document in a response; raises ServiceError if it is an error."""
     try:
-        found = response.json()
+        document = response.json()
     except ValueError:
-        found = None
-    if response.status_code == 200 and found is not None:
-        return found
-    error = found.get("error") if isinstance(found, dict) else None
-    said = error if isinstance(error, dict) else {"type": "http", "message": response.text[:200]}
-    raise ServiceError(f"{response.url}: {said.get('message')}", response.status_code, str(said.get("type")))
+        document = None
+    if response.status_code == 200 and document is not None:
+        return document
+    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict):
+        error = {"type": "http", "message": response.text[:200]}
+    raise ServiceError(f"{response.url}: {error.get('message')}", response.status_code, str(error.get("type")))
 
 
 async def _answers(response: httpx.Response, first: int) -> AsyncIterator[Answer]:
-    """The lines of a stream, which ends with one that says so; `first` is the place of its first request among all."""
+    """The answers of a stream up to its closing line; `first` is the index of its first request among all."""
     complete = False
     async for line in response.aiter_lines():
-        found = json.loads(line)
-        if "done" in found:
+        answer = json.loads(line)
+        if "done" in answer:
             complete = True
         else:
-            yield {**found, "index": first + found["index"]}
+            yield {**answer, "index": first + answer["index"]}
     if not complete:
         raise ServiceError("the connection was lost before all answers had arrived")
 
 
 @contextmanager
 def connection_errors(url: str) -> Iterator[None]:
-    """A service that cannot be reached is a ServiceError."""
+    """Raise a ServiceError if the service cannot be reached."""
     try:
         yield
-    except httpx_module().HTTPError as error:
-        said = f"{error or type(error).__name__}; is inlay serve running there?"
-        raise ServiceError(f"{url} cannot be reached: {said}") from None
+    except (httpx_module().HTTPError, UnicodeError) as error:
+        reason = str(error) or type(error).__name__
+        raise ServiceError(f"{url} cannot be reached: {reason}; is inlay serve running there?") from None
 
 
 def httpx_module() -> Any:
-    """The package that speaks HTTP."""
+    """The package httpx, or an error that says how to install it."""
     try:
         return importlib.import_module("httpx")
     except ModuleNotFoundError:

@@ -112,20 +112,23 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(given: Any):
 
 
 def test_a_url_that_is_none_and_a_service_that_is_not_there():
-    with pytest.raises(InlayError, match="is not the URL of a service"):
-        Client("localhost:8000")
-    with Client("http://127.0.0.1:9") as client, pytest.raises(ServiceError, match="cannot be reached") as caught:
-        client.tasks()
-    assert caught.value.status is None
+    for url in ("localhost:8000", "http://localhost:port", "http://localhost:70000", "http://"):
+        with pytest.raises(InlayError, match="is not the URL of a service"):
+            Client(url)
+    for url in ("http://127.0.0.1:9", "http://x..y"):
+        with Client(url) as client, pytest.raises(ServiceError, match="cannot be reached") as caught:
+            client.tasks()
+        assert caught.value.status is None
 
 
-def test_keys_come_from_the_environment(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "keys").write_text("web predict a-key")
+@pytest.mark.parametrize("key", ["a-key", "schlüssel"])
+def test_keys_come_from_the_environment(key: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "keys").write_text(f"web predict {key}", encoding="utf-8")
     with listening(fake(FakeEngine(), keys=read_keys(tmp_path / "keys"))) as url:
         with Client(url) as client, pytest.raises(ServiceError, match="a valid key is needed"):
             client.tasks()
-        assert len(both(url, lambda client: client.tasks(), key="a-key")) == 2
-        monkeypatch.setenv("INLAY_KEY", "a-key")
+        assert len(both(url, lambda client: client.tasks(), key=key)) == 2
+        monkeypatch.setenv("INLAY_KEY", key)
         assert len(both(url, lambda client: client.tasks())) == 2
 
 

@@ -47,6 +47,13 @@ def test_one_request_that_is_too_large_is_an_error():
             assert caught.value.status == 413
 
 
+def test_a_last_part_that_is_too_large_is_halved_at_once():
+    requests = [*REQUESTS[:16], ("sms", "a" * 400), ("sms", "b" * 400)]
+    with listening(place := fake(FakeEngine(), limits=Limits(body=700))) as url, Client(url, at_once=16) as client:
+        assert [answer["text"] for answer in client.predict(requests)] == [text for _, text in requests]
+    assert [line["status"] for line in place.lines()] == [200, 413, 200, 200]
+
+
 def test_a_long_list_is_streamed_in_several_calls():
     engine = FakeEngine()
     with listening(place := fake(engine)) as url:

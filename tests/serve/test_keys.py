@@ -124,6 +124,12 @@ def test_a_key_file_that_is_wrong_is_refused(tmp_path: Path, content: str | byte
     assert str(path) in str(caught.value)
 
 
+def test_a_key_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    path = tmp_path / "keys"
+    path.write_text("# keys\nweb predict k", encoding="utf-8-sig")
+    assert [key.name for key in read_keys(path).keys or ()] == ["web"]
+
+
 def test_a_key_file_that_is_missing_is_refused(tmp_path: Path):
     with pytest.raises(InlayError, match="cannot be read: No such file"):
         read_keys(tmp_path / "none")

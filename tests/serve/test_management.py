@@ -60,3 +60,9 @@ def test_a_socket_that_was_left_behind_is_replaced_and_anything_else_is_not(tmp_
     with pytest.raises(InlayError, match="--management-socket"), taken_socket(path):
         pass
     assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("host", ["x..y", "a" * 64 + ".org"])
+def test_a_host_that_is_none_is_refused(host: str):
+    with pytest.raises(InlayError, match="--host"):
+        take_port(host, 0)

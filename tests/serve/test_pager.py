@@ -238,13 +238,13 @@ def test_a_damaged_adapter_fails_alone_and_is_tried_again(make, entries, library
     pager.want([entries["t0"]])
     until(lambda: pager.error("t0@1"))
     assert isinstance(pager.error("t0@1"), DamagedError)
-    assert pager.news() == ["t0@1"]
-    assert pager.news() == []
+    assert pager.newly_broken() == ["t0@1"]
+    assert pager.newly_broken() == []
     load(pager, entries["t1"])
     assert resident(pager) == ["t1"]
     (library.local / "blobs" / f"{entries['t0'].sha256}.safetensors").write_bytes(content)
     pager.want([entries["t0"]])  # not yet
-    assert "t0@1" not in pager._wishes
+    assert "t0@1" not in pager._requested
     monkeypatch.setattr(module, "RETRY", 0.0)
     assert pager.error("t0@1") is None
     load(pager, entries["t0"])

@@ -33,7 +33,7 @@ def run(scheduler: Scheduler) -> tuple[bool, set[str], float]:
     kinds = {piece.item.version.alone for piece in pieces}
     assert len(kinds) == 1
     (alone,) = kinds
-    scheduler.took(pieces, SECONDS[alone])
+    scheduler.record(pieces, SECONDS[alone])
     return alone, {piece.item.version.ref for piece in pieces}, SECONDS[alone]
 
 

@@ -91,6 +91,20 @@ def test_a_task_that_is_taken_away_is_so_in_all_versions(place: Place):
     assert {one.name for one in place.service.engine.tasks()} == set(places.TASKS) - {"sms"}
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_a_version_that_was_put_stays_without_its_task(here: bool, place: Place):
+    catalogue = place.service.catalogue
+    assert versions(place, "sms@1", "sms@2") == [1, 2]
+    if here:
+        assert call(place, "PUT", "/v1/tasks/sms@1").json()["ref"] == "sms@1"
+    else:  # on another replica
+        catalogue.adopt(lambda: catalogue.choices.put.update({"sms@1": "sms@1"}) is None)
+    assert call(place, "DELETE", "/v1/tasks/sms").status_code == 200
+    for _ in range(2):
+        assert {served.name for served in place.service.engine.tasks()} == set(places.TASKS) - {"sms"} | {"sms@1"}
+        catalogue.sync(force=True)
+
+
 def test_a_version_can_be_put_beside_the_usual_one(place: Place, made: tuple[str, Library]):
     assert call(place, "PUT", "/v1/tasks/sms@1").json()["ref"] == "sms@1"
     assert call(place, "PUT", "/v1/tasks/sms@1", {"ref": "sms@2"}).status_code == 404

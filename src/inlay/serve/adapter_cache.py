@@ -1,4 +1,4 @@
-"""Adapters in memory, ready for the bank: those used last, within a number and a size."""
+"""Adapters in memory, ready for the bank: the most recently used ones, up to a number and a size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fitted:
 
     @classmethod
     def of(cls, host: Host, library: Library, entry: Entry) -> Fitted:
-        """Read, checked, and unpacked; the host is only looked at."""
+        """Read, check and unpack an adapter; the host stays as it is."""
         record, tensors = host.fitted(library.read_adapter(entry))
         return cls(record, tensors, entry, sum(t.numel() * t.element_size() for t in tensors.values()))
 
@@ -36,12 +36,12 @@ class AdapterCache:
     def __init__(self, most: int, size: int):
         """
         Args:
-            most, size: how many adapters, and how many bytes.
+            most, size: adapters, and their bytes, at most.
         """
         self.most, self.size = most, size
         self.bytes = 0
         self._kept: OrderedDict[str, Fitted] = OrderedDict()
-        """The one used longest ago first."""
+        """Least recently used first."""
 
     def __contains__(self, ref: str) -> bool:
         return ref in self._kept
@@ -53,21 +53,21 @@ class AdapterCache:
         return self._kept[ref]
 
     def use(self, ref: str) -> None:
-        """It is used now, if it is here."""
+        """Mark an adapter as just used, if it is here."""
         if ref in self._kept:
             self._kept.move_to_end(ref)
 
     def keep(self, fitted: Fitted, stay: Container[str]) -> None:
-        """Remember one, and forget others for it, but not those that must stay."""
+        """Remember an adapter, and forget others to make room, but not those that must stay."""
         ref = fitted.entry.ref
         self._forget(ref)
         self._kept[ref] = fitted
         self.bytes += fitted.bytes
         while len(self._kept) > self.most or self.bytes > self.size:
-            old = next((one for one in self._kept if one not in stay and one != ref), None)
-            if old is None:
+            oldest = next((kept for kept in self._kept if kept not in stay and kept != ref), None)
+            if oldest is None:
                 break
-            self._forget(old)
+            self._forget(oldest)
 
     def clear(self) -> None:
         """Forget all."""

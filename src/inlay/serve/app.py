@@ -1,7 +1,7 @@
-"""The HTTP service: routes around an engine. What a call is made of is in `calls.py`, what travels in `bodies.py`.
+"""The HTTP service: routes around an engine. `calls.py` runs a call, `bodies.py` defines what is sent.
 
 Bodies of predictions are read and checked here rather than by the framework, so that a bad item does not fail its call,
-and answers are written without being checked again. `/openapi.json` describes them all the same.
+and answers are written without being checked again. `/openapi.json` still describes them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STATIC = Path(__file__).parent / "static"
 _JSON = "application/json"
 _LINES = "application/x-ndjson"
 _SMALL = 64 << 10
-"""Bytes of a body that is read where it is; a larger one would hold up other calls, and goes to a thread."""
+"""Bytes of a body that is parsed in the event loop; a larger one would hold up other calls, and goes to a thread."""
 _LOGGED = 20
 """Names of tasks in one line of the log."""
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -49,7 +49,7 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 @dataclass
 class Service:
-    """What the routes share."""
+    """Everything that the routes share."""
 
     engine: Engine
     catalogue: Catalogue
@@ -64,7 +64,7 @@ class Service:
         self.metrics = Metrics(self.engine)
 
     def enter(self, request: Request, *scopes: Scope) -> None:
-        """Let a caller in, or refuse."""
+        """Check a caller's key, and note its name for the log."""
         name = self.keys.check(request, *scopes)
         if name is not None:
             request.scope["note"]["key"] = name
@@ -76,14 +76,14 @@ class Service:
             raise not_ready()
         content = await read_body(request, self.limits, self.limits.body)
         if len(content) <= _SMALL:
-            items, within = bodies.parse(content, self.limits)
+            items, deadline_ms = bodies.parse(content, self.limits)
         else:
-            items, within = await asyncio.to_thread(bodies.parse, content, self.limits)
-        seconds = min(self.limits.seconds, _deadline(request, within))
+            items, deadline_ms = await asyncio.to_thread(bodies.parse, content, self.limits)
+        seconds = min(self.limits.seconds, _deadline(request, deadline_ms))
         call = calls.plan(items, self.names, self.limits, seconds)
-        others = {ask.task for ask in call.asks if "@" in ask.task and not self.engine.serves(ask.task)}
-        if others:
-            await asyncio.to_thread(self.catalogue.bring, others)
+        unserved = {ask.task for ask in call.asks if "@" in ask.task and not self.engine.serves(ask.task)}
+        if unserved:
+            await asyncio.to_thread(self.catalogue.bring, unserved)
         note, names = request.scope["note"], list(dict.fromkeys(ask.task for ask in call.asks))
         note["items"], note["tasks"] = len(items), names[:_LOGGED] + (["..."] if len(names) > _LOGGED else [])
         if self.log.texts:
@@ -92,7 +92,7 @@ class Service:
         return call
 
     def report(self, call: calls.Call, request: Request) -> None:
-        """Log what went wrong for no reason of the caller's."""
+        """Log unexpected errors of a call."""
         if call.bugs:
             self.log.failed(call.bugs[0], id=request.scope["note"]["id"], asks=len(call.bugs))
 
@@ -167,8 +167,8 @@ def _predictions(app: FastAPI, service: Service) -> None:
 
 
 def _answers(call: calls.Call) -> bytes:
-    """All answers, each written by itself: while one is written, nothing else can run."""
-    results = b",".join(bodies.dump(one) for one in call.results())
+    """All answers, each written by itself: while json writes one, no other thread can run."""
+    results = b",".join(bodies.dump(result) for result in call.results())
     return b'{"results":[' + results + b"]," + bodies.dump({"ms": call.ms, "batch": call.batch})[1:]
 
 
@@ -187,9 +187,9 @@ def _tasks(app: FastAPI, service: Service) -> None:
         service.enter(request, "predict", "manage")
         return Response(await asyncio.to_thread(_cards, service), media_type=_JSON)
 
-    one = failure_responses(401, 403, 404)
+    missing = failure_responses(401, 403, 404)
 
-    @app.get("/v1/tasks/{name}", response_model=bodies.TaskCard, responses=one, openapi_extra=KEYED)
+    @app.get("/v1/tasks/{name}", response_model=bodies.TaskCard, responses=missing, openapi_extra=KEYED)
     async def task(request: Request, name: str) -> Response:
         """One task; `name@version` and `name@alias` too, if they are served."""
         service.enter(request, "predict", "manage")
@@ -198,14 +198,13 @@ def _tasks(app: FastAPI, service: Service) -> None:
         return _json(card_of(service.engine.task(name)))
 
     refusals = failure_responses(400, 401, 403, 404, 408, 409, 413, 415, 422, 503)
-
     wanted = {**request_body("Wanted", required=False), **KEYED}
 
     @app.put("/v1/tasks/{name}", response_model=bodies.TaskCard, responses=refusals, openapi_extra=wanted)
     async def put_task(request: Request, name: str) -> Response:
         """Serve a version under a name, in one step; without a body, the newest."""
         service.enter(request, "manage")
-        ref = (await _wanted(request, service.limits)).ref
+        ref = (await _read_wanted(request, service.limits)).ref
         served = await asyncio.to_thread(service.catalogue.put, name, ref)
         request.scope["note"]["tasks"] = [served.ref]
         return _json(card_of(served))
@@ -235,23 +234,21 @@ def _states(app: FastAPI, service: Service) -> None:
             raise not_ready()
         return _json({"status": "ready"})
 
-    page = text_response("Prometheus' text format.", "text/plain")
+    page = {**failure_responses(401, 403), **text_response("Prometheus' text format.", "text/plain")}
 
-    @app.get(
-        "/metrics", response_class=Response, responses={**failure_responses(401, 403), **page}, openapi_extra=KEYED
-    )
+    @app.get("/metrics", response_class=Response, responses=page, openapi_extra=KEYED)
     async def measured(request: Request) -> Response:
-        """What Prometheus reads."""
+        """Metrics for Prometheus."""
         service.enter(request, "predict", "manage")
         return Response(await asyncio.to_thread(service.metrics.page), media_type=metrics.CONTENT_TYPE)
 
 
 def _cards(service: Service) -> bytes:
-    return b'{"tasks":[' + b",".join(bodies.dump(card_of(one)) for one in service.engine.tasks()) + b"]}"
+    return b'{"tasks":[' + b",".join(bodies.dump(card_of(served)) for served in service.engine.tasks()) + b"]}"
 
 
 def card_of(served: Served) -> dict[str, Any]:
-    """What callers may know of a task."""
+    """What callers see of a task."""
     card = served.card
     return {
         "name": served.name,
@@ -275,7 +272,7 @@ def card_of(served: Served) -> dict[str, Any]:
     }
 
 
-async def _wanted(request: Request, limits: Limits) -> bodies.Wanted:
+async def _read_wanted(request: Request, limits: Limits) -> bodies.Wanted:
     content = await read_body(request, limits, limits.management, json=False)
     try:
         return bodies.Wanted.model_validate_json(content) if content.strip() else bodies.Wanted()
@@ -283,17 +280,17 @@ async def _wanted(request: Request, limits: Limits) -> bodies.Wanted:
         raise bodies.refused(error) from None
 
 
-def _deadline(request: Request, within: float | None) -> float:
-    """Seconds; the header counts if the body says nothing."""
-    said = request.headers.get("x-deadline-ms")
-    if within is None and said is None:
+def _deadline(request: Request, body_ms: float | None) -> float:
+    """Seconds; the header counts if the body has no deadline."""
+    header = request.headers.get("x-deadline-ms")
+    if body_ms is None and header is None:
         return float("inf")
     try:
-        seconds = (float(said or "") if within is None else within) / 1000
+        seconds = (float(header or "") if body_ms is None else body_ms) / 1000
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise Refused(422, "invalid", f"X-Deadline-Ms: {str(said)[:50]!r} is not a number of milliseconds above 0")
+        raise Refused(422, "invalid", f"X-Deadline-Ms: {str(header)[:50]!r} is not a number of milliseconds above 0")
     return seconds
 
 
@@ -305,7 +302,7 @@ async def _refuse(limits: Limits, request: Request, error: Exception) -> Respons
         if error.status != 408 and is_sending(request):
             return Parting(content, error.status, {**error.headers, "Connection": "close"}, _JSON, limits)
         return Response(content, error.status, error.headers, _JSON)
-    status, kind, message = calls.told(error)
+    status, kind, message = calls.describe(error)
     return _json(bodies.problem(kind, message), status)
 
 

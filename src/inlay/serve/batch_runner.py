@@ -1,4 +1,4 @@
-"""One batch: from pieces of asks to answers. The host runs it as it runs `Host.predict`; nothing here is a second way.
+"""One batch: from pieces of asks to answers. The host runs it as it runs `Host.predict`.
 
 If a batch fails, its pieces run once more, each alone, so that one that cannot run fails by itself.
 """
@@ -64,7 +64,7 @@ class BatchRunner:
         return True
 
     def run(self, pieces: Sequence[Piece]) -> bool:
-        """Run pieces, and answer the asks that are whole; False if all failed, for reasons of nobody's asking."""
+        """Run pieces, and answer the asks that are complete; False if all failed, and no ask has caused that."""
         began = time.perf_counter()
         failed: dict[Item, Exception] = {}
         try:
@@ -86,35 +86,34 @@ class BatchRunner:
         return len(failed) < asks or all(isinstance(error, InlayError) for error in failed.values())
 
     def fail(self, items: Iterable[Item], error: Exception) -> int:
-        """Asks that will not run, unless they were cancelled or are answered; how many that were."""
-        gone = {item: copy.copy(error) for item in dict.fromkeys(items) if item.begin() and not item.pending.done()}
-        if gone:
-            self._settle(gone)
-        return len(gone)
+        """Fail asks, except those that were cancelled or answered; returns how many failed."""
+        errors = {item: copy.copy(error) for item in dict.fromkeys(items) if item.begin() and not item.pending.done()}
+        if errors:
+            self._settle(errors)
+        return len(errors)
 
     def _outputs(self, pieces: Sequence[Piece]) -> list[list[Sequence[Tensor]]]:
-        """Of every piece's rows: the outputs of all adapters that answer."""
-        asked = [(row, piece.item.version.refs) for piece in pieces for row in piece.rows]
-        rows, names = [row for row, refs in asked for _ in refs], [ref for _, refs in asked for ref in refs]
-        ran = iter(run_rows(self.host, rows, names, self.tokens))
-        of_rows = iter([[next(ran) for _ in refs] for _, refs in asked])
-        return [[next(of_rows) for _ in range(piece.start, piece.end)] for piece in pieces]
+        """For every row of every piece: the outputs of all adapters that answer."""
+        routed = [(row, piece.item.version.refs) for piece in pieces for row in piece.rows]
+        rows, names = [row for row, refs in routed for _ in refs], [ref for _, refs in routed for ref in refs]
+        outputs = iter(run_rows(self.host, rows, names, self.tokens))
+        return [[[next(outputs) for _ in piece.item.version.refs] for _ in piece.rows] for piece in pieces]
 
     def _one_by_one(self, pieces: Sequence[Piece], failed: dict[Item, Exception]) -> list[list[Sequence[Tensor]]]:
-        found: list[list[Sequence[Tensor]]] = []
+        outputs: list[list[Sequence[Tensor]]] = []
         for piece in pieces:
             try:
-                found += self._outputs([piece])
+                outputs += self._outputs([piece])
             except Exception as error:
-                failed[piece.item] = _told(error)
-                found.append([()] * (piece.end - piece.start))
-        return found
+                failed[piece.item] = _log_bug(error)
+                outputs.append([()] * (piece.end - piece.start))
+        return outputs
 
     def _settle(self, items: Mapping[Item, Exception | None], batch: BatchDone | None = None) -> None:
-        """Decode, count, and then tell everyone who asked: who has an answer finds it counted.
+        """Decode and count, then set the results: a caller who has an answer finds it counted.
 
         Args:
-            batch: the one that these were in; None if they never ran.
+            batch: the batch of these asks; None if they never ran.
         """
         answers = self._answers([item for item, error in items.items() if error is None])
         outcomes = [(item, answers[item] if error is None else error) for item, error in items.items()]
@@ -131,51 +130,52 @@ class BatchRunner:
                 item.pending.set_result(outcome)
 
     def _answers(self, items: Sequence[Item]) -> dict[Item, Answer | Exception]:
-        """Decode what has run, those with equal options at once; if that fails, one by one."""
-        found: dict[Item, Answer | Exception] = {}
+        """Decode what has run, asks with equal options together; if that fails, one by one."""
+        answers: dict[Item, Answer | Exception] = {}
         for options in dict.fromkeys([item.options for item in items]):
-            some = [item for item in items if item.options == options]
+            alike = [item for item in items if item.options == options]
             try:
-                found |= zip(some, self._decoded(some), strict=True)
+                answers |= zip(alike, self._decode(alike), strict=True)
             except Exception as error:
-                if len(some) == 1:
-                    found[some[0]] = _told(error)
+                if len(alike) == 1:
+                    answers[alike[0]] = _log_bug(error)
                 else:
-                    for item in some:
-                        found |= self._answers([item])
-        return found
+                    for item in alike:
+                        answers |= self._answers([item])
+        return answers
 
-    def _decoded(self, items: Sequence[Item]) -> list[Answer]:
+    def _decode(self, items: Sequence[Item]) -> list[Answer]:
         """The answers to asks with equal options."""
         outputs = [[out for member in zip(*item.outputs, strict=True) for out in member] for item in items]
-        asked = [item.translator for item in items], outputs, [item.rows for item in items]
-        answers = list(answers_of(*asked, [item.example for item in items], self.host.base, items[0].options))
+        translators, rows = [item.translator for item in items], [item.rows for item in items]
+        examples = [item.example for item in items]
+        answers = list(answers_of(translators, outputs, rows, examples, self.host.base, items[0].options))
         for item, answer in zip(items, answers, strict=True):
             answer["version"] = item.version.entry.version
             if item.ask.explain:
-                answer |= self._explained(item, answer)
+                answer |= self._explain(item, answer)
         return answers
 
-    def _explained(self, item: Item, answer: Answer) -> Answer:
-        """Each token's share in what AdapterBias adds: the mean over layers of |alpha|; by words in tagging."""
+    def _explain(self, item: Item, answer: Answer) -> Answer:
+        """Each token's weight in what AdapterBias adds: the mean of |alpha| over layers; per word in tagging."""
         from inlay.engine.alpha import alphas
 
         if len(item.version.refs) > 1:
             return {}
         parts = (alphas(self.host, batch_of(p.rows), [*item.version.refs] * len(p.rows)) for p in item.pieces)
-        weights = [one.abs().mean(0).tolist() for part in parts for one in part if one is not None]
+        weights = [alpha.abs().mean(0).tolist() for part in parts for alpha in part if alpha is not None]
         if len(weights) < len(item.rows):
             return {}
         if item.translator.task.kind == "tagging":
-            of_word = {word: own[piece] for row, own in zip(item.rows, weights, strict=True) for piece, word in row.aux}
+            of_word = {word: w[token] for row, w in zip(item.rows, weights, strict=True) for token, word in row.aux}
             return {"alpha": [of_word.get(word, 0.0) for word in range(len(answer["tokens"]))]}
-        with self.tokenizers.one() as tokenizer:
+        with self.tokenizers.borrow() as tokenizer:
             tokens = [t for row in item.rows for t in tokenizer.convert_ids_to_tokens(list(row.ids))]
-        return {"tokens": tokens, "alpha": [w for own in weights for w in own]}
+        return {"tokens": tokens, "alpha": [weight for row_weights in weights for weight in row_weights]}
 
 
-def _told(error: Exception) -> Exception:
-    """An error for who asked; what is nobody's mistake is logged. Its frames would keep the batch alive."""
+def _log_bug(error: Exception) -> Exception:
+    """Log an error that no caller has caused; returns it without its frames, which would keep the batch alive."""
     if not isinstance(error, InlayError):
         _log.error("an ask failed", exc_info=error)
     return error.with_traceback(None)

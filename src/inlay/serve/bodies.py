@@ -1,8 +1,8 @@
-"""What travels: the bodies of requests and answers, as pydantic models, and the OpenAPI document made of them.
+"""The bodies of requests and answers, as pydantic models, which also make up the OpenAPI document.
 
-What a body holds is counted in its bytes before anything is made of it: a few megabytes of `0,0,0` would otherwise
-become millions of objects. Items are checked one by one, up to their first mistake, so that a bad item fails alone: it
-becomes an `{"error": ...}` in its place, and the call succeeds.
+The values of a body are counted in its bytes before it is parsed: a few megabytes of `0,0,0` would otherwise become
+millions of objects. Items are checked one by one, up to their first mistake, so that a bad item fails alone: its answer
+is an `{"error": ...}`, and the call succeeds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inlay.serve.engine_types import Ask
 from inlay.serve.limits import Limits, Refused
 
 Long = Literal["cut", "windows", "refuse"]
-Given = str | tuple[str, str] | list[str] | Mapping[str, str]
+Input = str | tuple[str, str] | list[str] | Mapping[str, str]
 Words = Annotated[list[str], Field(fail_fast=True)]
 Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _DEADLINE = "Answer within this many milliseconds, or not at all (504)."
@@ -30,7 +30,7 @@ _EITHER = {
     "tasks": 'tasks: expected a list of names, or "all"',
     "threshold": 'threshold: expected a score between 0 and 1, or "uncertainty=0.1"',
 }
-"""What is said of fields of two kinds, in the place of pydantic's words for the first."""
+"""Messages for fields that take two types, where pydantic would name only the first."""
 _EXPECTED = 'expected {"requests": [...]}, or one request such as {"task": "sms", "text": "you won a prize"}'
 
 
@@ -69,7 +69,7 @@ class Item(BaseModel):
         if (self.context is not None) != (forms == ["question"]):
             raise ValueError("question and context go together")
         for name in ("text", "pair", "question", "context"):
-            if (given := getattr(self, name)) is not None and not given.strip():
+            if (text := getattr(self, name)) is not None and not text.strip():
                 raise ValueError(f"{name} is blank")
         if self.tokens is not None and not any(token.strip() for token in self.tokens):
             raise ValueError("tokens has no words")
@@ -77,14 +77,14 @@ class Item(BaseModel):
 
     @property
     def characters(self) -> int:
-        """How long it is, all its texts together; between two tokens is a blank."""
+        """The length of all its texts, with a blank after each token."""
         parts = (self.text, self.pair, self.question, self.context)
         words = len(self.tokens) + sum(map(len, self.tokens)) if self.tokens else 0
         return words + sum(len(part) for part in parts if part is not None)
 
     @property
-    def given(self) -> Given:
-        """What is asked, as `Host.predict` takes it."""
+    def given(self) -> Input:
+        """The input, as `Host.predict` takes it."""
         if self.tokens is not None:
             return self.tokens
         if self.question is not None and self.context is not None:
@@ -92,17 +92,17 @@ class Item(BaseModel):
         text = self.text or ""
         return text if self.pair is None else (text, self.pair)
 
-    def wanted(self, served: Callable[[], Sequence[str]]) -> Sequence[str]:
-        """The tasks that it is for; `served` gives what "all" stands for."""
+    def task_names(self, served: Callable[[], Sequence[str]]) -> Sequence[str]:
+        """The tasks that it is for; `served` gives the tasks that "all" stands for."""
         if self.task is not None:
             return [self.task]
         return served() if self.tasks == "all" else list(dict.fromkeys(self.tasks or ()))
 
     def asks(self, tasks: Sequence[str]) -> list[Ask]:
-        """One for every task; they share the rows that are made of the text."""
-        how = (self.top_k, self.threshold, self.raw, self.long, self.explain)
+        """One ask per task; they share the rows that are made from the text."""
+        options = (self.top_k, self.threshold, self.raw, self.long, self.explain)
         shared: dict[Any, Any] = {}
-        return [Ask(task, self.given, *how, shared, len(tasks) > 1) for task in tasks]
+        return [Ask(task, self.given, *options, shared, len(tasks) > 1) for task in tasks]
 
 
 _FIELDS = frozenset(Item.model_fields)
@@ -209,37 +209,37 @@ class State(BaseModel):
 
 
 def parse(content: bytes, limits: Limits) -> tuple[list[Item | Refused], float | None]:
-    """The items of a call, each as it is or with what is wrong with it, and its deadline in milliseconds.
+    """The items of a call, with a Refused in place of each bad one, and its deadline in milliseconds.
 
     Raises:
-        Refused: if the whole body is of no use.
+        Refused: the whole body cannot be used.
     """
     refuse_crowded(content, limits)
     try:
-        found = from_json(content)
+        body = from_json(content)
     except ValueError as error:
         raise Refused(400, "invalid", f"the body is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise Refused(422, "invalid", f"the body is not an object: {_EXPECTED}")
-    deadline = _milliseconds(found.pop("deadline_ms", None))
-    if "requests" not in found:
-        return [_alone(found, limits)], deadline
-    items = found.pop("requests")
-    if found:
-        raise Refused(422, "invalid", f"{next(iter(found))[:100]}: no such field next to requests: {_EXPECTED}")
+    deadline = _milliseconds(body.pop("deadline_ms", None))
+    if "requests" not in body:
+        return [_alone(body, limits)], deadline
+    items = body.pop("requests")
+    if body:
+        raise Refused(422, "invalid", f"{next(iter(body))[:100]}: no such field next to requests: {_EXPECTED}")
     if not isinstance(items, list) or not items:
         raise Refused(422, "invalid", "requests: expected a list of at least one request")
     if len(items) > limits.items:
         raise Refused(413, "too_large", f"{len(items):,} requests in one call; at most {limits.items:,} are allowed")
-    return [_item(one, limits) for one in items], deadline
+    return [_item(item, limits) for item in items], deadline
 
 
 def refuse_crowded(content: bytes, limits: Limits) -> None:
-    """Refuse a body of too many values, by its separators; a few passes over the bytes, whatever they are."""
+    """Refuse a body of too many values; counts separators in a few passes over the bytes, valid or not."""
     if content.count(b",") + content.count(b"{") + content.count(b"[") + content.count(b'"') // 2 <= limits.values:
         return
     if b"\\" in content:
-        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")  # no quotes are left but those around texts
+        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")  # the only quotes left are those around texts
     texts = content.count(b'"') // 2
     if texts <= limits.values:  # separators within texts do not count
         content = b"".join(content.split(b'"')[::2])
@@ -254,7 +254,7 @@ def problem(kind: str, message: str) -> dict[str, Any]:
 
 
 def dump(value: object) -> bytes:
-    """JSON; numbers that are not finite have none, and become null."""
+    """JSON; numbers that are not finite become null."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -263,59 +263,59 @@ def dump(value: object) -> bytes:
 
 
 def refused(error: ValidationError) -> Refused:
-    """What is told of the first thing that is wrong: 400 for what is not JSON, 422 for what is not as expected."""
+    """A refusal for the first mistake: 400 if the body is not JSON, 422 if it is not as expected."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     message = str(first["msg"]).removeprefix("Value error, ")
-    said = f"{where[:200]}: {message[:300]}" if where else message[:300]
-    own = _EITHER.get(str(first["loc"][0])) if where else None
-    return Refused(400 if first["type"] == "json_invalid" else 422, "invalid", own or said)
+    text = f"{where[:200]}: {message[:300]}" if where else message[:300]
+    text = _EITHER.get(str(first["loc"][0]), text) if where else text
+    return Refused(400 if first["type"] == "json_invalid" else 422, "invalid", text)
 
 
 def schemas() -> dict[str, Any]:
     """The bodies that are read by hand, as OpenAPI components."""
     models: list[tuple[type[BaseModel], Literal["validation"]]]
     models = [(Body, "validation"), (Alone, "validation"), (Wanted, "validation")]
-    _, found = models_json_schema(models, ref_template="#/components/schemas/{model}")
-    return dict(found["$defs"])
+    _, document = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    return dict(document["$defs"])
 
 
-def _alone(found: dict[str, Any], limits: Limits) -> Item:
-    if not found.keys() & _FIELDS:
+def _alone(body: dict[str, Any], limits: Limits) -> Item:
+    if not body.keys() & _FIELDS:
         raise Refused(422, "invalid", f"requests is missing: {_EXPECTED}")
-    item = _item(found, limits)
+    item = _item(body, limits)
     if isinstance(item, Refused):
         raise item
     return item
 
 
-def _item(one: Any, limits: Limits) -> Item | Refused:
-    if not isinstance(one, dict):
+def _item(value: Any, limits: Limits) -> Item | Refused:
+    if not isinstance(value, dict):
         return Refused(422, "invalid", 'a request is an object such as {"task": "sms", "text": "you won a prize"}')
-    unknown = next((key for key in one if key not in _FIELDS), None)
+    unknown = next((key for key in value if key not in _FIELDS), None)
     if unknown is not None:  # before pydantic, which would list every such key
         return Refused(422, "invalid", f"unknown field {unknown[:100]!r}. {suggest(unknown[:100], _FIELDS)}")
     try:
-        item = Item.model_validate(one)
+        item = Item.model_validate(value)
     except ValidationError as error:
         return refused(error)
     if (length := item.characters) > limits.characters:
-        most = f"at most {limits.characters:,} are allowed"
-        return Refused(413, "too_long", f"the text has {length:,} characters; {most}")
+        allowed = f"at most {limits.characters:,} are allowed"
+        return Refused(413, "too_long", f"the text has {length:,} characters; {allowed}")
     return item
 
 
-def _milliseconds(given: Any) -> float | None:
-    if given is None:
+def _milliseconds(value: Any) -> float | None:
+    if value is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise Refused(422, "invalid", "deadline_ms: expected a number of milliseconds above 0")
-    return float(min(given, 1e12))
+    return float(min(value, 1e12))
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,7 @@
-"""One call on its way through the engine: its asks are submitted together, waited for together, and given up together.
+"""One call on its way through the engine: its asks are submitted, awaited and cancelled together.
 
-All asks of a call get in, or none does: a call that does not fit the queue is refused as a whole (429). Whoever waits
-is woken once for a call, not once for an answer. Asks of a client that has gone are taken out of the queue.
+Either all asks of a call are queued or none: a call that does not fit the queue is refused as a whole (429). A waiting
+request is woken once for a call, not for each answer. Asks of a client that has gone are taken out of the queue.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 _INLINE = 4096
-"""Characters that are tokenised where they are; more would hold up other calls, and go to a thread."""
+"""Characters that are tokenised in the event loop; more would hold up other calls, and go to a thread."""
 _FEW = 16
-"""Asks that are submitted where they are."""
+"""Asks that are submitted in the event loop."""
 _SHORT = 0.05
-"""Seconds after which it is worth noticing that a client goes."""
+"""Seconds of waiting before it also watches whether the client disconnects."""
 _SLACK = 0.25
-"""The engine itself gives up what is late; this long is it waited for."""
+"""Seconds beyond the deadline for the engine itself to fail what is late."""
 _LATE = "the deadline of this call has passed"
 _KINDS: dict[type[InlayError], tuple[int, str]] = {
     Busy: (429, "busy"),
@@ -45,23 +45,23 @@ _KINDS: dict[type[InlayError], tuple[int, str]] = {
     RunError: (503, "refused"),
     InlayError: (422, "refused"),
 }
-"""The status and the type that errors are told with, those of a class before those of its parents."""
+"""Error class -> HTTP status and type; a class stands before its parents."""
 
 
 @dataclass
 class Place:
-    """Where one ask belongs, and what became of it."""
+    """One ask, its place in the call, and its outcome."""
 
     item: int
     task: str | None
-    """None if the item was for one task alone."""
+    """None if the item was for a single task."""
     ask: Ask | None = None
     outcome: Future[Answer] | InlayError | None = None
 
 
 @dataclass
 class Call:
-    """All that one call asks for."""
+    """All asks of one call."""
 
     places: list[Place]
     grouped: list[bool]
@@ -72,21 +72,21 @@ class Call:
     """Characters of all asks."""
     began: float = field(default_factory=time.perf_counter)
     bugs: list[BaseException] = field(default_factory=list)
-    """What should not have happened; known once there are results."""
+    """Unexpected errors; known once there are results."""
 
     @property
     def asks(self) -> list[Ask]:
-        """What goes to the engine."""
+        """The asks for the engine."""
         return [place.ask for place in self.places if place.ask is not None]
 
     @property
     def futures(self) -> list[Future[Answer]]:
-        """What was accepted."""
+        """The asks that were accepted."""
         return [place.outcome for place in self.places if isinstance(place.outcome, Future)]
 
     @property
     def is_small(self) -> bool:
-        """Whether it can be worked on without holding up other calls."""
+        """Whether the event loop can handle it without holding up other calls."""
         return self.size <= _INLINE and len(self.places) <= _FEW
 
     @property
@@ -96,69 +96,69 @@ class Call:
 
     @property
     def batch(self) -> int:
-        """How many asks, of whomever, ran together in the largest batch that this call was part of."""
+        """How many asks, from all clients, ran in the largest batch that this call was part of."""
         return max((future.batch for future in self.futures if isinstance(future, Pending)), default=0)
 
     def cancel(self) -> None:
-        """Give up what has not been answered."""
+        """Cancel the asks that are not answered."""
         for future in self.futures:
             future.cancel()
 
     def result(self, place: Place) -> Answer:
-        """The answer of a place, or what there is instead."""
+        """The answer of a place, or its error."""
         if not isinstance(place.outcome, Future):
-            return problem(*told(place.outcome)[1:])
+            return problem(*describe(place.outcome)[1:])
         try:
             return place.outcome.result(timeout=0)
         except (Exception, CancelledError) as error:
-            _, kind, message = told(error)
+            _, kind, message = describe(error)
             if kind == "internal":
                 self.bugs.append(error)
             return problem(kind, message)
 
     def results(self) -> list[Answer]:
-        """In the order of the items; answers of several tasks together.
+        """In the order of the items; the answers of several tasks to one item together.
 
         Raises:
-            Refused: 504 if all of it was too late, 500 if all of it failed for no reason of the caller's.
+            Refused: if all asks were too late (504), met an unexpected error (500), or an engine that stopped (503).
         """
-        found: list[Answer] = [{"results": {}} if grouped else {} for grouped in self.grouped]
+        results: list[Answer] = [{"results": {}} if grouped else {} for grouped in self.grouped]
         problems: list[Answer] = []
         for place in self.places:
             result = self.result(place)
             problems.append(result.get("error", {}))
             if place.task is None:
-                found[place.item] = result
+                results[place.item] = result
             else:
-                found[place.item]["results"][place.task] = result
+                results[place.item]["results"][place.task] = result
         for kind, status in (("late", 504), ("internal", 500), ("not_ready", 503)):
-            if problems and all(one.get("type") == kind for one in problems):
+            if problems and all(p.get("type") == kind for p in problems):
                 raise Refused(status, kind, problems[0]["message"])
-        return found
+        return results
 
 
 def plan(items: Sequence[Item | Refused], served: Callable[[], Sequence[str]], limits: Limits, seconds: float) -> Call:
-    """What a call asks for, before any of it is submitted."""
+    """The asks of a call, before they are submitted."""
     places: list[Place] = []
     served, size = functools.cache(served), 0
     for i, item in enumerate(items):
         if isinstance(item, Refused):
             places.append(Place(i, None, outcome=item))
             continue
-        tasks = item.wanted(served)
+        tasks = item.task_names(served)
         size += item.characters * len(tasks)
         if len(places) + len(tasks) > limits.answers:
             raise Refused(413, "too_large", f"this call requests more than the {limits.answers:,} answers allowed")
         if size > limits.echoed:
-            much = f"the answers to this call would repeat more than {limits.echoed:,} characters of text"
-            raise Refused(413, "too_large", f"{much}: send fewer tasks at once, or shorter texts")
+            reason = f"the answers to this call would repeat more than {limits.echoed:,} characters of text"
+            raise Refused(413, "too_large", f"{reason}: send fewer tasks at once, or shorter texts")
         places += [Place(i, None if item.tasks is None else ask.task, ask) for ask in item.asks(tasks)]
     grouped = [isinstance(item, Item) and item.tasks is not None for item in items]
     return Call(places, grouped, time.monotonic() + seconds, size)
 
 
 async def submit(engine: Engine, call: Call) -> None:
-    """Hand all asks to the engine, or none."""
+    """Submit all asks to the engine, or none."""
     if not engine.ready:
         raise not_ready()
     if call.is_small:
@@ -168,13 +168,13 @@ async def submit(engine: Engine, call: Call) -> None:
 
 
 async def finish(call: Call, request: Request) -> None:
-    """Wait until all is answered, or the time is over, or the client has gone."""
+    """Wait until all asks are answered, the time is up, or the client has gone."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
     _when_all(call.futures, lambda: _from_thread(loop, _settle, done))
     try:
         if not (await asyncio.wait({done}, timeout=min(_SHORT, _left(call))))[0]:
-            await _either(done, request, _left(call))
+            await _done_or_gone(done, request, _left(call))
     finally:
         call.cancel()
 
@@ -186,7 +186,7 @@ async def stream(call: Call) -> AsyncIterator[tuple[Place, Answer]]:
     waiting = [place for place in call.places if isinstance(place.outcome, Future)]
     for place in waiting:
         assert isinstance(place.outcome, Future)
-        place.outcome.add_done_callback(functools.partial(_tell, loop, ready, place))
+        place.outcome.add_done_callback(functools.partial(_on_done, loop, ready, place))
     try:
         for place in call.places:
             if not isinstance(place.outcome, Future):
@@ -205,14 +205,14 @@ async def stream(call: Call) -> AsyncIterator[tuple[Place, Answer]]:
         call.cancel()
 
 
-def told(error: BaseException | None) -> tuple[int, str, str]:
-    """The status, the type and the message that an error is told with."""
+def describe(error: BaseException | None) -> tuple[int, str, str]:
+    """The HTTP status, the type and the message for an error."""
     if isinstance(error, Refused):
         return error.status, error.kind, str(error)
-    if isinstance(error, CancelledError | TimeoutError):  # given up here, since the time was over
+    if isinstance(error, CancelledError | TimeoutError):  # cancelled here, since the time was up
         return 504, "late", _LATE
-    found = next((what for cls, what in _KINDS.items() if isinstance(error, cls)), None)
-    return (500, "internal", "this could not be answered") if found is None else (*found, str(error))
+    kind = next((kind for cls, kind in _KINDS.items() if isinstance(error, cls)), None)
+    return (500, "internal", "this could not be answered") if kind is None else (*kind, str(error))
 
 
 def _submit(engine: Engine, call: Call) -> None:
@@ -233,8 +233,8 @@ def _submit(engine: Engine, call: Call) -> None:
         raise
 
 
-async def _either(done: asyncio.Future[Any], request: Request, seconds: float) -> None:
-    # the body is read, so all that can come is that the client goes
+async def _done_or_gone(done: asyncio.Future[Any], request: Request, seconds: float) -> None:
+    # the body is read, so the next message can only be that the client has gone
     gone: asyncio.Future[Any] = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait({done, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -244,29 +244,29 @@ async def _either(done: asyncio.Future[Any], request: Request, seconds: float) -
         gone.cancel()
 
 
-def _when_all(futures: Sequence[Future[Answer]], then: Callable[[], None]) -> None:
+def _when_all(futures: Sequence[Future[Answer]], callback: Callable[[], None]) -> None:
     left, lock = len(futures), threading.Lock()
     if not left:
-        then()
+        callback()
 
-    def one_less(_: Future[Answer]) -> None:
+    def count_down(_: Future[Answer]) -> None:
         nonlocal left
         with lock:
             left -= 1
-            last = left == 0
-        if last:
-            then()
+            is_last = left == 0
+        if is_last:
+            callback()
 
     for future in futures:
-        future.add_done_callback(one_less)
+        future.add_done_callback(count_down)
 
 
-def _from_thread(loop: asyncio.AbstractEventLoop, what: Callable[..., object], *given: object) -> None:
+def _from_thread(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
     if not loop.is_closed():
-        loop.call_soon_threadsafe(what, *given)
+        loop.call_soon_threadsafe(callback, *args)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, ready: asyncio.Queue[Place], place: Place, _: object) -> None:
+def _on_done(loop: asyncio.AbstractEventLoop, ready: asyncio.Queue[Place], place: Place, _: object) -> None:
     _from_thread(loop, ready.put_nowait, place)
 
 

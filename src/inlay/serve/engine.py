@@ -4,12 +4,12 @@
     engine.serve("sms", "sms@3"); engine.start()
     engine.submit(Ask("sms", "you won a prize")).result()
 
-Asks are encoded where they come from, wait in a queue that is fair between tasks, and run together whatever their task
-and method. An idle engine waits a moment for company; one with a backlog never does. Adapters that change the base's
-own weights run in passes of their own, for a third of the time while others wait.
+Asks are encoded in the caller's thread, wait in a queue that is fair between tasks, and run together whatever their
+task and method. An idle engine waits a moment for more asks; one with a backlog does not. Adapters that change the
+base's own weights run in passes of their own, for a third of the time while others wait.
 
-An error that no ask has caused fails what is open, and the engine goes on. If the base itself no longer runs (a CUDA
-error stays for the life of a process), or errors do not end, its thread ends, and `on_failure` is called.
+An error that no ask has caused fails all open asks, and the engine goes on. If the base itself no longer runs (a CUDA
+error lasts as long as the process), or errors keep coming, its thread ends, and `on_failure` is called.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from inlay.serve.version import Item, Piece, Tokenizers, Version, encode
 _log = logging.getLogger(__name__)
 _TOKENS = {"cuda": 32768}
 _PATIENCE, _TRIES = 10.0, 5
-"""An engine that fails so often, for so many seconds, without a batch in between gives up."""
+"""Seconds and failures, with no batch in between, after which an engine gives up."""
 _PAUSE = 0.05
-"""Seconds before it goes on after an error; twice as many after the next, half a second at most."""
+"""Seconds before it goes on after an error; doubled after each further error, half a second at most."""
 _PAGING = 0.005
-"""Seconds of paging between two batches, or half of what the last batch took."""
+"""Seconds of paging between two batches, or half the time of the last batch if that is longer."""
 
 
 class Engine:
@@ -65,25 +65,25 @@ class Engine:
         self.tokens = settings.tokens or _TOKENS.get(host.base.device.type, 4096)
         self._counters = Counters()
         self._change = threading.Condition()
-        """Guards all below; notified when the engine's thread has something to do, and when the last ask is closed."""
+        """Guards the fields below; notified when the engine's thread has something to do, and when an ask is closed."""
         self._served = ServedTasks()
         self._woken = False
-        self._lingers = False
+        self._is_lingering = False
         self._accepts = False
-        self._quits = False
+        self._is_stopping = False
         self.failed: BaseException | None = None
-        """Why its thread has ended, if it should not have."""
+        """The error that has ended its thread."""
         self.on_failure: Callable[[BaseException], None] | None = None
-        """Called in the engine's thread when that is about to end so."""
+        """Called in the engine's thread before an error ends it."""
         self.troubled = False
-        """Whether it has just failed, and is about to try again."""
+        """Whether it has just failed, and will try again."""
         self._failures: list[float] = []
-        """When it has failed since the last batch that ran."""
+        """The times of its failures since the last batch that ran."""
         self._thread: threading.Thread | None = None
         self._taken: list[Piece] = []
         """The batch under way."""
-        paged = (settings.resident, settings.remembered, settings.memory)
-        self._pager = Pager(host, library, *paged, self._wake, self._counters)
+        sizes = (settings.resident, settings.remembered, settings.memory)
+        self._pager = Pager(host, library, *sizes, self._wake, self._counters)
         self._scheduler = Scheduler(settings.queue, self.tokens, self._pager.__contains__)
         self._queue = self._scheduler.queue
         self._tokenizers = Tokenizers(host)
@@ -92,29 +92,29 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether asks are accepted."""
-        return self._accepts and self._lives
+        return self._accepts and self._is_alive
 
     def start(self) -> None:
-        """Warm up, and accept asks; returns when it does."""
+        """Warm up; returns when the engine accepts asks."""
         if self._thread is not None:
             raise InlayError("this engine has been started before; make a new one")
         warm = threading.Event()
-        self._thread = threading.Thread(target=self._live, args=(warm,), name="inlay-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, args=(warm,), name="inlay-engine", daemon=True)
         self._thread.start()
         warm.wait()
         if self.failed is not None:
             raise self.failed
 
     def stop(self, drain: bool = True, seconds: float = 30.0) -> None:
-        """Accept no more, answer what was accepted (for so long at most; not at all without `drain`), and end.
+        """Accept no more asks, answer those that were accepted (not without `drain`, nor after `seconds`), and end.
 
-        Whatever is still open then fails with Stopped. The host is left without the adapters that were served.
+        Asks that are still open then fail with Stopped. The adapters that were served are unloaded from the host.
         """
         with self._change:
             self._accepts = False
             if drain:
-                self._change.wait_for(lambda: not self._served.open or not self._lives, seconds)
-            self._quits = True
+                self._change.wait_for(lambda: not self._served.open or not self._is_alive, seconds)
+            self._is_stopping = True
             self._wake()
         if self._thread is not None:
             self._thread.join()
@@ -122,7 +122,7 @@ class Engine:
             self._pager.close()
 
     def submit(self, ask: Ask, deadline: float | None = None) -> Pending:
-        """Encode an ask here and now, and queue it.
+        """Encode an ask in this thread, and queue it.
 
         Args:
             deadline: on the clock of `time.monotonic`; an ask that has not begun by then fails with Late.
@@ -132,7 +132,7 @@ class Engine:
             Stopped: the engine does not run.
             InlayError: something is wrong with the ask, or its adapter.
         """
-        with self._hints(ask.task), self._change:
+        with self._suggesting(ask.task), self._change:
             version = self._served.find(ask.task)
             self._admit(version)
             self._served.enter(version)
@@ -143,69 +143,70 @@ class Engine:
         except BaseException:
             self._leave([version])
             raise
-        item.pending.add_done_callback(functools.partial(self._done, version, weakref.ref(item)))
+        item.pending.add_done_callback(functools.partial(self._on_done, version, weakref.ref(item)))
         return item.pending
 
     def serve(self, name: str, ref: str | Entry, read: bool | None = None) -> Served:
-        """Serve a version under a name, or switch to it: asks accepted before are answered by the version before.
+        """Serve a version under a name, or switch to it: the version before answers the asks that it accepted.
 
         Args:
             ref: `sms` (the newest), `sms@3`, `sms@prod`, or an entry of the library.
             read: read the adapter first, so that one that cannot be used is an error here and changes nothing; None
-                does so once the engine runs.
+                reads it if the engine runs.
         """
         entry = self.library.find(ref) if isinstance(ref, str) else ref
         version = Version.of(self.host, check_served(name), entry)
-        if (large := self._too_large(version)) is not None:
-            raise large
+        if (too_large := self._too_large(version)) is not None:
+            raise too_large
         try:
             for part in version.parts if (self.ready if read is None else read) else ():
                 self._pager.read(part)
         except InlayError as error:
-            raise version.told(error) from None
+            raise version.own_error(error) from None
         with self._change:
             version = self._served.serve(version)
             self._wake()
         if self.ready:
             self._pager.want(version.parts, asked=False)
-        return self._described(version)
+        return self._describe(version)
 
     def withdraw(self, name: str) -> None:
-        """Serve a name no more; asks accepted before are answered."""
+        """Stop serving a name; asks accepted before are still answered."""
         with self._change:
             self._served.withdraw(name)
             self._wake()
 
     def task(self, name: str) -> Served:
-        """What is served under a name, or at this `@version` or `@alias` of it."""
-        with self._hints(name), self._change:
+        """The task served under a name; or under a plain name, if it is at this `@version` or `@alias`."""
+        with self._suggesting(name), self._change:
             version = self._served.find(name)
-        return self._described(version)
+        return self._describe(version)
 
     def serves(self, task: str) -> bool:
         """Whether a task can be asked: by its name, or at this `@version` or `@alias`."""
         with self._change, suppress(SlotError):
-            return self._served.find(task) is not None
+            self._served.find(task)
+            return True
         return False
 
     def tasks(self) -> list[Served]:
-        """What is served now."""
+        """All tasks that are served now."""
         with self._change:
             versions = list(self._served.served.values())
-        return [self._described(version) for version in versions]
+        return [self._describe(version) for version in versions]
 
     def counts(self) -> Counts:
-        """What was done since the start."""
+        """Counts since the start."""
         resident, remembered = self._pager.sizes()
         return replace(self._counters.counts(), waiting=len(self._queue), resident=resident, remembered=remembered)
 
-    def listen(self, heard: Callable[[BatchDone], None]) -> None:
+    def listen(self, listener: Callable[[BatchDone], None]) -> None:
         """Call this after each batch, in the engine's thread: keep it short."""
-        self._counters.listen(heard)
+        self._counters.listen(listener)
 
     @contextmanager
-    def _hints(self, task: str) -> Iterator[None]:
-        """Say what may have been meant; without the lock, since comparing names takes a moment."""
+    def _suggesting(self, task: str) -> Iterator[None]:
+        """Suggest names like an unknown one; without the lock, since comparing names takes a moment."""
         try:
             yield
         except Unknown as error:
@@ -216,8 +217,8 @@ class Engine:
             raise Stopped("the engine is not running")
         if self._queue.full(version):
             self._counters.add(refused=1)
-            after = self._scheduler.seconds()
-            raise Busy(f"{len(self._queue)} requests are waiting; try again in {after:.2g} s", after)
+            seconds = self._scheduler.seconds()
+            raise Busy(f"{len(self._queue)} requests are waiting; try again in {seconds:.2g} s", seconds)
         error = self._error(version)
         if error is not None:
             raise error
@@ -229,7 +230,7 @@ class Engine:
             self._counters.add(**{"hits" if self._pager.state(version.refs) == "bank" else "misses": 1})
             for i, piece in enumerate(item.pieces):
                 self._queue.put(version, piece, piece.tokens, None if i else deadline)
-            if not self._lingers or self._queue.cost >= self.tokens:
+            if not self._is_lingering or self._queue.cost >= self.tokens:
                 self._wake()
         self._pager.want(version.parts)
 
@@ -238,15 +239,15 @@ class Engine:
             self._woken = True
             self._change.notify_all()
 
-    def _done(self, version: Version, item: weakref.ref[Item], pending: Future[Answer]) -> None:
-        """Take one that was cancelled out of the queue. A future that someone keeps does not keep rows and outputs."""
+    def _on_done(self, version: Version, item_ref: weakref.ref[Item], pending: Future[Answer]) -> None:
+        """Take a cancelled ask out of the queue. The reference is weak, so that a future keeps no rows and outputs."""
         if pending.cancelled():
             self._counters.add(cancelled=1)
-            self._unqueue([found] if (found := item()) is not None else [])
+            self._unqueue([item] if (item := item_ref()) is not None else [])
             self._leave([version])
 
     def _close(self, items: list[Item]) -> None:
-        """These asks need nothing more."""
+        """Let go of asks that are about to be answered, or to fail."""
         self._unqueue(items)
         self._leave([item.version for item in items])
 
@@ -264,43 +265,43 @@ class Engine:
             self._wake()
 
     def _error(self, version: Version) -> InlayError | None:
-        """Why a version cannot be used at the moment; made anew, since one that is raised often gathers frames."""
+        """Why a version cannot be used at the moment; a new error, since one that is raised often gathers frames."""
         error = next((error for ref in version.refs if (error := self._pager.error(ref)) is not None), None)
-        return self._too_large(version) if error is None else version.told(error)
+        return self._too_large(version) if error is None else version.own_error(error)
 
     def _too_large(self, version: Version) -> InlayError | None:
-        """Why a version never can be used: the bank has no room for all its members, or none since memory was full."""
+        """Why a version can never be used: the bank, which shrinks if memory runs out, cannot hold all its members."""
         count, room = len(version.refs), self._pager.resident
-        said = f"it has {count} members, and there is room for {room} (--resident)"
-        return AdapterError(f"{version.ref} cannot be served: {said}") if count > room else None
+        reason = f"it has {count} members, and there is room for {room} (--resident)"
+        return AdapterError(f"{version.ref} cannot be served: {reason}") if count > room else None
 
-    def _described(self, version: Version) -> Served:
+    def _describe(self, version: Version) -> Served:
         error = self._error(version)
-        where, said = self._pager.state(version.refs), None if error is None else str(error)
-        return Served(version.name, version.entry.version, version.ref, version.entry.card, where, said)
+        state, reason = self._pager.state(version.refs), None if error is None else str(error)
+        return Served(version.name, version.entry.version, version.ref, version.entry.card, state, reason)
 
     @property
-    def _lives(self) -> bool:
+    def _is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _live(self, warm: threading.Event) -> None:
-        """The engine's thread; all below runs in it."""
+    def _run_thread(self, warm: threading.Event) -> None:
+        """The engine's thread; all methods below run in it."""
         error: Exception = Stopped("the engine has stopped")
         try:
             self._runner.warm_up()
             self._prefetch()
             self._accepts = True
             warm.set()
-            while not self._quits:
+            while not self._is_stopping:
                 try:
                     self._turn()
-                except Exception as found:
-                    self._recover(found)
-        except BaseException as found:
+                except Exception as failure:
+                    self._recover(failure)
+        except BaseException as failure:
             self._accepts = False  # before anyone sees the failure: a failed engine is never ready
-            self.failed = found
-            error = Stopped(f"the engine has failed: {found}")
-            _log.critical("the engine has failed", exc_info=found)
+            self.failed = failure
+            error = Stopped(f"the engine has failed: {failure}")
+            _log.critical("the engine has failed", exc_info=failure)
         finally:
             self._accepts = False
             self._abandon(error)
@@ -309,24 +310,24 @@ class Engine:
             warm.set()
 
     def _recover(self, error: Exception) -> None:
-        """Go on after an error, if that can help; raise it otherwise."""
+        """Go on after an error, or raise it if the base no longer runs, or errors keep coming."""
         self.troubled = True
         self._abandon(Stopped(f"the engine failed and is trying to recover: {error}"))
         self._failures.append(time.monotonic())
-        for_long = self._failures[-1] - self._failures[0] >= _PATIENCE and len(self._failures) >= _TRIES
-        if for_long or not self._runner.works():
+        gives_up = self._failures[-1] - self._failures[0] >= _PATIENCE and len(self._failures) >= _TRIES
+        if gives_up or not self._runner.works():
             raise error
         _log.error("the engine failed and has recovered", exc_info=error)
         with self._change:
-            self._change.wait_for(lambda: self._quits, min(0.5, _PAUSE * 2 ** min(10, len(self._failures) - 1)))
+            self._change.wait_for(lambda: self._is_stopping, min(0.5, _PAUSE * 2 ** min(10, len(self._failures) - 1)))
 
     def _check(self, suspect: bool) -> None:
-        """After errors that no ask can have caused: whether there is still something that runs."""
+        """After errors that no ask can have caused: an error if the base no longer runs either."""
         if suspect and not self._runner.works():
             raise RunError("the base no longer runs on its device")
 
     def _prefetch(self) -> None:
-        """Fill the bank with the first tasks; nobody waits for that."""
+        """Fill the bank with the first tasks, in the background."""
         with self._change:
             first = list(self._served.served.values())[: self.settings.resident]
         for version in first:
@@ -335,7 +336,7 @@ class Engine:
     def _turn(self) -> None:
         with self._change:
             self._woken = False
-        more = self._page()
+        is_paging = self._page()
         with self._change:
             late = [piece.item for piece in self._queue.late(time.monotonic())]
             taken = self._scheduler.take()
@@ -344,24 +345,24 @@ class Engine:
         if pieces:
             self._run(pieces)
         self.troubled = False
-        if not taken and not more:
+        if not taken and not is_paging:
             self._sleep()
 
     def _page(self) -> bool:
-        """Adapters in and out of the bank; True if there is more to do at once."""
+        """Move adapters in and out of the bank; True if there is more to do at once."""
         with self._change:
             for ref in self._served.leaving():
                 self._pager.drop(ref)
-        more = self._pager.load_some(self._served.waits, max(_PAGING, self._scheduler.last / 2))
+        is_paging = self._pager.load_some(self._served.waits, max(_PAGING, self._scheduler.last / 2))
         self._check(self._pager.suspect)
-        for ref in self._pager.news():
+        for ref in self._pager.newly_broken():
             error = self._pager.error(ref) or InlayError(f"{ref} cannot be used")
             with self._change:
-                told = [(v, v.told(error) if ref in v.refs else self._too_large(v)) for v in self._queue.flows]
-                failed = [(said, self._queue.remove_flow(version)) for version, said in told if said is not None]
-            for said, pieces in failed:
-                self._runner.fail([piece.item for piece in pieces], said)
-        return more
+                errors = [(v, v.own_error(error) if ref in v.refs else self._too_large(v)) for v in self._queue.flows]
+                failed = [(reason, self._queue.remove_flow(v)) for v, reason in errors if reason is not None]
+            for reason, pieces in failed:
+                self._runner.fail([piece.item for piece in pieces], reason)
+        return is_paging
 
     def _run(self, pieces: list[Piece]) -> None:
         began = time.perf_counter()
@@ -369,10 +370,10 @@ class Engine:
         self._failures.clear()
         self._pager.used({ref for piece in pieces for ref in piece.item.version.refs})
         with self._change:
-            self._scheduler.took(pieces, time.perf_counter() - began)
+            self._scheduler.record(pieces, time.perf_counter() - began)
 
     def _sleep(self) -> None:
-        """Until there is something to do; and then, if that is asks, a moment longer: others may come."""
+        """Wait until there is something to do, and a moment longer if that is an ask: more may come."""
         with self._change:
             while not self._woken:
                 deadline = self._queue.next_deadline
@@ -383,15 +384,15 @@ class Engine:
             self._linger(time.monotonic() + self.settings.wait_ms / 1000)
 
     def _linger(self, end: float) -> None:
-        self._lingers = True
+        self._is_lingering = True
         while self._accepts and 0 < self._queue.cost < self.tokens and (self._queue.next_deadline or end) >= end:
             if (left := end - time.monotonic()) <= 0:
                 break
             self._change.wait(left)
-        self._lingers = False
+        self._is_lingering = False
 
     def _abandon(self, error: Exception) -> None:
-        """Nothing more will be answered."""
+        """Fail all open asks."""
         with self._change:
             items = [piece.item for version in list(self._queue.flows) for piece in self._queue.remove_flow(version)]
             self._change.notify_all()

@@ -1,4 +1,4 @@
-"""What one item of a request asks for, and what may come back instead of an answer. Imports nothing heavy."""
+"""What goes into an engine and comes out of it: asks, answers, errors, settings and counts. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inlay.errors import InlayError
 from inlay.library.names import check_alias, number_of, split_ref
 
 Answer = dict[str, Any]
-"""As `inlay predict --json` has it, and `version`."""
+"""An answer as in `inlay predict --json`, with `version`."""
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,19 @@ class Ask:
     task: str
     """A served name; or `name@version` or `name@alias`, if that version is served."""
     given: str | tuple[str, str] | list[str] | Mapping[str, Any]
-    """What `Host.predict` takes: a text, a pair of texts, a list of words, or a mapping: question and context, say."""
+    """What `Host.predict` takes: a text, a pair of texts, a list of words, or a mapping (question, context)."""
     top_k: int | None = None
     threshold: float | str | None = None
     raw: bool = False
     long: Literal["cut", "windows", "refuse"] = "cut"
-    """A text longer than a row: as the adapter does by itself (cut, or what it was trained with); pool overlapping
-    windows; or an error. Questions and tagging always see the whole text, in windows."""
+    """For a text longer than a row: do as in training (cut, by default), pool overlapping windows, or refuse. Questions
+    and tagging always see the whole text, in windows."""
     explain: bool = False
     """Also `tokens` and `alpha`, one number per token, where the method has it."""
     shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Rows that were made of this very `given`, by how they are made: asks for other tasks use them too."""
+    """Rows made from the same `given`, by how they are made: asks for other tasks use them too."""
     has_others: bool = False
-    """Whether the same was asked of other tasks: a threshold is then for those that have scores."""
+    """Whether other tasks get the same input: a threshold then applies to those that have scores."""
 
 
 class Pending(Future[Answer]):
@@ -66,17 +66,17 @@ class Settings:
     """How an engine batches and pages."""
 
     tokens: int | None = None
-    """Of one batch; None for 4096 on the CPU, 32768 on CUDA."""
+    """Tokens of one batch; None for 4096 on the CPU, 32768 on CUDA."""
     wait_ms: float = 2.0
-    """How long an idle engine waits for company when an ask comes."""
+    """How long an idle engine waits for more asks when one comes."""
     queue: int = 1024
-    """Asks that may wait. One task alone gets four fifths of it, so that there is room for others."""
+    """Asks that may wait. A single task gets at most four fifths of it, so that there is room for others."""
     resident: int = 256
     """Adapters in the bank."""
     remembered: int = 4096
     """Adapters in main memory, outside the bank."""
     memory: int = 4 << 30
-    """Bytes of those, at most."""
+    """At most this many bytes of them."""
 
     def __post_init__(self) -> None:
         least = {"queue": 1, "resident": 1, "remembered": 1, "memory": 0, "wait_ms": 0, "tokens": 1}
@@ -93,7 +93,7 @@ class Served:
     name: str
     version: int
     ref: str
-    """What the library calls it: `sms@3`."""
+    """Its name in the library: `sms@3`."""
     card: Mapping[str, Any]
     state: Literal["bank", "memory", "disk"]
     error: str | None = None
@@ -108,10 +108,10 @@ class Answered:
     seconds: float
     """Since it was accepted."""
     labels: Sequence[str] = ()
-    """What it said, where that is labels: one, several, or those of tagged spans; none if it was unsure."""
+    """The labels of the answer: one, several, or those of tagged spans; none if it was unsure."""
     score: float | None = None
     error: str | None = None
-    """The kind of error that came instead."""
+    """The kind of error instead of an answer."""
 
 
 @dataclass(frozen=True)
@@ -123,20 +123,20 @@ class BatchDone:
     seconds: float
     """In the model."""
     alone: bool
-    """A pass of one weight-level adapter."""
+    """Whether it was a pass of one adapter that changes the base's weights."""
     answers: Sequence[Answered]
 
 
 @dataclass
 class TaskCounts:
-    """What a task has done since the start."""
+    """Counts of a task since the start."""
 
     answers: int = 0
     errors: int = 0
     seconds: float = 0.0
     """Of all answers together, since they were accepted."""
     labels: dict[str, int] = field(default_factory=dict)
-    """How often each was said."""
+    """Answers by label."""
     confidence: float = 0.0
     """The sum of the scores."""
     scored: int = 0
@@ -145,7 +145,7 @@ class TaskCounts:
 
 @dataclass
 class Counts:
-    """What an engine has done since the start."""
+    """Counts of an engine since the start."""
 
     waiting: int = 0
     batches: int = 0
@@ -175,7 +175,7 @@ class Counts:
 
 def check_served(name: str) -> str:
     """A name to serve a task under: a plain one, or `name@version` or `name@alias` for one version beside others."""
-    _, which = split_ref(name)
-    if which is not None and number_of(which) is None:
-        check_alias(which)
+    _, suffix = split_ref(name)
+    if suffix is not None and number_of(suffix) is None:
+        check_alias(suffix)
     return name

@@ -1,8 +1,8 @@
 """A bounded queue that is fair between tasks: deficit round robin, counted in tokens.
 
-Every flow (a task) has a queue of its own. Flows take turns; a turn is worth `quantum` tokens, and what is not spent is
+Every flow (a task) has a queue of its own. Flows take turns; a turn is worth `quantum` tokens, and unspent tokens are
 kept while the flow has something waiting. So a flow gets its share of tokens however many items others have, and
-however long they are. Room is shared likewise: a flow may hold at most four times what is still free, so one that
+however long they are. Room is shared as well: a flow may hold at most four times what is still free, so one that
 floods the queue leaves a fifth of it to the others.
 
 Not safe in threads: the engine holds its lock around every call.
@@ -21,13 +21,13 @@ F = TypeVar("F", bound=Hashable)
 T = TypeVar("T", bound=Hashable)
 
 _SHARE = 4
-"""How many times what is free one flow may hold."""
+"""One flow may hold this many times the free room."""
 
 
 @dataclass
 class _Flow(Generic[T]):
     costs: OrderedDict[T, int] = field(default_factory=OrderedDict)
-    """Items in their order, and what each costs. A plain dict is slow at its front when much was taken from there."""
+    """Items in order, and the cost of each. A plain dict is slow at its front after many items were taken there."""
     deficit: int = 0
 
 
@@ -49,16 +49,13 @@ class FairQueue(Generic[F, T]):
     def __len__(self) -> int:
         return len(self._flow_of)
 
-    def __contains__(self, item: T) -> bool:
-        return item in self._flow_of
-
     @property
     def flows(self) -> Iterable[F]:
-        """Those with something waiting, the next one first."""
+        """Flows with something waiting, in the order of their turns."""
         return self._flows.keys()
 
     def length(self, flow: F) -> int:
-        """How much of a flow waits."""
+        """How many items of a flow wait."""
         return len(self._flows[flow].costs) if flow in self._flows else 0
 
     def full(self, flow: F) -> bool:
@@ -75,7 +72,7 @@ class FairQueue(Generic[F, T]):
             heapq.heappush(self._deadlines, (deadline, next(self._numbers), item))
 
     def remove(self, item: T) -> bool:
-        """Take an item out, wherever it stands; False if it is not there."""
+        """Take an item out of the queue; False if it is not there."""
         name = self._flow_of.pop(item, None)
         if name is None:
             return False
@@ -86,28 +83,28 @@ class FairQueue(Generic[F, T]):
         return True
 
     def remove_flow(self, flow: F) -> list[T]:
-        """Take out all of a flow."""
+        """Take out all items of a flow."""
         items = list(self._flows[flow].costs) if flow in self._flows else []
         for item in items:
             self.remove(item)
         return items
 
     def late(self, now: float) -> list[T]:
-        """Take out everything whose deadline has passed."""
-        out = []
+        """Take out all items whose deadline has passed."""
+        late = []
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2] not in self._flow_of):
             item = heapq.heappop(self._deadlines)[2]
             if self.remove(item):
-                out.append(item)
-        return out
+                late.append(item)
+        return late
 
     @property
     def next_deadline(self) -> float | None:
-        """When `late` has something to do, at the earliest."""
+        """The earliest time at which `late` has something to do."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def take(self, budget: int, may: Callable[[F], bool] = lambda flow: True, flows: int | None = None) -> list[T]:
-        """The next items, of a cost within the budget, or one that is more; of so many flows at most.
+        """Take the next items, up to a total cost or at least one; from at most `flows` flows.
 
         Args:
             may: whether a flow can run now; one that cannot keeps its place.
@@ -127,7 +124,7 @@ class FairQueue(Generic[F, T]):
                     if cost > budget and taken:
                         self._stop_at(name, alone)
                         return taken
-                    flow.deficit = max(0, flow.deficit - cost)  # what nobody else wanted is not held against it
+                    flow.deficit = max(0, flow.deficit - cost)  # tokens that no other flow wanted are free
                     budget -= cost
                     taken.append(item)
                     self.remove(item)
@@ -138,7 +135,7 @@ class FairQueue(Generic[F, T]):
         return taken
 
     def _stop_at(self, name: F, alone: bool) -> None:
-        """A batch is full in the middle of a turn, which goes on with the next; one that ran alone has had its own."""
+        """A batch is full: the flow goes on with its turn in the next one, unless it had the batch to itself."""
         if alone:
             self._flows.move_to_end(name)
         else:

@@ -1,11 +1,11 @@
 """API keys: a file of `name scopes key` lines, where a key is given plainly or as `sha256:` and its digest.
 
-Only digests are kept, and whoever asks is compared with every key in constant time, so that neither the time an answer
-takes nor the memory of the process says anything about a key.
+Only digests are kept, and a caller's key is compared with every one of them in constant time, so that neither the time
+of an answer nor the memory of the process reveals anything about a key.
 
-Without keys anyone who reaches the service may ask, and nobody may manage its tasks. Where a request comes from proves
-nothing: behind a proxy on this machine the whole world comes from 127.0.0.1. Management without a key needs a Unix
-socket of its own, or an operator who has opened it; and then still no browser, which would let any web page in.
+Without keys, anyone who reaches the service may ask, and nobody may change its tasks. A client's address proves
+nothing: behind a proxy on this machine, all requests come from 127.0.0.1. Changes without a key need a Unix socket of
+their own, or an operator who has allowed them; browsers are refused even then, since any web page could use them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_BROWSER = (
 
 @dataclass(frozen=True)
 class Key:
-    """Who may do what."""
+    """One key, and what it may do."""
 
     name: str
     scopes: frozenset[str]
@@ -46,20 +46,20 @@ class Key:
 
 
 class Keys:
-    """Decides who may do what."""
+    """Checks the keys of requests."""
 
     def __init__(self, keys: Sequence[Key] | None = None, open_management: bool = False, socket: str | None = None):
         """
         Args:
             open_management: without keys, anyone may manage tasks.
-            socket: without keys, whoever asks over this Unix socket may manage tasks.
+            socket: without keys, callers on this Unix socket may manage tasks.
         """
         self.keys = None if keys is None else tuple(keys)
         self.open_management, self.socket = open_management, socket
 
     @property
     def open(self) -> bool:
-        """Whether anyone may ask."""
+        """Whether no key is needed to ask."""
         return self.keys is None
 
     def check(self, request: Request, *scopes: Scope) -> str | None:
@@ -72,7 +72,7 @@ class Keys:
             if scopes == ("manage",):
                 self._check_open_management(request)
             return None
-        key = self._of(_presented(request))
+        key = self._find(_key_of(request))
         if key is None:
             raise Refused(
                 401, "unauthorized", "a valid key is needed: send Authorization: Bearer KEY or X-API-Key: KEY"
@@ -89,30 +89,27 @@ class Keys:
             raise Refused(403, "forbidden", _NO_BROWSER)
 
     def _over_socket(self, request: Request) -> bool:
-        """For a Unix socket ASGI gives its path, and no port."""
+        """Whether a request came over the Unix socket, for which ASGI gives its path and no port."""
         return self.socket is not None and request.scope.get("server") == (self.socket, None)
 
-    def _of(self, presented: str) -> Key | None:
+    def _find(self, presented: str) -> Key | None:
         digest = hashlib.sha256(presented.encode("latin-1")).digest()
-        found = None
-        for key in self.keys or ():  # all of them, whichever fits
-            if hmac.compare_digest(key.digest, digest):
-                found = key
-        return found if presented else None
+        matches = [key for key in self.keys or () if hmac.compare_digest(key.digest, digest)]  # compares all of them
+        return matches[-1] if presented and matches else None
 
 
 def read_keys(path: str | os.PathLike[str]) -> Keys:
     """The keys of a file; blank lines and lines that begin with # are skipped."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InlayError(f"the key file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     keys: list[Key] = []
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            key = _key(line, f"{path}:{number}")
-            if key.name in {one.name for one in keys}:
+            key = _parse(line, f"{path}:{number}")
+            if key.name in {earlier.name for earlier in keys}:
                 raise InlayError(f"{path}:{number}: the name {key.name!r} is used twice")
             keys.append(key)
     if not keys:
@@ -120,22 +117,22 @@ def read_keys(path: str | os.PathLike[str]) -> Keys:
     return Keys(keys)
 
 
-def _key(line: str, where: str) -> Key:
+def _parse(line: str, where: str) -> Key:
     parts = line.split()
-    if len(parts) != 3:  # a key is never shown
+    if len(parts) != 3:  # the line may hold a key: do not show it
         raise InlayError(f"{where}: expected a name, scopes and a key: web predict sha256:...")
-    name, scopes, key = parts
-    given = scopes.split(",")
-    unknown = [scope for scope in given if scope not in SCOPES]
+    name, listed, key = parts
+    scopes = listed.split(",")
+    unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown:
         raise InlayError(f"{where}: unknown scope {unknown[0]!r}. Valid: {', '.join(SCOPES)}")
     if key.lower().startswith("sha256:") and not _DIGEST.fullmatch(key):
         raise InlayError(f"{where}: after sha256: come 64 hexadecimal digits")
     plain = not _DIGEST.fullmatch(key)
     digest = hashlib.sha256(key.encode()).digest() if plain else bytes.fromhex(key.partition(":")[2])
-    return Key(name, frozenset(given), digest)
+    return Key(name, frozenset(scopes), digest)
 
 
-def _presented(request: Request) -> str:
+def _key_of(request: Request) -> str:
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "").strip()

@@ -1,4 +1,4 @@
-"""How much one call may ask for, how bodies are read within that, and what a refusal is."""
+"""The limits of a call, how bodies are read within them, and what a refusal is."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from inlay.errors import InlayError
 _SOON = 1.0
 _PACKETS = 16 << 10
 _DRAINED = 16
-"""A body that is too large is read and thrown away up to so many times the limit, so that its client gets an answer:
-many send all of it before they read anything, and would find their connection reset."""
+"""A body that is too large is read and thrown away up to this many times the limit, so that its client gets an answer:
+many clients send all of it before they read anything, and would find their connection reset."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Beyond these a call is refused."""
+    """A call beyond these is refused."""
 
     body: int = 8 << 20
     """Bytes of a body."""
@@ -31,25 +31,25 @@ class Limits:
     answers: int = 1024
     """Answers of a call: a request may be for several tasks."""
     characters: int = 100_000
-    """Of all texts of one request."""
+    """Characters in all texts of one request."""
     values: int = 200_000
     """Keys, texts, words, numbers, lists and objects in a body."""
     echoed: int = 16 << 20
     """Characters of all answers of a call: a text is in the answer of every task."""
     management: int = 64 << 10
-    """Bytes of a body that manages a task."""
+    """Bytes of a body that changes a task."""
     connections: int = 1024
     """Open at once."""
     seconds: float = 30.0
-    """For a call; a deadline may be shorter, not longer."""
+    """Seconds for a call; a deadline may be shorter, not longer."""
     headers: int = 64 << 10
-    """Bytes before a body."""
+    """Bytes of a request before its body."""
     patience: float = 10.0
     """Seconds for a client to send a request, from its first byte to the end of its body."""
 
 
 class Refused(InlayError):  # noqa: N818 - as Busy and Late
-    """A call, or an item of one, that is not answered; with its HTTP status and the kind of problem."""
+    """A call, or an item of one, is refused; with the HTTP status and the kind of problem."""
 
     def __init__(self, status: int, kind: str, message: str, retry_after: float | None = None, hang_up: bool = False):
         super().__init__(message)
@@ -57,10 +57,10 @@ class Refused(InlayError):  # noqa: N818 - as Busy and Late
 
     @property
     def headers(self) -> dict[str, str]:
-        """When to come back, in whole seconds, as HTTP has it; how to show who one is; and whether to stop talking."""
-        found = {} if self.retry_after is None else {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
-        found |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
-        return found | ({"Connection": "close"} if self.hang_up else {})
+        """HTTP headers: when to try again, in whole seconds; how to authenticate; that the connection closes."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
+        headers |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        return headers | ({"Connection": "close"} if self.hang_up else {})
 
 
 class Parting(Response):
@@ -71,7 +71,7 @@ class Parting(Response):
         self.limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, listen for a while, and end."""
+        """Answer, read on for a while, and end."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         left = _DRAINED * self.limits.body
@@ -86,15 +86,15 @@ class Parting(Response):
 
 
 def not_ready() -> Refused:
-    """What is said while the service warms up or ends."""
+    """The refusal while the service warms up or ends."""
     return Refused(503, "not_ready", "the service is starting up or shutting down; try again in a moment", _SOON)
 
 
 async def read_body(request: Request, limits: Limits, most: int, json: bool = True) -> bytes:
-    """A body of at most so many bytes that comes fast enough.
+    """Read a body of at most `most` bytes that arrives in time.
 
     Raises:
-        Refused: 408, 413, or 415 if it is not said to be JSON.
+        Refused: 408, 413, or 415 if its content type is not JSON.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if json and kind != "application/json" and not kind.endswith("+json"):
@@ -120,7 +120,7 @@ async def read_body(request: Request, limits: Limits, most: int, json: bool = Tr
 
 
 def is_sending(request: Request) -> bool:
-    """Whether a client may still be sending a body that nobody has read, and that takes more than a few packets."""
+    """Whether a client may still be sending an unread body of more than a few packets."""
     if request.scope.get("body read"):
         return False
     length = request.headers.get("content-length", "0")

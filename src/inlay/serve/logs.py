@@ -1,6 +1,6 @@
-"""One line of JSON for every request, on stderr: who asked for which tasks, what became of it, how long it took.
+"""One line of JSON for every request, on stderr: the caller, the tasks, the outcome and the time it took.
 
-Texts are not in it, unless that was asked for; nor is any key, only its name.
+It holds no texts, unless they were asked for, and no keys, only their names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Log:
         self.file = file
 
     def write(self, event: str, **fields: Any) -> None:
-        """One line. A log that cannot be written stops nobody's answer."""
+        """One line. Requests are answered even if the log cannot be written."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": time, "event": event, **fields}, ensure_ascii=True, default=str)
         file = self.file or sys.stderr
@@ -35,5 +35,5 @@ class Log:
         self.write("task", problem=about)
 
     def failed(self, error: BaseException, **fields: Any) -> None:
-        """A line on what should not have happened, with its traceback."""
+        """A line on an unexpected error, with its traceback."""
         self.write("bug", error=repr(error)[:500], traceback=traceback.format_exception(error), **fields)

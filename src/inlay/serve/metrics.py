@@ -1,8 +1,8 @@
-"""What Prometheus reads: latencies and batches as they are heard of, everything else from the engine's own counts.
+"""Metrics for Prometheus: latencies and sizes of batches as they come, everything else from the engine's counts.
 
-Shares of labels and the mean confidence of a task are where drift shows: `inlay_labels_total` and
-`inlay_confidence_sum / inlay_confidence_count` over time. The registry is the service's own, so several services in one
-process do not meet. Only names of tasks that were served become labels, never what a caller makes up.
+Drift shows in a task's shares of labels and its mean confidence: `inlay_labels_total` and
+`inlay_confidence_sum / inlay_confidence_count` over time. Each service has its own registry, so several can run in one
+process. Only names of served tasks become labels, never names that a caller makes up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COUNTERS = {
     "paging_load_seconds": ("load_seconds", "Seconds spent putting adapters into the bank."),
     "paging_evictions": ("evictions", "Adapters evicted to make room for others."),
 }
-"""Name -> field of the engine's counts, and its meaning."""
+"""Name -> field of the engine's counts, and help text."""
 _GAUGES = {
     "queue_items": ("waiting", "Asks that wait."),
     "resident_adapters": ("resident", "Adapters in the bank."),
@@ -51,66 +51,66 @@ class Metrics:
 
     def __init__(self, engine: Engine):
         self.registry = CollectorRegistry()
-        self.registry.register(_Measured(functools.partial(_counted, engine)))
-        own = self.registry
-        self.calls = Counter("inlay_calls", "Calls by path and status.", ["path", "status"], registry=own)
+        self.registry.register(_Source(functools.partial(_engine_metrics, engine)))
+        registry = self.registry
+        self.calls = Counter("inlay_calls", "Calls by path and status.", ["path", "status"], registry=registry)
         self.latency = Histogram(
-            "inlay_answer_seconds", "Seconds from request to answer.", ["task"], buckets=_SECONDS, registry=own
+            "inlay_answer_seconds", "Seconds from request to answer.", ["task"], buckets=_SECONDS, registry=registry
         )
-        self.rows = Histogram("inlay_batch_rows", "Rows of a batch.", buckets=_ROWS, registry=own)
-        self.tokens = Histogram("inlay_batch_tokens", "Tokens of a batch.", buckets=_TOKENS, registry=own)
+        self.rows = Histogram("inlay_batch_rows", "Rows of a batch.", buckets=_ROWS, registry=registry)
+        self.tokens = Histogram("inlay_batch_tokens", "Tokens of a batch.", buckets=_TOKENS, registry=registry)
         self.everyone: Callable[[], Mapping[str, Sequence[Metric]]] | None = None
-        """Where the service has replicas: name -> what that one has measured."""
+        """For a service of replicas: gives name -> what that replica has measured."""
         self._latencies: dict[str, Histogram] = {}
-        engine.listen(self.heard)
+        engine.listen(self.record)
 
     def count(self, path: str, status: int) -> None:
-        """A call is over; its path is that of a route, so there are few."""
+        """Count a call that is over; its path is that of a route, so there are few."""
         self.calls.labels(path, str(status)).inc()
 
-    def heard(self, batch: BatchDone) -> None:
-        """A batch is done. This runs in the engine's thread."""
+    def record(self, batch: BatchDone) -> None:
+        """Note a batch that is done. This runs in the engine's thread."""
         self.rows.observe(batch.rows)
         self.tokens.observe(batch.tokens)
-        for answer in (one for one in batch.answers if one.error is None):
+        for answer in (a for a in batch.answers if a.error is None):
             if answer.task not in self._latencies:
                 self._latencies[answer.task] = self.latency.labels(answer.task)
             self._latencies[answer.task].observe(answer.seconds)
 
     def page(self) -> bytes:
-        """Everything, in Prometheus' text format; of all replicas, if there are several."""
+        """All metrics, of all replicas, in Prometheus' text format."""
         return generate_latest(self.registry if self.everyone is None else gathered(self.everyone()))
 
     def families(self) -> list[Metric]:
-        """Everything, to be sent elsewhere."""
+        """All metrics of this service, to be sent elsewhere."""
         return list(self.registry.collect())
 
 
 def gathered(measured: Mapping[str, Sequence[Metric]]) -> CollectorRegistry:
-    """What several replicas have measured, told apart by a label."""
-    found: dict[str, Metric] = {}
-    for replica, families in measured.items():
-        for own in families:
-            family = found.setdefault(own.name, Metric(own.name, own.documentation, own.type))
-            family.samples += [one._replace(labels={**one.labels, "replica": replica}) for one in own.samples]
+    """What several replicas have measured, with the replica as a label."""
+    families: dict[str, Metric] = {}
+    for replica, metrics in measured.items():
+        for metric in metrics:
+            family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+            family.samples += [s._replace(labels={**s.labels, "replica": replica}) for s in metric.samples]
     registry = CollectorRegistry()
-    registry.register(_Measured(found.values))
+    registry.register(_Source(families.values))
     return registry
 
 
-class _Measured(Collector):
-    """What others measure, read when it is asked for."""
+class _Source(Collector):
+    """Metrics that are kept elsewhere, read when they are asked for."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]):
         self.read = read
 
     def collect(self) -> Iterable[Metric]:
-        """All of it."""
+        """All of them."""
         return self.read()
 
 
-def _counted(engine: Engine) -> Iterator[Metric]:
-    """What the engine counts itself."""
+def _engine_metrics(engine: Engine) -> Iterator[Metric]:
+    """The engine's own counts."""
     counts = engine.counts()
     for name, (field, help) in _COUNTERS.items():
         yield CounterMetricFamily(f"inlay_{name}", help, value=getattr(counts, field))
@@ -120,16 +120,16 @@ def _counted(engine: Engine) -> Iterator[Metric]:
     states = GaugeMetricFamily("inlay_tasks", "Tasks served, by where their adapter is.", labels=["state"])
     served = engine.tasks()
     for state in ("bank", "memory", "disk"):
-        states.add_metric([state], sum(one.state == state for one in served))
+        states.add_metric([state], sum(task.state == state for task in served))
     yield states
     answers = CounterMetricFamily("inlay_answers", "Answers.", labels=["task"])
     errors = CounterMetricFamily("inlay_errors", "Asks that failed.", labels=["task"])
     labels = CounterMetricFamily("inlay_labels", "Answers by their label.", labels=["task", "label"])
     confidence = SummaryMetricFamily("inlay_confidence", "Scores of answers.", labels=["task"])
-    for task, own in counts.tasks.items():
-        answers.add_metric([task], own.answers)
-        errors.add_metric([task], own.errors)
-        confidence.add_metric([task], count_value=own.scored, sum_value=own.confidence)
-        for label, number in (own.labels or {}).items():
-            labels.add_metric([task, label], number)
+    for name, task in counts.tasks.items():
+        answers.add_metric([name], task.answers)
+        errors.add_metric([name], task.errors)
+        confidence.add_metric([name], count_value=task.scored, sum_value=task.confidence)
+        for label, number in task.labels.items():
+            labels.add_metric([name, label], number)
     yield from (answers, errors, labels, confidence)

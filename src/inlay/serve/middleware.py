@@ -1,4 +1,4 @@
-"""Around every request: an id, headers that keep browsers safe, a line in the log, and an answer whatever happens."""
+"""Around every request: an id, security headers for browsers, a line in the log, and an answer in any case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADERS = [
 ]
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _QUIET = ("/health", "/ready", "/metrics")
-"""Asked all the time, by machines: only failures are logged."""
+"""Paths that machines ask all the time: only failures are logged."""
 
 
 class ServiceMiddleware:
@@ -39,12 +39,12 @@ class ServiceMiddleware:
         began = time.perf_counter()
         note: dict[str, Any] = {"id": _id(scope), "method": scope["method"], "path": scope["path"][:200], "status": 0}
         scope["note"] = note
-        own = [*_HEADERS, (b"x-request-id", note["id"].encode())]
+        headers = [*_HEADERS, (b"x-request-id", note["id"].encode())]
 
         async def reply(message: Message) -> None:
             if message["type"] == "http.response.start":
                 note["status"] = message["status"]
-                message["headers"] = [*message.get("headers", ()), *own]
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
         try:
@@ -52,9 +52,9 @@ class ServiceMiddleware:
         except Exception as error:
             self.log.failed(error, id=note["id"])
             if not note["status"]:
-                said = f"something went wrong here; the service's log has more under {note['id']}"
-                sorry = Response(dump(problem("internal", said)), 500, media_type="application/json")
-                await sorry(scope, receive, reply)
+                text = f"something went wrong here; the service's log has more under {note['id']}"
+                response = Response(dump(problem("internal", text)), 500, media_type="application/json")
+                await response(scope, receive, reply)
         finally:
             note["ms"] = round(1000 * (time.perf_counter() - began), 2)
             self.count(str(getattr(scope.get("route"), "path", "other")), note["status"])
@@ -63,6 +63,6 @@ class ServiceMiddleware:
 
 
 def _id(scope: Scope) -> str:
-    """The caller's own id, if it is one that can stand in a log; else a new one."""
-    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
-    return given if _ID.fullmatch(given) else secrets.token_hex(8)
+    """The caller's own id, if it is safe in a log; else a new one."""
+    sent = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    return sent if _ID.fullmatch(sent) else secrets.token_hex(8)

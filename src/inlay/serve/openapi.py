@@ -1,4 +1,4 @@
-"""The OpenAPI document: what can go wrong, and the bodies that the application reads by hand."""
+"""The OpenAPI document: errors, and the bodies that the application reads by hand."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def complete_openapi(app: FastAPI, is_open: bool) -> None:
         document = plain()
         document["components"]["schemas"] |= bodies.schemas()
         document["components"]["securitySchemes"] = _SCHEMES
-        for operation in (one for path in document["paths"].values() for one in path.values()):
+        for operation in (operation for path in document["paths"].values() for operation in path.values()):
             if "security" in operation:
                 operation["security"] = KEYED["security"] + ([{}] if is_open else [])
         return document

@@ -1,11 +1,11 @@
-"""Adapters between library (disk), memory and bank, each level holding what was used last.
+"""Adapters between library (disk), memory and bank; each level holds what was used most recently.
 
 An adapter that is wanted is read ahead by a thread, checked and unpacked there; only its copy into the bank is the
-engine's own work, between two batches. Nothing that was loaded for an ask leaves before the ask has run, so there is
-progress however small the bank is. One that cannot be read or loaded is tried again after a while.
+engine's own work, between two batches. An adapter that was loaded for an ask stays until the ask has run, so there is
+progress however small the bank is. An adapter that cannot be read or loaded is tried again after a while.
 
-The adapters of an ensemble are needed together, and one may be in several ensembles. So they come as a group: one that
-has begun to come comes whole, and an adapter stays for a group that is there and has not run.
+The adapters of an ensemble are needed together, and one may be in several ensembles. So they are loaded as a group: a
+group that is partly loaded is completed first, and its adapters stay until it has run.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ RETRY = 5.0
 """Seconds until a broken adapter is tried again."""
 
 Group = tuple[str, ...]
-"""Adapters that are needed together; most are alone."""
+"""Adapters that are needed together; most groups have one."""
 Waits = Callable[[str | Group], bool]
 """Whether there are asks for an adapter, or for a group."""
 
 
 class Pager:
-    """Which adapters are where. `want`, `read`, `state` and `error` are for any thread, the rest for the engine's."""
+    """Moves adapters. `want`, `read`, `state` and `error` are for any thread, the rest for the engine's."""
 
     def __init__(
         self,
@@ -63,31 +63,31 @@ class Pager:
         self._wake, self._counters = wake, counters
         self._lock = threading.Lock()
         self._bank: OrderedDict[str, Entry] = OrderedDict()
-        """The one used longest ago first."""
+        """Least recently used first."""
         self._fresh: set[str] = set()
-        """Those in the bank that have not run since they were loaded."""
+        """Adapters in the bank that have not run since they were loaded."""
         self._memory = AdapterCache(remembered, memory)
-        self._wishes: OrderedDict[str, Entry] = OrderedDict()
-        """Those there are asks for."""
-        self._hopes: OrderedDict[str, Entry] = OrderedDict()
-        """Those nobody asks for yet; they come after the others."""
+        self._requested: OrderedDict[str, Entry] = OrderedDict()
+        """Adapters to load because there are asks for them."""
+        self._prefetch: OrderedDict[str, Entry] = OrderedDict()
+        """Adapters to load before there are asks for them, after all others."""
         self.suspect = False
         """Whether the last attempt to load an adapter failed in a way that no adapter causes."""
         self._closed = False
         self._reading: set[str] = set()
         self._groups: dict[str, dict[Group, bool]] = {}
-        """Of every adapter: the groups that it is wanted for, and whether all of such a group can be read ahead."""
+        """For every adapter: the groups that need it, and whether the whole group can be read ahead."""
         self._begun: Group | None = None
-        """The group that has begun to come."""
+        """The group that is partly loaded."""
         self._broken: dict[str, tuple[InlayError, float]] = {}
-        self._news: list[str] = []
+        self._newly_broken: list[str] = []
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="inlay-read")
 
     def __contains__(self, ref: str) -> bool:
         return ref in self._bank
 
     def state(self, refs: Sequence[str]) -> Literal["bank", "memory", "disk"]:
-        """Where adapters are that are needed together: where the farthest of them is."""
+        """Where a group of adapters is: the place of the one farthest from the bank."""
         if all(ref in self._bank for ref in refs):
             return "bank"
         return "memory" if all(ref in self._bank or ref in self._memory for ref in refs) else "disk"
@@ -106,10 +106,10 @@ class Pager:
             return error
 
     def want(self, entries: Sequence[Entry], asked: bool = True) -> None:
-        """Adapters are needed in the bank, all of them at once; they are read in the background if they must be.
+        """Have adapters loaded into the bank together; those on disk are read in the background.
 
         Args:
-            asked: whether there is an ask for them already.
+            asked: whether there are asks for them already.
         """
         with self._lock:
             group = tuple([entry.ref for entry in entries])
@@ -117,33 +117,33 @@ class Pager:
             for entry in entries:
                 self._groups.setdefault(entry.ref, {})[group] = fits
                 if entry.ref not in self._bank:
-                    self._wish(entry, asked)
+                    self._request(entry, asked)
             self._read_ahead()
 
     def read(self, entry: Entry) -> None:
-        """Read an adapter now, and remember it; an error if it cannot be used. One that was broken is so no more."""
-        found = self._read(entry) if self.state([entry.ref]) == "disk" else None
+        """Read an adapter now, and remember it; an error if it cannot be used. It no longer counts as broken."""
+        fitted = self._read(entry) if self.state([entry.ref]) == "disk" else None
         with self._lock:
-            if found is not None:
-                self._remember(found)
+            if fitted is not None:
+                self._remember(fitted)
             self._broken.pop(entry.ref, None)
 
-    def news(self) -> list[str]:
+    def newly_broken(self) -> list[str]:
         """Adapters that turned out to be broken since the last call."""
         with self._lock:
-            news, self._news = self._news, []
-        return news
+            refs, self._newly_broken = self._newly_broken, []
+        return refs
 
     def load_some(self, waits: Waits, seconds: float) -> bool:
-        """Put wanted adapters into the bank, for so long at most but at least one; True if there may be more to do.
+        """Put wanted adapters into the bank, at least one, until the time is up; True if there may be more to do.
 
         Args:
-            waits: where there are asks for an adapter, it leaves only after it has run, and is wanted again. Who calls
-                `want` for an ask must have made this true before.
+            waits: an adapter that has asks leaves only after it has run, and is then wanted again. This must be true
+                before `want` is called for an ask.
         """
         began, counted = time.perf_counter(), 0.0
-        while (found := self._next(waits)) is not None:
-            fitted, group = found
+        while (next_load := self._next(waits)) is not None:
+            fitted, group = next_load
             ref = fitted.entry.ref
             if len(self._bank) >= self.resident and not self._make_room(ref, group, waits):
                 if waits(ref):
@@ -165,7 +165,7 @@ class Pager:
                 self._bank.move_to_end(ref)
 
     def drop(self, ref: str) -> None:
-        """Out of the bank, and wanted no more; memory forgets it in its own time."""
+        """Take an adapter out of the bank and out of what is wanted; memory keeps it until it needs the room."""
         with self._lock:
             self._forget(ref)
             self._broken.pop(ref, None)
@@ -177,17 +177,17 @@ class Pager:
         """Take everything out of the bank, and end the threads."""
         with self._lock:
             self._closed = True
-            self._wishes.clear()
-            self._hopes.clear()
+            self._requested.clear()
+            self._prefetch.clear()
             self._memory.clear()
-        self._readers.shutdown(wait=False, cancel_futures=True)  # a read that hangs holds nobody up
+        self._readers.shutdown(wait=False, cancel_futures=True)  # does not wait for a read that hangs
         for ref in list(self._bank):
             self._evict(ref)
 
     def _read_ahead(self) -> None:
         """Start reading what is wanted next; with the lock held."""
         size = 0
-        for i, (ref, entry) in enumerate(self._coming()):
+        for i, (ref, entry) in enumerate(self._upcoming()):
             size += entry.bytes
             if i and size > self._memory.size:
                 break
@@ -214,88 +214,87 @@ class Pager:
         except InlayError as error:
             with self._lock:
                 self._reading.discard(ref)
-                self._break(ref, error)
+                self._mark_broken(ref, error)
         else:
             with self._lock:
                 self._reading.discard(ref)
-                if ref in self._wishes or ref in self._hopes:
+                if ref in self._requested or ref in self._prefetch:
                     self._remember(fitted)
         self._wake()
 
-    def _break(self, ref: str, error: InlayError) -> None:
+    def _mark_broken(self, ref: str, error: InlayError) -> None:
         """With the lock held."""
         self._broken[ref] = (error, time.monotonic())
-        self._news.append(ref)
+        self._newly_broken.append(ref)
         self._forget(ref)
 
     def _remember(self, fitted: Fitted) -> None:
-        """With the lock held; what is wanted now does not leave."""
-        self._memory.keep(fitted, {ref for ref, _ in self._coming()})
+        """Keep an adapter in memory, next to those that are loaded next; with the lock held."""
+        self._memory.keep(fitted, {ref for ref, _ in self._upcoming()})
 
     def _next(self, waits: Waits) -> tuple[Fitted, Group] | None:
-        """The first wish that can be loaded, and the group that it is loaded for."""
-        if self._begun is not None and (not waits(self._begun) or self._is_here(self._begun)):
+        """The next adapter that can be loaded, and the group that it is loaded for."""
+        if self._begun is not None and (not waits(self._begun) or self._is_loaded(self._begun)):
             self._begun = None
         with self._lock:
-            for ref, _ in self._coming():
+            for ref, _ in self._upcoming():
                 if ref in self._memory and (group := self._group_of(ref, waits)) is not None:
                     return self._memory[ref], group
         return None
 
     def _group_of(self, ref: str, waits: Waits) -> Group | None:
-        """The group that an adapter is loaded for now; None if each lacks some that have not been read. With the lock
-        held."""
+        """The group that an adapter is loaded for now; None if every group has others that are not read yet. With the
+        lock held."""
         groups = {group: fits for group, fits in self._groups.get(ref, {}).items() if waits(group)}
         if not groups:
             return (ref,)
         if self._begun in groups:
             return self._begun
-        return next((group for group, fits in groups.items() if not fits or self._is_near(group)), None)
+        return next((group for group, fits in groups.items() if not fits or self._is_read(group)), None)
 
-    def _is_near(self, group: Group) -> bool:
-        return all(one in self._bank or one in self._memory for one in group)
+    def _is_read(self, group: Group) -> bool:
+        return self.state(group) != "disk"
 
-    def _is_here(self, group: Group) -> bool:
-        return all(one in self._bank for one in group)
+    def _is_loaded(self, group: Group) -> bool:
+        return self.state(group) == "bank"
 
     def _has_to_run(self, ref: str, waits: Waits) -> bool:
-        """Whether an adapter in the bank is in a group that is there for asks, and has not run since it is whole; with
-        the lock held."""
-        groups = [group for group in self._groups.get(ref, ()) if waits(group) and self._is_here(group)]
+        """Whether an adapter in the bank belongs to a loaded group that has asks and has not run yet; with the lock
+        held."""
+        groups = [group for group in self._groups.get(ref, ()) if waits(group) and self._is_loaded(group)]
         return any(not self._fresh.isdisjoint(group) for group in groups)
 
-    def _coming(self) -> Iterator[tuple[str, Entry]]:
-        """What is to be loaded next; with the lock held."""
-        return itertools.islice(itertools.chain(self._wishes.items(), self._hopes.items()), _AHEAD)
+    def _upcoming(self) -> Iterator[tuple[str, Entry]]:
+        """What is loaded next; with the lock held."""
+        return itertools.islice(itertools.chain(self._requested.items(), self._prefetch.items()), _AHEAD)
 
-    def _wish(self, entry: Entry, asked: bool) -> None:
-        """Wanted from now on; with the lock held."""
+    def _request(self, entry: Entry, asked: bool) -> None:
+        """Have an adapter loaded, unless it is broken; with the lock held."""
         ref = entry.ref
-        if ref in self._broken or ref in self._wishes or self._closed:
+        if ref in self._broken or ref in self._requested or self._closed:
             return
         if asked:
-            self._hopes.pop(ref, None)
-        (self._wishes if asked else self._hopes).setdefault(ref, entry)
+            self._prefetch.pop(ref, None)
+        (self._requested if asked else self._prefetch).setdefault(ref, entry)
 
     def _forget(self, ref: str) -> None:
-        """No longer wanted; with the lock held."""
-        self._wishes.pop(ref, None)
-        self._hopes.pop(ref, None)
+        """Do not load an adapter any more; with the lock held."""
+        self._requested.pop(ref, None)
+        self._prefetch.pop(ref, None)
         self._read_ahead()
 
     def _make_room(self, ref: str, group: Group, waits: Waits) -> bool:
-        """Let one leave for another: the one used longest ago that nobody waits for, else one that need not stay for a
-        group that is there, or has begun to come.
+        """Evict the least recently used adapter without asks, or else one that no loaded or partly loaded group needs.
 
-        Nobody leaves for one that nobody waits for any more.
+        False if there is none, or if the adapter to load no longer has asks itself.
         """
         stay = {*group, *(self._begun or ())}
         with self._lock:
             if not waits(ref):
                 self._forget(ref)
                 return False
-            victim = next((one for one in self._bank if not waits(one)), None)
-            others = (one for one in self._bank if one not in stay and not self._has_to_run(one, waits))
+            victim = next((other for other in self._bank if not waits(other)), None)
+            others = (o for o in self._bank if o not in stay and not self._has_to_run(o, waits))
             victim = victim or next(others, None)
         if victim is None:
             return False
@@ -304,7 +303,7 @@ class Pager:
         self._counters.add(evictions=1)
         if waits(victim):  # an ask that came meanwhile may have found it in the bank
             with self._lock:
-                self._wish(entry, asked=True)
+                self._request(entry, asked=True)
                 self._read_ahead()
         return True
 
@@ -316,17 +315,18 @@ class Pager:
             self.suspect = not isinstance(error, InlayError)
             if isinstance(error, torch.OutOfMemoryError):
                 self.resident = max(1, len(self._bank))  # that many did fit
-            said = error if isinstance(error, InlayError) else LibraryError(f"{ref} cannot be loaded: {error}")
+            if not isinstance(error, InlayError):
+                error = LibraryError(f"{ref} cannot be loaded: {error}")
             with self._lock:
-                self._break(ref, said)
+                self._mark_broken(ref, error)
             return
         self.suspect = False
         with self._lock:
             self._forget(ref)
             self._begun = self._begun or (group if len(group) > 1 else None)
             for mate in self._begun or ():
-                if mate in self._wishes:
-                    self._wishes.move_to_end(mate, last=False)  # what has begun to come comes before anything else
+                if mate in self._requested:
+                    self._requested.move_to_end(mate, last=False)  # a group that is partly loaded is completed first
             self._bank[ref] = fitted.entry
             self._fresh.add(ref)
             self._counters.add(loads=1)

@@ -1,7 +1,7 @@
-"""A service as a process: it takes its port before it loads anything, and answers all it accepted before it ends.
+"""A service as a process: it takes its port before it loads anything, and before it ends, it answers what it accepted.
 
-SIGTERM and SIGINT end it gently (`server.py`); then the engine finishes its queue, and the process ends with 0. A
-second SIGINT ends it at once. A service whose engine has failed ends with an error.
+SIGTERM and SIGINT end it gently (`server.py`); then the engine finishes its queue, and the exit code is 0. A second
+SIGINT ends it at once. A service whose engine has failed ends with an error.
 """
 
 from __future__ import annotations
@@ -21,20 +21,15 @@ from fastapi import FastAPI
 
 from inlay.errors import AdapterError, InlayError, RunError
 from inlay.serve.app import Service, build
-from inlay.serve.server import Server
-
-_DRAIN = 60.0
-"""Seconds for all that was accepted."""
+from inlay.serve.server import DRAIN, Server
 
 
 def take_port(host: str, port: int) -> socket.socket:
-    """A socket that is bound, but does not listen yet; port 0 takes any that is free."""
+    """A socket that is bound, but does not listen yet; port 0 takes any free port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise InlayError(f"--host {host}: {error.strerror}") from None
-    except OverflowError:
-        raise InlayError(f"--port {port}: a port is a number from 0 to 65535") from None
+    except (OSError, UnicodeError) as error:
+        raise InlayError(f"--host {host}: {getattr(error, 'strerror', error)}") from None
     taken = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":
@@ -85,7 +80,7 @@ def _answers(path: Path) -> bool:
 
 
 def url_of(taken: socket.socket) -> str:
-    """Where a socket is reached."""
+    """The URL of a socket."""
     host, port = taken.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -136,10 +131,10 @@ def run(service: Service, taken: Sequence[socket.socket], started: Callable[[], 
 def lifespan_of(
     service: Service, fail: Callable[[Exception], None], started: Callable[[], None] = lambda: None
 ) -> Callable[[FastAPI], Any]:
-    """Warms up beside the server, which says meanwhile that it is not ready, and drains the engine at the end.
+    """Warms up while the server already says that it is not ready, and drains the engine at the end.
 
     Args:
-        fail: called with what went wrong while warming up; it should end the service.
+        fail: called with an error of the warm-up; it should end the service.
     """
 
     def warm_up() -> None:
@@ -155,17 +150,17 @@ def lifespan_of(
         thread = threading.Thread(target=warm_up, name="inlay-warm-up", daemon=True)
         thread.start()
         yield
-        await asyncio.to_thread(thread.join, _DRAIN)
+        await asyncio.to_thread(thread.join, DRAIN)
         await asyncio.to_thread(finish, service)
 
     return lifespan
 
 
 def begin(service: Service, refuse: bool = False) -> None:
-    """Find out what to serve, warm up and accept asks; returns when it does.
+    """Find out what to serve and warm up; returns when the engine accepts asks.
 
     Args:
-        refuse: whether a task that was named and cannot be served is an error, not a line in the log.
+        refuse: whether a named task that cannot be served is an error, not a line in the log.
     """
     notes = service.catalogue.sync(force=True)
     if refuse and (refused := service.catalogue.refused()):
@@ -178,15 +173,15 @@ def begin(service: Service, refuse: bool = False) -> None:
 
 
 def finish(service: Service) -> None:
-    """Answer what was accepted, and end."""
+    """Answer what was accepted, and end the engine."""
     if service.watcher is not None:
         service.watcher.stop()
-    service.engine.stop(True, _DRAIN)
+    service.engine.stop(True, DRAIN)
 
 
 @contextmanager
 def signals() -> Iterator[threading.Event]:
-    """Set by SIGTERM and by the first SIGINT; a second one does not wait."""
+    """An event that SIGTERM and the first SIGINT set; a second SIGINT raises KeyboardInterrupt."""
     ended = threading.Event()
 
     def end(number: int, _: Any) -> None:

@@ -1,7 +1,7 @@
-"""Replicas of a service on Ray Serve: each is the whole service, with a base, an engine and an application of its own.
+"""Replicas of a service on Ray Serve: each is a whole service, with its own base, engine and application.
 
-Ray Serve listens, passes calls on to replicas, and starts one anew that has died. What `PUT` and `DELETE` change on one
-of them reaches the others through an actor (`ray_state.py`), what changes in the library through watching it.
+Ray Serve listens, passes calls on to replicas, and replaces a replica that has died. What `PUT` and `DELETE` change on
+one replica reaches the others through an actor (`ray_state.py`); changes in the library are seen by watching it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from inlay.serve.app import build
 from inlay.serve.nodes import check_nodes
 from inlay.serve.process import begin, finish, signals
 from inlay.serve.ray_state import NAME, NAMESPACE, Follower, SharedChoices, StateActor, find_state_actor
+from inlay.serve.server import DRAIN
 from inlay.serve.service_config import ServiceConfig
 
 _APP = "inlay"
-_DRAIN = 60.0
-"""Seconds for what was accepted."""
 HEADER = b"x-inlay-replica"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where replicas run, and where they are reached."""
+    """Where replicas run, and the address that they answer on."""
 
     host: str
     port: int
@@ -64,20 +63,20 @@ class Replica:
         _here = self
 
     def check_health(self) -> None:
-        """Called by Ray Serve now and then; a replica that raises here is started anew."""
+        """Called by Ray Serve now and then; it replaces a replica that raises here."""
         if self.service.engine.failed is not None:
             raise RuntimeError(f"the engine has failed: {self.service.engine.failed}")
 
     def tasks(self) -> list[str]:
-        """What is served."""
+        """The refs of the tasks that are served."""
         return [served.ref for served in self.service.engine.tasks()]
 
     def refused(self) -> list[str]:
-        """Why tasks that were named are not served: an error at the start, and none for a replica that comes later."""
+        """Why named tasks are not served: an error at the start, but not for a replica that comes later."""
         return self.service.catalogue.refused()
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One call, which is told who has answered it."""
+        """Answer one call; a header names the replica."""
 
         async def signed(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -88,7 +87,7 @@ class Replica:
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Ray Serve ends it when the replica is to go, and all its calls are answered."""
+        """Ray Serve ends it when the replica is to stop, and all its calls are answered."""
         yield
         self.follower.stop()
         await asyncio.to_thread(finish, self.service)
@@ -99,10 +98,10 @@ _here: Replica | None = None
 
 
 class Entrance:
-    """The application that Ray Serve knows: it is made before a replica is, and passes everything on."""
+    """The application for Ray Serve: it is made before the replica, and passes everything on to it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One call."""
+        """Pass a call on."""
         assert _here is not None
         await _here.answer(scope, receive, send)
 
@@ -135,27 +134,26 @@ def _deploy(serve: Any, config: ServiceConfig, place: Place, share: cluster.Shar
         name="Replica",
         num_replicas=share.workers,
         ray_actor_options=share.options,
-        max_ongoing_requests=config.limits.connections,  # a queue of ours decides what is too much
-        graceful_shutdown_timeout_s=_DRAIN,
+        max_ongoing_requests=config.limits.connections,  # the engine's own queue sets the limit
+        graceful_shutdown_timeout_s=DRAIN,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=2.0,
         logging_config={"log_level": "ERROR", "enable_access_log": False},
     )
     device = "cuda" if share.gpus else "cpu"
     try:
-        handle = serve.run(
-            deployment(serve.ingress(Entrance())(Replica)).bind(config, device), name=_APP, route_prefix="/"
-        )
-        refused = handle.refused.remote().result(timeout_s=_DRAIN)
-        found: list[str] = handle.tasks.remote().result(timeout_s=_DRAIN)
+        app = deployment(serve.ingress(Entrance())(Replica)).bind(config, device)
+        handle = serve.run(app, name=_APP, route_prefix="/")
+        refused = handle.refused.remote().result(timeout_s=DRAIN)
+        tasks: list[str] = handle.tasks.remote().result(timeout_s=DRAIN)
     except (RuntimeError, TimeoutError) as error:
-        raise RunError(f"the replicas could not be started: {_reason(serve) or first_line(error)}") from None
+        raise RunError(f"the replicas could not be started: {_startup_error(serve) or first_line(error)}") from None
     if refused:
         raise AdapterError("; ".join(refused))
-    return found
+    return tasks
 
 
-def _reason(serve: Any) -> str:
+def _startup_error(serve: Any) -> str:
     """Why replicas do not start: the last line of the traceback that Ray Serve keeps."""
     with suppress(Exception):
         message = next(iter(serve.status().applications[_APP].deployments.values())).message
@@ -165,7 +163,7 @@ def _reason(serve: Any) -> str:
 
 
 def _start_state_actor(ray: Any, choices: Path | None) -> None:
-    """It outlives us, as replicas do, and stays on this machine, where its file is."""
+    """It outlives this process, as replicas do, and stays on this machine, where its file is."""
     affinity = cluster.ray("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
     options = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "max_restarts": -1, "num_cpus": 0}
@@ -185,10 +183,10 @@ def _end(ray: Any, serve: Any) -> None:
 def _refuse_second(serve: Any) -> None:
     """Ray Serve listens on one port for a whole cluster."""
     try:
-        there = sorted(serve.status().applications)
+        running = sorted(serve.status().applications)
     except Exception:  # none is running
         return
-    if there:
+    if running:
         raise RunError(
-            f"Ray Serve runs {', '.join(there)} on this cluster: end that first (serve shutdown), or use another one"
+            f"Ray Serve runs {', '.join(running)} on this cluster: end that first (serve shutdown), or use another one"
         )

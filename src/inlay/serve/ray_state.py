@@ -1,8 +1,8 @@
-"""What was chosen while a service of several replicas ran: kept in one place, and followed by all of them.
+"""What was chosen while a service of several replicas ran: kept by a Ray actor, and followed by all replicas.
 
-The place is a Ray actor. A replica that is asked to serve another version (or a task no more) does so itself, tells the
-actor, and then confirms; the others wait at the actor and hear of it at once. Two replicas that change two tasks at the
-same time both keep what they were asked for, since changes are told, not states.
+A replica that is asked to serve another version (or to stop serving a task) does so itself, tells the actor, and then
+confirms; the others wait at the actor and learn of it at once. If two replicas change two tasks at the same time, both
+changes are kept, since replicas send changes, not states.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 NAME, NAMESPACE = "inlay-choices", "inlay"
 _WAIT = 2.0
-"""Seconds that a replica waits at the actor before it asks again, and says what it has measured."""
+"""Seconds that a replica waits at the actor before it asks again and reports its metrics."""
 _TIMEOUT = 10.0
 """Seconds for the actor to answer."""
 _OLD = 30.0
-"""Seconds after which what a replica has measured counts no more: it has gone."""
+"""Seconds after which the metrics of a replica are dropped: it has gone."""
 _AGAIN = 1.0
-"""Seconds after which an actor that cannot be reached is looked for again."""
+"""Seconds until an actor that cannot be reached is tried again."""
 Change = Mapping[str, str | None]
-"""Name -> the ref that was put; empty: taken away; None: as the library has it."""
+"""Name -> the ref that was put; empty if it was taken away, None for the default."""
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,24 @@ class State:
     put: dict[str, str]
     taken: list[str]
     problem: str = ""
-    """Why a change could not be kept: nothing has changed."""
+    """Why a change could not be kept; nothing has changed then."""
 
 
 class StateActor:
-    """A Ray actor."""
+    """The Ray actor that keeps choices and metrics."""
 
     def __init__(self, path: Path | None):
         self._choices = Choices.read(path)
-        self._number = time.time_ns()  # higher than that of any actor before
+        self._number = time.time_ns()  # higher than that of any earlier actor
         self._changed = asyncio.Event()
         self._measured: dict[str, tuple[float, Any]] = {}
 
     async def state(self) -> State:
-        """As it is now."""
+        """The current state."""
         return State(self._number, dict(self._choices.put), list(self._choices.taken))
 
     async def change(self, changes: Change) -> State:
-        """Enter what somebody was asked for; the state after it."""
+        """Make the changes of a replica; returns the state after them."""
         choices = self._choices
         try:
             with choices.changing(lambda: None):
@@ -76,7 +76,7 @@ class StateActor:
         return await self.state()
 
     async def after(self, number: int, seconds: float) -> State | None:
-        """The state once it is another than this one; None if nothing changes for so long."""
+        """The state once it differs from this one; None if nothing changes within the time."""
         changed = self._changed
         if self._number == number:
             with contextlib.suppress(TimeoutError):
@@ -84,14 +84,14 @@ class StateActor:
         return await self.state() if self._number != number else None
 
     async def report(self, replica: str, measured: Any) -> None:
-        """Take note of what a replica has measured so far."""
+        """Note the metrics of a replica."""
         self._measured[replica] = time.monotonic(), measured
 
     async def reports(self) -> dict[str, Any]:
-        """What every replica has measured."""
+        """The metrics of every replica."""
         since = time.monotonic() - _OLD
-        self._measured = {name: (at, what) for name, (at, what) in self._measured.items() if at >= since}
-        return {name: what for name, (_, what) in self._measured.items()}
+        self._measured = {name: report for name, report in self._measured.items() if report[0] >= since}
+        return {name: measured for name, (_, measured) in self._measured.items()}
 
 
 def find_state_actor() -> Any:
@@ -104,25 +104,26 @@ class SharedChoices(Choices):
     """Choices that are kept by the actor."""
 
     number: int = 0
-    _told: dict[str, str | None] = field(default_factory=dict)
+    _synced: dict[str, str | None] = field(default_factory=dict)
+    """The choices as the actor has them."""
 
     def take_up(self, state: State) -> bool:
-        """Hold what the actor says, unless it is older than what is known."""
+        """Take over a state of the actor, unless it is older than the last one."""
         if state.number < self.number:
             return False
         self.put, self.taken, self.number = dict(state.put), list(state.taken), state.number
-        self._told = self._all()
+        self._synced = self._all()
         return True
 
     def keep(self) -> None:
         """Tell the actor what has changed here."""
-        now, told = self._all(), self._told
-        changes = {name: now.get(name) for name in now.keys() | told.keys() if now.get(name) != told.get(name)}
+        now, before = self._all(), self._synced
+        changes = {name: now.get(name) for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
         try:
             state: State = cluster.ray().get(find_state_actor().change.remote(changes), timeout=_TIMEOUT)
         except Exception as error:  # Ray's, of many kinds
-            why = first_line(error)
-            raise RunError(f"nothing was changed: the other replicas could not be told ({why}); try again") from None
+            reason = first_line(error)
+            raise RunError(f"nothing was changed: the other replicas could not be told ({reason}); try again") from None
         self.take_up(state)
         if state.problem:
             raise RunError(state.problem)
@@ -132,7 +133,7 @@ class SharedChoices(Choices):
 
 
 class Follower:
-    """A thread that waits at the actor, lets a service serve what others were asked for, and says what it measures."""
+    """A thread that waits at the actor, makes the changes of other replicas here, and reports metrics."""
 
     def __init__(self, service: Service, choices: SharedChoices, replica: str):
         self.service, self.choices, self.replica = service, choices, replica
@@ -141,20 +142,20 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name="inlay-follow", daemon=True)
 
     def start(self) -> None:
-        """Begin to wait."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Follow no more; whatever is heard from now on is not heeded."""
+        """Stop following; later changes are ignored."""
         self._end.set()
 
     def measured(self) -> dict[str, Any]:
-        """What all replicas have measured, this one by now and the others at their last report."""
-        own = {self.replica: self.service.metrics.families()}
+        """The metrics of all replicas: of this one now, of the others as of their last report."""
+        here = {self.replica: self.service.metrics.families()}
         try:
-            return {**cluster.ray().get(find_state_actor().reports.remote(), timeout=_TIMEOUT), **own}
+            return {**cluster.ray().get(find_state_actor().reports.remote(), timeout=_TIMEOUT), **here}
         except Exception:  # without the actor there is still this one
-            return own
+            return here
 
     def _run(self) -> None:
         number, before = self.choices.number, ""
@@ -167,7 +168,7 @@ class Follower:
                     number = state.number
                 find_state_actor().report.remote(self.replica, self.service.metrics.families())
                 before = ""
-            except Exception as error:  # the actor may be on its way to another process: what is served stays
+            except Exception as error:  # the actor may be restarting: what is served stays
                 problem = first_line(error)
                 if problem != before:
                     self.service.log.problem(problem)

@@ -1,7 +1,7 @@
-"""Whose turn it is: a mixed batch, or a pass of one adapter that must run alone.
+"""What runs next: a mixed batch, or a pass of one adapter that must run alone.
 
-While both wait, passes alone get a third of the time: every second of mixed batches earns them half a second. A pass is
-small, so that nobody waits long for its end.
+While both wait, passes of one adapter get a third of the time: every second of mixed batches earns them half a second.
+These passes are small, so that others do not wait long.
 
 Not safe in threads: the engine holds its lock around every call.
 """
@@ -14,7 +14,7 @@ from inlay.serve.fair_queue import FairQueue
 from inlay.serve.version import Piece, Version
 
 _ALONE = 4
-"""A pass alone has this part of a batch's tokens."""
+"""A pass of one adapter has at most a batch's tokens divided by this."""
 _CREDIT = 0.1
 """Seconds that may be saved up."""
 _QUANTUM = 64
@@ -22,30 +22,30 @@ _QUANTUM = 64
 
 
 class Scheduler:
-    """The queue, and who runs next."""
+    """The queue, and what runs next."""
 
-    def __init__(self, room: int, tokens: int, here: Callable[[str], bool]):
+    def __init__(self, room: int, tokens: int, in_bank: Callable[[str], bool]):
         """
         Args:
             room: asks that may wait.
             tokens: of one batch.
-            here: whether an adapter is in the bank.
+            in_bank: whether an adapter is in the bank.
         """
         self.queue: FairQueue[Version, Piece] = FairQueue(room, max(1, min(_QUANTUM, tokens // 8)))
         self.last = 0.0
         """Seconds of the last batch."""
-        self._tokens, self._here = tokens, here
+        self._tokens, self._in_bank = tokens, in_bank
         self._credit = 0.0
         self._rate = 0.0
 
     def take(self) -> list[Piece]:
         """The next batch."""
-        few = max(1, self._tokens // _ALONE)
-        pieces = self.queue.take(few, self._alone, 1) if self._credit > 0 else []
-        return pieces or self.queue.take(self._tokens, self._together) or self.queue.take(few, self._alone, 1)
+        budget = max(1, self._tokens // _ALONE)
+        pieces = self.queue.take(budget, self._alone, 1) if self._credit > 0 else []
+        return pieces or self.queue.take(self._tokens, self._together) or self.queue.take(budget, self._alone, 1)
 
-    def took(self, pieces: Sequence[Piece], seconds: float) -> None:
-        """These have run, for so long. What nobody else wanted is not held against those that run alone."""
+    def record(self, pieces: Sequence[Piece], seconds: float) -> None:
+        """Note how long a batch took. A pass of one adapter spends credit only while mixed batches wait."""
         rate = sum(piece.tokens for piece in pieces) / max(seconds, 1e-6)
         self._rate = rate if not self._rate else 0.8 * self._rate + 0.2 * rate
         self.last = seconds
@@ -55,11 +55,11 @@ class Scheduler:
             self._credit -= seconds
 
     def seconds(self) -> float:
-        """How long what waits will take, as far as one knows."""
+        """An estimate of the seconds that the whole queue will take."""
         return min(60.0, max(0.05, self.queue.cost / self._rate)) if self._rate else 1.0
 
     def _together(self, version: Version) -> bool:
-        return not version.alone and all(map(self._here, version.refs))
+        return not version.alone and all(map(self._in_bank, version.refs))
 
     def _alone(self, version: Version) -> bool:
-        return version.alone and all(map(self._here, version.refs))
+        return version.alone and all(map(self._in_bank, version.refs))

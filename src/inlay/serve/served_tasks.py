@@ -1,9 +1,9 @@
-"""Who is served under which name, and which adapters nobody needs any more.
+"""Which version is served under which name, and which adapters are no longer needed.
 
 A switch is one assignment. A version that was replaced stays until its last ask is answered; only then may its adapter
-leave, unless another name stands for the same one.
+leave, unless it is also served under another name.
 
-Not safe in threads: the engine holds its lock around every call, `waits` excepted.
+Not safe in threads: the engine holds its lock around every call except `waits`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from inlay.serve.version import Version
 _FEW = 20
 """Names that an error lists."""
 _COMPARED = 32
-"""Names before and after one that is not served, by the alphabet, that are compared with it."""
+"""How many names before and after an unknown one, by the alphabet, are compared with it."""
 
 
 class Unknown(SlotError):  # noqa: N818 - as Busy and Late
@@ -38,22 +38,22 @@ class ServedTasks:
         self.open = 0
         """Asks of all versions that are not answered yet."""
         self._asks: Counter[str | tuple[str, ...]] = Counter()
-        """Of every adapter, and of the adapters of every version."""
+        """Open asks for every adapter, and for the adapters of every version together."""
         self._users: Counter[str] = Counter()
         self._leaving: list[str] = []
 
     def find(self, task: str) -> Version:
-        """What is served under a name, or under a name that is at this `@version` or `@alias`."""
+        """The version served under a name; or under a plain name, if it is at this `@version` or `@alias`."""
         if task in self.served:
             return self.served[task]
-        name, at, which = task.partition("@")
+        name, at, suffix = task.partition("@")
         version = self._known(name)
-        if at and number_of(which) != version.entry.version and which not in version.entry.aliases:
-            raise SlotError(f"{name!r} is served at version {version.entry.version}, not at {which[:100]!r}")
+        if at and number_of(suffix) != version.entry.version and suffix not in version.entry.aliases:
+            raise SlotError(f"{name!r} is served at version {version.entry.version}, not at {suffix[:100]!r}")
         return version
 
     def serve(self, version: Version) -> Version:
-        """Put a version in the place of the one before; the one before, if it is the same."""
+        """Replace the version of its name; returns what is served, which is the version before if both are the same."""
         before = self.served.get(version.name)
         if before is not None and before.entry == version.entry:
             before.entry = version.entry  # its aliases may have moved
@@ -65,36 +65,36 @@ class ServedTasks:
         return version
 
     def withdraw(self, name: str) -> None:
-        """Serve a name no more."""
+        """Stop serving a name."""
         self._known(name)
         self._retire(self.served.pop(name))
 
     def enter(self, version: Version) -> None:
-        """An ask begins."""
+        """Count an ask that begins."""
         self.open += 1
         version.open += 1
         self._asks.update([*version.refs, version.refs])
 
     def leave(self, version: Version) -> None:
-        """An ask is answered, or will never be."""
+        """Count an ask that is answered, or never will be."""
         self.open -= 1
         version.open -= 1
         needed: list[str | tuple[str, ...]] = [*version.refs, version.refs]
-        for one in needed:
-            self._asks[one] -= 1
-            if not self._asks[one]:
-                del self._asks[one]
+        for key in needed:
+            self._asks[key] -= 1
+            if not self._asks[key]:
+                del self._asks[key]
         if version.retired and not version.open:
             self._release(version)
 
     def waits(self, needed: str | tuple[str, ...]) -> bool:
-        """Whether there are asks for an adapter, or for a version with these."""
+        """Whether there are asks for an adapter, or for a version with these adapters."""
         return needed in self._asks
 
     def leaving(self) -> list[str]:
-        """Adapters that nobody has needed since the last call."""
-        gone, self._leaving = [ref for ref in self._leaving if not self._users[ref]], []
-        return gone
+        """Adapters that are no longer needed, as of the last call."""
+        unused, self._leaving = [ref for ref in self._leaving if not self._users[ref]], []
+        return unused
 
     def _known(self, name: str) -> Version:
         if name not in self.served:
@@ -115,11 +115,11 @@ class ServedTasks:
 
 
 def near(name: str, served: Collection[str]) -> str:
-    """What may have been meant; quickly, however many are served, since anyone may ask for anything."""
+    """Suggest served names like this one; quickly, however many are served, since anyone may send any name."""
     if len(served) <= _FEW:
         return suggest(name, served)
     names = sorted(served)
     at = bisect.bisect(names, name)
-    found = difflib.get_close_matches(name, names[max(0, at - _COMPARED) : at + _COMPARED], n=3, cutoff=0.5)
+    matches = difflib.get_close_matches(name, names[max(0, at - _COMPARED) : at + _COMPARED], n=3, cutoff=0.5)
     listed = f"GET /v1/tasks lists all {len(served):,}"
-    return f"Did you mean {' or '.join(found)}? {listed}" if found else listed
+    return f"Did you mean {' or '.join(matches)}? {listed}" if matches else listed

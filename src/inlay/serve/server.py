@@ -1,11 +1,11 @@
-"""The HTTP server: uvicorn, with a gentle end, and without patience for clients that do not say what they want.
+"""The HTTP server: uvicorn, with a gentle end, and a limit on the time that clients take to send a request.
 
-Both are done around uvicorn, not in it. Its protocol for a connection is wrapped in one of our own that only forwards
-what asyncio calls, and closes connections whose request head does not arrive. The application is wrapped as well: it
-knows when a head has arrived, and tells connections to close once the end has come.
+Both are done around uvicorn, not in it. Its protocol for a connection is wrapped in one of our own that forwards all
+calls of asyncio, and closes connections whose request head does not arrive. The application is wrapped as well: it
+knows when a head has arrived, and asks connections to close while the server ends.
 
-The end: the port is closed first. Connections that are open are told `Connection: close` with their next answer, so
-requests that were on their way are answered; then uvicorn closes those that are idle, and waits for the rest.
+To end, the server closes the port first. Open connections get `Connection: close` with their next answer, so requests
+that were on their way are answered; then uvicorn closes idle connections, and waits for the rest.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from inlay.serve.limits import Limits
 
 _LAST = 0.3
-"""Seconds for requests that were on their way when the end was asked for."""
-_DRAIN = 60.0
-"""Seconds for all that was accepted."""
+"""Seconds for requests that were on their way when `end` was called."""
+DRAIN = 60.0
+"""Seconds to answer what was accepted."""
 _GIVEN_UP = b"The request's headers are too long, or arrived too slowly."
 
 
@@ -46,15 +46,15 @@ class Server:
             log_config=None,
             log_level="critical",
             access_log=False,
-            proxy_headers=False,  # who asks is who is connected
+            proxy_headers=False,  # the client is the peer of the connection
             server_header=False,
             limit_concurrency=limits.connections,
             timeout_keep_alive=15,
-            timeout_graceful_shutdown=int(_DRAIN),
+            timeout_graceful_shutdown=int(DRAIN),
         )
         config.load()
         plain: Callable[..., asyncio.Protocol] = config.http_protocol_class
-        config.http_protocol_class = lambda **given: Connection(plain(**given), limits, self._heads)  # type: ignore
+        config.http_protocol_class = lambda **kwargs: Connection(plain(**kwargs), limits, self._heads)  # type: ignore
         self._server = uvicorn.Server(config)
 
     @property
@@ -67,7 +67,7 @@ class Server:
         self._server.run(list(sockets))
 
     def end(self) -> None:
-        """Listen no more, answer what is on its way, and end; for any thread, and does not wait."""
+        """Stop listening, answer what is on its way, and end; callable from any thread, returns at once."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             asyncio.run_coroutine_threadsafe(self._close(), loop)
@@ -87,7 +87,7 @@ class Server:
             return
         connection = self._heads.get(tuple(scope.get("client") or ()))
         if connection is not None:
-            connection.heard()
+            connection.head_arrived()
 
         async def reply(message: Message) -> None:
             if message["type"] == "http.response.start" and self._ending:
@@ -102,9 +102,9 @@ class Server:
 
 
 class Connection:
-    """One connection; gives up on a client that takes too long to send a request's head, or sends too long a one.
+    """One connection; it is closed if a client takes too long to send a request's head, or if the head is too long.
 
-    All else is left to uvicorn's own protocol.
+    uvicorn's own protocol does everything else.
     """
 
     def __init__(self, inner: asyncio.Protocol, limits: Limits, heads: dict[tuple[str, int], Connection]):
@@ -114,10 +114,10 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._unread = 0
         self._idle = False
-        """Whether all requests have been answered, and the next has not begun."""
+        """Whether all requests are answered, and the next has not begun."""
 
     def connection_made(self, transport: Any) -> None:
-        """A client has come."""
+        """A client has connected."""
         self._transport = transport
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):  # a Unix socket's clients have no address, and are trusted
@@ -127,7 +127,7 @@ class Connection:
         self.inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """It says something."""
+        """Bytes have arrived."""
         if self._idle and self._client is not None:
             self._wait()
         self._unread += len(data)
@@ -137,8 +137,8 @@ class Connection:
             asyncio.get_running_loop().call_soon(self._check_length)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has gone."""
-        self.heard()
+        """The client has gone."""
+        self.head_arrived()
         if self._client is not None and self.heads.get(self._client) is self:
             del self.heads[self._client]
         self.inner.connection_lost(exc)
@@ -146,19 +146,19 @@ class Connection:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def heard(self) -> None:
-        """A head has arrived."""
+    def head_arrived(self) -> None:
+        """Stop the timer: a head has arrived, or is no longer waited for."""
         self._idle = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def answered(self) -> None:
-        """A request is done with; the next may come."""
+        """A request is done; the next may come."""
         self._idle = True
 
     def _wait(self) -> None:
-        self.heard()
+        self.head_arrived()
         self._unread = 0
         self._timer = asyncio.get_running_loop().call_later(self.limits.patience, self._give_up)
 
@@ -167,7 +167,7 @@ class Connection:
             self._give_up()
 
     def _give_up(self) -> None:
-        self.heard()
+        self.head_arrived()
         if self._transport is not None and not self._transport.is_closing():
             head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
             self._transport.write(head + b"content-length: %d\r\n\r\n" % len(_GIVEN_UP) + _GIVEN_UP)

@@ -1,4 +1,4 @@
-"""What a service is made of, in a form that can be sent to where it will run."""
+"""The settings of a service, in a form that can be sent to another machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inlay.serve.watch import Catalogue, Choices, TaskSelection, Watcher
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """All that the command that starts a service says."""
+    """The settings of the command that starts a service."""
 
     library: str
     base: str | None = None
@@ -28,7 +28,7 @@ class ServiceConfig:
     limits: Limits = field(default_factory=Limits)
     cors: tuple[str, ...] = ()
     watch: float | None = None
-    """Seconds between two looks at the library."""
+    """Seconds between two checks of the library."""
     log_texts: bool = False
 
     def service(self, host: Host, choices: Choices) -> Service:

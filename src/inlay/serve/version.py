@@ -1,7 +1,7 @@
-"""One version of a task in service, an ask for it on its way, and the tokenizers that encode it.
+"""One served version of a task, an ask for it on its way, and the tokenizers that encode it.
 
-A version knows all that encoding and decoding need from its card, so an ask is encoded in the caller's thread while the
-adapter may still be on disk. An ask stays with the version it was encoded for: labels and task of the next may differ.
+A version takes all that encoding and decoding need from its card, so an ask is encoded in the caller's thread while the
+adapter may still be on disk. An ask stays with the version it was encoded for: the next may have other labels.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Version:
         """The names in the host of the adapters that answer; versions that are served twice share them."""
         return tuple([member.name for member in self.translator.members]) or (self.entry.ref,)
 
-    def told(self, error: InlayError) -> InlayError:
-        """An error of one of its adapters, with the version that needs it."""
+    def own_error(self, error: InlayError) -> InlayError:
+        """The error of an adapter as an error of this version, which needs it."""
         return type(error)(f"{self.ref}: its member {error}") if self.entry.members else copy.copy(error)
 
     @property
@@ -68,7 +68,7 @@ class Version:
 
     @classmethod
     def of(cls, host: Host, name: str, entry: Entry) -> Version:
-        """What the card says, if this host can serve it."""
+        """A version as its card describes it, if this host can serve it."""
         card = entry.card
         task = parse_task(task_of(card)) if card["task"] else None
         if task is None or card["head"] is None or not card["labels"] or not task.gives_answers:
@@ -77,13 +77,12 @@ class Version:
             host.refuse_other_base(card["base"], card.get("base_name"))
         except AdapterError as error:
             raise AdapterError(f"{entry.ref} cannot be served: {error}") from None
-        alone = any(_runs_alone(host, one) for one in entry.members or (entry,))
-        columns = card.get("columns")
-        known = columns if isinstance(columns, Mapping) else {}
-        translator = Translator(name, task, tuple(card["labels"]), known)
+        alone = any(_runs_alone(host, adapter) for adapter in entry.members or (entry,))
+        columns = columns if isinstance(columns := card.get("columns"), Mapping) else {}
+        translator = Translator(name, task, tuple(card["labels"]), columns)
         if entry.members:
-            slots, specs = [one.ref for one in entry.members], [task_of(one.card) for one in entry.members]
-            translator = asked_as(name, task.spec, card["labels"], known, slots, specs, card["weights"])
+            slots, specs = [member.ref for member in entry.members], [task_of(m.card) for m in entry.members]
+            translator = asked_as(name, task.spec, card["labels"], columns, slots, specs, card["weights"])
         return cls(name, entry, translator, row_limit(host, task.max_length), alone)
 
 
@@ -110,28 +109,28 @@ class Item:
     pending: Pending = field(default_factory=Pending)
     accepted: float = field(default_factory=time.monotonic)
     outputs: list[Sequence[Tensor]] = field(default_factory=list)
-    """Of every row that has run: those of all adapters that answer."""
+    """For every row that has run: the outputs of all adapters that answer."""
     left: int = 0
     """Pieces that have not run."""
     pieces: list[Piece] = field(default_factory=list)
     begun: bool | None = None
-    """None until someone looks whether it was cancelled; False if it was."""
+    """None until `begin` is called; False if it was cancelled before."""
 
     def begin(self) -> bool:
-        """Whether it can still run, or fail; after this it cannot be cancelled. For the engine's thread alone."""
+        """Whether it can still run, or fail; after this it cannot be cancelled. Only for the engine's thread."""
         if self.begun is None:
             self.begun = self.pending.set_running_or_notify_cancel()
         return self.begun
 
     def cut(self, tokens: int) -> None:
-        """Put its rows into pieces of at most so many tokens, or one row."""
-        found, times = self.pieces, len(self.version.refs)
+        """Put its rows into pieces of at most this many tokens, or one row."""
+        pieces, adapters = self.pieces, len(self.version.refs)
         for i, row in enumerate(self.rows):
-            if not found or found[-1].tokens + times * len(row.ids) > tokens:
-                found.append(Piece(self, i, i, 0))
-            found[-1].end += 1
-            found[-1].tokens += times * len(row.ids)
-        self.left, self.outputs = len(found), [()] * len(self.rows)
+            if not pieces or pieces[-1].tokens + adapters * len(row.ids) > tokens:
+                pieces.append(Piece(self, i, i, 0))
+            pieces[-1].end += 1
+            pieces[-1].tokens += adapters * len(row.ids)
+        self.left, self.outputs = len(pieces), [()] * len(self.rows)
 
 
 @dataclass(eq=False)
@@ -145,12 +144,12 @@ class Piece:
 
     @property
     def rows(self) -> list[Row]:
-        """Those of the item that it stands for."""
+        """The rows of the item that are in this piece."""
         return self.item.rows[self.start : self.end]
 
 
 class Tokenizers:
-    """A few copies of a base's tokenizer: truncation is a state in it, so a thread must have one to itself."""
+    """A few copies of a base's tokenizer: it keeps its truncation as a state, so each thread needs one of its own."""
 
     def __init__(self, host: Host):
         self._first = load_tokenizer(host.base)
@@ -160,14 +159,14 @@ class Tokenizers:
         self._idle.put(copy.deepcopy(self._first))
 
     @contextmanager
-    def one(self) -> Iterator[Any]:
-        """A tokenizer for this thread; more copies are made when they are first needed."""
-        mine = self._idle.get()
+    def borrow(self) -> Iterator[Any]:
+        """A tokenizer for this thread; copies are made when they are first needed."""
+        tokenizer = self._idle.get()
         try:
-            mine = mine or copy.deepcopy(self._first)
-            yield mine
+            tokenizer = tokenizer or copy.deepcopy(self._first)
+            yield tokenizer
         finally:
-            self._idle.put(mine)
+            self._idle.put(tokenizer)
 
 
 def encode(version: Version, ask: Ask, tokenizers: Tokenizers) -> Item:
@@ -186,7 +185,7 @@ def encode(version: Version, ask: Ask, tokenizers: Tokenizers) -> Item:
 
 
 def _rows(version: Version, translator: Translator, example: Example, tokenizers: Tokenizers) -> list[Row]:
-    with tokenizers.one() as tokenizer:
+    with tokenizers.borrow() as tokenizer:
         try:
             (rows,) = translator.rows(tokenizer, [example], version.limit)
         except InlayError:
@@ -197,7 +196,7 @@ def _rows(version: Version, translator: Translator, example: Example, tokenizers
 
 
 def _rows_key(translator: Translator, limit: int) -> Hashable:
-    """Equal for tasks that make the same rows of a text."""
+    """Equal for tasks that make the same rows from a text."""
     task = translator.task
     if task.asked_options is None:
         return limit, task, translator.labels
@@ -205,7 +204,7 @@ def _rows_key(translator: Translator, limit: int) -> Hashable:
 
 
 def _refuse_long(version: Version, example: Example, rows: list[Row], tokenizers: Tokenizers) -> None:
-    with tokenizers.one() as tokenizer:
+    with tokenizers.borrow() as tokenizer:
         length = len(tokenizer(example.shown(), example.pair, verbose=False)["input_ids"])
     limit = max(len(row.ids) for row in rows)
     allowed = "pass long=windows to read all of it, or long=cut"
