@@ -15,8 +15,6 @@ from inlay.errors import RunError
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 """Okabe and Ito's, without yellow, which is hard to see on white."""
 MARKERS = "osD^vP*X<>"
-HEAT = "cividis"
-"""The colour map from low to high."""
 BALANCE = "PuOr"
 """The colour map from below zero to above it."""
 
