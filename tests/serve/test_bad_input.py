@@ -16,6 +16,8 @@ import json
 import os
 import random
 import socket
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ from serve.place import GIVEN, SMALL, FakeEngine, Place, fake, listening, until
 
 from inlay.serve.keys import SCOPES, Key, Keys
 from inlay.serve.limits import Limits
+from inlay.serve.process import take_port
+from inlay.serve.server import Server
 
 AT_ONCE = 100
 MORE = 24 << 20
@@ -252,6 +256,38 @@ def test_slow_clients_do_not_hold_up_others(address: tuple[str, int]):
     finally:
         for client in slow:
             client.close()
+
+
+def test_a_head_that_arrives_while_the_service_is_busy_is_read():
+    busy = threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for event in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{event}.complete"})
+            return
+        if scope["path"] == "/busy":
+            busy.set()
+            time.sleep(2 * limits.patience)  # holds up the loop, as a machine under load does
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    limits = dataclasses.replace(SMALL, patience=0.3)
+    with take_port("127.0.0.1", 0) as taken:
+        server, at = Server(app, limits), taken.getsockname()
+        thread = threading.Thread(target=server.run, args=([taken],))
+        thread.start()
+        until(lambda: server.started)
+        try:
+            with socket.create_connection(at, timeout=10) as first, socket.create_connection(at, timeout=10) as second:
+                first.sendall(b"GET /busy HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert busy.wait(10)
+                second.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert second.recv(12) == b"HTTP/1.1 200"
+        finally:
+            server.end()
+            thread.join(30)
 
 
 def test_more_connections_than_there_is_room_for_are_turned_away():

@@ -111,7 +111,7 @@ class Connection:
         self.inner, self.limits, self.heads = inner, limits, heads
         self._transport: asyncio.Transport | None = None
         self._client: tuple[str, int] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._unread = 0
         self._idle = False
         """Whether all requests are answered, and the next has not begun."""
@@ -160,7 +160,15 @@ class Connection:
     def _wait(self) -> None:
         self.head_arrived()
         self._unread = 0
-        self._timer = asyncio.get_running_loop().call_later(self.limits.patience, self._give_up)
+        self._timer = asyncio.get_running_loop().call_later(self.limits.patience, self._read_once_more)
+
+    def _read_once_more(self, rounds: int = 3) -> None:
+        """Give up, but not if the loop was only too busy to read a head that is there: it reads and starts the request
+        in these rounds."""
+        if rounds:
+            self._timer = asyncio.get_running_loop().call_soon(self._read_once_more, rounds - 1)
+        else:
+            self._give_up()
 
     def _check_length(self) -> None:
         if self._timer is not None:
